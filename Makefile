@@ -1,0 +1,51 @@
+# Every target works from a fresh clone with Python 3.11+ and make alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+export PYTHONUTF8 := 1
+
+.PHONY: demo test test-all lint bench docs clean help
+help:
+	@echo "make demo      install, then show the operator, explain and watch at work"
+	@echo "make test      install, lint-free quick tests and a wheel in a clean environment"
+	@echo "make test-all  the slow tests too"
+	@echo "make lint      ruff, pyright, import-linter"
+	@echo "make bench     the operator beside its peers, one table"
+	@echo "make docs      build the documentation into site/"
+
+# One stamp per set of dependencies; all share the pinned constraints.
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+$(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	touch $@
+$(VENV)/.%: $(VENV)/.base
+	$(PIP) install -c constraints.txt -e .[$*]
+	touch $@
+
+demo: $(VENV)/.base
+	$(BIN)/regard demo
+
+# Two workers with one thread each: two torch threads on two shared cores stall each other.
+test: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/.test $(VENV)/.docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/operator.py
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site dist build .pytest_cache .hypothesis .ruff_cache

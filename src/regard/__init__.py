@@ -1,0 +1,22 @@
+"""regard: attention, end to end."""
+
+from regard.attention.attend import attend, explain, weights
+from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
+from regard.attention.lookup import lookup
+from regard.attention.mask import Causal, Dense, Diagonal, Dilated, Documents, Mask, Padding, Prefix, Window
+from regard.attention.normalize import Entmax, Hard, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
+from regard.attention.plan import Plan
+from regard.attention.position import (
+    ALiBi,
+    Bias,
+    Channel,
+    Learned,
+    RelativeBuckets,
+    RelativeVectors,
+    Rotary,
+    Sinusoidal,
+)
+from regard.attention.trace import watch
+from regard.errors import DeviceError, DtypeError, KernelError, OptionError, RegardError, ShapeError
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The attention operator, and nothing that learns a task."""

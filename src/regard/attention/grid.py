@@ -1,0 +1,145 @@
+"""Which (query, key) pairs are being asked about.
+
+Masks and biases are rules over positions. A `Grid` hands them index tensors that broadcast to
+(..., heads, queries, keys), for a whole T×T matrix or any part of it, so that a rule is written once and works for the
+reference, for one tile of a blocked kernel, for one row that someone looks at, and (as a `Point`) inside Flex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Index = slice | Tensor
+EVERY = slice(None)
+
+
+def _indices(index: Index, size: int, device: torch.device | str | None) -> Tensor:
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(size), device=device)
+    return index.to(device)
+
+
+def _take(x: Tensor, dim: int, index: Index) -> Tensor:
+    """Select along `dim`, leaving a broadcast axis (size 1) as it is."""
+    if x.ndim < -dim or x.shape[dim] == 1:
+        return x
+    if isinstance(index, slice):
+        if index == EVERY:
+            return x
+        start, stop, step = index.indices(x.shape[dim])
+        if step == 1:
+            return x.narrow(dim, start, max(0, stop - start))
+    return x.index_select(dim, _indices(index, x.shape[dim], x.device))
+
+
+class Grid:
+    """The pairs (queries × keys) of one attention call, or a chosen part of them."""
+
+    def __init__(
+        self,
+        Tq: int,
+        Tk: int,
+        *,
+        heads: int = 1,
+        leading: Sequence[int] = (),
+        queries: Index = EVERY,
+        keys: Index = EVERY,
+        head: Index = EVERY,
+        batch: Sequence[Index] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.Tq, self.Tk, self.heads, self.leading, self.device = Tq, Tk, heads, tuple(leading), device
+        self.queries, self.keys, self._head = queries, keys, head
+        self.batch = tuple(batch) if batch is not None else (EVERY,) * len(self.leading)
+
+    @property
+    def q(self) -> Tensor:
+        """Query indices, (n, 1), counted from 0."""
+        return _indices(self.queries, self.Tq, self.device)[:, None]
+
+    @property
+    def k(self) -> Tensor:
+        """Key indices, (1, m), counted from 0."""
+        return _indices(self.keys, self.Tk, self.device)[None, :]
+
+    @property
+    def head(self) -> Tensor:
+        """Head indices, (h, 1, 1)."""
+        return _indices(self._head, self.heads, self.device)[:, None, None]
+
+    def position(self, offset: int | Tensor | None = None) -> Tensor:
+        """Where each query stands among the keys. The last query meets the last key unless `offset` says where query 0 is."""
+        if offset is None:
+            return self.q + (self.Tk - self.Tq)
+        return self.q + (offset if isinstance(offset, int) else self.per_sequence(offset))
+
+    def per_sequence(self, x: Tensor) -> Tensor:
+        """One number per sequence, (*leading), as (*leading, 1, 1, 1)."""
+        return self._batched(x, 0)[..., None, None, None] if x.ndim else x
+
+    def of_queries(self, x: Tensor) -> Tensor:
+        """One number per query, (*leading, Tq), as (*leading, 1, n, 1)."""
+        x = _take(self._batched(x, 1), -1, self.queries)
+        return x[..., None, :, None] if x.ndim > 1 else x[:, None]
+
+    def of_keys(self, x: Tensor) -> Tensor:
+        """One number per key, (*leading, Tk), as (*leading, 1, 1, m)."""
+        x = _take(self._batched(x, 1), -1, self.keys)
+        return x[..., None, None, :] if x.ndim > 1 else x[None, :]
+
+    def of_pairs(self, x: Tensor) -> Tensor:
+        """A dense (*leading, heads, Tq, Tk) tensor, any axis of size 1 or missing, cut to the pairs asked about."""
+        x = _take(_take(x, -1, self.keys), -2, self.queries)
+        return _take(self._batched(x, 3), -3, self._head)
+
+    def of_heads(self, x: Tensor) -> Tensor:
+        """One number per head, (heads,), as (h, 1, 1)."""
+        return _take(x, -1, self._head)[:, None, None]
+
+    def of_pairs_heads(self, x: Tensor) -> Tensor:
+        """(heads, n, m) already made for the pairs asked about, cut to the heads asked about."""
+        return _take(x, -3, self._head)
+
+    def _batched(self, x: Tensor, inner: int) -> Tensor:
+        """Cut the leading axes, which stand before `inner` others."""
+        for i, index in enumerate(reversed(self.batch)):
+            x = _take(x, -(inner + 1 + i), index)
+        return x
+
+
+class Point(Grid):
+    """One pair as Flex asks for it: batch, head, query and key are scalar tensors."""
+
+    def __init__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, Tq: int, Tk: int) -> None:
+        super().__init__(Tq, Tk)
+        self.b, self.h, self.at_q, self.at_k = b, h, q, k
+
+    q = property(lambda self: self.at_q)  # type: ignore[assignment]
+    k = property(lambda self: self.at_k)  # type: ignore[assignment]
+    head = property(lambda self: self.h)  # type: ignore[assignment]
+
+    def per_sequence(self, x: Tensor) -> Tensor:
+        return x[self._row(x.shape[0])] if x.ndim else x
+
+    def of_queries(self, x: Tensor) -> Tensor:
+        return x[self._row(x.shape[0]), self.at_q] if x.ndim > 1 else x[self.at_q]
+
+    def of_keys(self, x: Tensor) -> Tensor:
+        return x[self._row(x.shape[0]), self.at_k] if x.ndim > 1 else x[self.at_k]
+
+    def of_pairs(self, x: Tensor) -> Tensor:
+        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+        at = (self.b, self.h, self.at_q, self.at_k)
+        return x[tuple(i if n > 1 else i * 0 for i, n in zip(at, x.shape, strict=True))]
+
+    def of_heads(self, x: Tensor) -> Tensor:
+        return x[self.h]
+
+    def of_pairs_heads(self, x: Tensor) -> Tensor:
+        return x[self.h]
+
+    def _row(self, rows: int) -> Tensor:
+        return self.b if rows > 1 else self.b * 0

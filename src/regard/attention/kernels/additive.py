@@ -1,0 +1,117 @@
+"""Bahdanau's energy without its Tq×Tk×D tensor and without tanh.
+
+tanh(a + b) = 1 − 2/(1 + e^{2a}·e^{2b}): the exponentials are computed once per row and feature, and a pair costs one
+multiply-add, one reciprocal and one multiply-add per feature. Exact to float32 while |a|, |b| ≤ 44; beyond, e^{2a} leaves
+float32's range and tanh itself is used. The energies then run through the plain tiles, so any mask, bias and normaliser goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from regard.attention.call import Call
+from regard.attention.energy import Additive, Energy
+from regard.attention.kernels import tiled
+from regard.attention.machine import Machine
+
+NAME = "additive"
+LIMIT = {torch.float32: 44.0, torch.float64: 350.0}
+BLOCK = 1 << 18  # numbers in one block of pairs × features
+
+
+def why_not(call: Call, machine: Machine) -> str | None:
+    if not isinstance(call.energy, Additive):
+        return f"it computes Additive energies, not {call.energy}"
+    if machine.kind != "cpu":
+        return "it is written for the CPU"
+    if machine.compiling:
+        return "torch.compile fuses the reference itself"
+    if call.dtype not in LIMIT:
+        return f"it computes in float32 and float64, not {call.dtype}"
+    return None
+
+
+def run(call: Call, machine: Machine) -> Tensor:
+    energy = call.energy
+    assert isinstance(energy, Additive)
+    a, b = energy.Wq(call.query), energy.Wk(call.grouped(call.key))
+    projected = replace(call, query=a, key=b, value=call.grouped(call.value), groups=1, energy=_Pairs(energy))
+    return tiled.run(projected, machine)
+
+
+class _Pairs(Energy):
+    """The energy of projected queries and keys."""
+
+    def __init__(self, energy: Additive) -> None:
+        self.v, self.heads, self.exact, self.hidden = energy.v, energy.heads, energy.score, 1
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        limit = LIMIT[a.dtype]
+        if not (_largest(a) <= limit and _largest(b) <= limit):
+            return self.exact(a, b)
+        return _Scores.apply(a, b, self.v)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+def _blocks(a: Tensor, b: Tensor, v: Tensor):  # noqa: ANN202
+    """Batch by batch, a block of queries at a time: their index, and 1/(1 + e^{2a}e^{2b}) as (rows, Tk, D)."""
+    lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], v.shape[:-2])
+    ea, eb = ((2 * x).exp().expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b))
+    N, Tq, D = ea.shape
+    Tk = eb.shape[-2]
+    rows = max(1, min(Tq, BLOCK // max(1, Tk * D)))
+    one, space = ea.new_ones(()), ea.new_empty(rows * Tk * D)
+    for n in range(N):
+        for i in range(0, Tq, rows):
+            part = ea[n, i : i + rows]
+            r = space[: len(part) * Tk * D].view(len(part), Tk, D)
+            torch.addcmul(one, part[:, None], eb[n][None], out=r)
+            yield n, slice(i, i + len(part)), r.reciprocal_()
+
+
+class _Scores(torch.autograd.Function):
+    """Σ_d v_d tanh(a_id + b_jd), (..., Tq, Tk)."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, v: Tensor) -> Tensor:  # noqa: ANN001
+        ctx.save_for_backward(a, b, v)
+        w = v[:, None, :] if v.ndim == 2 else v[None]  # (heads or 1, 1, D) or (1, D)
+        lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], w.shape[:-2])
+        out = a.new_empty(*lead, a.shape[-2], b.shape[-2])
+        flat, weights = out.view(-1, *out.shape[-2:]), _per_batch(w, lead)
+        for n, i, r in _blocks(a, b, w):
+            torch.mv(r.view(-1, r.shape[-1]), weights[n], out=flat[n, i].view(-1))
+        return out.mul_(-2).add_(w.sum(-1, keepdim=True).expand(*lead, 1, 1))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+        a, b, v = ctx.saved_tensors
+        w = v[:, None, :] if v.ndim == 2 else v[None]
+        lead = grad.shape[:-2]
+        flat, weights = grad.reshape(-1, *grad.shape[-2:]), _per_batch(w, lead)
+        da, db, dv = (a.new_zeros(len(flat), n, a.shape[-1]) for n in (a.shape[-2], b.shape[-2], 1))
+        slope = a.new_empty(0)
+        for n, i, r in _blocks(a, b, w):
+            g = flat[n, i]
+            dv[n, 0].add_(g.reshape(-1) @ r.view(-1, r.shape[-1]), alpha=-2)
+            slope = slope if slope.shape == r.shape else torch.empty_like(r)
+            torch.addcmul(r, r, r, value=-1, out=slope)  # r(1 − r) = (1 − tanh²)/4
+            da[n, i] = torch.bmm(g[:, None, :], slope)[:, 0]
+            db[n] += torch.bmm(g.t()[:, None, :], slope.transpose(0, 1))[:, 0]
+        dv += flat.sum((-1, -2))[:, None, None]
+        scale = 4 * weights[:, None, :]
+        parts = zip((da.mul_(scale), db.mul_(scale), dv), (a, b, w), strict=True)
+        da, db, dw = (d.view(*lead, *d.shape[-2:]).sum_to_size(x.shape) for d, x in parts)
+        return da, db, dw.view(v.shape)
+
+
+def _per_batch(w: Tensor, lead: torch.Size) -> Tensor:
+    """v for each flattened batch and head, (N, D)."""
+    return w.expand(*lead, 1, w.shape[-1]).reshape(-1, w.shape[-1])

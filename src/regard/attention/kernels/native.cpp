@@ -1,0 +1,668 @@
+// Attention over runs of keys: softmax(energy) @ v and its gradients, float32 on the CPU.
+//
+// Layout idea used everywhere: queries lie along the vector lanes.  A block of BR = NV * LANES
+// queries is transposed once, then every tile of energies is stored as S[key][query].  Keys and
+// values are read where they are, one scalar broadcast at a time, so any feature size works,
+// nothing is packed per key, a tile ends exactly at its last key, and the softmax of a query never
+// needs a reduction across lanes.  Energies are kept in units of log 2, since 2^x is cheaper.
+//
+// Sections: vectors, matrix microkernel, runs, dot energy, additive energy, forward, backward.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+// ---------------------------------------------------------------------------- what Python passes
+struct Tensor {  // element (b, h, t, e) is data[b * sb + h * sh + t * st + e]
+    float* data;
+    int64_t sb, sh, st;
+    float* at(int64_t b, int64_t h, int64_t t) const { return data + b * sb + h * sh + t * st; }
+};
+
+struct Call {
+    int64_t B, H, Hk, Tq, Tk, D, Dv;
+    int64_t threads;
+    int64_t run_sb;           // batch stride of start and stop, 0 when they are shared
+    int64_t chunks;           // backward: the keys are cut into this many parts, one dq for each
+    int64_t own_b, own_h;     // backward: batches and key heads that may run in parallel
+    double scale, softcap;
+    const int32_t *start, *stop;
+    const float *slopes, *w;  // (H) and (H, D)
+    Tensor q, k, v, out, lse, bias, grad, dq, dk, dv, dbias, dw;
+};
+
+// ------------------------------------------------------------------------------------- vectors
+#if defined(__AVX512F__)
+constexpr int LANES = 16, ACCUMULATORS = 24;
+#elif defined(__AVX__)
+constexpr int LANES = 8, ACCUMULATORS = 12;
+#else
+constexpr int LANES = 4, ACCUMULATORS = 12;
+#endif
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef float vf_any __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+constexpr float INF = __builtin_inff(), LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
+constexpr int TILE = 96;  // keys per tile of energies: tile, queries and output fit the L1 cache
+
+static inline vf splat(float x) { return x - vf{}; }
+static inline vf load(const float* p) { return *(const vf_any*)p; }
+static inline void store(float* p, vf x) { *(vf_any*)p = x; }
+static inline vf at_least(vf x, float low) { return x < low ? splat(low) : x; }  // NaN stays NaN
+static inline vf at_most(vf x, float high) { return x > high ? splat(high) : x; }
+static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static inline bool any(vi x) {
+    int32_t r = 0;
+    for (int l = 0; l < LANES; l++) r |= x[l];
+    return r;
+}
+
+constexpr float ROUND = 12582912.0f + 127.0f;  // adding 1.5 * 2^23 rounds to a whole number; 127: see below
+
+// 2^(n + f) for |f| <= 1/2 and t = n + ROUND with whole n in -126..127: a polynomial gives 2^f, and
+// the last bits of t, which hold n + 127, become the exponent of the factor 2^n.
+static inline vf exp2_parts(vf t, vf f) {
+    vf r = f * 1.53458118e-4f + 1.33999314e-3f;
+    r = r * f + 9.61848896e-3f;
+    r = r * f + 5.55032878e-2f;
+    r = r * f + 2.40226469e-1f;
+    r = r * f + 6.93147206e-1f;
+    r = r * f + 1.0f;
+    return r * (vf)((vi)t << 23);
+}
+
+// 2^x for x <= 127; exactly 0 below 2^-126, so that a hidden key (-inf) has no weight at all.
+static inline vf exp2v(vf x) {
+    vf y = at_least(x, -126.0f), t = y + ROUND;
+    vf r = exp2_parts(t, y - (t - ROUND));
+    return x < -126.0f ? vf{} : r;
+}
+
+// e^x for |x| <= 87 with the error of one rounding: x - n ln 2 is taken in two exact steps.
+static inline vf expv(vf x) {
+    vf t = x * LOG2E + ROUND, n = t - ROUND;
+    vf f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    return exp2_parts(t, f * LOG2E);
+}
+
+// tanh with a small relative error also near 0: odd polynomial there, exponential elsewhere.
+static inline vf tanhv(vf x) {
+    vf z = x * x;
+    vf r = z * -5.85217e-3f + 2.075363e-2f;
+    r = r * z - 5.37687e-2f;
+    r = r * z + 1.3331689e-1f;
+    r = r * z - 3.3333283e-1f;
+    vf near = x + x * (z * r);
+    vf far = 1.0f - 2.0f / (1.0f + expv(2.0f * at_most(at_least(x, -20.0f), 20.0f)));
+    return z < 0.36f ? near : far;
+}
+
+struct Buffer {  // aligned scratch memory
+    float* p;
+    explicit Buffer(int64_t n) : p((float*)std::aligned_alloc(64, round_up(n * 4 + 64, 64))) {}
+    ~Buffer() { std::free(p); }
+    Buffer(const Buffer&) = delete;
+    operator float*() const { return p; }
+};
+
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
+#endif
+
+// One step of a transposition: rows a and b, STEP apart, exchange the lanes that lie STEP apart.
+template <int STEP, int... I> static inline void exchange(vf& a, vf& b, std::integer_sequence<int, I...>) {
+    vf x = PICK(a, b, ((I & STEP) ? LANES + (I ^ STEP) : I)...);
+    b = PICK(a, b, ((I & STEP) ? LANES + I : (I ^ STEP))...);
+    a = x;
+}
+
+template <int STEP = 1> static inline void transpose_square(vf* x) {
+    if constexpr (STEP < LANES) {
+#pragma GCC unroll 16
+        for (int r = 0; r < LANES; r++)
+            if (!(r & STEP)) exchange<STEP>(x[r], x[r | STEP], std::make_integer_sequence<int, LANES>{});
+        transpose_square<STEP * 2>(x);
+    }
+}
+
+// dst[c][r] = src[r][c]
+static void transpose(const float* src, int64_t ss, float* dst, int64_t ds, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r += LANES)
+        for (int64_t c = 0; c < cols; c += LANES) {
+            if (r + LANES <= rows && c + LANES <= cols) {
+                vf x[LANES];
+                for (int l = 0; l < LANES; l++) x[l] = load(src + (r + l) * ss + c);
+                transpose_square(x);
+                for (int l = 0; l < LANES; l++) store(dst + (c + l) * ds + r, x[l]);
+            } else {
+                for (int64_t i = r; i < std::min(rows, r + LANES); i++)
+                    for (int64_t j = c; j < std::min(cols, c + LANES); j++) dst[j * ds + i] = src[i * ss + j];
+            }
+        }
+}
+
+// --------------------------------------------------------------------------- matrix microkernel
+// c[R][C vectors] (+)= a[R][K] b[K][C vectors]; element (r, k) of a is a[r * rs + k * ks].
+// All R * C sums stay in registers, each scalar of a is broadcast once per C multiply-adds.
+template <int R, int C>
+static inline void kernel(int64_t K, const float* a, int64_t rs, int64_t ks, const float* b, int64_t ldb,
+                          float* c, int64_t ldc, bool add) {
+    vf sum[R][C];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < C; v++) sum[r][v] = add ? load(c + r * ldc + v * LANES) : vf{};
+    for (int64_t k = 0; k < K; k++, a += ks, b += ldb) {
+        vf x[C];
+        for (int v = 0; v < C; v++) x[v] = load(b + v * LANES);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < C; v++) sum[r][v] += a[r * rs] * x[v];
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < C; v++) store(c + r * ldc + v * LANES, sum[r][v]);
+}
+
+template <int R, int C>
+static void kernel_rest(int64_t M, int64_t K, const float* a, int64_t rs, int64_t ks, const float* b,
+                        int64_t ldb, float* c, int64_t ldc, bool add) {
+    if constexpr (R > 0) {
+        if (M == R) kernel<R, C>(K, a, rs, ks, b, ldb, c, ldc, add);
+        else kernel_rest<R - 1, C>(M, K, a, rs, ks, b, ldb, c, ldc, add);
+    }
+}
+
+// The same for any number of rows M.
+template <int C>
+static void matmul(int64_t M, int64_t K, const float* a, int64_t rs, int64_t ks, const float* b, int64_t ldb,
+                   float* c, int64_t ldc, bool add) {
+    constexpr int R = std::min(12, ACCUMULATORS / C);
+    int64_t m = 0;
+    for (; m + R <= M; m += R) kernel<R, C>(K, a + m * rs, rs, ks, b, ldb, c + m * ldc, ldc, add);
+    kernel_rest<R - 1, C>(M - m, K, a + m * rs, rs, ks, b, ldb, c + m * ldc, ldc, add);
+}
+
+// c[M][N] += a[M][K] b[K][N] for N a multiple of LANES.
+static void matmul_wide(int64_t M, int64_t N, int64_t K, const float* a, int64_t lda, const float* b,
+                        int64_t ldb, float* c, int64_t ldc) {
+    int64_t n = 0;
+    for (; n + 2 * LANES <= N; n += 2 * LANES) matmul<2>(M, K, a, lda, 1, b + n, ldb, c + n, ldc, true);
+    if (n < N) matmul<1>(M, K, a, lda, 1, b + n, ldb, c + n, ldc, true);
+}
+
+// ------------------------------------------------------------------------------------------ runs
+// The runs of a block of queries, and the stretches of keys that at least one of them sees: only
+// those are ever read.  Rows beyond the last query see nothing.
+template <int NV>
+struct Runs {
+    static constexpr int BR = NV * LANES;
+    alignas(64) int32_t start[BR], stop[BR];
+    int64_t inner_lo = 0, inner_hi = INT32_MAX;  // keys that every row sees
+    int stretches = 0;
+    std::pair<int64_t, int64_t> stretch[BR];
+
+    Runs(const Call& c, int64_t b, int64_t i0, int64_t from, int64_t to) {
+        for (int r = 0; r < BR; r++) {
+            int64_t i = b * c.run_sb + i0 + r;
+            start[r] = i0 + r < c.Tq ? c.start[i] : 0, stop[r] = i0 + r < c.Tq ? c.stop[i] : 0;
+            inner_lo = std::max<int64_t>(inner_lo, start[r]);
+            inner_hi = std::min<int64_t>(inner_hi, stop[r]);
+            int64_t lo = std::max<int64_t>(start[r], from), hi = std::min<int64_t>(stop[r], to);
+            if (lo < hi) stretch[stretches++] = {lo, hi};
+        }
+        std::sort(stretch, stretch + stretches);
+        int n = 0;  // stretches that touch become one
+        for (int s = 0; s < stretches; s++) {
+            if (n && stretch[s].first <= stretch[n - 1].second)
+                stretch[n - 1].second = std::max(stretch[n - 1].second, stretch[s].second);
+            else stretch[n++] = stretch[s];
+        }
+        stretches = n;
+    }
+
+    // Hides what a row may not see; nothing to do where all rows see the whole tile.
+    void mask(float* S, int64_t j0, int64_t n) const {
+        if (j0 >= inner_lo && j0 + n <= inner_hi) return;
+        for (int v = 0; v < NV; v++) {
+            vi lo = *(const vi*)(start + v * LANES), hi = *(const vi*)(stop + v * LANES);
+            for (int64_t j = 0; j < n; j++) {
+                float* s = S + j * BR + v * LANES;
+                int32_t key = j0 + j;
+                store(s, ((lo <= key) & (hi > key)) ? load(s) : splat(-INF));
+            }
+        }
+    }
+
+    template <class F> void tiles(F f) const {  // f(first key, number of keys)
+        for (int s = 0; s < stretches; s++)
+            for (int64_t j = stretch[s].first; j < stretch[s].second; j += TILE)
+                f(j, std::min<int64_t>(TILE, stretch[s].second - j));
+    }
+};
+
+// ------------------------------------------------------------------------------------ dot energy
+// An energy knows the current block of queries (set by begin), gives the tile of energies of n keys
+// (scores), and in the backward turns the gradient of such a tile into gradients of its own inputs.
+template <int NV_>
+struct Dot {
+    static constexpr int NV = NV_, BR = NV * LANES;
+    struct Shared { explicit Shared(const Call&) {} };  // what all threads need: nothing here
+    const Call& c;
+    int64_t Dp, b, h, hk, i0, rows;
+    Buffer qt, q_rows, dqt, flip;
+
+    Dot(const Call& c, const Shared&)
+        : c(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR), flip(TILE * BR) {}
+
+    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
+        b = b_, h = h_, hk = h / (c.H / c.Hk), i0 = i0_, rows = std::min<int64_t>(BR, c.Tq - i0);
+        const float* q = c.q.at(b, h, i0);
+        if (rows < BR) std::memset(qt, 0, c.D * BR * 4);
+        transpose(q, c.q.st, qt, BR, rows, c.D);
+        const float to_log2 = c.scale * LOG2E, scale = c.scale;
+        for (int64_t x = 0; x < c.D * BR; x++) qt[x] *= to_log2;
+        if (!backward) return;
+        std::memset(q_rows, 0, BR * Dp * 4);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t d = 0; d < c.D; d++) q_rows[r * Dp + d] = q[r * c.q.st + d] * scale;
+        std::memset(dqt, 0, c.D * BR * 4);
+    }
+
+    void scores(float* S, int64_t j0, int64_t n) {
+        matmul<NV>(n, c.D, c.k.at(b, hk, j0), c.k.st, 1, qt, BR, S, BR, false);
+        if (c.slopes) add_slopes(S, j0, n);
+        if (c.bias.data) add_bias(S, j0, n);
+        if (c.softcap > 0) cap(S, n);
+    }
+
+    void add_slopes(float* S, int64_t j0, int64_t n) const {
+        const double slope = c.slopes[h] * 1.4426950408889634;  // in two parts: far keys need it exact
+        const float high = slope, low = slope - high;
+        vf lane;
+        for (int l = 0; l < LANES; l++) lane[l] = l;
+        for (int64_t j = 0; j < n; j++)
+            for (int v = 0; v < NV; v++) {
+                vf away = lane + float(i0 + v * LANES + (c.Tk - c.Tq) - (j0 + j));
+                float* s = S + j * BR + v * LANES;
+                away = away < 0.0f ? -away : away;
+                store(s, (load(s) - low * away) - high * away);
+            }
+    }
+
+    void add_bias(float* S, int64_t j0, int64_t n) {
+        transpose(c.bias.at(b, h, i0) + j0, c.bias.st, flip, BR, rows, n);
+        for (int64_t x = 0; x < n * BR; x += LANES) {
+            vf bias = load(flip + x);  // a -inf hides the key whatever its energy
+            store(S + x, bias == -INF ? bias : load(S + x) + bias * LOG2E);
+        }
+    }
+
+    void cap(float* S, int64_t n) const {
+        const float inward = LN2 / c.softcap, outward = c.softcap * LOG2E;
+        for (int64_t x = 0; x < n * BR; x += LANES) {
+            vf s = load(S + x);
+            store(S + x, s == -INF ? s : outward * tanhv(s * inward));
+        }
+    }
+
+    // The factor d energy / d (energy before the cap) = 1 - (energy / softcap)^2, if there is a cap.
+    bool inner_derivative(const float* S, int64_t n, float* F) const {
+        if (!(c.softcap > 0)) return false;
+        const float inward = LN2 / c.softcap;
+        for (int64_t x = 0; x < n * BR; x += LANES) {
+            vf t = load(S + x) * inward;
+            store(F + x, at_least(1.0f - t * t, 0.0f));  // also 0, not -inf, for a hidden key
+        }
+        return true;
+    }
+
+    void backward(const float* dS, int64_t j0, int64_t n) {
+        matmul<NV>(c.D, n, c.k.at(b, hk, j0), 1, c.k.st, dS, BR, dqt, BR, true);
+        matmul_wide(n, Dp, BR, dS, BR, q_rows, Dp, c.dk.at(b, hk, j0), c.dk.st);
+        if (!c.dbias.data) return;
+        transpose(dS, BR, flip, TILE, n, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            float* to = c.dbias.at(b, h, i0 + r) + j0;
+            for (int64_t j = 0; j < n; j++) to[j] += flip[r * TILE + j];
+        }
+    }
+
+    void end(int64_t chunk) {
+        const float scale = c.scale;
+        for (int64_t x = 0; x < c.D * BR; x++) dqt[x] *= scale;
+        transpose(dqt, BR, c.dq.at(chunk * c.B + b, h, i0), c.dq.st, c.D, rows);
+    }
+};
+
+// ------------------------------------------------------------------------------- additive energy
+// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = m / (m + 2), m = e^2a e^2b - 1: exponentials
+// once per row and feature, and two features share one division.  Rows or keys beyond LIMIT, where
+// e^2a would overflow, take m = e^(2 (a + b)) - 1 instead: the template parameter DIRECT.
+constexpr float LIMIT = 43.5f, M_MAX = 1e15f;  // tanh is 1 long before m reaches M_MAX
+
+template <bool DIRECT> static inline vf exp_minus_one(vf a, vf b) {
+    if (DIRECT) return expv(at_most(at_least(2.0f * (a + b), -80.0f), 34.0f)) - 1.0f;
+    return at_most(a * b - 1.0f, M_MAX);
+}
+
+// Fills to[0..Dp) with e^(2 x), 1 beyond D; says whether all |x| <= LIMIT.
+static bool exponentials(const float* x, int64_t D, int64_t Dp, float* to) {
+    bool fine = true;
+    for (int64_t d = 0; d < Dp; d++) to[d] = d < D ? x[d] : 0.0f;
+    for (int64_t d = 0; d < D; d++) fine &= std::fabs(x[d]) <= LIMIT;
+    for (int64_t d = 0; d < Dp; d += LANES)
+        store(to + d, expv(2.0f * at_most(at_least(load(to + d), -LIMIT), LIMIT)));
+    return fine;
+}
+
+template <int NV_>
+struct Additive {
+    static constexpr int NV = NV_, BR = NV * LANES;
+    struct Shared {  // e^(2 b) of all keys
+        int64_t Dp;
+        Buffer eb;
+        char* fine;
+        explicit Shared(const Call& c)
+            : Dp(round_up(c.D, 2 * LANES)), eb(c.B * c.Hk * c.Tk * Dp), fine((char*)std::malloc(c.B * c.Hk * c.Tk + 1)) {
+#pragma omp parallel for num_threads(c.threads)
+            for (int64_t x = 0; x < c.B * c.Hk * c.Tk; x++) {
+                int64_t j = x % c.Tk, hk = x / c.Tk % c.Hk, b = x / c.Tk / c.Hk;
+                fine[x] = exponentials(c.k.at(b, hk, j), c.D, Dp, eb + x * Dp);
+            }
+        }
+        ~Shared() { std::free(fine); }
+    };
+    const Call& c;
+    const Shared& shared;
+    int64_t Dp, b, h, hk, i0, rows;
+    bool rows_fine;
+    Buffer w, ea, a, ea_t, a_t, b_tile, da, dw;  // a, b_tile: the plain values, for DIRECT
+
+    Additive(const Call& c, const Shared& s)
+        : c(c), shared(s), Dp(s.Dp), w(Dp), ea(BR * Dp), a(BR * Dp), ea_t(BR * Dp), a_t(BR * Dp),
+          b_tile(TILE * Dp), da(BR * Dp), dw(Dp) {}
+
+    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
+        b = b_, h = h_, hk = h / (c.H / c.Hk), i0 = i0_, rows = std::min<int64_t>(BR, c.Tq - i0);
+        for (int64_t d = 0; d < Dp; d++) w[d] = d < c.D ? c.w[h * c.D + d] : 0.0f;
+        std::memset(a, 0, BR * Dp * 4);
+        rows_fine = true;
+        for (int64_t r = 0; r < BR; r++) {
+            if (r < rows) std::memcpy(a + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
+            rows_fine &= exponentials(a + r * Dp, Dp, Dp, ea + r * Dp);
+        }
+        transpose(ea, Dp, ea_t, BR, BR, Dp);
+        if (!rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
+        if (backward) std::memset(da, 0, BR * Dp * 4), std::memset(dw, 0, Dp * 4);
+    }
+
+    int64_t key(int64_t j) const { return (b * c.Hk + hk) * c.Tk + j; }
+
+    bool direct(int64_t j0, int64_t n) {  // must this tile be computed directly?
+        bool fine = rows_fine;
+        for (int64_t j = 0; j < n; j++) fine &= shared.fine[key(j0 + j)] != 0;
+        if (fine) return false;
+        if (rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
+        std::memset(b_tile, 0, n * Dp * 4);
+        for (int64_t j = 0; j < n; j++) std::memcpy(b_tile + j * Dp, c.k.at(b, hk, j0 + j), c.D * 4);
+        return true;
+    }
+
+    void scores(float* S, int64_t j0, int64_t n) {
+        if (direct(j0, n)) all_keys<true>(S, n, a_t, b_tile);
+        else all_keys<false>(S, n, ea_t, shared.eb + key(j0) * Dp);
+    }
+
+    template <bool DIRECT> void all_keys(float* S, int64_t n, const float* at, const float* bt) const {
+        int64_t j = 0;
+        for (; j + 4 <= n; j += 4) some_keys<DIRECT, 4>(S + j * BR, at, bt + j * Dp);
+        for (; j < n; j++) some_keys<DIRECT, 1>(S + j * BR, at, bt + j * Dp);
+    }
+
+    template <bool DIRECT, int J> void some_keys(float* S, const float* at, const float* bt) const {
+        vf sum[J][NV] = {};
+        for (int64_t d = 0; d < c.D; d += 2)
+            for (int v = 0; v < NV; v++) {
+                vf a1 = load(at + d * BR + v * LANES), a2 = load(at + (d + 1) * BR + v * LANES);
+#pragma GCC unroll 4
+                for (int j = 0; j < J; j++) {
+                    vf m1 = exp_minus_one<DIRECT>(a1, splat(bt[j * Dp + d])), p1 = m1 + 2.0f;
+                    vf m2 = exp_minus_one<DIRECT>(a2, splat(bt[j * Dp + d + 1])), p2 = m2 + 2.0f;
+                    sum[j][v] += (w[d] * m1 * p2 + w[d + 1] * m2 * p1) / (p1 * p2);
+                }
+            }
+        for (int j = 0; j < J; j++)
+            for (int v = 0; v < NV; v++) store(S + j * BR + v * LANES, sum[j][v] * LOG2E);
+    }
+
+    bool inner_derivative(const float*, int64_t, float*) const { return false; }
+
+    // Here features lie along the lanes, so that da, db and dw need no sum across lanes.
+    void backward(const float* dS, int64_t j0, int64_t n) {
+        bool plain = direct(j0, n);
+        for (int64_t d = 0; d < c.D; d += 2 * LANES)
+            for (int64_t r = 0; r < BR; r += 4) {
+                if (plain) rows4<true>(dS + r, j0, n, d, a + r * Dp + d, b_tile + d, da + r * Dp + d);
+                else rows4<false>(dS + r, j0, n, d, ea + r * Dp + d, shared.eb + key(j0) * Dp + d, da + r * Dp + d);
+            }
+    }
+
+    // Four queries, 2 * LANES features from d on; the factor w comes last.
+    template <bool DIRECT>
+    void rows4(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt, float* to) const {
+        vf da1[4], da2[4], dw1 = {}, dw2 = {}, w1 = load(w + d), w2 = load(w + d + LANES);
+        for (int r = 0; r < 4; r++) da1[r] = load(to + r * Dp), da2[r] = load(to + r * Dp + LANES);
+        for (int64_t j = 0; j < n; j++) {
+            vf b1 = load(bt + j * Dp), b2 = load(bt + j * Dp + LANES), db1 = {}, db2 = {};
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++) {
+                vf g = splat(dS[j * BR + r]);
+                vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp), b1), p1 = m1 + 2.0f;
+                vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + LANES), b2), p2 = m2 + 2.0f;
+                vf both = 1.0f / (p1 * p2), t1 = m1 * (p2 * both), t2 = m2 * (p1 * both);
+                dw1 += g * t1, dw2 += g * t2;
+                vf gu1 = g * (1.0f - t1 * t1), gu2 = g * (1.0f - t2 * t2);  // tanh' = 1 - tanh^2
+                da1[r] += gu1, da2[r] += gu2, db1 += gu1, db2 += gu2;
+            }
+            float* db = c.dk.at(b, hk, j0 + j) + d;
+            store(db, load(db) + w1 * db1), store(db + LANES, load(db + LANES) + w2 * db2);
+        }
+        for (int r = 0; r < 4; r++) store(to + r * Dp, da1[r]), store(to + r * Dp + LANES, da2[r]);
+        store(dw + d, load(dw + d) + dw1);
+        store(dw + d + LANES, load(dw + d + LANES) + dw2);
+    }
+
+    void end(int64_t chunk) {
+        for (int64_t r = 0; r < rows; r++) {
+            float* to = c.dq.at(chunk * c.B + b, h, i0 + r);
+            for (int64_t d = 0; d < c.D; d++) to[d] = w[d] * da[r * Dp + d];
+        }
+        float* to = c.dw.at(chunk * c.B + b, h, 0);
+        for (int64_t d = 0; d < c.D; d++) to[d] += dw[d];
+    }
+};
+
+// --------------------------------------------------------------------------------------- forward
+template <class Energy>
+struct Forward {
+    static constexpr int NV = Energy::NV, BR = Energy::BR;
+    const Call& c;
+    Energy energy;
+    Buffer S, out_t;  // energies, then weights, of a tile; the output, transposed
+    vf top[NV], sum[NV];
+
+    Forward(const Call& c, const typename Energy::Shared& s)
+        : c(c), energy(c, s), S(TILE * BR), out_t(c.Dv * BR) {}
+
+    void block(int64_t b, int64_t h, int64_t i0) {
+        Runs<NV> runs(c, b, i0, 0, c.Tk);
+        energy.begin(b, h, i0, false);
+        for (int v = 0; v < NV; v++) top[v] = splat(-INF), sum[v] = vf{};
+        std::memset(out_t, 0, c.Dv * BR * 4);
+        runs.tiles([&](int64_t j0, int64_t n) {
+            energy.scores(S, j0, n);
+            runs.mask(S, j0, n);
+            softmax(n);
+            matmul<NV>(c.Dv, n, c.v.at(b, energy.hk, j0), 1, c.v.st, S, BR, out_t, BR, true);
+        });
+        finish(b, h, i0);
+    }
+
+    // Online softmax.  The reference level only moves when a tile exceeds it by 2^8: until then the
+    // weights stay far from overflow, and the output need not be rescaled.
+    void softmax(int64_t n) {
+        vf high[NV], level[NV];
+        for (int v = 0; v < NV; v++) high[v] = top[v];
+        for (int64_t j = 0; j < n; j++)
+            for (int v = 0; v < NV; v++) {
+                vf s = load(S + j * BR + v * LANES);
+                high[v] = s > high[v] ? s : high[v];
+            }
+        vi moved = {};
+        for (int v = 0; v < NV; v++) moved |= high[v] > top[v] + 8.0f;
+        if (any(moved)) rescale(high);
+        for (int v = 0; v < NV; v++) level[v] = top[v] == -INF ? vf{} : top[v];  // no -inf - -inf
+        for (int64_t j = 0; j < n; j++)
+            for (int v = 0; v < NV; v++) {
+                vf p = exp2v(load(S + j * BR + v * LANES) - level[v]);
+                sum[v] += p;
+                store(S + j * BR + v * LANES, p);
+            }
+    }
+
+    void rescale(const vf* high) {
+        for (int v = 0; v < NV; v++) {
+            vf shrink = high[v] == -INF ? vf{} : exp2v(top[v] - high[v]);
+            top[v] = high[v], sum[v] *= shrink;
+            for (int64_t d = 0; d < c.Dv; d++) {
+                float* o = out_t + d * BR + v * LANES;
+                store(o, load(o) * shrink);
+            }
+        }
+    }
+
+    void finish(int64_t b, int64_t h, int64_t i0) {
+        for (int v = 0; v < NV; v++) {
+            vf factor = sum[v] == 0.0f ? vf{} : 1.0f / sum[v];  // a row without keys gives 0
+            for (int64_t d = 0; d < c.Dv; d++) {
+                float* o = out_t + d * BR + v * LANES;
+                store(o, load(o) * factor);
+            }
+        }
+        transpose(out_t, BR, c.out.at(b, h, i0), c.out.st, c.Dv, energy.rows);
+        float* lse = c.lse.at(b, h, 0) + i0;
+        for (int64_t r = 0; r < energy.rows; r++) {
+            float l = sum[r / LANES][r % LANES], m = top[r / LANES][r % LANES];
+            lse[r] = l == 0.0f ? -INF : (m == -INF ? 0.0f : m * LN2) + std::log(l);
+        }
+    }
+};
+
+template <class Energy>
+static void forward(const Call& c) {
+    const int64_t blocks = (c.Tq + Energy::BR - 1) / Energy::BR;
+    typename Energy::Shared shared(c);
+#pragma omp parallel num_threads(c.threads)
+    {
+        Forward<Energy> work(c, shared);
+#pragma omp for schedule(dynamic)
+        for (int64_t x = 0; x < c.B * c.H * blocks; x++) {
+            int64_t head = x / blocks, block = blocks - 1 - x % blocks;  // long causal rows first
+            work.block(head / c.H, head % c.H, block * Energy::BR);
+        }
+    }
+}
+
+// -------------------------------------------------------------------------------------- backward
+// With p = 2^(s - lse): dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i), the rest is the
+// energy's.  A thread owns keys (a chunk of one batch and key head), so dk and dv need no locks.
+template <class Energy>
+struct Backward {
+    static constexpr int NV = Energy::NV, BR = Energy::BR;
+    const Call& c;
+    Energy energy;
+    int64_t Dvp;
+    Buffer S, dS, F, g_t, out_t, g_rows, lse, delta;
+
+    Backward(const Call& c, const typename Energy::Shared& s)
+        : c(c), energy(c, s), Dvp(round_up(c.Dv, LANES)), S(TILE * BR), dS(TILE * BR), F(TILE * BR),
+          g_t(c.Dv * BR), out_t(c.Dv * BR), g_rows(BR * Dvp), lse(BR), delta(BR) {}
+
+    void begin(int64_t b, int64_t h, int64_t i0) {
+        energy.begin(b, h, i0, true);
+        std::memset(g_rows, 0, BR * Dvp * 4);
+        for (int64_t r = 0; r < BR; r++) {
+            lse[r] = INF;  // an empty row: 2^(s - inf) = 0
+            if (r >= energy.rows) continue;
+            std::memcpy(g_rows + r * Dvp, c.grad.at(b, h, i0 + r), c.Dv * 4);
+            float l = c.lse.at(b, h, 0)[i0 + r];
+            if (l != -INF) lse[r] = l * LOG2E;
+        }
+        transpose(g_rows, Dvp, g_t, BR, BR, c.Dv);
+        std::memset(out_t, 0, c.Dv * BR * 4);
+        transpose(c.out.at(b, h, i0), c.out.st, out_t, BR, energy.rows, c.Dv);
+        // Summed in the same order as g . v, so that a row with a single key gets exactly 0.
+        for (int v = 0; v < NV; v++) {
+            vf sum = {};
+            for (int64_t x = v * LANES; x < c.Dv * BR; x += BR) sum += load(g_t + x) * load(out_t + x);
+            store(delta + v * LANES, sum);
+        }
+    }
+
+    void block(int64_t b, int64_t h, int64_t i0, int64_t chunk, int64_t from, int64_t to) {
+        Runs<NV> runs(c, b, i0, from, to);
+        begin(b, h, i0);
+        runs.tiles([&](int64_t j0, int64_t n) {
+            energy.scores(S, j0, n);
+            runs.mask(S, j0, n);
+            bool factor = energy.inner_derivative(S, n, F);
+            matmul<NV>(n, c.Dv, c.v.at(b, energy.hk, j0), c.v.st, 1, g_t, BR, dS, BR, false);
+            for (int64_t j = 0; j < n; j++)
+                for (int v = 0; v < NV; v++) {
+                    int64_t x = j * BR + v * LANES;
+                    vf p = exp2v(load(S + x) - load(lse + v * LANES));
+                    vf ds = p * (load(dS + x) - load(delta + v * LANES));
+                    store(S + x, p), store(dS + x, factor ? ds * load(F + x) : ds);
+                }
+            matmul_wide(n, Dvp, BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0), c.dv.st);
+            energy.backward(dS, j0, n);
+        });
+        energy.end(chunk);
+    }
+
+    // All queries of one batch and key head against one chunk of its keys.
+    void keys(int64_t b, int64_t hk, int64_t chunk) {
+        const int64_t group = c.H / c.Hk, from = c.Tk * chunk / c.chunks, to = c.Tk * (chunk + 1) / c.chunks;
+        for (int64_t h = hk * group; h < (hk + 1) * group; h++)
+            for (int64_t i0 = 0; i0 < c.Tq; i0 += BR) block(b, h, i0, chunk, from, to);
+    }
+};
+
+template <class Energy>
+static void backward(const Call& c) {
+    typename Energy::Shared shared(c);
+#pragma omp parallel num_threads(c.threads)
+    {
+        Backward<Energy> work(c, shared);
+#pragma omp for schedule(dynamic)
+        for (int64_t x = 0; x < c.own_b * c.own_h * c.chunks; x++) {
+            int64_t chunk = x % c.chunks, hk = x / c.chunks % c.own_h, b = x / c.chunks / c.own_h;
+            // A bias shared by batches or heads: one thread walks over all of them.
+            for (int64_t bb = b; bb < (c.own_b == c.B ? b + 1 : c.B); bb++)
+                for (int64_t kk = hk; kk < (c.own_h == c.Hk ? hk + 1 : c.Hk); kk++) work.keys(bb, kk, chunk);
+        }
+    }
+}
+
+extern "C" {
+int regard_lanes() { return LANES; }
+void regard_dot_forward(const Call* c) { c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c); }
+void regard_dot_backward(const Call* c) { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); }
+void regard_additive_forward(const Call* c) { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); }
+void regard_additive_backward(const Call* c) { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); }
+}

@@ -1,0 +1,278 @@
+"""Native CPU kernels for attention over runs of keys: built with the machine's C++ compiler on first
+use, kept in a cache folder, called through ctypes.  Plain functions on float32 tensors, no autograd.
+
+Query i of batch b sees the keys ``start[b, i] <= j < stop[b, i]``; with energies ``s_ij``
+
+    out_i = sum_j p_ij v_j,    p_ij = exp(s_ij - lse_i),    lse_i = log sum_j exp(s_ij)
+
+    dot:       s_ij = cap(scale * q_i . k_j - slope_h * |i + Tk - Tq - j| + bias_ij),
+               cap(s) = softcap * tanh(s / softcap), or s when softcap is 0
+    additive:  s_ij = sum_d w_hd * tanh(a_id + b_jd)
+
+and, with g the gradient of out, ``dv_j = sum_i p_ij g_i`` and ``ds_ij = p_ij (g_i . v_j - g_i . out_i)``.
+A row that sees no key gives out 0, lse -inf and no gradient.  ``native.cpp`` explains the computation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_SOURCE = Path(__file__).with_name("native.cpp")
+_FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
+
+
+class _Strided(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("sb", ctypes.c_int64), ("sh", ctypes.c_int64), ("st", ctypes.c_int64)]
+
+
+_SIZES = ["B", "H", "Hk", "Tq", "Tk", "D", "Dv", "threads", "run_sb", "chunks", "own_b", "own_h"]
+_POINTERS = ["start", "stop", "slopes", "w"]
+_TENSORS = ["q", "k", "v", "out", "lse", "bias", "grad", "dq", "dk", "dv", "dbias", "dw"]
+
+
+class _Call(ctypes.Structure):
+    """The struct Call of native.cpp, field by field."""
+
+    _fields_ = (
+        [(name, ctypes.c_int64) for name in _SIZES]
+        + [("scale", ctypes.c_double), ("softcap", ctypes.c_double)]
+        + [(name, ctypes.c_void_p) for name in _POINTERS]
+        + [(name, _Strided) for name in _TENSORS]
+    )
+
+
+# -------------------------------------------------------------------------------------- building
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.environ.get("REGARD_CACHE") or os.path.join(base, "regard"))
+
+
+def _compiler() -> str | None:
+    names = [os.environ.get("CXX"), "g++", "clang++"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def _openmp_runtime() -> str | None:
+    """The OpenMP library that torch itself uses: a second one would fight with it over the cores."""
+    try:
+        with open("/proc/self/maps") as maps:
+            loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "omp" in line})
+    except OSError:
+        loaded = []
+    shipped = glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*.so*"))
+    names = (path for path in loaded + shipped if os.path.basename(path).startswith("libgomp"))
+    return next((path for path in names if os.path.exists(path)), None)
+
+
+def _cpu_flags() -> str:
+    """What the processor can do: a library built elsewhere for another one must not be found."""
+    try:
+        with open("/proc/cpuinfo") as info:
+            return next((line for line in info if line.lower().startswith(("flags", "features"))), "")
+    except OSError:
+        import platform
+
+        return platform.machine() + platform.processor()
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        raise RuntimeError(f"the compiler failed: {lines[-1].strip()}")
+    return done.stdout
+
+
+def _build() -> Path:
+    """The path of the compiled library, which is built unless the cache has it."""
+    compiler, runtime = _compiler(), _openmp_runtime()
+    if compiler is None:
+        raise RuntimeError("no C++ compiler (g++ or clang++) was found on PATH")
+    # Linked by name and not with -fopenmp, which would bring the compiler's own runtime along.
+    link = [runtime] if runtime else ["-fopenmp"]
+    key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), _SOURCE.read_text()])
+    folder = _cache_folder()
+    library = folder / f"native-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        # A private folder, then one atomic rename: another process may be building the same file.
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            object_file, made = os.path.join(scratch, "native.o"), os.path.join(scratch, "native.so")
+            _run([compiler, *_FLAGS, "-fopenmp", "-c", str(_SOURCE), "-o", object_file])
+            _run([compiler, "-shared", object_file, *link, "-o", made])
+            os.replace(made, library)
+    return library
+
+
+@functools.lru_cache(maxsize=None)
+def _load() -> ctypes.CDLL | str:
+    """The library, or one sentence why there is none."""
+    try:
+        return ctypes.CDLL(str(_build()))
+    except RuntimeError as error:
+        return str(error)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the native library could not be built or loaded: {error}"
+
+
+def unavailable() -> str | None:
+    """None when the kernels can be used (they are built now if need be), otherwise why not."""
+    if os.environ.get("REGARD_NATIVE", "1") == "0":
+        return "REGARD_NATIVE=0 switches it off"
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else None
+
+
+# --------------------------------------------------------------------------------------- calling
+def _rows(x: Tensor, many: bool = True) -> Tensor:
+    """x as the kernels can read it: last dimension contiguous.  Rows a large power of two apart
+    compete for the same few places of the cache, so they are copied if they are read many times."""
+    crowded = many and x.stride(2) % 256 == 0 and x.stride(2) != x.shape[3]
+    return x.contiguous() if crowded or (x.stride(3) != 1 and x.shape[3] > 1) else x
+
+
+def _strided(x: Tensor) -> _Strided:
+    """Address and strides of a tensor of up to 4 dimensions, 0 for dimensions of size 1."""
+    steps = [0 if size == 1 else step for size, step in zip(x.shape, x.stride())]
+    return _Strided(x.data_ptr(), *(steps + [0, 0, 0])[:3])
+
+
+def _call(name: str, start: Tensor, stop: Tensor, tensors: dict[str, Tensor | None], **more) -> None:
+    reason = unavailable()
+    if reason is not None:
+        raise RuntimeError(f"the native kernels cannot be used: {reason}")
+    given = {key: x for key, x in tensors.items() if x is not None}
+    for key, x in given.items():
+        if x.dtype != torch.float32 or x.device.type != "cpu":
+            raise TypeError(f"native kernels take float32 tensors on the CPU; {key} is {x.dtype} on {x.device}")
+    (B, H, Tq, D), (_, Hk, Tk, Dv) = given["q"].shape, given["v"].shape
+    start, stop = start.to(torch.int32).contiguous(), stop.to(torch.int32).contiguous()
+    call = _Call(B=B, H=H, Hk=Hk, Tq=Tq, Tk=Tk, D=D, Dv=Dv, threads=torch.get_num_threads(), chunks=1)
+    call.own_b, call.own_h = B, Hk
+    call.start, call.stop = start.data_ptr(), stop.data_ptr()
+    call.run_sb = Tq if start.shape[0] > 1 else 0
+    for key, x in given.items():
+        setattr(call, key, x.data_ptr() if key in _POINTERS else _strided(x))
+    for key, value in more.items():
+        setattr(call, key, value)
+    getattr(_load(), name)(ctypes.byref(call))
+
+
+def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    (B, H, Tq, _), Dv = q.shape, v.shape[3]
+    return q.new_empty(B, Tq, H, Dv).transpose(1, 2), q.new_empty(B, H, Tq)
+
+
+def _chunks(owners: int, Tk: int) -> int:
+    """Into how many parts the backward cuts the keys so that every thread has work to share."""
+    threads = torch.get_num_threads()
+    wanted = -(-4 * threads // max(owners, 1)) if threads > 1 else 1
+    return max(1, min(wanted, 16, Tk // 128))
+
+
+def _padded_zeros(x: Tensor, step: int) -> Tensor:
+    """Zeros for the gradient of x, rows rounded up to whole steps so that kernels need no tail."""
+    return x.new_zeros(*x.shape[:3], -(-x.shape[3] // step) * step)
+
+
+def dot_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    start: Tensor,
+    stop: Tensor,
+    *,
+    slopes: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Attention with dot products: out (B, H, Tq, Dv) and lse (B, H, Tq)."""
+    many = q.shape[2] > 16
+    q, k, v = _rows(q, False), _rows(k, many), _rows(v, many)
+    slopes, bias = slopes if slopes is None else slopes.contiguous(), bias if bias is None else _rows(bias, False)
+    out, lse = _outputs(q, v)
+    tensors = dict(q=q, k=k, v=v, out=out, lse=lse, slopes=slopes, bias=bias)
+    _call("regard_dot_forward", start, stop, tensors, scale=scale, softcap=softcap)
+    return out, lse
+
+
+def dot_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    start: Tensor,
+    stop: Tensor,
+    *,
+    slopes: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float = 0.0,
+    bias_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of q, k, v and, if asked for, of bias (in its own shape)."""
+    grad, q, out, k, v = _rows(grad, False), _rows(q, False), _rows(out, False), _rows(k), _rows(v)
+    slopes, bias = slopes if slopes is None else slopes.contiguous(), bias if bias is None else _rows(bias, False)
+    dbias = bias.new_zeros(bias.shape) if bias_grad and bias is not None else None
+    # Parts of dbias that several batches or heads add to belong to a single thread.
+    own_b = q.shape[0] if dbias is None or dbias.shape[0] > 1 else 1
+    own_h = k.shape[1] if dbias is None or dbias.shape[1] > 1 else 1
+    chunks = _chunks(own_b * own_h, k.shape[2])
+    lanes = _lanes()
+    dk, dv = _padded_zeros(k, lanes), _padded_zeros(v, lanes)
+    dq = q.new_empty(chunks * q.shape[0], *q.shape[1:])
+    tensors = dict(q=q, k=k, v=v, out=out, lse=lse.contiguous(), slopes=slopes, bias=bias)
+    tensors.update(grad=grad, dq=dq, dk=dk, dv=dv, dbias=dbias)
+    more = dict(scale=scale, softcap=softcap, chunks=chunks, own_b=own_b, own_h=own_h)
+    _call("regard_dot_backward", start, stop, tensors, **more)
+    return _added(dq, chunks), dk[..., : k.shape[3]], dv[..., : v.shape[3]], dbias
+
+
+def additive_forward(
+    a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor, stop: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Additive attention: out (B, H, Tq, Dv) and lse (B, H, Tq)."""
+    a, b, v = _rows(a, False), _rows(b, False), _rows(v, a.shape[2] > 16)
+    out, lse = _outputs(a, v)
+    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, lse=lse)
+    _call("regard_additive_forward", start, stop, tensors)
+    return out, lse
+
+
+def additive_backward(
+    grad: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, lse: Tensor, start: Tensor, stop: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of a, b, w and v."""
+    grad, a, b, out, v = _rows(grad, False), _rows(a, False), _rows(b, False), _rows(out, False), _rows(v)
+    chunks, lanes = _chunks(b.shape[0] * b.shape[1], b.shape[2]), _lanes()
+    db, dv = _padded_zeros(b, 2 * lanes), _padded_zeros(v, lanes)
+    da = a.new_empty(chunks * a.shape[0], *a.shape[1:])
+    dw = w.new_zeros(chunks * a.shape[0], *w.shape)  # one for each part of the work, then added up
+    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, lse=lse.contiguous())
+    tensors.update(grad=grad, dq=da, dk=db, dv=dv, dw=dw)
+    _call("regard_additive_backward", start, stop, tensors, chunks=chunks)
+    return _added(da, chunks), db[..., : b.shape[3]], dw.sum(0), dv[..., : v.shape[3]]
+
+
+def _lanes() -> int:
+    """Floats in one vector of this machine."""
+    loaded = _load()
+    return 1 if isinstance(loaded, str) else loaded.regard_lanes()
+
+
+def _added(parts: Tensor, chunks: int) -> Tensor:
+    return parts if chunks == 1 else parts.unflatten(0, (chunks, -1)).sum(0)

@@ -1,0 +1,149 @@
+"""Which kernel runs a call, and why. Nothing falls back silently: a kernel asked for by name runs or says why it cannot."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from torch import Tensor
+
+from regard.attention.call import Call
+from regard.attention.kernels import additive, compiled, flex, reference, sdpa, tiled
+from regard.attention.machine import Machine
+from regard.errors import KernelError
+
+# Fastest first, where more than one can run.
+KERNELS: dict[str, ModuleType] = {"compiled": compiled, "flex": flex, "sdpa": sdpa, "additive": additive, "tiled": tiled}
+NAMES = (*KERNELS, "reference")
+
+
+@dataclass
+class Plan:
+    """The kernel that runs, why it, why none that is faster, and the memory it needs beside inputs and output."""
+
+    kernel: str
+    why: str
+    not_used: dict[str, str] = field(default_factory=dict)
+    memory: int = 0
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel}: {self.why}", f"memory beside inputs and output: about {_bytes(self.memory)}"]
+        return "\n".join(lines + [f"not {name}: {reason}" for name, reason in self.not_used.items()])
+
+
+def make_plan(call: Call, kernel: str | None = None, machine: Machine | None = None) -> Plan:
+    """Choose the kernel of a call, or check the one that was asked for."""
+    machine = Machine.of(call.query.device) if machine is None else machine
+    if kernel is not None:
+        return _asked(call, kernel, machine)
+    not_used: dict[str, str] = {}
+    for name, module in KERNELS.items():
+        reason = module.why_not(call, machine) or _why_not_worth(name, call, machine)
+        if reason is None:
+            return Plan(name, _why(name, call, machine), not_used, _memory(name, call))
+        not_used[name] = reason
+    return Plan("reference", "the plain definition is best or all that can run here", not_used, _memory("reference", call))
+
+
+def run_plan(call: Call, plan: Plan) -> Tensor:
+    machine = Machine.of(call.query.device)
+    out = reference.run(call) if plan.kernel == "reference" else KERNELS[plan.kernel].run(call, machine)
+    out = out if out.dtype == call.dtype else out.to(call.dtype)  # autocast may compute a softmax in float32
+    return out.squeeze(-3) if call.flat else out
+
+
+def _asked(call: Call, kernel: str, machine: Machine) -> Plan:
+    if kernel not in NAMES:
+        near = difflib.get_close_matches(str(kernel), NAMES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
+        raise KernelError(f"no kernel is called {kernel!r}; {hint}")
+    reason = None if kernel == "reference" else KERNELS[kernel].why_not(call, machine)
+    if reason is not None:
+        raise KernelError(f"kernel={kernel!r} cannot run this call: {reason}; leave kernel out to let regard choose")
+    return Plan(kernel, "asked for by name", {}, _memory(kernel, call))
+
+
+def _pairs(call: Call) -> int:
+    return call.sequences * call.heads * call.Tq * call.Tk
+
+
+def _share(call: Call, machine: Machine) -> float:
+    """The share of all pairs that tiles would compute."""
+    if call.mask is None or not call.Tq * call.Tk:
+        return 1.0
+    cover = tiled.cover(call, tiled.ROWS, apart=True)
+    work = sum((t.batch.stop - t.batch.start) * (t.queries.stop - t.queries.start) * (t.keys.stop - t.keys.start) for t in cover)
+    return work / (call.sequences * call.Tq * call.Tk)
+
+
+def _why_not_worth(name: str, call: Call, machine: Machine) -> str | None:
+    """Why a kernel that could run is not the fastest way."""
+    if machine.kind == "cpu":
+        return _why_not_worth_cpu(name, call, machine)
+    if name == "flex" and call.bias is None and call.softcap is None and sdpa.why_not(call, machine) is None:
+        if call.mask is None or sdpa.is_torch_causal(call):
+            return "SDPA has fused kernels for plain and causal attention, which are faster"
+    if name == "flex" and _pairs(call) < 1 << 22:
+        return f"{_pairs(call)} pairs are too few to be worth compiling"
+    if name == "tiled" and _pairs(call) * getattr(call.energy, "hidden", 1) < 1 << 28:
+        return "the whole matrix is small enough to keep"
+    return None
+
+
+def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
+    pairs = _pairs(call)
+    if name == "flex":
+        return "on a CPU it is slower than the tiles"
+    if name == "compiled" and pairs < 1 << 14:
+        return f"{pairs} pairs are too few to gain"
+    if name == "sdpa" and call.mask is not None and pairs >= 1 << 18 and tiled.why_not_fused(call, machine) is None:
+        short = call.Tq <= 1024 if sdpa.is_torch_causal(call) and call.bias is None else True
+        if short and call.Tq >= 2 * tiled.ROWS and _share(call, machine) < 0.75:
+            return "the mask leaves out much of the matrix, and tiles skip it"
+    if name == "tiled" and call.dot is not None and pairs < 1 << 18:
+        return f"{pairs} pairs are too few to gain"
+    if name == "tiled" and pairs * getattr(call.energy, "hidden", 1) < 1 << 16:
+        return f"{pairs} pairs are too few to gain"
+    return None
+
+
+def _why(name: str, call: Call, machine: Machine) -> str:
+    what = f"{call.energy}".split("(")[0]
+    if name == "compiled":
+        return f"{what} with softmax, compiled C++ for this CPU, keys outside the mask skipped"
+    if name == "sdpa":
+        backend = sdpa.backends(call, machine)
+        return f"{what} with softmax is torch's fused attention" + (f", backend {backend[0]}" if backend else "")
+    if name == "tiled":
+        fused_ = tiled.why_not_fused(call, machine) is None
+        return "fused tiles of queries, keys outside the mask skipped" if fused_ else "tiles of queries, memory linear in T"
+    if name == "additive":
+        return "Additive energies in reciprocal form, no Tq×Tk×D tensor"
+    return "Flex compiles this mask and bias into one kernel"
+
+
+def _memory(name: str, call: Call) -> int:
+    """Bytes beside inputs and output, for the forward pass and what it keeps for the backward."""
+    size, rows = call.query.element_size(), call.sequences * call.heads * call.Tq
+    hidden = getattr(call.energy, "hidden", 1)
+    if name == "reference":
+        copies = 2 + (call.mask is not None) + (call.bias is not None) + (call.softcap is not None)
+        return int(_pairs(call) * size * (copies if hidden == 1 else hidden * 2))
+    masks = _mask_bytes(call) if name == "sdpa" else 0
+    tile = tiled.CACHE * size * 4 if name in ("tiled", "additive") else 0
+    return masks + min(tile, _pairs(call) * size * 4 * hidden) + rows * 4
+
+
+def _mask_bytes(call: Call) -> int:
+    if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
+        return 0
+    return call.Tq * call.Tk * (call.query.element_size() * call.heads if call.bias is not None else 1)
+
+
+def _bytes(n: int) -> str:
+    if n < 1024:
+        return f"{n} B"
+    power = min(4, int(math.log(n, 1024)))
+    return f"{n / 1024**power:.1f} {['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]}"

@@ -1,0 +1,230 @@
+"""Weights on demand: watch a model, run it by any kernel, and ask afterwards for the rows one wants to see.
+
+A recorded call keeps copies of its queries and keys, so that what it says stays true when a cache is overwritten or a
+weight is trained on. Weights are those before dropout. Nothing is recorded, and nothing costs anything, outside `watch`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.call import Call
+from regard.attention.grid import EVERY, Index
+from regard.attention.kernels import reference
+from regard.attention.mask import Mask
+from regard.attention.position import DenseBias
+from regard.errors import OptionError, ShapeError
+
+Pick = int | slice | Sequence[int] | Tensor | None
+
+
+class _Watch:
+    """What one `watch` has seen so far."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.path: list[str] = []  # the modules being run, innermost last
+        self.kind: str | None = None  # "self" or "cross", when a layer says so
+        self.bare = 0
+
+
+_watches: ContextVar[tuple[_Watch, ...]] = ContextVar("regard_watches", default=())
+
+
+def watching() -> bool:
+    return bool(_watches.get())
+
+
+@contextmanager
+def kind_of(kind: str) -> Iterator[None]:
+    """Calls inside are self- or cross-attention; used by layers, so that what is seen has a readable name."""
+    watches = _watches.get()
+    for watch in watches:
+        watch.kind = kind
+    try:
+        yield
+    finally:
+        for watch in watches:
+            watch.kind = None
+
+
+def record(call: Call) -> None:
+    for watch in _watches.get():
+        watch.seen._add(_name(watch), Recorded(_frozen(call)))
+
+
+def _name(watch: _Watch) -> str:
+    path = watch.path[-1] if watch.path else ""
+    if not path:
+        if watch.kind is not None:
+            return watch.kind
+        watch.bare += 1
+        return f"attend.{watch.bare - 1}"
+    last = path.rsplit(".", 1)[-1]
+    return path if watch.kind in (None, last) else f"{path}.{watch.kind}"
+
+
+@contextmanager
+def watch(model: nn.Module | None = None) -> Iterator[Seen]:
+    """Record every attention call inside, named by the path of the module in `model` that made it, plus self or cross.
+
+    A bare `attend` is named by order of call: attend.0, attend.1, …
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise OptionError(f"watch takes a torch module or nothing, got {type(model).__name__}")
+    state = _Watch()
+    hooks = []
+    for name, module in model.named_modules() if model is not None else ():
+        if name:
+            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: state.path.append(name)))
+            hooks.append(module.register_forward_hook(lambda *_: state.path.pop() and None, always_call=True))
+    token = _watches.set((*_watches.get(), state))
+    try:
+        yield state.seen
+    finally:
+        _watches.reset(token)
+        for hook in hooks:
+            hook.remove()
+
+
+class Seen:
+    """What was watched: `seen["decoder.3.cross"]` is the last call of that name, `seen.calls(name)` all of them in order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, list[Recorded]] = {}
+
+    def _add(self, name: str, recorded: Recorded) -> None:
+        self._calls.setdefault(name, []).append(recorded)
+
+    def calls(self, name: str) -> list[Recorded]:
+        if name not in self._calls:
+            known = ", ".join(self._calls) or "nothing: no attention ran"
+            raise OptionError(f"nothing called {name!r} was seen; seen were {known}")
+        return self._calls[name]
+
+    def __getitem__(self, name: str) -> Recorded:
+        return self.calls(name)[-1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._calls
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {len(calls)} × {calls[-1]!r}" for name, calls in self._calls.items()) or "nothing seen"
+
+
+class Recorded:
+    """One attention call that was seen. Every question may be asked of some batch items, heads and queries only."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(*leading, heads, Tq, Tk) of the whole matrix."""
+        return (*self.call.leading, self.call.heads, self.call.Tq, self.call.Tk)
+
+    @torch.no_grad()
+    def weights(self, *, batch: Pick = None, head: Pick = None, query: Pick = None, stage: str = "gated") -> Tensor:
+        """Exact rows of the matrix, only those asked for. A whole number takes its axis away, as in indexing."""
+        call, T = self.call, self.call
+        if len(call.leading) > 1 and batch is not None:
+            raise OptionError(f"batch= picks from one batch axis and this call has {call.leading}; pick from the result instead")
+        picks = [_index("batch", batch, call.leading[0])] if len(call.leading) == 1 else None
+        if picks is None and batch not in (None, 0):
+            raise OptionError(f"this call has no batch axis, so batch={batch!r} cannot be picked")
+        head_at, query_at = _index("head", head, call.heads), _index("query", query, T.Tq)
+        part = reference.cut(call, call.grid(queries=query_at, head=head_at, batch=picks))
+        found = reference.weigh(call, part, reference.check_stage(stage))[0]
+        rows = part.query.shape[-2]
+        lead = [_count(i, n) for i, n in zip(picks or (), call.leading[:1], strict=False)] if len(call.leading) == 1 else [*call.leading]
+        found = found.expand(*lead, _count(head_at, call.heads), rows, call.Tk)
+        for axis, pick in ((-2, query), (-3, head), (-4, batch)):
+            if isinstance(pick, int) and (axis != -4 or picks is not None):
+                found = found.squeeze(axis)
+        return found
+
+    def top(self, k: int, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> tuple[Tensor, Tensor]:
+        """The k largest weights of each row and the keys they stand at."""
+        if not 1 <= k <= self.call.Tk:
+            raise OptionError(f"k must be between 1 and the {self.call.Tk} keys, got {k}")
+        found = self._by_rows(lambda w: torch.stack([x.double() for x in w.topk(k, -1)]), batch, head, query)
+        return found[0].to(self.call.dtype), found[1].long()
+
+    def column_sums(self, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> Tensor:
+        """How much attention each key receives from the queries asked for, (..., Tk)."""
+        total: Tensor | None = None
+        for step in self._steps(query):
+            part = self.weights(batch=batch, head=head, query=step).sum(-2)
+            total = part if total is None else total + part
+        if total is None:
+            raise ShapeError("no queries were asked for, so there is nothing to add up")
+        return total
+
+    def entropy(self, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> Tensor:
+        """−Σ a log a of each row in nats: 0 is one key, log Tk all alike."""
+        return self._by_rows(lambda w: torch.special.entr(w).sum(-1, keepdim=True), batch, head, query).squeeze(-1)
+
+    def _steps(self, query: Pick) -> list[Tensor]:
+        """The queries asked for, a few at a time, so that no more than a tile of the matrix exists."""
+        index = _index("query", [query] if isinstance(query, int) else query, self.call.Tq)
+        every = torch.arange(self.call.Tq)[index] if isinstance(index, slice) else index
+        rows = max(1, (1 << 22) // max(1, self.call.sequences * self.call.heads * self.call.Tk))
+        return list(every.split(rows))
+
+    def _by_rows(self, f, batch: Pick, head: Pick, query: Pick) -> Tensor:  # noqa: ANN001
+        found = torch.cat([f(self.weights(batch=batch, head=head, query=step)) for step in self._steps(query)], -2)
+        return found.squeeze(-2) if isinstance(query, int) else found
+
+    def __repr__(self) -> str:
+        call = self.call
+        parts = [f"{call.energy}".split("(")[0], *(f"{x}" for x in (call.mask, call.bias) if x is not None), f"{call.normalize}"]
+        return f"{tuple(self.shape)} {' · '.join(p.splitlines()[0][:60] for p in parts)}"
+
+
+def _index(name: str, pick: Pick, size: int) -> Index:
+    if pick is None:
+        return EVERY
+    if isinstance(pick, slice):
+        return pick
+    if isinstance(pick, int):
+        pick = [pick]
+    index = torch.as_tensor(pick, dtype=torch.long)
+    if index.ndim != 1 or (index.numel() and (int(index.min()) < -size or int(index.max()) >= size)):
+        raise OptionError(f"{name}={pick!r} is out of range; there are {size}, counted from 0")
+    return index % size if size else index
+
+
+def _count(index: Index, size: int) -> int:
+    return len(range(*index.indices(size))) if isinstance(index, slice) else index.numel()
+
+
+def _frozen(call: Call) -> Call:
+    """The call with copies of all it holds; the values are not kept, since weights do not need them."""
+    with torch.no_grad():
+        key = call.key.detach().clone()
+        return replace(
+            call, query=call.query.detach().clone(), key=key, value=key, dropout=0.0,
+            **{name: _copy(getattr(call, name)) for name in ("energy", "mask", "bias", "normalize", "gate")},
+        )  # fmt: skip
+
+
+def _copy(x: object) -> object:
+    if isinstance(x, DenseBias):
+        return DenseBias(x.tensor.detach().clone())
+    if isinstance(x, Mask) and hasattr(x, "__dataclass_fields__"):
+        held = {f.name: getattr(x, f.name) for f in fields(x)}  # type: ignore[arg-type]
+        return replace(x, **{n: v.detach().clone() if isinstance(v, Tensor) else _copy(v) for n, v in held.items()})  # type: ignore[type-var]
+    return copy.deepcopy(x) if isinstance(x, nn.Module) else x

@@ -1,0 +1,25 @@
+"""What regard raises when an input cannot be right: one sentence that names the thing, the value and the fix."""
+
+
+class RegardError(ValueError):
+    """The parent of every error regard raises about its inputs."""
+
+
+class ShapeError(RegardError):
+    """Tensors, masks or biases whose sizes do not fit together."""
+
+
+class DtypeError(RegardError):
+    """A tensor of a type that attention cannot compute with."""
+
+
+class DeviceError(RegardError):
+    """Tensors that lie on different devices."""
+
+
+class OptionError(RegardError):
+    """An option outside its range, or of the wrong kind."""
+
+
+class KernelError(RegardError):
+    """A kernel that was asked for by name and cannot do the call."""
