@@ -17,6 +17,12 @@ from regard.attention.position import (
     Sinusoidal,
 )
 from regard.attention.trace import watch
+from regard.evaluation.cost import Cost, cost
+from regard.evaluation.properties import Finding, is_equivariant, is_separable
+from regard.layers.cache import Cache
+from regard.layers.convolution import Convolution
+from regard.layers.multihead import MultiHead, SlicedMultiHead
+from regard.layers.recurrence import Recurrence
 from regard.errors import DeviceError, DtypeError, KernelError, OptionError, RegardError, ShapeError
 
 __version__ = "0.1.0"

@@ -19,7 +19,7 @@ from regard.attention.call import (
     make_call,
 )
 from regard.attention.kernels import reference
-from regard.attention.plan import Plan, make_plan, run_plan
+from regard.attention.plan import Plan, make_plan, run
 
 
 def attend(
@@ -51,7 +51,7 @@ def attend(
     )  # fmt: skip
     if trace.watching():
         trace.record(call)
-    return run_plan(call, make_plan(call, kernel))
+    return run(call, kernel)
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, *, kernel: str | None = None, **options: Unpack[Options]) -> Plan:

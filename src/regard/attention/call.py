@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 import torch
@@ -57,6 +56,7 @@ class Call:
     heads: int
     groups: int
     flat: bool  # no heads axis was given: take it off the result again
+    _dot: list[DotForm | None] = field(default_factory=list, init=False)
 
     @property
     def Tq(self) -> int:
@@ -78,23 +78,24 @@ class Call:
     def sequences(self) -> int:
         return math.prod(self.leading)
 
-    @cached_property
+    @property
     def dot(self) -> DotForm | None:
         """The energy as a dot product, or None. Keys keep their grouped heads when the energy has no heads of its own."""
-        if self.per_head_energy:
-            return self.energy.as_dot(self.query, self.grouped(self.key))
-        return self.energy.as_dot(self.query, self.key)
+        if not self._dot:  # computed once; functools.cached_property locks, which torch.compile cannot trace
+            key = self.grouped(self.key) if self.per_head_energy else self.key
+            self._dot.append(self.energy.as_dot(self.query, key))
+        return self._dot[0]
 
     @property
     def per_head_energy(self) -> bool:
         return getattr(self.energy, "heads", None) not in (None, 1)
 
-    @cached_property
+    @property
     def learns(self) -> bool:
         """Whether anything in this call will be asked for its gradient."""
         return torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors())
 
-    @cached_property
+    @property
     def bias_learns(self) -> bool:
         return torch.is_grad_enabled() and any(x.requires_grad for x in _tensors_of(self.bias))
 

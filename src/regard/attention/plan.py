@@ -34,27 +34,34 @@ class Plan:
 
 
 def make_plan(call: Call, kernel: str | None = None, machine: Machine | None = None) -> Plan:
-    """Choose the kernel of a call, or check the one that was asked for."""
+    """Say which kernel a call gets, and everything worth knowing about that choice."""
     machine = Machine.of(call.query.device) if machine is None else machine
     if kernel is not None:
-        return _asked(call, kernel, machine)
+        return Plan(_asked(call, kernel, machine), "asked for by name", {}, _memory(kernel, call))
     not_used: dict[str, str] = {}
-    for name, module in KERNELS.items():
-        reason = module.why_not(call, machine) or _why_not_worth(name, call, machine)
-        if reason is None:
-            return Plan(name, _why(name, call, machine), not_used, _memory(name, call))
-        not_used[name] = reason
-    return Plan("reference", "the plain definition is best or all that can run here", not_used, _memory("reference", call))
+    name = _choose(call, machine, not_used)
+    return Plan(name, _why(name, call, machine), not_used, _memory(name, call))
 
 
-def run_plan(call: Call, plan: Plan) -> Tensor:
+def run(call: Call, kernel: str | None = None) -> Tensor:
+    """Run a call by the kernel asked for, or by the fastest."""
     machine = Machine.of(call.query.device)
-    out = reference.run(call) if plan.kernel == "reference" else KERNELS[plan.kernel].run(call, machine)
+    name = _choose(call, machine, {}) if kernel is None else _asked(call, kernel, machine)
+    out = reference.run(call) if name == "reference" else KERNELS[name].run(call, machine)
     out = out if out.dtype == call.dtype else out.to(call.dtype)  # autocast may compute a softmax in float32
     return out.squeeze(-3) if call.flat else out
 
 
-def _asked(call: Call, kernel: str, machine: Machine) -> Plan:
+def _choose(call: Call, machine: Machine, not_used: dict[str, str]) -> str:
+    for name, module in KERNELS.items():
+        reason = module.why_not(call, machine) or _why_not_worth(name, call, machine)
+        if reason is None:
+            return name
+        not_used[name] = reason
+    return "reference"
+
+
+def _asked(call: Call, kernel: str, machine: Machine) -> str:
     if kernel not in NAMES:
         near = difflib.get_close_matches(str(kernel), NAMES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
@@ -62,7 +69,7 @@ def _asked(call: Call, kernel: str, machine: Machine) -> Plan:
     reason = None if kernel == "reference" else KERNELS[kernel].why_not(call, machine)
     if reason is not None:
         raise KernelError(f"kernel={kernel!r} cannot run this call: {reason}; leave kernel out to let regard choose")
-    return Plan(kernel, "asked for by name", {}, _memory(kernel, call))
+    return kernel
 
 
 def _pairs(call: Call) -> int:
@@ -110,7 +117,9 @@ def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
 
 
 def _why(name: str, call: Call, machine: Machine) -> str:
-    what = f"{call.energy}".split("(")[0]
+    what = type(call.energy).__name__
+    if name == "reference":
+        return "the plain definition is best or all that can run here"
     if name == "compiled":
         return f"{what} with softmax, compiled C++ for this CPU, keys outside the mask skipped"
     if name == "sdpa":

@@ -39,7 +39,7 @@ _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("regard_watches", default=
 
 
 def watching() -> bool:
-    return bool(_watches.get())
+    return not torch.compiler.is_compiling() and bool(_watches.get())
 
 
 @contextmanager
@@ -79,6 +79,8 @@ def watch(model: nn.Module | None = None) -> Iterator[Seen]:
     """
     if model is not None and not isinstance(model, nn.Module):
         raise OptionError(f"watch takes a torch module or nothing, got {type(model).__name__}")
+    if hasattr(model, "_orig_mod"):
+        raise OptionError("torch.compile hides attention calls from watch; run and watch the model from before compiling")
     state = _Watch()
     hooks = []
     for name, module in model.named_modules() if model is not None else ():
@@ -139,19 +141,19 @@ class Recorded:
     @torch.no_grad()
     def weights(self, *, batch: Pick = None, head: Pick = None, query: Pick = None, stage: str = "gated") -> Tensor:
         """Exact rows of the matrix, only those asked for. A whole number takes its axis away, as in indexing."""
-        call, T = self.call, self.call
+        call = self.call
         if len(call.leading) > 1 and batch is not None:
             raise OptionError(f"batch= picks from one batch axis and this call has {call.leading}; pick from the result instead")
         picks = [_index("batch", batch, call.leading[0])] if len(call.leading) == 1 else None
         if picks is None and batch not in (None, 0):
             raise OptionError(f"this call has no batch axis, so batch={batch!r} cannot be picked")
-        head_at, query_at = _index("head", head, call.heads), _index("query", query, T.Tq)
+        head_at, query_at = _index("head", head, call.heads), _index("query", query, call.Tq)
         part = reference.cut(call, call.grid(queries=query_at, head=head_at, batch=picks))
         found = reference.weigh(call, part, reference.check_stage(stage))[0]
         rows = part.query.shape[-2]
         lead = [_count(i, n) for i, n in zip(picks or (), call.leading[:1], strict=False)] if len(call.leading) == 1 else [*call.leading]
         found = found.expand(*lead, _count(head_at, call.heads), rows, call.Tk)
-        for axis, pick in ((-2, query), (-3, head), (-4, batch)):
+        for axis, pick in ((-4, batch), (-3, head), (-2, query)):
             if isinstance(pick, int) and (axis != -4 or picks is not None):
                 found = found.squeeze(axis)
         return found

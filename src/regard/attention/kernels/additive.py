@@ -24,7 +24,7 @@ BLOCK = 1 << 18  # numbers in one block of pairs × features
 
 def why_not(call: Call, machine: Machine) -> str | None:
     if not isinstance(call.energy, Additive):
-        return f"it computes Additive energies, not {call.energy}"
+        return f"it computes Additive energies, not {type(call.energy).__name__}"
     if machine.kind != "cpu":
         return "it is written for the CPU"
     if machine.compiling:
@@ -50,13 +50,13 @@ class _Pairs(Energy):
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         limit = LIMIT[a.dtype]
-        if not (_largest(a) <= limit and _largest(b) <= limit):
+        if not a.numel() or not b.numel() or not (_largest(a) <= limit and _largest(b) <= limit):
             return self.exact(a, b)
         return _Scores.apply(a, b, self.v)
 
 
 def _largest(x: Tensor) -> float:
-    return float(x.detach().abs().max()) if x.numel() else 0.0
+    return float(x.detach().abs().max())
 
 
 def _blocks(a: Tensor, b: Tensor, v: Tensor):  # noqa: ANN202
@@ -100,7 +100,7 @@ class _Scores(torch.autograd.Function):
         slope = a.new_empty(0)
         for n, i, r in _blocks(a, b, w):
             g = flat[n, i]
-            dv[n, 0].add_(g.reshape(-1) @ r.view(-1, r.shape[-1]), alpha=-2)
+            dv[n, 0].add_(torch.bmm(g[:, None, :], r)[:, 0].sum(0), alpha=-2)
             slope = slope if slope.shape == r.shape else torch.empty_like(r)
             torch.addcmul(r, r, r, value=-1, out=slope)  # r(1 − r) = (1 − tanh²)/4
             da[n, i] = torch.bmm(g[:, None, :], slope)[:, 0]

@@ -27,14 +27,14 @@ def why_not(call: Call, machine: Machine) -> str | None:
     if call.dtype != torch.float32:
         return f"it computes in float32, not {call.dtype}"
     if not isinstance(call.normalize, Softmax):
-        return f"it normalises by softmax, not by {call.normalize}"
+        return f"it normalises by softmax, not by {type(call.normalize).__name__}"
     if call.gate is not None or call.dropout:
         return "it has no gate and no dropout"
     additive = isinstance(call.energy, Additive)
     if additive and (call.bias is not None or call.softcap is not None or call.normalize.temperature != 1.0):
         return "its Additive path has no bias, soft cap or temperature"
     if not additive and call.dot is None:
-        return f"{call.energy} is neither a dot product here nor Additive"
+        return f"{type(call.energy).__name__} is neither a dot product here nor Additive"
     if call.bias is not None and call.bias.uses_query and call.learns:
         return "the bias depends on the query and learns"
     if call.mask is not None and call.mask.runs(call.Tq, call.Tk, call.query.device) is None and (additive or call.bias_learns):
@@ -63,8 +63,10 @@ def run(call: Call, machine: Machine) -> Tensor:
     if temperature != 1.0:  # softmax(cap·tanh(e/cap)/τ) = softmax(cap/τ · tanh(e/τ / (cap/τ)))
         scale, cap = scale / temperature, cap / temperature
         slopes, bias = (None if x is None else x / temperature for x in (slopes, bias))
-    key, value = _shared_heads(call, key, call.value)
-    return call.back(_Dot.apply(call.four(query), call.four(key), call.four(value), bias, scale, start, stop, slopes, cap))
+    q, k, v = (call.four(x) for x in (query, *_shared_heads(call, key, call.value)))
+    if bias is not None and (extra is not None or call.bias_may_mask):
+        k, v = sdpa.only_seen(k, bias), sdpa.only_seen(v, bias)
+    return call.back(_Dot.apply(q, k, v, bias, scale, start, stop, slopes, cap))
 
 
 def _shared_heads(call: Call, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ def why_not(call: Call, machine: Machine) -> str | None:
     if machine.compiling:
         return "the call is being compiled already"
     if not isinstance(call.normalize, Softmax):
-        return f"Flex normalises by softmax only, not by {call.normalize}"
+        return f"Flex normalises by softmax only, not by {type(call.normalize).__name__}"
     if call.gate is not None or call.dropout:
         return "Flex has no gate and no dropout"
     if len(call.leading) > 1:
@@ -32,7 +32,7 @@ def why_not(call: Call, machine: Machine) -> str | None:
     if call.dtype == torch.float64:
         return "Flex does not compute in float64"
     if call.dot is None:
-        return f"{call.energy} is not a dot product here"
+        return f"{type(call.energy).__name__} is not a dot product here"
     if call.bias is not None and (call.bias.uses_query or call.bias_learns):
         return "the bias learns or depends on the query"
     if machine.kind == "cpu" and call.learns:

@@ -4,7 +4,7 @@
 // queries is transposed once, then every tile of energies is stored as S[key][query].  Keys and
 // values are read where they are, one scalar broadcast at a time, so any feature size works,
 // nothing is packed per key, a tile ends exactly at its last key, and the softmax of a query never
-// needs a reduction across lanes.  Energies are kept in units of log 2, since 2^x is cheaper.
+// needs a reduction across lanes.
 //
 // Sections: vectors, matrix microkernel, runs, dot energy, additive energy, forward, backward.
 #include <algorithm>
@@ -13,6 +13,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 // ---------------------------------------------------------------------------- what Python passes
 struct Tensor {  // element (b, h, t, e) is data[b * sb + h * sh + t * st + e]
@@ -31,6 +37,9 @@ struct Call {
     const int32_t *start, *stop;
     const float *slopes, *w;  // (H) and (H, D)
     Tensor q, k, v, out, lse, bias, grad, dq, dk, dv, dbias, dw;
+
+    // A query without keys may hold anything (NaN too), so it is never read where it could matter.
+    bool empty(int64_t b, int64_t i) const { return start[b * run_sb + i] >= stop[b * run_sb + i]; }
 };
 
 // ------------------------------------------------------------------------------------- vectors
@@ -41,21 +50,36 @@ constexpr int LANES = 8, ACCUMULATORS = 12;
 #else
 constexpr int LANES = 4, ACCUMULATORS = 12;
 #endif
+#define INLINE_MEMBER inline __attribute__((always_inline))
+#define INLINE static INLINE_MEMBER
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef float vf_any __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
-constexpr float INF = __builtin_inff(), LOG2E = 1.44269504088896f, LN2 = 0.693147180559945f;
+constexpr float INF = __builtin_inff(), LOG2E = 1.44269504088896f;
 constexpr int TILE = 96;  // keys per tile of energies: tile, queries and output fit the L1 cache
 
-static inline vf splat(float x) { return x - vf{}; }
-static inline vf load(const float* p) { return *(const vf_any*)p; }
-static inline void store(float* p, vf x) { *(vf_any*)p = x; }
-static inline vf at_least(vf x, float low) { return x < low ? splat(low) : x; }  // NaN stays NaN
-static inline vf at_most(vf x, float high) { return x > high ? splat(high) : x; }
+INLINE vf splat(float x) { return x - vf{}; }
+INLINE vf load(const float* p) { return *(const vf_any*)p; }
+INLINE void store(float* p, vf x) { *(vf_any*)p = x; }
+#ifdef __AVX512F__  // one instruction, which the compiler does not find by itself
+INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
+INLINE vf larger(vf a, vf b) { return a > b ? a : b; }  // b when one of them is NaN
+INLINE vf smaller(vf a, vf b) { return a < b ? a : b; }
+#endif
+INLINE vf at_least(vf x, float low) { return larger(splat(low), x); }  // NaN stays NaN
+INLINE vf at_most(vf x, float high) { return smaller(splat(high), x); }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-static inline bool any(vi x) {
+INLINE vf counted() {  // 0, 1, 2, ...
+    vf x;
+    for (int l = 0; l < LANES; l++) x[l] = l;
+    return x;
+}
+
+INLINE bool any(vi x) {
     int32_t r = 0;
     for (int l = 0; l < LANES; l++) r |= x[l];
     return r;
@@ -65,7 +89,7 @@ constexpr float ROUND = 12582912.0f + 127.0f;  // adding 1.5 * 2^23 rounds to a 
 
 // 2^(n + f) for |f| <= 1/2 and t = n + ROUND with whole n in -126..127: a polynomial gives 2^f, and
 // the last bits of t, which hold n + 127, become the exponent of the factor 2^n.
-static inline vf exp2_parts(vf t, vf f) {
+INLINE vf exp2_parts(vf t, vf f) {
     vf r = f * 1.53458118e-4f + 1.33999314e-3f;
     r = r * f + 9.61848896e-3f;
     r = r * f + 5.55032878e-2f;
@@ -75,22 +99,32 @@ static inline vf exp2_parts(vf t, vf f) {
     return r * (vf)((vi)t << 23);
 }
 
-// 2^x for x <= 127; exactly 0 below 2^-126, so that a hidden key (-inf) has no weight at all.
-static inline vf exp2v(vf x) {
-    vf y = at_least(x, -126.0f), t = y + ROUND;
-    vf r = exp2_parts(t, y - (t - ROUND));
-    return x < -126.0f ? vf{} : r;
+// e^x for x <= 87; exactly 0 below -87, so that a hidden key (-inf) has no weight at all.
+INLINE vf weight(vf x) {
+    vf y = at_least(x, -87.0f), t = y * LOG2E + ROUND;
+    vf r = exp2_parts(t, y * LOG2E - (t - ROUND));
+    return x < -87.0f ? vf{} : r;
 }
 
 // e^x for |x| <= 87 with the error of one rounding: x - n ln 2 is taken in two exact steps.
-static inline vf expv(vf x) {
+INLINE vf expv(vf x) {
     vf t = x * LOG2E + ROUND, n = t - ROUND;
     vf f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     return exp2_parts(t, f * LOG2E);
 }
 
+// 1 / x for 1e-37 < x < 1e37.  A division is slower than a 14 bit estimate and one Newton step.
+INLINE vf reciprocal(vf x) {
+#ifdef __AVX512F__
+    vf r = (vf)_mm512_rcp14_ps((__m512)x);
+    return r + r * (1.0f - x * r);
+#else
+    return 1.0f / x;
+#endif
+}
+
 // tanh with a small relative error also near 0: odd polynomial there, exponential elsewhere.
-static inline vf tanhv(vf x) {
+INLINE vf tanhv(vf x) {
     vf z = x * x;
     vf r = z * -5.85217e-3f + 2.075363e-2f;
     r = r * z - 5.37687e-2f;
@@ -101,6 +135,12 @@ static inline vf tanhv(vf x) {
     return z < 0.36f ? near : far;
 }
 
+// tanh'(x) = 4 e / (1 + e)^2 with e = e^(-2 |x|): unlike 1 - tanh^2, exact also where tanh is nearly 1.
+INLINE vf tanh_slope(vf x) {
+    vf e = expv(-2.0f * at_most(x < 0.0f ? -x : x, 40.0f)), r = 1.0f / (1.0f + e);
+    return 4.0f * e * r * r;
+}
+
 struct Buffer {  // aligned scratch memory
     float* p;
     explicit Buffer(int64_t n) : p((float*)std::aligned_alloc(64, round_up(n * 4 + 64, 64))) {}
@@ -108,6 +148,17 @@ struct Buffer {  // aligned scratch memory
     Buffer(const Buffer&) = delete;
     operator float*() const { return p; }
 };
+
+// Fresh results of many MB cost less to touch for the first time in pages of 2 MB; only a hint.
+static void prefer_large_pages(const Tensor& x, int64_t floats) {
+#ifdef __linux__
+    const int64_t page = 1 << 21, from = round_up((int64_t)x.data, page);
+    const int64_t to = (int64_t)(x.data + floats) / page * page;
+    if (to - from >= 4 * page) madvise((void*)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)x, (void)floats;
+#endif
+}
 
 #ifdef __clang__
 #define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -254,71 +305,55 @@ struct Dot {
     struct Shared { explicit Shared(const Call&) {} };  // what all threads need: nothing here
     const Call& c;
     int64_t Dp, b, h, hk, i0, rows;
+    float slope, softcap;
     Buffer qt, q_rows, dqt, flip;
 
     Dot(const Call& c, const Shared&)
         : c(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR), flip(TILE * BR) {}
 
-    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
+    void place(int64_t b_, int64_t h_, int64_t i0_) {
         b = b_, h = h_, hk = h / (c.H / c.Hk), i0 = i0_, rows = std::min<int64_t>(BR, c.Tq - i0);
-        const float* q = c.q.at(b, h, i0);
-        if (rows < BR) std::memset(qt, 0, c.D * BR * 4);
-        transpose(q, c.q.st, qt, BR, rows, c.D);
-        const float to_log2 = c.scale * LOG2E, scale = c.scale;
-        for (int64_t x = 0; x < c.D * BR; x++) qt[x] *= to_log2;
-        if (!backward) return;
+        slope = c.slopes ? c.slopes[h] : 0.0f, softcap = c.softcap;
+    }
+
+    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
+        place(b_, h_, i0_);
+        const float scale = c.scale;
         std::memset(q_rows, 0, BR * Dp * 4);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t d = 0; d < c.D; d++) q_rows[r * Dp + d] = q[r * c.q.st + d] * scale;
-        std::memset(dqt, 0, c.D * BR * 4);
+        for (int64_t r = 0; r < rows; r++) {
+            const float* q = c.q.at(b, h, i0 + r);
+            for (int64_t d = 0; d < c.D && !c.empty(b, i0 + r); d++) q_rows[r * Dp + d] = q[d] * scale;
+        }
+        transpose(q_rows, Dp, qt, BR, BR, c.D);
+        if (backward) std::memset(dqt, 0, c.D * BR * 4);
     }
 
-    void scores(float* S, int64_t j0, int64_t n) {
+    bool capped() const { return softcap > 0; }
+
+    // Energies S; with a cap also their derivatives F by the energies before it, if F is given.
+    void scores(float* S, int64_t j0, int64_t n, float* F) {
         matmul<NV>(n, c.D, c.k.at(b, hk, j0), c.k.st, 1, qt, BR, S, BR, false);
-        if (c.slopes) add_slopes(S, j0, n);
-        if (c.bias.data) add_bias(S, j0, n);
-        if (c.softcap > 0) cap(S, n);
-    }
-
-    void add_slopes(float* S, int64_t j0, int64_t n) const {
-        const double slope = c.slopes[h] * 1.4426950408889634;  // in two parts: far keys need it exact
-        const float high = slope, low = slope - high;
-        vf lane;
-        for (int l = 0; l < LANES; l++) lane[l] = l;
+        if (!c.slopes && !c.bias.data && !capped()) return;
+        if (c.bias.data) transpose(c.bias.at(b, h, i0) + j0, c.bias.st, flip, BR, rows, n);
         for (int64_t j = 0; j < n; j++)
             for (int v = 0; v < NV; v++) {
-                vf away = lane + float(i0 + v * LANES + (c.Tk - c.Tq) - (j0 + j));
-                float* s = S + j * BR + v * LANES;
-                away = away < 0.0f ? -away : away;
-                store(s, (load(s) - low * away) - high * away);
+                const int64_t x = j * BR + v * LANES;
+                vf away = counted() + float(i0 + v * LANES + (c.Tk - c.Tq) - (j0 + j));
+                vf s = shift(load(S + x), away, load(flip + x));
+                if (F && capped()) store(F + x, tanh_slope(s / softcap));
+                store(S + x, cap(s));
             }
     }
 
-    void add_bias(float* S, int64_t j0, int64_t n) {
-        transpose(c.bias.at(b, h, i0) + j0, c.bias.st, flip, BR, rows, n);
-        for (int64_t x = 0; x < n * BR; x += LANES) {
-            vf bias = load(flip + x);  // a -inf hides the key whatever its energy
-            store(S + x, bias == -INF ? bias : load(S + x) + bias * LOG2E);
-        }
+    INLINE_MEMBER vf shift(vf s, vf away, vf bias) const {
+        if (c.slopes) s -= slope * (away < 0.0f ? -away : away);
+        if (c.bias.data) s = bias == -INF ? bias : s + bias;  // -inf hides whatever s is
+        return s;
     }
 
-    void cap(float* S, int64_t n) const {
-        const float inward = LN2 / c.softcap, outward = c.softcap * LOG2E;
-        for (int64_t x = 0; x < n * BR; x += LANES) {
-            vf s = load(S + x);
-            store(S + x, s == -INF ? s : outward * tanhv(s * inward));
-        }
-    }
-
-    // The factor d energy / d (energy before the cap) = 1 - (energy / softcap)^2, if there is a cap.
-    bool inner_derivative(const float* S, int64_t n, float* F) const {
-        if (!(c.softcap > 0)) return false;
-        const float inward = LN2 / c.softcap;
-        for (int64_t x = 0; x < n * BR; x += LANES) {
-            vf t = load(S + x) * inward;
-            store(F + x, at_least(1.0f - t * t, 0.0f));  // also 0, not -inf, for a hidden key
-        }
-        return true;
+    INLINE_MEMBER vf cap(vf s) const {
+        if (capped()) s = s == -INF ? s : softcap * tanhv(s / softcap);
+        return s;
     }
 
     void backward(const float* dS, int64_t j0, int64_t n) {
@@ -340,14 +375,14 @@ struct Dot {
 };
 
 // ------------------------------------------------------------------------------- additive energy
-// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = m / (m + 2), m = e^2a e^2b - 1: exponentials
-// once per row and feature, and two features share one division.  Rows or keys beyond LIMIT, where
-// e^2a would overflow, take m = e^(2 (a + b)) - 1 instead: the template parameter DIRECT.
-constexpr float LIMIT = 43.5f, M_MAX = 1e15f;  // tanh is 1 long before m reaches M_MAX
+// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = (e - 1) / (e + 1) with e = e^2a e^2b, so the
+// exponentials are taken once per row and feature, and two features share one division.  Rows or
+// keys beyond LIMIT, where e^2a would overflow, take e = e^(2 (a + b)): the template parameter DIRECT.
+constexpr float LIMIT = 43.5f, E_MAX = 1e15f;  // tanh is 1 long before e reaches E_MAX
 
-template <bool DIRECT> static inline vf exp_minus_one(vf a, vf b) {
-    if (DIRECT) return expv(at_most(at_least(2.0f * (a + b), -80.0f), 34.0f)) - 1.0f;
-    return at_most(a * b - 1.0f, M_MAX);
+template <bool DIRECT> INLINE vf joint(vf a, vf b) {
+    if (DIRECT) return expv(at_most(at_least(2.0f * (a + b), -80.0f), 34.0f));
+    return at_most(a * b, E_MAX);
 }
 
 // Fills to[0..Dp) with e^(2 x), 1 beyond D; says whether all |x| <= LIMIT.
@@ -368,7 +403,8 @@ struct Additive {
         Buffer eb;
         char* fine;
         explicit Shared(const Call& c)
-            : Dp(round_up(c.D, 2 * LANES)), eb(c.B * c.Hk * c.Tk * Dp), fine((char*)std::malloc(c.B * c.Hk * c.Tk + 1)) {
+            : Dp(round_up(c.D, 2 * LANES)), eb(c.B * c.Hk * c.Tk * Dp),
+              fine((char*)std::malloc(c.B * c.Hk * c.Tk + 1)) {
 #pragma omp parallel for num_threads(c.threads)
             for (int64_t x = 0; x < c.B * c.Hk * c.Tk; x++) {
                 int64_t j = x % c.Tk, hk = x / c.Tk % c.Hk, b = x / c.Tk / c.Hk;
@@ -393,7 +429,7 @@ struct Additive {
         std::memset(a, 0, BR * Dp * 4);
         rows_fine = true;
         for (int64_t r = 0; r < BR; r++) {
-            if (r < rows) std::memcpy(a + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
+            if (r < rows && !c.empty(b, i0 + r)) std::memcpy(a + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
             rows_fine &= exponentials(a + r * Dp, Dp, Dp, ea + r * Dp);
         }
         transpose(ea, Dp, ea_t, BR, BR, Dp);
@@ -413,7 +449,9 @@ struct Additive {
         return true;
     }
 
-    void scores(float* S, int64_t j0, int64_t n) {
+    bool capped() const { return false; }
+
+    void scores(float* S, int64_t j0, int64_t n, float*) {
         if (direct(j0, n)) all_keys<true>(S, n, a_t, b_tile);
         else all_keys<false>(S, n, ea_t, shared.eb + key(j0) * Dp);
     }
@@ -431,16 +469,15 @@ struct Additive {
                 vf a1 = load(at + d * BR + v * LANES), a2 = load(at + (d + 1) * BR + v * LANES);
 #pragma GCC unroll 4
                 for (int j = 0; j < J; j++) {
-                    vf m1 = exp_minus_one<DIRECT>(a1, splat(bt[j * Dp + d])), p1 = m1 + 2.0f;
-                    vf m2 = exp_minus_one<DIRECT>(a2, splat(bt[j * Dp + d + 1])), p2 = m2 + 2.0f;
-                    sum[j][v] += (w[d] * m1 * p2 + w[d + 1] * m2 * p1) / (p1 * p2);
+                    vf e1 = joint<DIRECT>(a1, splat(bt[j * Dp + d])), p1 = e1 + 1.0f;
+                    vf e2 = joint<DIRECT>(a2, splat(bt[j * Dp + d + 1])), p2 = e2 + 1.0f;
+                    vf both = w[d] * (e1 - 1.0f) * p2 + w[d + 1] * (e2 - 1.0f) * p1;
+                    sum[j][v] += both * reciprocal(p1 * p2);
                 }
             }
         for (int j = 0; j < J; j++)
-            for (int v = 0; v < NV; v++) store(S + j * BR + v * LANES, sum[j][v] * LOG2E);
+            for (int v = 0; v < NV; v++) store(S + j * BR + v * LANES, sum[j][v]);
     }
-
-    bool inner_derivative(const float*, int64_t, float*) const { return false; }
 
     // Here features lie along the lanes, so that da, db and dw need no sum across lanes.
     void backward(const float* dS, int64_t j0, int64_t n) {
@@ -452,21 +489,22 @@ struct Additive {
             }
     }
 
-    // Four queries, 2 * LANES features from d on; the factor w comes last.
+    // Four queries, 2 * LANES features from d on; the factor 4 w comes last.
     template <bool DIRECT>
     void rows4(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt, float* to) const {
-        vf da1[4], da2[4], dw1 = {}, dw2 = {}, w1 = load(w + d), w2 = load(w + d + LANES);
+        vf da1[4], da2[4], dw1 = {}, dw2 = {}, w1 = 4.0f * load(w + d), w2 = 4.0f * load(w + d + LANES);
         for (int r = 0; r < 4; r++) da1[r] = load(to + r * Dp), da2[r] = load(to + r * Dp + LANES);
         for (int64_t j = 0; j < n; j++) {
             vf b1 = load(bt + j * Dp), b2 = load(bt + j * Dp + LANES), db1 = {}, db2 = {};
 #pragma GCC unroll 4
             for (int r = 0; r < 4; r++) {
                 vf g = splat(dS[j * BR + r]);
-                vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp), b1), p1 = m1 + 2.0f;
-                vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + LANES), b2), p2 = m2 + 2.0f;
-                vf both = 1.0f / (p1 * p2), t1 = m1 * (p2 * both), t2 = m2 * (p1 * both);
-                dw1 += g * t1, dw2 += g * t2;
-                vf gu1 = g * (1.0f - t1 * t1), gu2 = g * (1.0f - t2 * t2);  // tanh' = 1 - tanh^2
+                vf e1 = joint<DIRECT>(load(at + r * Dp), b1), p1 = e1 + 1.0f;
+                vf e2 = joint<DIRECT>(load(at + r * Dp + LANES), b2), p2 = e2 + 1.0f;
+                vf both = reciprocal(p1 * p2), r1 = p2 * both, r2 = p1 * both;
+                vf gr1 = g * r1, gr2 = g * r2;
+                dw1 += gr1 * (e1 - 1.0f), dw2 += gr2 * (e2 - 1.0f);
+                vf gu1 = gr1 * (e1 * r1), gu2 = gr2 * (e2 * r2);  // tanh' = 4 e / (e + 1)^2
                 da1[r] += gu1, da2[r] += gu2, db1 += gu1, db2 += gu2;
             }
             float* db = c.dk.at(b, hk, j0 + j) + d;
@@ -480,7 +518,7 @@ struct Additive {
     void end(int64_t chunk) {
         for (int64_t r = 0; r < rows; r++) {
             float* to = c.dq.at(chunk * c.B + b, h, i0 + r);
-            for (int64_t d = 0; d < c.D; d++) to[d] = w[d] * da[r * Dp + d];
+            for (int64_t d = 0; d < c.D; d++) to[d] = 4.0f * w[d] * da[r * Dp + d];
         }
         float* to = c.dw.at(chunk * c.B + b, h, 0);
         for (int64_t d = 0; d < c.D; d++) to[d] += dw[d];
@@ -505,7 +543,7 @@ struct Forward {
         for (int v = 0; v < NV; v++) top[v] = splat(-INF), sum[v] = vf{};
         std::memset(out_t, 0, c.Dv * BR * 4);
         runs.tiles([&](int64_t j0, int64_t n) {
-            energy.scores(S, j0, n);
+            energy.scores(S, j0, n, nullptr);
             runs.mask(S, j0, n);
             softmax(n);
             matmul<NV>(c.Dv, n, c.v.at(b, energy.hk, j0), 1, c.v.st, S, BR, out_t, BR, true);
@@ -513,7 +551,7 @@ struct Forward {
         finish(b, h, i0);
     }
 
-    // Online softmax.  The reference level only moves when a tile exceeds it by 2^8: until then the
+    // Online softmax.  The reference level only moves when a tile exceeds it by 8: until then the
     // weights stay far from overflow, and the output need not be rescaled.
     void softmax(int64_t n) {
         vf high[NV], level[NV];
@@ -521,7 +559,7 @@ struct Forward {
         for (int64_t j = 0; j < n; j++)
             for (int v = 0; v < NV; v++) {
                 vf s = load(S + j * BR + v * LANES);
-                high[v] = s > high[v] ? s : high[v];
+                high[v] = larger(s, high[v]);
             }
         vi moved = {};
         for (int v = 0; v < NV; v++) moved |= high[v] > top[v] + 8.0f;
@@ -529,7 +567,7 @@ struct Forward {
         for (int v = 0; v < NV; v++) level[v] = top[v] == -INF ? vf{} : top[v];  // no -inf - -inf
         for (int64_t j = 0; j < n; j++)
             for (int v = 0; v < NV; v++) {
-                vf p = exp2v(load(S + j * BR + v * LANES) - level[v]);
+                vf p = weight(load(S + j * BR + v * LANES) - level[v]);
                 sum[v] += p;
                 store(S + j * BR + v * LANES, p);
             }
@@ -537,7 +575,7 @@ struct Forward {
 
     void rescale(const vf* high) {
         for (int v = 0; v < NV; v++) {
-            vf shrink = high[v] == -INF ? vf{} : exp2v(top[v] - high[v]);
+            vf shrink = high[v] == -INF ? vf{} : weight(top[v] - high[v]);
             top[v] = high[v], sum[v] *= shrink;
             for (int64_t d = 0; d < c.Dv; d++) {
                 float* o = out_t + d * BR + v * LANES;
@@ -558,7 +596,7 @@ struct Forward {
         float* lse = c.lse.at(b, h, 0) + i0;
         for (int64_t r = 0; r < energy.rows; r++) {
             float l = sum[r / LANES][r % LANES], m = top[r / LANES][r % LANES];
-            lse[r] = l == 0.0f ? -INF : (m == -INF ? 0.0f : m * LN2) + std::log(l);
+            lse[r] = l == 0.0f ? -INF : (m == -INF ? 0.0f : m) + std::log(l);
         }
     }
 };
@@ -567,6 +605,7 @@ template <class Energy>
 static void forward(const Call& c) {
     const int64_t blocks = (c.Tq + Energy::BR - 1) / Energy::BR;
     typename Energy::Shared shared(c);
+    prefer_large_pages(c.out, c.B * c.H * c.Tq * c.Dv);
 #pragma omp parallel num_threads(c.threads)
     {
         Forward<Energy> work(c, shared);
@@ -578,8 +617,85 @@ static void forward(const Call& c) {
     }
 }
 
+// One query alone (decoding): lanes full of queries would be mostly empty, so here features, and
+// then keys, lie along the lanes.  D and Dv must be whole vectors.
+struct Single {
+    const Call& c;
+    Dot<1> energy;
+    Buffer q, S, bias, out;
+    float top;
+    vf sum;
+
+    explicit Single(const Call& c) : c(c), energy(c, Dot<1>::Shared(c)), q(c.D), S(TILE), bias(TILE), out(c.Dv) {}
+
+    void row(int64_t b, int64_t h, int64_t i) {
+        const int64_t from = c.start[b * c.run_sb + i], to = c.stop[b * c.run_sb + i];
+        energy.place(b, h, i);
+        for (int64_t d = 0; d < c.D; d++) q[d] = c.q.at(b, h, i)[d] * float(c.scale);
+        std::memset(out, 0, c.Dv * 4);
+        top = -INF, sum = vf{};
+        for (int64_t j0 = from; j0 < to; j0 += TILE) {
+            const int64_t n = std::min<int64_t>(TILE, to - j0);
+            const float* v = c.v.at(b, energy.hk, j0);
+            softmax(n, scores(j0, n));
+            int64_t d = 0;
+            for (; d + 4 * LANES <= c.Dv; d += 4 * LANES) kernel<1, 4>(n, S, 0, 1, v + d, c.v.st, out + d, 0, true);
+            for (; d < c.Dv; d += LANES) kernel<1, 1>(n, S, 0, 1, v + d, c.v.st, out + d, 0, true);
+        }
+        float l = 0;
+        for (int x = 0; x < LANES; x++) l += sum[x];
+        for (int64_t d = 0; d < c.Dv; d++) c.out.at(b, h, i)[d] = l == 0.0f ? 0.0f : out[d] / l;
+        c.lse.at(b, h, 0)[i] = l == 0.0f ? -INF : (top == -INF ? 0.0f : top) + std::log(l);
+    }
+
+    // Fills S with the energies of n keys, -inf up to the next whole vector; returns the largest.
+    float scores(int64_t j0, int64_t n) {
+        if (c.bias.data) std::memcpy(bias, c.bias.at(energy.b, energy.h, energy.i0) + j0, n * 4);
+        vf high = splat(-INF);
+        for (int64_t j = 0; j < n; j += LANES) {
+            vf part[LANES];
+            for (int l = 0; l < LANES; l++) {
+                const float* k = c.k.at(energy.b, energy.hk, j0 + std::min(j + l, n - 1));
+                part[l] = vf{};
+                for (int64_t d = 0; d < c.D; d += LANES) part[l] += load(q + d) * load(k + d);
+            }
+            transpose_square(part);
+            for (int step = LANES / 2; step; step /= 2)
+                for (int l = 0; l < step; l++) part[l] += part[l + step];
+            vf away = float(energy.i0 + c.Tk - c.Tq - j0 - j) - counted();
+            vf s = energy.cap(energy.shift(part[0], away, load(bias + j)));
+            s = counted() < float(n - j) ? s : splat(-INF);
+            store(S + j, s);
+            high = larger(s, high);
+        }
+        return *std::max_element((float*)&high, (float*)&high + LANES);
+    }
+
+    void softmax(int64_t n, float high) {  // as in Forward
+        if (high > top + 8.0f) {
+            const float shrink = std::exp(top - high);
+            for (int64_t d = 0; d < c.Dv; d++) out[d] *= shrink;
+            sum *= shrink, top = high;
+        }
+        for (int64_t j = 0; j < n; j += LANES) {
+            vf p = weight(load(S + j) - (top == -INF ? 0.0f : top));
+            sum += p;
+            store(S + j, p);
+        }
+    }
+};
+
+static void forward_single(const Call& c) {
+#pragma omp parallel num_threads(c.threads)
+    {
+        Single work(c);
+#pragma omp for schedule(dynamic)
+        for (int64_t x = 0; x < c.B * c.H * c.Tq; x++) work.row(x / c.Tq / c.H, x / c.Tq % c.H, x % c.Tq);
+    }
+}
+
 // -------------------------------------------------------------------------------------- backward
-// With p = 2^(s - lse): dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i), the rest is the
+// With p = e^(s - lse): dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i), the rest is the
 // energy's.  A thread owns keys (a chunk of one batch and key head), so dk and dv need no locks.
 template <class Energy>
 struct Backward {
@@ -597,11 +713,11 @@ struct Backward {
         energy.begin(b, h, i0, true);
         std::memset(g_rows, 0, BR * Dvp * 4);
         for (int64_t r = 0; r < BR; r++) {
-            lse[r] = INF;  // an empty row: 2^(s - inf) = 0
-            if (r >= energy.rows) continue;
+            lse[r] = INF;  // an empty row: e^(s - inf) = 0
+            if (r >= energy.rows || c.empty(b, i0 + r)) continue;
             std::memcpy(g_rows + r * Dvp, c.grad.at(b, h, i0 + r), c.Dv * 4);
             float l = c.lse.at(b, h, 0)[i0 + r];
-            if (l != -INF) lse[r] = l * LOG2E;
+            if (l != -INF) lse[r] = l;
         }
         transpose(g_rows, Dvp, g_t, BR, BR, c.Dv);
         std::memset(out_t, 0, c.Dv * BR * 4);
@@ -618,16 +734,15 @@ struct Backward {
         Runs<NV> runs(c, b, i0, from, to);
         begin(b, h, i0);
         runs.tiles([&](int64_t j0, int64_t n) {
-            energy.scores(S, j0, n);
+            energy.scores(S, j0, n, F);
             runs.mask(S, j0, n);
-            bool factor = energy.inner_derivative(S, n, F);
             matmul<NV>(n, c.Dv, c.v.at(b, energy.hk, j0), c.v.st, 1, g_t, BR, dS, BR, false);
             for (int64_t j = 0; j < n; j++)
                 for (int v = 0; v < NV; v++) {
                     int64_t x = j * BR + v * LANES;
-                    vf p = exp2v(load(S + x) - load(lse + v * LANES));
+                    vf p = weight(load(S + x) - load(lse + v * LANES));
                     vf ds = p * (load(dS + x) - load(delta + v * LANES));
-                    store(S + x, p), store(dS + x, factor ? ds * load(F + x) : ds);
+                    store(S + x, p), store(dS + x, energy.capped() ? ds * load(F + x) : ds);
                 }
             matmul_wide(n, Dvp, BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0), c.dv.st);
             energy.backward(dS, j0, n);
@@ -638,6 +753,8 @@ struct Backward {
     // All queries of one batch and key head against one chunk of its keys.
     void keys(int64_t b, int64_t hk, int64_t chunk) {
         const int64_t group = c.H / c.Hk, from = c.Tk * chunk / c.chunks, to = c.Tk * (chunk + 1) / c.chunks;
+        std::memset(c.dk.at(b, hk, from), 0, (to - from) * c.dk.st * 4);
+        std::memset(c.dv.at(b, hk, from), 0, (to - from) * c.dv.st * 4);
         for (int64_t h = hk * group; h < (hk + 1) * group; h++)
             for (int64_t i0 = 0; i0 < c.Tq; i0 += BR) block(b, h, i0, chunk, from, to);
     }
@@ -646,6 +763,9 @@ struct Backward {
 template <class Energy>
 static void backward(const Call& c) {
     typename Energy::Shared shared(c);
+    prefer_large_pages(c.dq, c.chunks * c.B * c.H * c.Tq * c.D);
+    prefer_large_pages(c.dk, c.B * c.Hk * c.Tk * c.dk.st);
+    prefer_large_pages(c.dv, c.B * c.Hk * c.Tk * c.dv.st);
 #pragma omp parallel num_threads(c.threads)
     {
         Backward<Energy> work(c, shared);
@@ -661,7 +781,10 @@ static void backward(const Call& c) {
 
 extern "C" {
 int regard_lanes() { return LANES; }
-void regard_dot_forward(const Call* c) { c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c); }
+void regard_dot_forward(const Call* c) {
+    if (c->Tq <= 4 && c->D % LANES == 0 && c->Dv % LANES == 0) forward_single(*c);
+    else c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c);
+}
 void regard_dot_backward(const Call* c) { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); }
 void regard_additive_forward(const Call* c) { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); }
 void regard_additive_backward(const Call* c) { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); }

@@ -90,7 +90,8 @@ def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        raise RuntimeError(f"the compiler failed: {lines[-1].strip()}")
+        told = [line for line in lines if "error" in line] or lines  # not the drawings around it
+        raise RuntimeError(f"the compiler failed: {told[-1].strip()}")
     return done.stdout
 
 
@@ -135,17 +136,15 @@ def unavailable() -> str | None:
 
 
 # --------------------------------------------------------------------------------------- calling
-def _rows(x: Tensor, many: bool = True) -> Tensor:
-    """x as the kernels can read it: last dimension contiguous.  Rows a large power of two apart
-    compete for the same few places of the cache, so they are copied if they are read many times."""
-    crowded = many and x.stride(2) % 256 == 0 and x.stride(2) != x.shape[3]
-    return x.contiguous() if crowded or (x.stride(3) != 1 and x.shape[3] > 1) else x
+def _rows(x: Tensor) -> Tensor:
+    """x as the kernels can read it: last dimension contiguous, the others with any strides."""
+    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
 
 
 def _strided(x: Tensor) -> _Strided:
-    """Address and strides of a tensor of up to 4 dimensions, 0 for dimensions of size 1."""
-    steps = [0 if size == 1 else step for size, step in zip(x.shape, x.stride())]
-    return _Strided(x.data_ptr(), *(steps + [0, 0, 0])[:3])
+    """Address and strides of a tensor of 3 or 4 dimensions; one batch or head may stand for all."""
+    sb, sh, st = x.stride()[:3]
+    return _Strided(x.data_ptr(), 0 if x.shape[0] == 1 else sb, 0 if x.shape[1] == 1 else sh, st)
 
 
 def _call(name: str, start: Tensor, stop: Tensor, tensors: dict[str, Tensor | None], **more) -> None:
@@ -181,9 +180,9 @@ def _chunks(owners: int, Tk: int) -> int:
     return max(1, min(wanted, 16, Tk // 128))
 
 
-def _padded_zeros(x: Tensor, step: int) -> Tensor:
-    """Zeros for the gradient of x, rows rounded up to whole steps so that kernels need no tail."""
-    return x.new_zeros(*x.shape[:3], -(-x.shape[3] // step) * step)
+def _padded(x: Tensor, step: int) -> Tensor:
+    """Room for the gradient of x, rows rounded up to whole steps so that kernels need no tail."""
+    return x.new_empty(*x.shape[:3], -(-x.shape[3] // step) * step)
 
 
 def dot_forward(
@@ -199,9 +198,9 @@ def dot_forward(
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attention with dot products: out (B, H, Tq, Dv) and lse (B, H, Tq)."""
-    many = q.shape[2] > 16
-    q, k, v = _rows(q, False), _rows(k, many), _rows(v, many)
-    slopes, bias = slopes if slopes is None else slopes.contiguous(), bias if bias is None else _rows(bias, False)
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    slopes = None if slopes is None else slopes.contiguous()
+    bias = None if bias is None else _rows(bias)
     out, lse = _outputs(q, v)
     tensors = dict(q=q, k=k, v=v, out=out, lse=lse, slopes=slopes, bias=bias)
     _call("regard_dot_forward", start, stop, tensors, scale=scale, softcap=softcap)
@@ -225,15 +224,16 @@ def dot_backward(
     bias_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k, v and, if asked for, of bias (in its own shape)."""
-    grad, q, out, k, v = _rows(grad, False), _rows(q, False), _rows(out, False), _rows(k), _rows(v)
-    slopes, bias = slopes if slopes is None else slopes.contiguous(), bias if bias is None else _rows(bias, False)
+    grad, q, out, k, v = _rows(grad), _rows(q), _rows(out), _rows(k), _rows(v)
+    slopes = None if slopes is None else slopes.contiguous()
+    bias = None if bias is None else _rows(bias)
     dbias = bias.new_zeros(bias.shape) if bias_grad and bias is not None else None
     # Parts of dbias that several batches or heads add to belong to a single thread.
     own_b = q.shape[0] if dbias is None or dbias.shape[0] > 1 else 1
     own_h = k.shape[1] if dbias is None or dbias.shape[1] > 1 else 1
     chunks = _chunks(own_b * own_h, k.shape[2])
     lanes = _lanes()
-    dk, dv = _padded_zeros(k, lanes), _padded_zeros(v, lanes)
+    dk, dv = _padded(k, lanes), _padded(v, lanes)
     dq = q.new_empty(chunks * q.shape[0], *q.shape[1:])
     tensors = dict(q=q, k=k, v=v, out=out, lse=lse.contiguous(), slopes=slopes, bias=bias)
     tensors.update(grad=grad, dq=dq, dk=dk, dv=dv, dbias=dbias)
@@ -246,7 +246,7 @@ def additive_forward(
     a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor, stop: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Additive attention: out (B, H, Tq, Dv) and lse (B, H, Tq)."""
-    a, b, v = _rows(a, False), _rows(b, False), _rows(v, a.shape[2] > 16)
+    a, b, v = _rows(a), _rows(b), _rows(v)
     out, lse = _outputs(a, v)
     tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, lse=lse)
     _call("regard_additive_forward", start, stop, tensors)
@@ -257,9 +257,9 @@ def additive_backward(
     grad: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, lse: Tensor, start: Tensor, stop: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v."""
-    grad, a, b, out, v = _rows(grad, False), _rows(a, False), _rows(b, False), _rows(out, False), _rows(v)
+    grad, a, b, out, v = _rows(grad), _rows(a), _rows(b), _rows(out), _rows(v)
     chunks, lanes = _chunks(b.shape[0] * b.shape[1], b.shape[2]), _lanes()
-    db, dv = _padded_zeros(b, 2 * lanes), _padded_zeros(v, lanes)
+    db, dv = _padded(b, 2 * lanes), _padded(v, lanes)
     da = a.new_empty(chunks * a.shape[0], *a.shape[1:])
     dw = w.new_zeros(chunks * a.shape[0], *w.shape)  # one for each part of the work, then added up
     tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, lse=lse.contiguous())

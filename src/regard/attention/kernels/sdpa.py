@@ -25,7 +25,7 @@ HALF = (torch.float16, torch.bfloat16)
 def why_not(call: Call, machine: Machine) -> str | None:
     """One reason why SDPA cannot do this call, or None."""
     if not isinstance(call.normalize, Softmax):
-        return f"SDPA normalises by softmax only, not by {call.normalize}"
+        return f"SDPA normalises by softmax only, not by {type(call.normalize).__name__}"
     if call.softcap is not None:
         return "SDPA has no soft cap"
     if call.gate is not None:
@@ -35,7 +35,7 @@ def why_not(call: Call, machine: Machine) -> str | None:
     if call.dropout and machine.kind == "cpu":
         return "on a CPU, SDPA with dropout runs its unfused path"
     if call.dot is None:
-        return f"{call.energy} is not a dot product here"
+        return f"{type(call.energy).__name__} is not a dot product here"
     if call.bias is not None and call.bias.uses_query and call.learns:
         return "the bias depends on the query, and SDPA's fused kernels give it no gradient"
     return None
@@ -75,8 +75,7 @@ def run(call: Call, machine: Machine) -> Tensor:
     causal = is_torch_causal(call) and call.bias is None
     mask, rows = (None, None) if causal else _mask(call)
     if mask is not None and (call.mask is not None or call.bias_may_mask):
-        seen = (mask if mask.dtype == torch.bool else mask > -math.inf).any(-2)[..., None]  # (B|1, H|1, Tk, 1)
-        k, v = _only(k, seen, groups), _only(v, seen, groups)
+        k, v = only_seen(k, mask), only_seen(v, mask)
     options = dict(scale=scale / call.normalize.temperature, dropout_p=call.dropout)
     out = _sdpa(call, machine, q, k, v, mask if rows is None else _open(mask, rows), causal, groups > 1, options)
     return call.back(out if rows is None else out.masked_fill(~rows, 0.0))
@@ -121,10 +120,11 @@ def _open(mask: Tensor | None, rows: Tensor) -> Tensor | None:
     return mask | ~rows if mask.dtype == torch.bool else mask.masked_fill(~rows, 0.0)
 
 
-def _only(x: Tensor, seen: Tensor, groups: int) -> Tensor:
-    """x with the keys that no query sees set to zero."""
-    if groups > 1 and seen.shape[1] > 1:
-        seen = seen.unflatten(1, (-1, groups)).any(2)
+def only_seen(x: Tensor, mask: Tensor) -> Tensor:
+    """Keys or values, (B, heads or fewer, Tk, dim), with those that no query sees set to zero. mask: (B|1, H|1, Tq, Tk)."""
+    seen = (mask if mask.dtype == torch.bool else mask > -math.inf).any(-2)[..., None]
+    if seen.shape[1] > x.shape[1]:
+        seen = seen.unflatten(1, (x.shape[1], -1)).any(2)
     return x.masked_fill(~seen, 0.0)
 
 

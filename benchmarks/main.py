@@ -1,0 +1,121 @@
+"""The command line of the benchmark: choose cases, run them, show what was found."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+from benchmarks import report
+from benchmarks.cases import Case, choose
+from benchmarks.measure import OURS, QUICK, Effort, Row, run_case
+
+ABOUT = """\
+Time, error and memory of regard.attend beside its peers, one table over energies, masks, biases, lengths, forward and training.
+
+The peers on a CPU: torch's SDPA, compiled Flex, torch.compile of the plain formula, x-transformers, Keras on torch.
+The peers on a GPU: SDPA with flash, SDPA with cuDNN, Flex; for the additive energy the plain formula, eager and compiled.
+A peer that is not installed is skipped and named (pip install x-transformers keras).
+
+Every system first shows that it agrees with a float64 reference, then all take turns, round after round.
+The ratio, best peer's time over regard's, is at least 1 where regard is fastest.
+Ctrl-C stops and prints what was measured so far."""
+
+EXAMPLES = """\
+examples:
+  python benchmarks/operator.py --quick                      eight cases, a few minutes
+  python benchmarks/operator.py --only "window 256"          the cases with that in their name (see --list)
+  python benchmarks/operator.py --only additive --quick      the same cases with fewer rounds
+  python benchmarks/operator.py --markdown docs/bench.md     everything, as a page; about an hour on two cores
+  PYTHONPATH=src python benchmarks/operator.py --device cuda"""
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("benchmarks/operator.py", description=ABOUT, epilog=EXAMPLES, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
+    parser.add_argument("--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only")
+    parser.add_argument("--only", metavar="SUBSTRING", help="only the cases whose name contains this, of all cases")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers there")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table there, with the command that made it")
+    parser.add_argument("--threads", metavar="N", type=int, help=f"threads of every system (default {torch.get_num_threads()})")
+    options = parser.parse_args(argv)
+    if options.threads is not None and options.threads < 1:
+        parser.error(f"--threads must be at least 1, got {options.threads}")
+    for path in (options.json, options.markdown):
+        if path is not None and not path.resolve().parent.is_dir():
+            parser.error(f"the folder of {path} does not exist; make it first, hours of numbers would go nowhere")
+    if options.device == "cuda" and not options.list and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device here; leave --device out to run on the CPU")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    options = arguments(argv)
+    cases = choose(options.device, options.quick, options.only)
+    if not cases:
+        print(f"no case has {options.only!r} in its name; --list names them", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    warnings.filterwarnings("ignore")  # the peers' own, of which there are many
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    facts = report.facts(options.device, command(argv))
+    rows, missing, finished = run_all(cases, QUICK if options.quick else Effort())
+    if rows:
+        show(rows, facts, missing, options)
+    troubled = any(result.trouble for row in rows for result in row.results.values())
+    return 130 if not finished else int(troubled)
+
+
+def command(argv: list[str]) -> str:
+    """The command line without this machine's folders."""
+    return shlex.join(["python", "benchmarks/operator.py", *(Path(x).name if Path(x).is_absolute() else x for x in argv)])
+
+
+def show(rows: list[Row], facts: dict, missing: dict[str, str], options: argparse.Namespace) -> None:
+    report.print_table(rows, facts, missing)
+    if options.json is not None:
+        options.json.write_text(report.as_json(rows, facts, missing) + "\n", encoding="utf-8")
+    if options.markdown is not None:
+        options.markdown.write_text(report.markdown(rows, facts, missing), encoding="utf-8")
+
+
+def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str], bool]:
+    """The rows, the peers that are not installed, and whether all cases were run."""
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    begun = time.monotonic()
+    for number, case in enumerate(cases, 1):
+        try:
+            row = run_case(case, effort, missing)
+        except KeyboardInterrupt:
+            print(f"\nstopped in case {number} of {len(cases)}", file=sys.stderr)
+            return rows, missing, False
+        rows.append(row)
+        spent = time.monotonic() - begun
+        left = spent / number * (len(cases) - number)
+        print(f"[{number}/{len(cases)}] {clock(spent)}, about {clock(left)} left: {told(row)}", file=sys.stderr, flush=True)
+    return rows, missing, True
+
+
+def told(row: Row) -> str:
+    if row.results[OURS].trouble is not None:
+        return f"{row.case.name}: regard {row.results[OURS].trouble}"
+    mine = f"{row.case.name}: regard ({row.kernel}) {report.ms(row.results[OURS].seconds)} ms"
+    if row.best_peer is None:
+        return f"{mine}, no peer"
+    return f"{mine}, {row.best_peer} {report.ms(row.results[row.best_peer].seconds)} ms, ratio {row.ratio:.2f}"
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

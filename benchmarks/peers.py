@@ -1,0 +1,316 @@
+"""The systems beside regard. Each function below takes a Problem and gives a System, or None where the peer has no such thing.
+
+Peers are treated well: dense masks, fixed biases and Flex's block masks are made before the clock starts, energies that can
+be are written as dot products, and narrow vectors are padded where that lets a fused kernel run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, normalize, pad, scaled_dot_product_attention
+
+import regard
+from benchmarks.cases import Case
+from benchmarks.problem import Problem
+
+
+@dataclass
+class System:
+    """Something that computes a Problem: `forward` gives (B, H, T, D), in the order that `finish` undoes."""
+
+    forward: Callable[[], Tensor]
+    leaves: dict[str, Tensor]  # what a training step differentiates
+    grad: Tensor | None = None  # the gradient of the output; the problem's unless the order differs
+    finish: Callable[[Tensor], Tensor] = field(default=lambda x: x)
+
+
+def ours(p: Problem) -> System:
+    """regard.attend, told nothing but what is to be computed (and the kernel, in the rows that say so)."""
+    options = p.options()
+    return System(lambda: regard.attend(p.q, p.k, p.v, kernel=p.case.kernel, **options), p.leaves)
+
+
+# ------------------------------------------------------------------------------------------------ plain torch
+def scores(p: Problem) -> Tensor:
+    """The energies by the plain formula, (B, H, T, T)."""
+    case, q, k = p.case, p.q, p.k
+    if case.Hk is not None:
+        k = k.repeat_interleave(case.H // case.Hk, 1)
+    if case.energy == "additive":
+        a, b = linear(q, p.energy.Wq.weight), linear(k, p.energy.Wk.weight)
+        return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * p.energy.v).sum(-1)
+    if case.energy == "cosine":
+        return (normalize(q, dim=-1) * p.energy.scale) @ normalize(k, dim=-1).mT
+    if case.energy == "bilinear":
+        return (linear(q, p.energy.W) * p.energy.scale) @ linear(k, p.energy.V).mT
+    if case.energy == "distance":
+        return 2 * q @ k.mT - q.square().sum(-1)[..., None] - k.square().sum(-1)[..., None, :]
+    return (q / math.sqrt(case.D)) @ k.mT
+
+
+def sparsemax(s: Tensor) -> Tensor:
+    """Martins & Astudillo 2016, algorithm 1."""
+    ordered = s.sort(-1, descending=True).values
+    rank = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=s.dtype)
+    total = ordered.cumsum(-1)
+    support = (1 + rank * ordered > total).sum(-1, keepdim=True)
+    return (s - (total.gather(-1, support - 1) - 1) / support).clamp(min=0)
+
+
+def plain(p: Problem) -> Tensor:
+    """The whole definition, a line per stage. Masks and ALiBi come from positions, which the compiler fuses."""
+    case, v = p.case, p.v
+    s = scores(p)
+    if case.bias != "none":
+        s = s + p.bias_values()
+    if case.softcap is not None:
+        s = case.softcap * torch.tanh(s / case.softcap)
+    if case.mask != "none":
+        s = s.masked_fill(~p.allowed(*p.axes), -math.inf)
+    normalizer = {"softmax": lambda x: torch.softmax(x, -1), "sigmoid": torch.sigmoid, "sparsemax": sparsemax}[case.normalize]
+    if case.Hk is not None:
+        v = v.repeat_interleave(case.H // case.Hk, 1)
+    return normalizer(s) @ v
+
+
+def _prepare(p: Problem) -> None:
+    """Make what a formula reads before the compiler or the clock looks at it."""
+    p.axes  # noqa: B018
+    if p.case.bias == "ALiBi":
+        p.slopes  # noqa: B018
+    if p.case.bias == "T5":
+        p.bucket_of_pair  # noqa: B018
+
+
+def compiled(p: Problem) -> System:
+    """torch.compile of the plain formula, both passes."""
+    _prepare(p)
+    return System(torch.compile(lambda: plain(p), dynamic=False), p.leaves)
+
+
+def eager(p: Problem) -> System:
+    """The plain formula as it stands."""
+    _prepare(p)
+    return System(lambda: plain(p), p.leaves)
+
+
+# -------------------------------------------------------------------------------------- torch's own attention
+def as_dot(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
+    """(q, k, v, scale) with energies scale · q·k and one width for all three, as fused kernels like it."""
+    case, q, k, v = p.case, p.q, p.k, p.v
+    if case.energy == "cosine":
+        return normalize(q, dim=-1), normalize(k, dim=-1), v, p.energy.scale
+    if case.energy == "bilinear":
+        wide = (0, case.D - p.energy.rank)
+        return pad(linear(q, p.energy.W), wide), pad(linear(k, p.energy.V), wide), v, p.energy.scale
+    if case.energy == "distance":  # ‖q‖² is the same for all keys, and softmax does not see it
+        wide = (0, 15)  # to 80: the kernel wants whole vectors
+        q = pad(pad(2 * q, (0, 1), value=1.0), wide)
+        k = pad(torch.cat([k, -k.square().sum(-1, keepdim=True)], -1), wide)
+        return q, k, pad(v, (0, 16)), 1.0
+    return q, k, v, 1 / math.sqrt(case.D)
+
+
+def is_softmax_of_dot(case: Case) -> bool:
+    return case.energy != "additive" and case.normalize == "softmax"
+
+
+def fixed_mask(p: Problem, bias: Tensor | None) -> Tensor | None:
+    """One tensor for mask and bias together, as SDPA takes it."""
+    if bias is None or p.dense_mask is None:
+        return p.dense_mask if bias is None else bias
+    return bias.masked_fill(~p.dense_mask, -math.inf)
+
+
+def sdpa(p: Problem) -> System | None:
+    """torch.nn.functional.scaled_dot_product_attention. A learned bias goes through its attn_mask."""
+    case = p.case
+    if not is_softmax_of_dot(case) or case.softcap is not None:
+        return None
+    causal = case.mask == "causal" and case.bias == "none"
+    learned = case.train and case.bias in ("dense", "T5")
+    with torch.no_grad():
+        mask = None if causal or learned else fixed_mask(p, p.bias_values())
+    if learned:
+        _prepare(p)
+
+    def forward() -> Tensor:
+        q, k, v, scale = as_dot(p)
+        added = p.bias_values().expand(case.B, -1, -1, -1) if learned else mask
+        out = scaled_dot_product_attention(q, k, v, added, is_causal=causal, scale=scale, enable_gqa=case.Hk is not None)
+        return out[..., : case.D]
+
+    return System(forward, p.leaves)
+
+
+def _sdpa_backend(name: str, masks: bool) -> Callable[[Problem], System | None]:
+    def build(p: Problem) -> System | None:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        system = sdpa(p) if masks or (p.case.mask in ("none", "causal") and p.case.bias == "none") else None
+        if system is None:
+            return None
+        inner, backend = system.forward, getattr(SDPBackend, name)
+
+        def forward() -> Tensor:
+            with sdpa_kernel(backend):
+                return inner()
+
+        return System(forward, system.leaves)
+
+    return build
+
+
+def flex(p: Problem) -> System | None:
+    """torch.compile(flex_attention), its block mask made before. On a CPU it has no backward pass."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    case = p.case
+    if not is_softmax_of_dot(case) or (case.device == "cpu" and case.train):
+        return None
+    _prepare(p)
+    block = None
+    if case.mask != "none":
+        per_sequence = case.B if case.mask in ("padding", "documents") else None
+        block = create_block_mask(lambda b, h, i, j: p.allowed(b, h, i, j), per_sequence, None, case.T, case.T, device=case.device)
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if case.bias != "none":
+            s = s + p.added(h, i, j)
+        return s if case.softcap is None else case.softcap * torch.tanh(s / case.softcap)
+
+    modify = None if case.bias == "none" and case.softcap is None else score
+
+    def forward() -> Tensor:
+        q, k, v, scale = as_dot(p)
+        out = flex_attention(q, k, v, score_mod=modify, block_mask=block, scale=scale, enable_gqa=case.Hk is not None)
+        return out[..., : case.D]
+
+    return System(torch.compile(forward, dynamic=False), p.leaves)
+
+
+# --------------------------------------------------------------------------------------------- other packages
+def x_transformers(p: Problem) -> System | None:
+    """x-transformers' Attend with its own features: causal, soft clamp, l2 distance, sigmoid, ALiBi and T5 modules.
+
+    Its fused path (flash=True) has no soft clamp and no sigmoid, so those run unfused, as the package does.
+    """
+    from x_transformers.attend import Attend
+    from x_transformers.x_transformers import l2norm
+
+    case = p.case
+    if case.energy in ("additive", "bilinear") or case.normalize == "sparsemax":
+        return None
+    flash = case.softcap is None and case.normalize == "softmax"
+    clamp = {"softclamp_logits": True, "logit_softclamp_value": case.softcap} if case.softcap is not None else {}
+    scale = {"cosine": 10.0, "distance": 1.0}.get(case.energy, 1 / math.sqrt(case.D))
+    attend = Attend(
+        flash=flash, causal=case.mask == "causal", scale=scale, heads=case.H, qk_norm=case.energy == "cosine",
+        l2_distance=case.energy == "distance", sigmoid=case.normalize == "sigmoid", **clamp,
+    )  # fmt: skip
+    mask = None if case.mask in ("none", "causal") else p.dense_mask
+    bias, leaves = _x_bias(p)
+    grad, finish = p.grad, lambda x: x
+    if case.Hk is not None:  # its groups of heads interleave: query head h reads key head h mod Hk
+        leaves["q"], grad = (_regroup(x, case.Hk).detach() for x in (p.q, p.grad))
+        leaves["q"].requires_grad_(case.train)
+        finish = lambda x: _regroup(x, case.H // case.Hk)  # noqa: E731
+
+    def forward() -> Tensor:
+        q, k = leaves["q"], p.k
+        if case.energy == "cosine":
+            q, k = l2norm(q), l2norm(k)
+        return attend(q, k, p.v, mask=mask, attn_bias=bias())[0]
+
+    return System(forward, leaves, grad, finish)
+
+
+def _regroup(x: Tensor, groups: int) -> Tensor:
+    return x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def _x_bias(p: Problem) -> tuple[Callable[[], Tensor | None], dict[str, Tensor]]:
+    """x-transformers' own bias modules, and the leaves of a call that uses them."""
+    from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
+
+    case, leaves = p.case, dict(p.leaves)
+    if case.bias == "none":
+        return lambda: None, leaves
+    if case.bias == "dense":
+        return lambda: p.dense_bias[None], leaves
+    if case.bias == "ALiBi":
+        module = AlibiPositionalBias(case.H).to(case.device)
+        return lambda: module(case.T, case.T)[None], leaves
+    module = RelativePositionBias(1.0, heads=case.H).to(case.device)
+    module.relative_attention_bias.weight = p.table.weight
+    return lambda: module(case.T, case.T)[None], leaves
+
+
+def keras(p: Problem) -> System | None:
+    """Keras 3 on torch: ops.dot_product_attention, and the layers Attention (one head) and AdditiveAttention.
+
+    Under torch the function ignores attn_logits_soft_cap, so there is no soft cap here.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    import keras
+
+    case = p.case
+    if keras.backend.backend() != "torch":
+        raise ImportError(f"keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch")
+    if case.energy in ("additive", "dot, one head"):
+        return _keras_layer(p, keras)
+    if not is_softmax_of_dot(case) or case.softcap is not None or case.energy == "distance":
+        return None
+    learned = case.train and case.bias in ("dense", "T5")
+    causal = case.mask == "causal" and case.bias == "none"
+    with torch.no_grad():
+        fixed = None if learned or case.bias == "none" else fixed_mask(p, p.bias_values())
+    if learned:
+        _prepare(p)
+    mask = None if causal or case.mask == "none" or case.bias != "none" else p.dense_mask
+
+    def forward() -> Tensor:
+        q, k, v, scale = as_dot(p)
+        bias = p.bias_values() if learned else fixed
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return keras.ops.dot_product_attention(q, k, v, bias=bias, mask=mask, scale=scale, is_causal=causal).transpose(1, 2)
+
+    return System(forward, p.leaves)
+
+
+def _keras_layer(p: Problem, keras) -> System:
+    """The layers take (batch, T, D) and projected inputs; their scale is v, or 1/√D."""
+    case, leaves = p.case, dict(p.leaves)
+    additive = case.energy == "additive"
+    layer = keras.layers.AdditiveAttention() if additive else keras.layers.Attention(use_scale=True)
+    layer.build([(case.B, case.T, case.D)] * 3)
+    layer.scale.assign(p.energy.v if additive else 1 / math.sqrt(case.D))
+    if additive:
+        leaves["energy.v"] = layer.scale.value
+
+    def forward() -> Tensor:
+        q, k = p.q[:, 0], p.k[:, 0]
+        if additive:
+            q, k = linear(q, p.energy.Wq.weight), linear(k, p.energy.Wk.weight)
+        return layer([q, p.v[:, 0], k], training=case.train)[:, None]
+
+    return System(forward, leaves)
+
+
+Make = Callable[[Problem], System | None]
+CPU: dict[str, Make] = {"SDPA": sdpa, "Flex": flex, "compiled": compiled, "x-transformers": x_transformers, "Keras": keras}
+FLASH, CUDNN = _sdpa_backend("FLASH_ATTENTION", masks=False), _sdpa_backend("CUDNN_ATTENTION", masks=True)
+CUDA: dict[str, Make] = {"SDPA flash": FLASH, "SDPA cuDNN": CUDNN, "Flex": flex}
+CUDA_ADDITIVE: dict[str, Make] = {"eager": eager, "compiled": compiled}
+
+
+def peers_of(case: Case) -> dict[str, Make]:
+    if case.device == "cpu":
+        return CPU
+    return CUDA_ADDITIVE if case.energy == "additive" else CUDA

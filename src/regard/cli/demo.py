@@ -1,0 +1,128 @@
+"""`regard demo`: the operator at work in a minute: a dictionary, a plan, a trained attention, and a look inside."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def command(
+    word: Annotated[str, typer.Argument(help="A word of the letters a-z, at most 16, that the trained model reverses.")] = "attention",
+    steps: Annotated[int, typer.Option(min=1, max=10000, help="Training steps.")] = 400,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
+) -> None:
+    """Train a one-layer attention model to read words backwards and show what it attends to."""
+    import torch
+    from rich.console import Console
+
+    import regard
+    from regard.errors import OptionError
+
+    word = word.lower()
+    if not 1 <= len(word) <= 16 or any(letter not in LETTERS for letter in word):
+        raise OptionError(f"the word must be 1 to 16 letters a-z, got {word!r}")
+    console = Console()
+    torch.manual_seed(seed)
+    console.print("[bold]1. A dictionary over vectors[/bold]")
+    _dictionary(console)
+    console.print("\n[bold]2. One operator, the fastest path, and why[/bold]")
+    query, key, value = (torch.randn(4, 8, 512, 64) for _ in range(3))
+    options = dict(mask=regard.Causal() & regard.Window(left=64), bias=regard.ALiBi(heads=8))
+    console.print(str(regard.explain(query, key, value, **options)), highlight=False)
+    console.print(f"output {tuple(regard.attend(query, key, value, **options).shape)}", highlight=False)
+    console.print("\n[bold]3. Learn to read backwards, and look at the attention[/bold]")
+    model = _train(steps, console)
+    _look(model, word, console)
+
+
+def _dictionary(console) -> None:  # noqa: ANN001
+    """The lecture's record, each field name spelled out as numbers."""
+    import torch
+
+    import regard
+
+    record = {"name": "Jane Doe", "address": "37 Coronation Street", "date of birth": "May 5th 2000", "place of birth": "Hull"}
+    spell = lambda text: torch.tensor([float(ord(c)) for c in text.ljust(14)])  # noqa: E731
+    keys, values = torch.stack([spell(name) for name in record]), torch.eye(len(record))
+    found = regard.lookup(spell("date of birth")[None], keys, values)
+    console.print(f"lookup('date of birth') = {list(record.values())[int(found.argmax())]!r}", highlight=False)
+    missing = regard.lookup(spell("shoe size")[None], keys, values)
+    console.print(f"lookup('shoe size') = {missing.tolist()[0]} (a missing key gives zeros)", highlight=False)
+
+
+def _model():  # noqa: ANN202
+    """Embed letters, add positions, attend from each place of the answer to the word, choose a letter."""
+    import torch
+    from torch import nn
+
+    import regard
+
+    class Backwards(nn.Module):
+        def __init__(self, dim: int = 64) -> None:
+            super().__init__()
+            self.letters = nn.Embedding(len(LETTERS) + 1, dim)
+            self.places = regard.Learned(16, dim)
+            self.attention = regard.MultiHead(dim, heads=1)
+            self.out = nn.Linear(dim, len(LETTERS))
+
+        def forward(self, letters, lengths):  # noqa: ANN001, ANN202
+            x = self.places(self.letters(letters))  # (batch, T, dim)
+            # Places of the answer count from the end of the word, so that reversing is one step of attention.
+            place = (lengths[:, None] - 1 - torch.arange(letters.shape[1])).clamp(min=0)
+            return self.out(self.attention(self.places.weight[place], x, mask=regard.Padding(lengths)))
+
+    return Backwards()
+
+
+def _batch(size: int):  # noqa: ANN202
+    import torch
+
+    lengths = torch.randint(1, 17, (size,))
+    letters = torch.randint(len(LETTERS), (size, 16))
+    real = torch.arange(16) < lengths[:, None]
+    place = (lengths[:, None] - 1 - torch.arange(16)).clamp(min=0)
+    return letters.masked_fill(~real, len(LETTERS)), lengths, letters.gather(1, place), real
+
+
+def _train(steps: int, console):  # noqa: ANN001, ANN202
+    import torch
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    model = _model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    columns = (TextColumn("training"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    accuracy = 0.0
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=steps, note="")
+        for step in range(steps):
+            letters, lengths, answer, real = _batch(64)
+            scores = model(letters, lengths)
+            loss = torch.nn.functional.cross_entropy(scores[real], answer[real])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            accuracy = float((scores.argmax(-1) == answer)[real].float().mean())
+            progress.update(task, advance=1, note=f"step {step + 1}/{steps} · loss {loss.item():.3f} · letters right {accuracy:.0%}")
+    console.print(f"{steps} steps, letters right in the last batch: {accuracy:.1%}", highlight=False)
+    return model
+
+
+def _look(model, word: str, console) -> None:  # noqa: ANN001
+    import torch
+
+    import regard
+
+    letters = torch.full((1, 16), len(LETTERS))
+    letters[0, : len(word)] = torch.tensor([LETTERS.index(c) for c in word])
+    with torch.no_grad(), regard.watch(model) as seen:
+        scores = model.eval()(letters, torch.tensor([len(word)]))
+    answer = "".join(LETTERS[i] for i in scores[0, : len(word)].argmax(-1).tolist())
+    weights = seen["attention.cross"].weights(batch=0, head=0, query=slice(0, len(word)))[:, : len(word)]
+    console.print(f"{word} → {answer}   (rows: letters of the answer; columns: what they attend to)", highlight=False)
+    shades = " ░▒▓█"
+    console.print("   " + " ".join(word), highlight=False)
+    for letter, row in zip(answer, weights.tolist(), strict=True):
+        console.print(f" {letter} " + " ".join(shades[min(4, int(w * 5))] for w in row), highlight=False)

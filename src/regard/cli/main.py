@@ -1,0 +1,44 @@
+"""`regard`: the entry point. Bad input ends in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import regard
+from regard.cli import cost, demo
+from regard.errors import RegardError
+
+app = typer.Typer(
+    help="Attention, end to end: one operator, every mask, bias and normaliser, and the weights there to look at.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("cost")(cost.command)
+app.command("demo")(demo.command)
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"regard {regard.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """Attention, end to end."""
+
+
+def run() -> None:
+    """Run the command line; errors about input are one sentence on standard error."""
+    try:
+        app()
+    except RegardError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("regard: stopped", file=sys.stderr)
+        sys.exit(130)

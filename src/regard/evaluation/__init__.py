@@ -1,0 +1,1 @@
+"""What can be said of a layer or a model by measuring it."""

@@ -1,0 +1,139 @@
+"""What a layer costs: parameters, operations, path length, sequential steps, counted from the layer itself.
+
+Operations are multiply-adds for one sequence of length T. Path length is the longest, over pairs (t, s) that can be joined at
+all, of the shortest chain of layers or recurrent steps from x_s to z_t. Beside it, what the Hildesheim lecture's table says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.energy import Additive, Distance, Match
+from regard.errors import OptionError
+from regard.layers.convolution import Convolution
+from regard.layers.multihead import MultiHead, SlicedMultiHead
+from regard.layers.recurrence import Recurrence
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one layer at length T; `parts` says what the operations are made of."""
+
+    parameters: int
+    operations: int
+    path_length: int
+    steps: int
+    parts: dict[str, int]
+
+
+def cost(layer: nn.Module, T: int) -> Cost:
+    """Count parameters, operations (multiply-adds, one sequence), path length and sequential steps of a layer at length T."""
+    if isinstance(T, bool) or not isinstance(T, int) or T < 1:
+        raise OptionError(f"T must be a whole number of at least 1, got {T!r}")
+    if isinstance(layer, Convolution):
+        conv = layer.weight
+        parts = {"convolution": T * layer.kernel * conv.in_channels * conv.out_channels}
+        left, right = layer.reach
+        distance = torch.arange(T)[None, :] - torch.arange(T)[:, None]
+        path, steps = _hops((distance >= -left) & (distance <= right)), 1
+    elif isinstance(layer, Recurrence):
+        rnn = layer.weight
+        ways = 2 if layer.bidirectional else 1
+        gates = GATES[layer.cell] * rnn.hidden_size
+        parts = {"input": ways * T * gates * rnn.input_size, "recurrence": ways * T * gates * rnn.hidden_size}
+        path, steps = T, T
+    elif isinstance(layer, MultiHead | SlicedMultiHead):
+        parts, path, steps = _attention_parts(layer, T), _hops(_seen(layer, T).any(0)), 1
+    elif isinstance(layer, nn.Linear):
+        parts, path, steps = {"projection": T * layer.in_features * layer.out_features}, 1, 1
+    else:
+        known = "Convolution, Recurrence, MultiHead, SlicedMultiHead, nn.Linear"
+        raise OptionError(f"the cost of {type(layer).__name__} cannot be counted; it can of {known}")
+    count = sum(p.numel() for p in layer.parameters())
+    return Cost(count, sum(parts.values()), path, steps, parts)
+
+
+def _attention_parts(layer: MultiHead | SlicedMultiHead, T: int) -> dict[str, int]:
+    if isinstance(layer, MultiHead):
+        projections = sum(x.in_features * x.out_features for x in (layer.Wq, layer.Wk, layer.Wv))
+        key_dim, value_dim = layer.head_dim, layer.value_head_dim
+        out = 0 if layer.Wo is None else layer.Wo.in_features * layer.Wo.out_features
+    else:
+        projections = sum(x.numel() for x in (layer.W, layer.V, layer.U))
+        key_dim, value_dim, out = layer.W.shape[1], layer.U.shape[1], layer.Q.numel()
+    pairs = int(_seen(layer, T).sum())  # over all heads
+    parts = {"projections": T * projections, "energies": pairs * _per_pair(layer, key_dim), "values": pairs * value_dim}
+    if isinstance(layer.energy, nn.Module):
+        parts["energy's own projections"] = T * layer.heads * sum(p.numel() for p in layer.energy.parameters() if p.ndim == 2)
+    return parts | ({"output": T * out} if out else {})
+
+
+def _per_pair(layer: MultiHead | SlicedMultiHead, key_dim: int) -> int:
+    """Multiply-adds of one energy."""
+    if isinstance(layer.energy, Additive):
+        return layer.energy.hidden
+    return key_dim if not isinstance(layer.energy, Distance | Match) else 2 * key_dim
+
+
+def _seen(layer: MultiHead | SlicedMultiHead, T: int) -> Tensor:
+    """Which pairs the layer's own mask leaves, (heads, T, T)."""
+    if layer.mask is None:
+        return torch.ones(layer.heads, T, T, dtype=torch.bool)
+    allowed = layer.mask.dense(T, T)
+    allowed = allowed.reshape(-1, *allowed.shape[-3:]).any(0) if allowed.ndim > 3 else allowed
+    return allowed.expand(layer.heads, T, T)
+
+
+def _hops(reach: Tensor) -> int:
+    """How many layers until every pair that can be joined is joined. reach[t, s]: z_t sees x_s in one layer."""
+    step = reach | torch.eye(len(reach), dtype=torch.bool)  # a residual or a deeper copy keeps what was reached
+    powers = [step]
+    while True:  # square until nothing new is reached
+        wider = _join(powers[-1], powers[-1])
+        if bool((wider == powers[-1]).all()):
+            break
+        powers.append(wider)
+    if len(powers) == 1:
+        return 1
+    goal, have, hops = powers[-1], powers[-2], 2 ** (len(powers) - 2)
+    for i in range(len(powers) - 3, -1, -1):  # the largest number of layers that is still not enough, bit by bit
+        wider = _join(have, powers[i])
+        if not bool((wider == goal).all()):
+            have, hops = wider, hops + 2**i
+    return hops + 1
+
+
+def _join(a: Tensor, b: Tensor) -> Tensor:
+    return (a.float() @ b.float()) > 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer of the lecture's comparison: what is quoted, and the layer to count and time."""
+
+    name: str
+    quoted: tuple[str, str, str]  # parameters, operations, path length
+    quoted_values: tuple[int, int, float]
+    layer: nn.Module
+
+
+def comparison(T: int, dim: int, window: int) -> list[Row]:
+    """The lecture's table (attention vs. convolutions) with recurrence beside it, as in Vaswani et al. 2017, table 1."""
+    from regard.attention.mask import Window
+
+    M, K = dim, window
+    plain = dict(project=False, linear_bias=False)
+    return [
+        Row("convolution", ("KM²", "TKM²", "T/K"), (K * M * M, T * K * M * M, T / K), Convolution(M, K, bias=False)),
+        Row("recurrence", ("–", "TM²", "T"), (0, T * M * M, T), Recurrence(M, bias=False)),
+        Row("attention", ("3M²", "T²M", "1"), (3 * M * M, T * T * M, 1), MultiHead(M, 1, **plain)),
+        Row(
+            "restricted attention", ("3M²", "TKM", "T/K"), (3 * M * M, T * K * M, T / K),
+            MultiHead(M, 1, mask=Window.centered(K), **plain),
+        ),
+    ]  # fmt: skip

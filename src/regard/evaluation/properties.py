@@ -1,0 +1,82 @@
+"""Is a layer separable in T, is it equivariant in T? Tested on drawn inputs, with the worst violation found.
+
+A layer z: R^(T×M) → R^(T×K) is separable when z(X)_t = g(x_t) with one g for all t, and equivariant when permuting its input
+permutes its output alike. Separable layers are equivariant; attention is equivariant and not separable.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import OptionError
+
+Layer = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether the property held in every trial; true or false in an `if`. The violation is relative to the largest output."""
+
+    holds: bool
+    violation: float
+    tolerance: float
+    trials: int
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+def is_separable(
+    layer: Layer, dim: int | None = None, *, T: int = 12, trials: int = 16, tolerance: float = 1e-9, seed: int = 0
+) -> Finding:
+    """Put x_t of one sequence at place s of another that is otherwise different: a separable layer gives the same there."""
+
+    def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
+        t, s = (int(torch.randint(T, (), generator=draw)) for _ in range(2))
+        other = torch.randn(x.shape, generator=draw, dtype=x.dtype)
+        other[s] = x[t]
+        a, b = run(x)[t], run(other)[s]
+        return _relative(a, b)
+
+    return _search(layer, dim, T, trials, tolerance, seed, violation)
+
+
+def is_equivariant(
+    layer: Layer, dim: int | None = None, *, T: int = 12, trials: int = 16, tolerance: float = 1e-9, seed: int = 0
+) -> Finding:
+    """Permute the input, or permute the output: an equivariant layer gives the same."""
+
+    def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
+        order = torch.randperm(T, generator=draw)
+        return _relative(run(x[order]), run(x)[order])
+
+    return _search(layer, dim, T, trials, tolerance, seed, violation)
+
+
+def _search(
+    layer: Layer, dim: int | None, T: int, trials: int, tolerance: float, seed: int,
+    violation: Callable[[Layer, Tensor, torch.Generator], float],
+) -> Finding:  # fmt: skip
+    dim = getattr(layer, "dim", None) if dim is None else dim
+    if not isinstance(dim, int):
+        raise OptionError("the width of the layer's input is not known; give it as dim=")
+    if T < 2 or trials < 1:
+        raise OptionError(f"T must be at least 2 and trials at least 1, got T={T}, trials={trials}")
+    run = copy.deepcopy(layer).double().eval() if isinstance(layer, nn.Module) else layer
+    draw = torch.Generator().manual_seed(seed)
+    worst = 0.0
+    with torch.no_grad():
+        for _ in range(trials):
+            x = torch.randn(T, dim, generator=draw, dtype=torch.float64)
+            worst = max(worst, violation(lambda x: run(x[None])[0], x, draw))
+    return Finding(worst <= tolerance, worst, tolerance, trials)
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    size = max(float(a.abs().max()), float(b.abs().max()), 1e-300)
+    return float((a - b).abs().max()) / size

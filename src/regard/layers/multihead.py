@@ -1,0 +1,226 @@
+"""Multi-head attention in the two forms of the lectures: full projections per head, or heads that each see a slice."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import trace
+from regard.attention.attend import attend
+from regard.attention.call import (
+    SCALED_DOT,
+    SOFTMAX,
+    BiasLike,
+    EnergyLike,
+    GateLike,
+    MaskLike,
+    NormalizerLike,
+    wrap_bias,
+    wrap_energy,
+    wrap_mask,
+    wrap_normalizer,
+)
+from regard.attention.position import Rotary
+from regard.errors import OptionError, ShapeError
+from regard.layers.cache import Cache
+
+
+class AttendOptions(TypedDict, total=False):
+    """What a layer passes on to `attend` at each call."""
+
+    energy: EnergyLike
+    mask: MaskLike | None
+    bias: BiasLike | None
+    normalize: NormalizerLike
+    gate: GateLike | None
+    softcap: float | None
+    dropout: float
+    rotary: Rotary | None
+
+
+class _Heads(nn.Module):
+    """What both forms share: project, attend per head, put the heads side by side, project again."""
+
+    def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
+        super().__init__()
+        for name, value in (("dim", dim), ("heads", heads)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+        self.dim, self.heads = dim, heads
+        self.energy = wrap_energy(options.get("energy", SCALED_DOT))
+        self.mask = wrap_mask(options.get("mask"))
+        self.bias = wrap_bias(options.get("bias"))
+        self.normalize = wrap_normalizer(options.get("normalize", SOFTMAX))
+        self.gate, self.softcap, self.dropout = options.get("gate"), options.get("softcap"), options.get("dropout", 0.0)
+        self.rotary = options.get("rotary")
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(..., T, dim) → (..., heads, T, width of a key)."""
+        raise NotImplementedError
+
+    def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., T, dim) twice → keys and values, (..., heads, T, ·)."""
+        raise NotImplementedError
+
+    def merge(self, out: Tensor) -> Tensor:
+        """(..., heads, T, ·) → (..., T, out)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: MaskLike | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Self-attention of `query`, or cross-attention to `key` (and `value`, when that is another sequence).
+
+        `mask` is joined with the layer's own by &. With a cache, self-attention adds the new tokens to it and sees all so
+        far; cross-attention projects `key` once and finds it there afterwards.
+        """
+        crossed = key is not None
+        q = self.queries(query)
+        k, v = self._cached(query if key is None else key, value, cache, crossed)
+        if self.rotary is not None and not crossed:
+            q = self.rotary(q, k.shape[-2] - q.shape[-2])
+        own = self.mask
+        joined = wrap_mask(mask) if own is None or mask is None else own & mask  # type: ignore[operator]
+        joined = own if mask is None else joined
+        with trace.kind_of("cross" if crossed else "self") if trace.watching() else nullcontext():
+            out = attend(
+                q, k, v, energy=self.energy, mask=joined, bias=self.bias, normalize=self.normalize, gate=self.gate,
+                softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
+            )  # fmt: skip
+        return self.merge(out)
+
+    def _cached(self, key: Tensor, value: Tensor | None, cache: Cache | None, crossed: bool) -> tuple[Tensor, Tensor]:
+        if crossed and cache is not None and cache.key is not None and cache.value is not None:
+            return cache.key, cache.value
+        k, v = self.keys_values(key, key if value is None else value)
+        if self.rotary is not None and not crossed:
+            k = self.rotary(k, cache.length if cache is not None else 0)
+        return (k, v) if cache is None else cache.append(k, v)
+
+    def _check(self, name: str, x: Tensor, dim: int) -> None:
+        if x.ndim < 2 or x.shape[-1] != dim:
+            raise ShapeError(f"this layer's {name} is (…, T, {dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}")
+
+
+class MultiHead(_Heads):
+    """Q^h = Q W^Qh, K^h = K W^Kh, V^h = V W^Vh; attention per head; heads side by side; projected (Vaswani et al. 2017, 3.2.2).
+
+    `key_heads` below `heads` shares each key head among a group of query heads. `project=False` ends with the heads side by
+    side. Attention options (energy, mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        key_heads: int | None = None,
+        memory_dim: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        out_dim: int | None = None,
+        project: bool = True,
+        linear_bias: bool = True,
+        **options: Unpack[AttendOptions],
+    ) -> None:
+        super().__init__(dim, heads, options)
+        if head_dim is None and dim % heads:
+            raise OptionError(f"dim {dim} does not divide into {heads} heads; choose heads that divide it, or give head_dim")
+        self.key_heads = heads if key_heads is None else key_heads
+        if self.key_heads < 1 or heads % self.key_heads:
+            raise OptionError(f"key_heads must divide the {heads} heads, got {self.key_heads}")
+        self.memory_dim = dim if memory_dim is None else memory_dim
+        self.head_dim = dim // heads if head_dim is None else head_dim
+        self.value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
+        self.Wq = nn.Linear(dim, heads * self.head_dim, bias=linear_bias)
+        self.Wk = nn.Linear(self.memory_dim, self.key_heads * self.head_dim, bias=linear_bias)
+        self.Wv = nn.Linear(self.memory_dim, self.key_heads * self.value_head_dim, bias=linear_bias)
+        wide = heads * self.value_head_dim
+        self.Wo = nn.Linear(wide, dim if out_dim is None else out_dim, bias=linear_bias) if project else None
+        for linear in (self.Wq, self.Wk, self.Wv):
+            nn.init.xavier_uniform_(linear.weight)
+
+    def queries(self, x: Tensor) -> Tensor:
+        self._check("query", x, self.dim)
+        return self.Wq(x).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        self._check("key", key, self.memory_dim)
+        self._check("value", value, self.memory_dim)
+        k = self.Wk(key).unflatten(-1, (self.key_heads, -1)).transpose(-2, -3)
+        return k, self.Wv(value).unflatten(-1, (self.key_heads, -1)).transpose(-2, -3)
+
+    def merge(self, out: Tensor) -> Tensor:
+        flat = out.transpose(-2, -3).flatten(-2)  # (..., T, heads · value_head_dim)
+        return flat if self.Wo is None else self.Wo(flat)
+
+    def interaction(self) -> Tensor:
+        """W^Qhᵀ W^Kh of each head, (heads, dim, memory_dim): the pairwise weights that its dot products are made of."""
+        q = self.Wq.weight.unflatten(0, (self.heads, -1))
+        k = self.Wk.weight.unflatten(0, (self.key_heads, -1)).repeat_interleave(self.heads // self.key_heads, 0)
+        return q.transpose(-1, -2) @ k
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, heads={self.heads}, energy={self.energy}, mask={self.mask}, normalize={self.normalize}"
+
+
+class SlicedMultiHead(_Heads):
+    """The input cut feature-wise into H slices of M/H, one head each: W^h, V^h ∈ R^(L×M/H), U^h ∈ R^(K×M/H), scale √L, then Q.
+
+    This is the Hildesheim lecture's multi-head attention: the matrix of pairwise interactions is block-diagonal.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        rank: int | None = None,
+        value_head_dim: int | None = None,
+        out_dim: int | None = None,
+        **options: Unpack[AttendOptions],
+    ) -> None:
+        super().__init__(dim, heads, options)
+        if dim % heads:
+            raise OptionError(f"dim {dim} does not cut into {heads} equal slices; choose heads that divide it")
+        slice_dim = dim // heads
+        rank = slice_dim if rank is None else rank
+        value_head_dim = slice_dim if value_head_dim is None else value_head_dim
+        self.W = nn.Parameter(torch.empty(heads, rank, slice_dim))
+        self.V = nn.Parameter(torch.empty(heads, rank, slice_dim))
+        self.U = nn.Parameter(torch.empty(heads, value_head_dim, slice_dim))
+        self.Q = nn.Parameter(torch.empty(dim if out_dim is None else out_dim, heads * value_head_dim))
+        for weight in self.parameters(recurse=False):
+            nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
+
+    def _slices(self, x: Tensor) -> Tensor:
+        self._check("input", x, self.dim)
+        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)  # (..., heads, T, M/H)
+
+    def queries(self, x: Tensor) -> Tensor:
+        return self._slices(x) @ self.W.transpose(-1, -2)
+
+    def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        return self._slices(key) @ self.V.transpose(-1, -2), self._slices(value) @ self.U.transpose(-1, -2)
+
+    def merge(self, out: Tensor) -> Tensor:
+        return out.transpose(-2, -3).flatten(-2) @ self.Q.T
+
+    def interaction(self) -> Tensor:
+        """The block-diagonal M×M matrix with blocks (W^h)ᵀ V^h."""
+        return torch.block_diag(*(self.W.transpose(-1, -2) @ self.V))
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, heads={self.heads}, rank={self.W.shape[1]}, mask={self.mask}, normalize={self.normalize}"
+
+

@@ -1,0 +1,60 @@
+"""Every path against the reference in float64, outputs and all gradients, by one rule:
+
+error(path) ≤ 2 · (error of the reference run in the path's own dtype + eps · max|reference|)
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard.attention.plan import NAMES
+from tests.attention.drawn import Drawn, calls
+
+PATHS = [name for name in NAMES if name not in ("reference", "flex")]
+
+
+def allowed(drawn: Drawn, kernel: str | None, dtype: torch.dtype) -> bool:
+    inputs, options = drawn.at(dtype)
+    try:
+        regard.explain(*inputs.values(), **options, kernel=kernel)
+    except regard.KernelError:
+        return False
+    return True
+
+
+def check(drawn: Drawn, kernel: str | None, dtype: torch.dtype, grad: torch.Tensor) -> None:
+    truth, plain, path = (drawn.run(k, d, grad) for k, d in (("reference", torch.float64), ("reference", dtype), (kernel, dtype)))
+    moved = drawn.nudged(torch.finfo(dtype).eps).run("reference", torch.float64, grad)
+    largest = max(x.abs().max().item() for x in truth.values() if x.numel())
+    for name, true in truth.items():
+        if not true.numel():
+            continue
+        error, base, condition = ((x[name].double() - true).abs().max().item() for x in (path, plain, moved))
+        slack = torch.finfo(dtype).eps * largest * allowance(drawn, true, dtype)
+        bound = 2 * (max(base, condition) + slack)
+        assert error <= bound, f"{kernel} {name}: {error:.3g} against {base:.3g}, {condition:.3g} + {slack:.3g}"
+
+
+def allowance(drawn: Drawn, true: torch.Tensor, dtype: torch.dtype) -> float:
+    """How many eps · max|reference| stand beside the reference's own error.
+
+    One, as the rule says, where that error is a fair sample. In a tensor of a few numbers it can be 0 by luck (so the change of the
+    truth when every input moves by eps counts too), and in float64 the reference is the truth itself: rounding in another order
+    has to be allowed for.
+    """
+    if dtype == torch.float64:
+        return 500
+    return 1 if true.numel() >= 256 and drawn.tensors["query"].shape[-1] >= 4 else 8
+
+
+@pytest.mark.parametrize("kernel", [*PATHS, None])
+@settings(max_examples=400)
+@given(drawn=calls(), dtype=st.sampled_from([torch.float32, torch.float32, torch.float64]), seed=st.integers(0, 2**31))
+def test_a_path_is_as_exact_as_the_reference_in_its_own_dtype(kernel, drawn, dtype, seed):
+    if not allowed(drawn, kernel, dtype):
+        return
+    q, v = drawn.tensors["query"], drawn.tensors["value"]
+    grad = torch.randn(*q.shape[:-1], v.shape[-1], generator=torch.Generator().manual_seed(seed))
+    check(drawn, kernel, dtype, grad)
