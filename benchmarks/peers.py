@@ -64,14 +64,17 @@ def sparsemax(s: Tensor) -> Tensor:
 
 
 def plain(p: Problem) -> Tensor:
-    """The whole definition, a line per stage. Masks and ALiBi come from positions, which the compiler fuses."""
+    """The whole definition, a line per stage.
+
+    A mask comes from positions, which the compiler fuses; with a bias that is fixed, both come as one tensor, which is faster.
+    """
     case, v = p.case, p.v
     s = scores(p)
     if case.bias != "none":
-        s = s + p.bias_values()
+        s = s + (p.bias_values() if p.learns_bias else p.fixed)
     if case.softcap is not None:
         s = case.softcap * torch.tanh(s / case.softcap)
-    if case.mask != "none":
+    if case.mask != "none" and (case.bias == "none" or p.learns_bias):
         s = s.masked_fill(~p.allowed(*p.axes), -math.inf)
     normalizer = {"softmax": lambda x: torch.softmax(x, -1), "sigmoid": torch.sigmoid, "sparsemax": sparsemax}[case.normalize]
     if case.Hk is not None:
@@ -81,9 +84,7 @@ def plain(p: Problem) -> Tensor:
 
 def _prepare(p: Problem) -> None:
     """Make what a formula reads before the compiler or the clock looks at it."""
-    p.axes  # noqa: B018
-    if p.case.bias == "ALiBi":
-        p.slopes  # noqa: B018
+    p.axes, p.fixed  # noqa: B018
     if p.case.bias == "T5":
         p.bucket_of_pair  # noqa: B018
 
@@ -102,30 +103,28 @@ def eager(p: Problem) -> System:
 
 # -------------------------------------------------------------------------------------- torch's own attention
 def as_dot(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
-    """(q, k, v, scale) with energies scale · q·k and one width for all three, as fused kernels like it."""
+    """(q, k, v, scale) with energies scale · q·k and one width for all three, without which no fused kernel runs."""
     case, q, k, v = p.case, p.q, p.k, p.v
     if case.energy == "cosine":
         return normalize(q, dim=-1), normalize(k, dim=-1), v, p.energy.scale
     if case.energy == "bilinear":
         wide = (0, case.D - p.energy.rank)
         return pad(linear(q, p.energy.W), wide), pad(linear(k, p.energy.V), wide), v, p.energy.scale
-    if case.energy == "distance":  # ‖q‖² is the same for all keys, and softmax does not see it
-        wide = (0, 15)  # to 80: the kernel wants whole vectors
-        q = pad(pad(2 * q, (0, 1), value=1.0), wide)
-        k = pad(torch.cat([k, -k.square().sum(-1, keepdim=True)], -1), wide)
-        return q, k, pad(v, (0, 16)), 1.0
+    if case.energy == "distance" and not case.train:
+        return q, k, v, 2.0  # and key_bias
+    if case.energy == "distance":  # a bias with a gradient would not be fused: one more component, and 7 for whole vectors
+        k = pad(torch.cat([k, -k.square().sum(-1, keepdim=True)], -1), (0, 7))
+        return pad(pad(2 * q, (0, 1), value=1.0), (0, 7)), k, pad(v, (0, 8)), 1.0
     return q, k, v, 1 / math.sqrt(case.D)
+
+
+def key_bias(p: Problem) -> Tensor:
+    """−‖q − k‖² is 2 q·k − ‖k‖² but for ‖q‖², which softmax does not see."""
+    return -p.k.square().sum(-1)
 
 
 def is_softmax_of_dot(case: Case) -> bool:
     return case.energy != "additive" and case.normalize == "softmax"
-
-
-def fixed_mask(p: Problem, bias: Tensor | None) -> Tensor | None:
-    """One tensor for mask and bias together, as SDPA takes it."""
-    if bias is None or p.dense_mask is None:
-        return p.dense_mask if bias is None else bias
-    return bias.masked_fill(~p.dense_mask, -math.inf)
 
 
 def sdpa(p: Problem) -> System | None:
@@ -134,15 +133,14 @@ def sdpa(p: Problem) -> System | None:
     if not is_softmax_of_dot(case) or case.softcap is not None:
         return None
     causal = case.mask == "causal" and case.bias == "none"
-    learned = case.train and case.bias in ("dense", "T5")
-    with torch.no_grad():
-        mask = None if causal or learned else fixed_mask(p, p.bias_values())
-    if learned:
-        _prepare(p)
+    _prepare(p)
+    mask = None if causal else p.fixed
 
     def forward() -> Tensor:
         q, k, v, scale = as_dot(p)
-        added = p.bias_values().expand(case.B, -1, -1, -1) if learned else mask
+        added = p.bias_values().expand(case.B, -1, -1, -1) if p.learns_bias else mask
+        if case.energy == "distance" and not case.train:
+            added = key_bias(p)[..., None, :].expand(-1, -1, case.T, -1)
         out = scaled_dot_product_attention(q, k, v, added, is_causal=causal, scale=scale, enable_gqa=case.Hk is not None)
         return out[..., : case.D]
 
@@ -180,19 +178,24 @@ def flex(p: Problem) -> System | None:
         per_sequence = case.B if case.mask in ("padding", "documents") else None
         block = create_block_mask(lambda b, h, i, j: p.allowed(b, h, i, j), per_sequence, None, case.T, case.T, device=case.device)
 
-    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if case.bias != "none":
-            s = s + p.added(h, i, j)
-        return s if case.softcap is None else case.softcap * torch.tanh(s / case.softcap)
-
-    modify = None if case.bias == "none" and case.softcap is None else score
+    far, run = case.energy == "distance" and not case.train, torch.compile(flex_attention, dynamic=False)
 
     def forward() -> Tensor:
         q, k, v, scale = as_dot(p)
-        out = flex_attention(q, k, v, score_mod=modify, block_mask=block, scale=scale, enable_gqa=case.Hk is not None)
+        of_key = key_bias(p) if far else None
+
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            if case.bias != "none":
+                s = s + p.added(h, i, j)
+            if far:
+                s = s + of_key[b, h, j]
+            return s if case.softcap is None else case.softcap * torch.tanh(s / case.softcap)
+
+        modify = None if case.bias == "none" and case.softcap is None and not far else score
+        out = run(q, k, v, score_mod=modify, block_mask=block, scale=scale, enable_gqa=case.Hk is not None)
         return out[..., : case.D]
 
-    return System(torch.compile(forward, dynamic=False), p.leaves)
+    return System(forward, p.leaves)
 
 
 # --------------------------------------------------------------------------------------------- other packages
@@ -267,17 +270,13 @@ def keras(p: Problem) -> System | None:
         return _keras_layer(p, keras)
     if not is_softmax_of_dot(case) or case.softcap is not None or case.energy == "distance":
         return None
-    learned = case.train and case.bias in ("dense", "T5")
     causal = case.mask == "causal" and case.bias == "none"
-    with torch.no_grad():
-        fixed = None if learned or case.bias == "none" else fixed_mask(p, p.bias_values())
-    if learned:
-        _prepare(p)
-    mask = None if causal or case.mask == "none" or case.bias != "none" else p.dense_mask
+    _prepare(p)
+    mask = None if causal or case.bias != "none" else p.fixed
 
     def forward() -> Tensor:
         q, k, v, scale = as_dot(p)
-        bias = p.bias_values() if learned else fixed
+        bias = None if case.bias == "none" else p.bias_values() if p.learns_bias else p.fixed
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return keras.ops.dot_product_attention(q, k, v, bias=bias, mask=mask, scale=scale, is_causal=causal).transpose(1, 2)
 

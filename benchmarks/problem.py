@@ -111,6 +111,19 @@ class Problem:
             return self.table.weight[self.bucket_of_pair].permute(2, 0, 1)[None]
         return self.added(*self.axes[1:])[None].to(case.dtype)
 
+    @property
+    def learns_bias(self) -> bool:
+        return self.case.train and self.case.bias in ("dense", "T5")
+
+    @cached_property
+    def fixed(self) -> Tensor | None:
+        """Mask and bias as one tensor, as SDPA takes it: boolean, or a bias with −∞. Without the bias when that learns."""
+        with torch.no_grad():
+            bias = None if self.learns_bias else self.bias_values()
+            if bias is None or self.dense_mask is None:
+                return self.dense_mask if bias is None else bias
+            return bias.masked_fill(~self.dense_mask, -math.inf)
+
     @cached_property
     def bucket_of_pair(self) -> Tensor:
         _, _, i, j = self.axes

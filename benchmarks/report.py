@@ -86,7 +86,8 @@ def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
     sizes = sizes if cpu else "B=4, H=16, D=128, bfloat16; additive: B=64, H=1, D=256, float32"
     memory = "the system's high-water mark of resident memory" if cpu else "torch's allocator"
     lines = [
-        f"Sizes: {sizes}. Times are medians in milliseconds, all systems in one process and in turns; compiling is not counted.",
+        f"Sizes: {sizes}. Times are medians in milliseconds, all systems in one process and in turns. "
+        "Compiling is not counted, nor are the peers' dense masks, fixed biases and block masks, which are made before.",
         "ratio: time of the best peer (marked *) over regard's; at least 1 where regard is fastest.",
         "error: the worst of output and, when training, gradients, max |x − truth| / max |truth|, the truth in float64 by "
         "kernel=\"reference\" (from T=4096 on, of the first sequence's output). 'peer' is the best peer.",

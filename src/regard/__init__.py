@@ -16,13 +16,71 @@ from regard.attention.position import (
     Rotary,
     Sinusoidal,
 )
-from regard.attention.trace import watch
+from regard.attention.trace import Recorded, Seen, watch
+from regard.errors import DeviceError, DtypeError, KernelError, OptionError, RegardError, ShapeError
 from regard.evaluation.cost import Cost, cost
 from regard.evaluation.properties import Finding, is_equivariant, is_separable
 from regard.layers.cache import Cache
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrence import Recurrence
-from regard.errors import DeviceError, DtypeError, KernelError, OptionError, RegardError, ShapeError
 
 __version__ = "0.1.0"
+__all__ = [
+    "ALiBi",
+    "Additive",
+    "Bias",
+    "Bilinear",
+    "Cache",
+    "Causal",
+    "Channel",
+    "Convolution",
+    "Cosine",
+    "Cost",
+    "Dense",
+    "DeviceError",
+    "Diagonal",
+    "Dilated",
+    "Distance",
+    "Documents",
+    "Dot",
+    "DtypeError",
+    "Energy",
+    "Entmax",
+    "Finding",
+    "Hard",
+    "KernelError",
+    "Learned",
+    "Mask",
+    "Match",
+    "MultiHead",
+    "Normalizer",
+    "OptionError",
+    "Padding",
+    "Plan",
+    "Prefix",
+    "Raw",
+    "Recorded",
+    "Recurrence",
+    "RegardError",
+    "RelativeBuckets",
+    "RelativeVectors",
+    "Rotary",
+    "ScaledDot",
+    "Seen",
+    "ShapeError",
+    "Sigmoid",
+    "Sinusoidal",
+    "SlicedMultiHead",
+    "Softmax",
+    "Sparsemax",
+    "Window",
+    "attend",
+    "cost",
+    "explain",
+    "is_equivariant",
+    "is_separable",
+    "lookup",
+    "watch",
+    "weights",
+]

@@ -52,6 +52,11 @@ class Drawn:
             found |= {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), grads, strict=True)}
         return {n: x.cpu() for n, x in found.items()}
 
+    def largest_energy(self) -> float:
+        inputs, options = self.at(torch.float64)
+        energies = regard.weights(inputs["query"], inputs["key"], **options, stage="biased").detach()
+        return energies.nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+
     def nudged(self, eps: float) -> Drawn:
         """The same call with every input moved by about eps of itself, as rounding would."""
         return Drawn({n: x.double() * (1 + eps * torch.randn_like(x)) for n, x in self.tensors.items()}, self.options, self.softmax)

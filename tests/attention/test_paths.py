@@ -1,6 +1,9 @@
 """Every path against the reference in float64, outputs and all gradients, by one rule:
 
-error(path) ≤ 2 · (error of the reference run in the path's own dtype + eps · max|reference|)
+    error(path) ≤ 2 · (error of the reference run in the path's own dtype + eps · max|reference|)
+
+For gradients the last term counts the size of the energies too, eps · max|reference| · (1 + max|energy|): a fused backward pass
+rebuilds a weight as exp(energy − log Σ exp), and rounding numbers of that size costs so much. torch's own SDPA needs it.
 """
 
 import pytest
@@ -27,12 +30,13 @@ def allowed(drawn: Drawn, kernel: str | None, dtype: torch.dtype) -> bool:
 def check(drawn: Drawn, kernel: str | None, dtype: torch.dtype, grad: torch.Tensor) -> None:
     truth, plain, path = (drawn.run(k, d, grad) for k, d in (("reference", torch.float64), ("reference", dtype), (kernel, dtype)))
     moved = drawn.nudged(torch.finfo(dtype).eps).run("reference", torch.float64, grad)
+    size = drawn.largest_energy()
     largest = max(x.abs().max().item() for x in truth.values() if x.numel())
     for name, true in truth.items():
         if not true.numel():
             continue
         error, base, condition = ((x[name].double() - true).abs().max().item() for x in (path, plain, moved))
-        slack = torch.finfo(dtype).eps * largest * allowance(drawn, true, dtype)
+        slack = torch.finfo(dtype).eps * largest * allowance(drawn, true, dtype) * (1 if name == "out" else 1 + size)
         bound = 2 * (max(base, condition) + slack)
         assert error <= bound, f"{kernel} {name}: {error:.3g} against {base:.3g}, {condition:.3g} + {slack:.3g}"
 

@@ -131,7 +131,7 @@ class Call:
         if x.ndim == 4 and len(self.leading) == 1 and x.shape[0] == self.leading[0]:
             return x
         x = x.expand(*self.leading, *x.shape[-3:])
-        return x.reshape(-1, *x.shape[-3:]) if len(self.leading) != 1 else x
+        return x.reshape(self.sequences, *x.shape[-3:]) if len(self.leading) != 1 else x
 
     def back(self, out: Tensor) -> Tensor:
         """(batch, heads, Tq, Dv) with the leading axes as they were."""
@@ -186,7 +186,7 @@ def _check_options(call: Call) -> None:
     call.energy.check(query, call.key, heads)
     for x in _tensors_of(call.energy):
         if x.device != query.device:
-            raise DeviceError(f"{call.energy} is on {x.device} and the query on {query.device}; move one with .to()")
+            raise DeviceError(f"{type(call.energy).__name__} is on {x.device} and the query on {query.device}; move one with .to()")
         break
     if call.mask is not None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)

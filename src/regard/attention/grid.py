@@ -22,10 +22,8 @@ def _indices(index: Index, size: int, device: torch.device | str | None) -> Tens
     return index.to(device)
 
 
-def _take(x: Tensor, dim: int, index: Index) -> Tensor:
-    """Select along `dim`, leaving a broadcast axis (size 1) as it is."""
-    if x.ndim < -dim or x.shape[dim] == 1:
-        return x
+def take(x: Tensor, dim: int, index: Index) -> Tensor:
+    """Select along `dim`, a view where the index is a slice."""
     if isinstance(index, slice):
         if index == EVERY:
             return x
@@ -33,6 +31,11 @@ def _take(x: Tensor, dim: int, index: Index) -> Tensor:
         if step == 1:
             return x.narrow(dim, start, max(0, stop - start))
     return x.index_select(dim, _indices(index, x.shape[dim], x.device))
+
+
+def take_some(x: Tensor, dim: int, index: Index) -> Tensor:
+    """Select along `dim`, leaving an axis that is missing or of size 1, and so broadcasts, as it is."""
+    return x if x.ndim < -dim or x.shape[dim] == 1 else take(x, dim, index)
 
 
 class Grid:
@@ -52,7 +55,7 @@ class Grid:
         device: torch.device | str | None = None,
     ) -> None:
         self.Tq, self.Tk, self.heads, self.leading, self.device = Tq, Tk, heads, tuple(leading), device
-        self.queries, self.keys, self._head = queries, keys, head
+        self.queries, self.keys, self.head_index = queries, keys, head
         self.batch = tuple(batch) if batch is not None else (EVERY,) * len(self.leading)
 
     @property
@@ -68,7 +71,7 @@ class Grid:
     @property
     def head(self) -> Tensor:
         """Head indices, (h, 1, 1)."""
-        return _indices(self._head, self.heads, self.device)[:, None, None]
+        return _indices(self.head_index, self.heads, self.device)[:, None, None]
 
     def position(self, offset: int | Tensor | None = None) -> Tensor:
         """Where each query stands among the keys. The last query meets the last key unless `offset` says where query 0 is."""
@@ -82,31 +85,27 @@ class Grid:
 
     def of_queries(self, x: Tensor) -> Tensor:
         """One number per query, (*leading, Tq), as (*leading, 1, n, 1)."""
-        x = _take(self._batched(x, 1), -1, self.queries)
+        x = take_some(self._batched(x, 1), -1, self.queries)
         return x[..., None, :, None] if x.ndim > 1 else x[:, None]
 
     def of_keys(self, x: Tensor) -> Tensor:
         """One number per key, (*leading, Tk), as (*leading, 1, 1, m)."""
-        x = _take(self._batched(x, 1), -1, self.keys)
+        x = take_some(self._batched(x, 1), -1, self.keys)
         return x[..., None, None, :] if x.ndim > 1 else x[None, :]
 
     def of_pairs(self, x: Tensor) -> Tensor:
         """A dense (*leading, heads, Tq, Tk) tensor, any axis of size 1 or missing, cut to the pairs asked about."""
-        x = _take(_take(x, -1, self.keys), -2, self.queries)
-        return _take(self._batched(x, 3), -3, self._head)
+        x = take_some(take_some(x, -1, self.keys), -2, self.queries)
+        return take_some(self._batched(x, 3), -3, self.head_index)
 
     def of_heads(self, x: Tensor) -> Tensor:
-        """One number per head, (heads,), as (h, 1, 1)."""
-        return _take(x, -1, self._head)[:, None, None]
-
-    def of_pairs_heads(self, x: Tensor) -> Tensor:
         """(heads, n, m) already made for the pairs asked about, cut to the heads asked about."""
-        return _take(x, -3, self._head)
+        return take_some(x, -3, self.head_index)
 
     def _batched(self, x: Tensor, inner: int) -> Tensor:
         """Cut the leading axes, which stand before `inner` others."""
         for i, index in enumerate(reversed(self.batch)):
-            x = _take(x, -(inner + 1 + i), index)
+            x = take_some(x, -(inner + 1 + i), index)
         return x
 
 
@@ -136,9 +135,6 @@ class Point(Grid):
         return x[tuple(i if n > 1 else i * 0 for i, n in zip(at, x.shape, strict=True))]
 
     def of_heads(self, x: Tensor) -> Tensor:
-        return x[self.h]
-
-    def of_pairs_heads(self, x: Tensor) -> Tensor:
         return x[self.h]
 
     def _row(self, rows: int) -> Tensor:

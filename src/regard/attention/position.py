@@ -161,9 +161,17 @@ class ALiBi(Bias):
         self.slopes = _alibi_slopes(heads)
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        distance = (grid.k - grid.position(self.offset)).abs()
-        slopes = torch.tensor(self.slopes, device=distance.device, dtype=query.dtype)
-        return -grid.of_heads(slopes) * distance.to(query.dtype)
+        exact = torch.float64 if query.dtype == torch.float64 else torch.float32  # bfloat16 cannot count beyond 256
+        distance = (grid.k - grid.position(self.offset)).abs().to(exact)
+        return (-self._slope(grid, exact) * distance).to(query.dtype)
+
+    def _slope(self, grid: Grid, dtype: torch.dtype) -> Tensor | float:
+        """The slope of each head, computed from its number so that Flex can trace it."""
+        if self.heads == 1:
+            return self.slopes[0]
+        power = 2 ** math.floor(math.log2(self.heads))
+        h = grid.head
+        return torch.exp2(torch.where(h < power, -8 * (h + 1) / power, -4 * (2 * (h - power) + 1) / power).to(dtype))
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         _check_heads("ALiBi", self.heads, heads)
@@ -201,7 +209,7 @@ class RelativeBuckets(nn.Module, Bias):
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         found = self.weight[self.bucket(grid.k - grid.position())]  # (n, m, heads)
-        return grid.of_pairs_heads(found.movedim(-1, -3)).to(query.dtype)
+        return grid.of_heads(found.movedim(-1, -3)).to(query.dtype)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         _check_heads("RelativeBuckets", self.heads, heads)
@@ -226,7 +234,7 @@ class RelativeVectors(nn.Module, Bias):
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         table = self.weight.to(query.dtype)
         if self.heads is not None:
-            table = grid.of_pairs_heads(table)
+            table = grid.of_heads(table)
         fit = query @ table.transpose(-1, -2) / math.sqrt(self.dim)  # (..., heads, n, 2·clip + 1)
         at = (grid.k - grid.position()).clamp(-self.clip, self.clip) + self.clip
         return fit.gather(-1, at.expand(*fit.shape[:-2], *at.shape[-2:]))
@@ -274,7 +282,7 @@ class PositionBias(Bias):
         given = tuple(found.shape) if isinstance(found, Tensor) else ()
         if len(given) not in (2, 3) or any(a not in (1, b) for a, b in zip(given[-2:], want, strict=True)):
             raise ShapeError(f"the bias function gave {given or type(found).__name__} and must give {want} or (heads, *{want})")
-        found = grid.of_pairs_heads(found) if len(given) == 3 else found
+        found = grid.of_heads(found) if len(given) == 3 else found
         return found.to(query.dtype)
 
     def __repr__(self) -> str:

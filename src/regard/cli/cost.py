@@ -26,19 +26,21 @@ def command(
     from regard.evaluation.cost import comparison, cost
 
     console = Console()
-    table = Table(title=f"T = {T}, M = {dim}, K = {window}: quoted → counted", title_justify="left")
-    for name in ("layer", "parameters", "operations", "path length", "steps", "ms"):
-        table.add_column(name, justify="left" if name == "layer" else "right")
-    rows = comparison(T, dim, window)
+    table = Table(title=f"T = {T}, M = {dim}, K = {window}", title_justify="left")
+    for name in ("layer", "", "quoted", "counted", "measured"):
+        table.add_column(name, justify="right" if name in ("quoted", "counted", "measured") else "left")
+    counted = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        for row in progress.track(rows, description="counting and timing"):
-            counted = cost(row.layer, T)
-            quoted = [f"{name} = {value:g}" if value else "–" for name, value in zip(row.quoted, row.quoted_values, strict=True)]
-            values = (f"{counted.parameters:,}", f"{counted.operations:,}", f"{counted.path_length:,}")
-            cells = [f"{a} → {b}" for a, b in zip(quoted, values, strict=True)]
-            table.add_row(row.name, *cells, f"{counted.steps:,}", f"{_milliseconds(row.layer, T, dim, repeat):.2f}")
+        for row in progress.track(comparison(T, dim, window), description="counting and timing"):
+            found = counted[row.name] = cost(row.layer, T)
+            numbers = (found.parameters, found.operations, found.path_length, found.steps)
+            for i, (what, number) in enumerate(zip(("parameters", "operations", "path length", "steps"), numbers, strict=True)):
+                value = row.quoted_values[i]
+                quoted = "–" if value is None else f"{row.quoted[i]} = {value:,.10g}" if row.quoted[i] != "1" else "1"
+                measured = f"{_milliseconds(row.layer, T, dim, repeat):.2f} ms" if what == "operations" else ""
+                table.add_row(row.name if i == 0 else "", what, quoted, f"{number:,}", measured, end_section=i == 3)
     console.print(table)
-    for line in differences(T, dim, window):
+    for line in _differences(T, window, *counted.values()):
         console.print(f"• {line}", highlight=False)
 
 
@@ -56,18 +58,15 @@ def _milliseconds(layer, T: int, dim: int, repeat: int) -> float:  # noqa: ANN00
     return sorted(times)[len(times) // 2] * 1000
 
 
-def differences(T: int, M: int, K: int) -> list[str]:
+def _differences(T: int, K: int, conv, recurrent, full, band) -> list[str]:  # noqa: ANN001
     """Where what is quoted and what is counted differ, in numbers."""
-    from regard.evaluation.cost import comparison, cost
-
-    conv, _, full, band = (cost(row.layer, T) for row in comparison(T, M, K))
     fewer = "fewer" if full.parameters < conv.parameters else "not fewer"
     return [
-        f"attention's T²M leaves out the projections, 3TM² = {full.parts['projections']:,}, and counts one of two products: "
-        f"energies {full.parts['energies']:,} and values {full.parts['values']:,}",
-        f"a band of K = {K} reaches K/2 = {K // 2} to each side and holds K + 1 keys for even K, so joining all pairs takes "
-        f"about 2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}",
-        f"a convolution of K = {K} reaches about K/2 too: {conv.path_length} layers",
-        f"attention has fewer parameters than a convolution only for K > 3: 3M² = {full.parameters:,} is {fewer} than "
+        f"T²M leaves out the projections, 3TM² = {full.parts['projections']:,}, and counts one of two products: energies "
+        f"{full.parts['energies']:,} and values {full.parts['values']:,}",
+        f"a band of K = {K} reaches K/2 to each side (K + 1 keys for even K), so joining all pairs takes about "
+        f"2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}; the convolution: {conv.path_length}",
+        f"a recurrent layer multiplies its input and its state: 2TM² = {recurrent.operations:,}, not TM²",
+        f"attention has fewer parameters than a convolution only for K > 3; here 3M² = {full.parameters:,} is {fewer} than "
         f"KM² = {conv.parameters:,}",
     ]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.energy import Additive, Distance, Match
+from regard.attention.mask import Window
 from regard.errors import OptionError
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
@@ -114,26 +115,22 @@ def _join(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """One layer of the lecture's comparison: what is quoted, and the layer to count and time."""
+    """One layer of the lecture's comparison: what is quoted for parameters, operations, path length and steps, and the layer."""
 
     name: str
-    quoted: tuple[str, str, str]  # parameters, operations, path length
-    quoted_values: tuple[int, int, float]
+    quoted: tuple[str, str, str, str]
+    quoted_values: tuple[float | None, ...]  # None: the table says nothing
     layer: nn.Module
 
 
 def comparison(T: int, dim: int, window: int) -> list[Row]:
-    """The lecture's table (attention vs. convolutions) with recurrence beside it, as in Vaswani et al. 2017, table 1."""
-    from regard.attention.mask import Window
-
+    """The lecture's table, attention vs. convolutions, with recurrence and sequential steps from Vaswani et al. 2017, table 1."""
     M, K = dim, window
-    plain = dict(project=False, linear_bias=False)
+    full, band = (MultiHead(M, 1, project=False, linear_bias=False, mask=m) for m in (None, Window.centered(K)))
+    convolution = (K * M * M, T * K * M * M, T / K, 1)
     return [
-        Row("convolution", ("KM²", "TKM²", "T/K"), (K * M * M, T * K * M * M, T / K), Convolution(M, K, bias=False)),
-        Row("recurrence", ("–", "TM²", "T"), (0, T * M * M, T), Recurrence(M, bias=False)),
-        Row("attention", ("3M²", "T²M", "1"), (3 * M * M, T * T * M, 1), MultiHead(M, 1, **plain)),
-        Row(
-            "restricted attention", ("3M²", "TKM", "T/K"), (3 * M * M, T * K * M, T / K),
-            MultiHead(M, 1, mask=Window.centered(K), **plain),
-        ),
-    ]  # fmt: skip
+        Row("convolution", ("KM²", "TKM²", "T/K", "1"), convolution, Convolution(M, K, bias=False)),
+        Row("recurrence", ("", "TM²", "T", "T"), (None, T * M * M, T, T), Recurrence(M, bias=False)),
+        Row("attention", ("3M²", "T²M", "1", "1"), (3 * M * M, T * T * M, 1, 1), full),
+        Row("restricted attention", ("3M²", "TKM", "T/K", "1"), (3 * M * M, T * K * M, T / K, 1), band),
+    ]

@@ -29,6 +29,8 @@ def why_not(call: Call, machine: Machine) -> str | None:
         return "it is written for the CPU"
     if machine.compiling:
         return "torch.compile fuses the reference itself"
+    if call.bias is not None and call.bias.uses_query:
+        return "the bias reads the queries, which it replaces by their projections"
     if call.dtype not in LIMIT:
         return f"it computes in float32 and float64, not {call.dtype}"
     return None

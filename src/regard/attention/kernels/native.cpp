@@ -322,7 +322,9 @@ struct Dot {
         std::memset(q_rows, 0, BR * Dp * 4);
         for (int64_t r = 0; r < rows; r++) {
             const float* q = c.q.at(b, h, i0 + r);
-            for (int64_t d = 0; d < c.D && !c.empty(b, i0 + r); d++) q_rows[r * Dp + d] = q[d] * scale;
+            float* to = q_rows + r * Dp;
+            const int64_t D = c.empty(b, i0 + r) ? 0 : c.D;
+            for (int64_t d = 0; d < D; d++) to[d] = q[d] * scale;
         }
         transpose(q_rows, Dp, qt, BR, BR, c.D);
         if (backward) std::memset(dqt, 0, c.D * BR * 4);
@@ -375,14 +377,14 @@ struct Dot {
 };
 
 // ------------------------------------------------------------------------------- additive energy
-// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = (e - 1) / (e + 1) with e = e^2a e^2b, so the
-// exponentials are taken once per row and feature, and two features share one division.  Rows or
-// keys beyond LIMIT, where e^2a would overflow, take e = e^(2 (a + b)): the template parameter DIRECT.
-constexpr float LIMIT = 43.5f, E_MAX = 1e15f;  // tanh is 1 long before e reaches E_MAX
+// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = m / (m + 2), m = e^2a e^2b - 1: exponentials
+// once per row and feature, and two features share one division.  Rows or keys beyond LIMIT, where
+// e^2a would overflow, take m = e^(2 (a + b)) - 1 instead: the template parameter DIRECT.
+constexpr float LIMIT = 43.5f, M_MAX = 1e15f;  // tanh is 1 long before m reaches M_MAX
 
-template <bool DIRECT> INLINE vf joint(vf a, vf b) {
-    if (DIRECT) return expv(at_most(at_least(2.0f * (a + b), -80.0f), 34.0f));
-    return at_most(a * b, E_MAX);
+template <bool DIRECT> INLINE vf exp_minus_one(vf a, vf b) {
+    if (DIRECT) return expv(at_most(at_least(2.0f * (a + b), -80.0f), 34.0f)) - 1.0f;
+    return at_most(a * b - 1.0f, M_MAX);
 }
 
 // Fills to[0..Dp) with e^(2 x), 1 beyond D; says whether all |x| <= LIMIT.
@@ -469,10 +471,9 @@ struct Additive {
                 vf a1 = load(at + d * BR + v * LANES), a2 = load(at + (d + 1) * BR + v * LANES);
 #pragma GCC unroll 4
                 for (int j = 0; j < J; j++) {
-                    vf e1 = joint<DIRECT>(a1, splat(bt[j * Dp + d])), p1 = e1 + 1.0f;
-                    vf e2 = joint<DIRECT>(a2, splat(bt[j * Dp + d + 1])), p2 = e2 + 1.0f;
-                    vf both = w[d] * (e1 - 1.0f) * p2 + w[d + 1] * (e2 - 1.0f) * p1;
-                    sum[j][v] += both * reciprocal(p1 * p2);
+                    vf m1 = exp_minus_one<DIRECT>(a1, splat(bt[j * Dp + d])), p1 = m1 + 2.0f;
+                    vf m2 = exp_minus_one<DIRECT>(a2, splat(bt[j * Dp + d + 1])), p2 = m2 + 2.0f;
+                    sum[j][v] += (w[d] * m1 * p2 + w[d + 1] * m2 * p1) * reciprocal(p1 * p2);
                 }
             }
         for (int j = 0; j < J; j++)
@@ -489,22 +490,21 @@ struct Additive {
             }
     }
 
-    // Four queries, 2 * LANES features from d on; the factor 4 w comes last.
+    // Four queries, 2 * LANES features from d on; the factor w comes last.
     template <bool DIRECT>
     void rows4(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt, float* to) const {
-        vf da1[4], da2[4], dw1 = {}, dw2 = {}, w1 = 4.0f * load(w + d), w2 = 4.0f * load(w + d + LANES);
+        vf da1[4], da2[4], dw1 = {}, dw2 = {}, w1 = load(w + d), w2 = load(w + d + LANES);
         for (int r = 0; r < 4; r++) da1[r] = load(to + r * Dp), da2[r] = load(to + r * Dp + LANES);
         for (int64_t j = 0; j < n; j++) {
             vf b1 = load(bt + j * Dp), b2 = load(bt + j * Dp + LANES), db1 = {}, db2 = {};
 #pragma GCC unroll 4
             for (int r = 0; r < 4; r++) {
                 vf g = splat(dS[j * BR + r]);
-                vf e1 = joint<DIRECT>(load(at + r * Dp), b1), p1 = e1 + 1.0f;
-                vf e2 = joint<DIRECT>(load(at + r * Dp + LANES), b2), p2 = e2 + 1.0f;
-                vf both = reciprocal(p1 * p2), r1 = p2 * both, r2 = p1 * both;
-                vf gr1 = g * r1, gr2 = g * r2;
-                dw1 += gr1 * (e1 - 1.0f), dw2 += gr2 * (e2 - 1.0f);
-                vf gu1 = gr1 * (e1 * r1), gu2 = gr2 * (e2 * r2);  // tanh' = 4 e / (e + 1)^2
+                vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp), b1), p1 = m1 + 2.0f;
+                vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + LANES), b2), p2 = m2 + 2.0f;
+                vf both = reciprocal(p1 * p2), t1 = m1 * (p2 * both), t2 = m2 * (p1 * both);
+                dw1 += g * t1, dw2 += g * t2;
+                vf gu1 = g * (1.0f - t1 * t1), gu2 = g * (1.0f - t2 * t2);  // tanh' = 1 - tanh^2
                 da1[r] += gu1, da2[r] += gu2, db1 += gu1, db2 += gu2;
             }
             float* db = c.dk.at(b, hk, j0 + j) + d;
@@ -518,7 +518,7 @@ struct Additive {
     void end(int64_t chunk) {
         for (int64_t r = 0; r < rows; r++) {
             float* to = c.dq.at(chunk * c.B + b, h, i0 + r);
-            for (int64_t d = 0; d < c.D; d++) to[d] = 4.0f * w[d] * da[r * Dp + d];
+            for (int64_t d = 0; d < c.D; d++) to[d] = w[d] * da[r * Dp + d];
         }
         float* to = c.dw.at(chunk * c.B + b, h, 0);
         for (int64_t d = 0; d < c.D; d++) to[d] += dw[d];
@@ -742,7 +742,8 @@ struct Backward {
                     int64_t x = j * BR + v * LANES;
                     vf p = weight(load(S + x) - load(lse + v * LANES));
                     vf ds = p * (load(dS + x) - load(delta + v * LANES));
-                    store(S + x, p), store(dS + x, energy.capped() ? ds * load(F + x) : ds);
+                    if (energy.capped()) ds = p == 0.0f ? vf{} : ds * load(F + x);
+                    store(S + x, p), store(dS + x, ds);
                 }
             matmul_wide(n, Dvp, BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0), c.dv.st);
             energy.backward(dS, j0, n);

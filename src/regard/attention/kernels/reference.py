@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.call import Call
-from regard.attention.grid import EVERY, Grid, _take
+from regard.attention.grid import EVERY, Grid, take, take_some
 from regard.attention.mask import Mask
 from regard.errors import OptionError
 
@@ -43,13 +43,11 @@ def whole(call: Call) -> Part:
 def cut(call: Call, grid: Grid) -> Part:
     """Only the rows and columns that `grid` asks about, views where the indices are slices."""
 
-    def batch_and_head(x: Tensor) -> Tensor:
-        for i, index in enumerate(reversed(grid.batch)):
-            x = _take(x, -4 - i, index)
-        return x if call.per_head_energy else _take(x, -3, grid._head)
-
-    query = _take(batch_and_head(call.query), -2, grid.queries)
-    key = _take(batch_and_head(call.grouped(call.key)), -2, grid.keys)
+    head = EVERY if call.per_head_energy else grid.head_index
+    query = take(take(call.query, -3, head), -2, grid.queries)
+    key = take(take_some(call.grouped(call.key), -3, head), -2, grid.keys)
+    for i, index in enumerate(reversed(grid.batch)):
+        query, key = take(query, -4 - i, index), take_some(key, -4 - i, index)
     return Part(grid, query, key)
 
 
@@ -62,8 +60,8 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
         open_ = added > -math.inf
         allowed = open_ if allowed is None else allowed & open_
     scores = _energies(call, query, key, clean=allowed is not None)
-    if call.per_head_energy and grid._head != EVERY:
-        scores = _take(scores, -3, grid._head)
+    if call.per_head_energy and grid.head_index != EVERY:
+        scores = take(scores, -3, grid.head_index)
     if stage == "energy":
         return scores, allowed
     if added is not None:
@@ -84,7 +82,7 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
 
 def _rows_of(call: Call, part: Part) -> Tensor:
     """The query rows as a bias may read them: heads cut as the grid says."""
-    return _take(part.query, -3, part.grid._head) if call.per_head_energy else part.query
+    return take(part.query, -3, part.grid.head_index) if call.per_head_energy else part.query
 
 
 def _energies(call: Call, query: Tensor, key: Tensor, clean: bool) -> Tensor:

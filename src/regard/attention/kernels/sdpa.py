@@ -132,4 +132,4 @@ def pairs(call: Call, x: Tensor) -> Tensor:
     """A mask or bias as (B|1, H|1, queries, keys)."""
     if x.ndim <= 4:
         return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
-    return x.expand(*call.leading, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+    return x.expand(*call.leading, *x.shape[-3:]).reshape(call.sequences, *x.shape[-3:])

@@ -1,0 +1,163 @@
+"""Which kernel runs and why: on the CPU for real, on a GPU by the same rules without one."""
+
+import pytest
+import torch
+
+import regard
+from regard import (
+    Additive, ALiBi, Causal, Cosine, Dense, Documents, Hard, Match, Padding, RelativeBuckets, Softmax, Sparsemax, Window, attend, explain,
+)  # fmt: skip
+from regard.attention import plan
+from regard.attention.call import make_call
+from regard.attention.kernels import sdpa, tiled
+from regard.attention.machine import Machine
+
+H200, A100, V100 = (Machine("cuda", c) for c in ((9, 0), (8, 0), (7, 0)))
+
+
+def call(T=2048, D=128, dtype=torch.bfloat16, B=4, H=16, **options):
+    q, k, v = (torch.empty(B, H, T, D, dtype=dtype, device="meta") for _ in range(3))
+    return make_call(q, k, v, **options)
+
+
+def chosen(machine, **options):
+    return plan.make_plan(call(**options), machine=machine)
+
+
+def test_plain_and_causal_go_to_cudnn_on_hopper():
+    for options in ({}, {"mask": Causal()}, {"mask": Causal(offset=0)}):
+        found = chosen(H200, **options)
+        assert found.kernel == "sdpa"
+        assert "CUDNN_ATTENTION" in found.why
+        assert "faster" in found.not_used["flex"]
+    assert "FLASH_ATTENTION" in chosen(A100).why
+    assert "EFFICIENT_ATTENTION" in chosen(V100).why
+    assert "EFFICIENT_ATTENTION" in chosen(H200, dtype=torch.float32).why
+
+
+def test_masks_and_biases_of_positions_go_to_flex_on_a_gpu():
+    for options in (
+        {"mask": Causal(), "bias": ALiBi(16)}, {"mask": Window(128, 128)}, {"mask": Documents(torch.zeros(2048, dtype=torch.long, device="meta"))},
+        {"softcap": 20.0}, {"energy": Cosine(), "mask": Window(64)},
+    ):  # fmt: skip
+        assert chosen(H200, **options).kernel == "flex", options
+
+
+def test_small_calls_are_not_worth_compiling_on_a_gpu():
+    found = chosen(H200, T=64, B=1, H=2, mask=Window(4))
+    assert found.kernel == "sdpa"
+    assert "too few" in found.not_used["flex"]
+
+
+def test_backends_of_sdpa_in_order():
+    def names(machine, **options):
+        return sdpa.backends(call(**options), machine)
+
+    assert names(H200) == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
+    assert names(H200, bias=torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta")) == ["CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
+    assert names(A100) == ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
+    assert names(A100, D=200) == ["EFFICIENT_ATTENTION", "MATH"]
+    assert names(Machine("cpu")) == []
+
+
+def test_what_no_fused_kernel_does_goes_to_tiles_or_the_reference_on_a_gpu():
+    assert chosen(H200, normalize=Sparsemax()).kernel == "tiled"
+    assert chosen(H200, T=128, B=1, normalize=Sparsemax()).kernel == "reference"
+    additive = Additive(128).to("meta", torch.bfloat16)
+    assert chosen(H200, energy=additive).kernel == "tiled"
+
+
+def inputs(T=512, D=64, B=2, H=4, dtype=torch.float32, grad=False):
+    return tuple(torch.randn(B, H, T, D, dtype=dtype, requires_grad=grad) for _ in range(3))
+
+
+def test_on_a_cpu_large_softmax_calls_go_to_the_compiled_kernel_or_say_why_not():
+    found = explain(*inputs(), mask=Causal())
+    if found.kernel != "compiled":
+        assert found.not_used["compiled"]
+        assert found.kernel == "tiled"
+    for options in ({"mask": Causal()}, {"bias": ALiBi(4)}, {"energy": Additive(64)}, {"softcap": 5.0}, {"mask": Window.centered(32)}):
+        assert explain(*inputs(), **options).kernel in ("compiled", "tiled", "additive", "sdpa")
+
+
+def test_without_a_compiler_the_tiles_and_sdpa_take_over(monkeypatch):
+    from regard.attention.kernels import native
+
+    monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
+    assert explain(*inputs()).kernel == "sdpa"
+    assert explain(*inputs(), mask=Causal()).kernel == "tiled"
+    assert explain(*inputs(T=2048), mask=Causal()).kernel == "sdpa"  # SDPA skips the empty half itself when it is long
+    assert explain(*inputs(), mask=Window.centered(32)).kernel == "tiled"
+    assert explain(*inputs(), energy=Additive(64)).kernel == "additive"
+    assert explain(*inputs(), normalize=Sparsemax()).kernel == "tiled"
+    assert explain(*inputs(T=4, B=1, H=1), energy=Match(), normalize=Hard()).kernel == "reference"
+    assert explain(*inputs(), mask=Causal()).not_used["compiled"] == "no C++ compiler was found"
+    with pytest.raises(regard.KernelError, match="no C\\+\\+ compiler was found"):
+        attend(*inputs(), kernel="compiled")
+
+
+def test_every_faster_kernel_has_its_reason():
+    found = explain(*inputs(), normalize=Sparsemax())
+    assert list(found.not_used) == ["compiled", "flex", "sdpa", "additive"]
+    text = str(found)
+    assert text.startswith("tiled: ")
+    assert "not sdpa: SDPA normalises by softmax only, not by Sparsemax" in text
+    assert "memory beside inputs and output: about" in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "says"),
+    [
+        ("sdpa", {"normalize": Sparsemax()}, "SDPA normalises by softmax only"),
+        ("sdpa", {"softcap": 3.0}, "SDPA has no soft cap"),
+        ("sdpa", {"gate": Window(3)}, "SDPA has no gate"),
+        ("sdpa", {"bias": RelativeBuckets(4)}, "the bias learns"),
+        ("sdpa", {"energy": Additive(64)}, "Additive is not a dot product"),
+        ("sdpa", {"dropout": 0.1}, "dropout"),
+        ("additive", {}, "computes Additive energies, not ScaledDot"),
+        ("flex", {"normalize": Hard()}, "Flex normalises by softmax only"),
+        ("flex", {"dropout": 0.5}, "no dropout"),
+        ("compiled", {"dropout": 0.5}, "no gate and no dropout"),
+        ("nativ", {}, "no kernel is called 'nativ'"),
+        ("tilde", {}, "did you mean 'tiled'"),
+    ],
+)
+def test_a_kernel_that_cannot_be_honoured_is_an_error_with_the_reason(kernel, options, says):
+    with pytest.raises(regard.KernelError, match=says):
+        attend(*inputs(T=70), kernel=kernel, **options)
+    with pytest.raises(regard.KernelError, match=says):
+        explain(*inputs(T=70), kernel=kernel, **options)
+
+
+def test_tiles_cover_exactly_what_the_mask_allows_and_no_more_than_needed():
+    for mask in (None, Causal(), Window.centered(16), Padding([30, 200]), Documents.of_lengths([100, 60, 40]), Dense(torch.rand(200, 200) < 0.5)):
+        made = make_call(*inputs(T=200), mask=mask)
+        seen = torch.zeros(2, 200, 200, dtype=torch.bool)
+        for t in tiled.cover(made, 64, apart=True):
+            assert not seen[t.batch, t.queries, t.keys].any()  # no pair twice
+            seen[t.batch, t.queries, t.keys] = True
+        allowed = torch.ones(2, 200, 200, dtype=torch.bool) if mask is None else mask.dense(200, 200).reshape(-1, 200, 200).expand(2, 200, 200)
+        assert (seen | ~allowed).all()
+        if isinstance(mask, Window | Padding):
+            assert seen.float().mean() < 0.6
+
+
+def test_the_work_of_a_window_grows_linearly():
+    def work(T):
+        made = call(T=T, dtype=torch.float32, mask=Window.centered(256))
+        tiles = tiled.cover(make_call(*(torch.empty(1, 1, T, 4) for _ in range(3)), mask=made.mask), 64, apart=True)
+        return sum((t.queries.stop - t.queries.start) * (t.keys.stop - t.keys.start) for t in tiles)
+
+    assert work(8192) < 2.2 * work(4096)
+
+
+def test_memory_of_the_reference_grows_with_pairs_and_of_the_tiles_with_length():
+    small, large = (explain(*inputs(T=T, B=1, H=1), kernel="reference").memory for T in (256, 1024))
+    assert large == 16 * small
+    small, large = (explain(*inputs(T=T, B=1, H=1), kernel="tiled").memory for T in (4096, 8192))
+    assert large < 1.1 * small
+    assert explain(*inputs(T=128, B=8, H=1, D=128), energy=Additive(128), kernel="reference").memory > 8 * 128**3 * 4
+
+
+def test_temperature_is_no_obstacle():
+    assert explain(*inputs(), normalize=Softmax(0.5)).kernel in ("compiled", "sdpa")

@@ -1,0 +1,88 @@
+"""Costs counted from the layer, beside the lecture's table, torch's own counter and the true dependencies."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import regard
+from regard import Additive, Causal, Convolution, Dilated, MultiHead, Recurrence, SlicedMultiHead, Window, cost
+from regard.attention import plan
+from regard.evaluation.cost import comparison
+
+T, M, K = 48, 16, 8
+
+
+def test_the_lectures_table_quoted_beside_counted():
+    conv, recurrent, full, band = (cost(row.layer, T) for row in comparison(T, M, K))
+    assert conv.parameters == K * M * M
+    assert conv.operations == T * K * M * M
+    assert recurrent.parameters == 2 * M * M
+    assert recurrent.operations == 2 * T * M * M
+    assert (recurrent.path_length, recurrent.steps) == (T, T)
+    assert full.parameters == band.parameters == 3 * M * M
+    assert full.parts == {"projections": 3 * T * M * M, "energies": T * T * M, "values": T * T * M}
+    assert (full.path_length, full.steps) == (1, 1)
+    seen = sum(min(T, t + K // 2 + 1) - max(0, t - K // 2) for t in range(T))
+    assert band.parts["energies"] == seen * M
+    assert band.path_length == -(-(T - 1) // (K // 2))  # about 2T/K, where T/K is quoted
+
+
+def test_attention_has_fewer_parameters_only_for_kernels_above_three():
+    for kernel in (2, 3, 4):
+        fewer = cost(MultiHead(M, 1, project=False, linear_bias=False), T).parameters < cost(Convolution(M, kernel, bias=False), T).parameters
+        assert fewer == (kernel > 3)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Convolution(M, 5, bias=False), MultiHead(M, 4, linear_bias=False), MultiHead(M, 4, key_heads=2, value_head_dim=6), SlicedMultiHead(M, 4, rank=3)],
+    ids=lambda x: type(x).__name__,
+)
+def test_operations_agree_with_torchs_counter(layer, monkeypatch):
+    monkeypatch.setattr(plan, "KERNELS", {})  # the counter sees plain matrix products only, so the reference runs
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(torch.randn(1, T, M))
+    assert 2 * cost(layer, T).operations == counter.get_total_flops()
+
+
+def depends(layer, T):
+    """Which inputs each output truly depends on, by gradients."""
+    x = torch.randn(T, M, dtype=torch.float64, requires_grad=True)
+    out = layer.double()(x[None])[0]
+    return torch.stack([torch.autograd.grad(out[t].sum(), x, retain_graph=True)[0].abs().sum(-1) > 0 for t in range(T)])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Convolution(M, 3), Convolution(M, 4), Convolution(M, 5, causal=True), MultiHead(M, 2), MultiHead(M, 2, mask=Causal()),
+        MultiHead(M, 2, mask=Window.centered(4)), MultiHead(M, 2, mask=Window(3)), MultiHead(M, 2, mask=Dilated(2) & Window(4, 4)),
+        SlicedMultiHead(M, 2, mask=Window(1, 1)),
+    ],
+)  # fmt: skip
+def test_path_length_is_that_of_the_true_dependencies(layer):
+    T = 20
+    step = depends(layer, T) | torch.eye(T, dtype=torch.bool)
+    reached, hops = step, 1
+    while True:
+        wider = (reached.float() @ step.float()) > 0
+        if torch.equal(wider, reached):
+            break
+        reached, hops = wider, hops + 1
+    assert cost(layer, T).path_length == hops
+
+
+def test_learned_energies_and_gates_are_counted():
+    layer = MultiHead(M, 2, energy=Additive(8, hidden=5))
+    found = cost(layer, T)
+    assert found.parts["energies"] == 2 * T * T * 5
+    assert found.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
+    assert cost(Recurrence(M, cell="lstm"), T).operations == T * 8 * M * M
+    assert cost(torch.nn.Linear(4, 6), T).operations == T * 24
+
+
+def test_what_cannot_be_counted_is_said():
+    with pytest.raises(regard.OptionError, match="the cost of Tanh cannot be counted"):
+        cost(torch.nn.Tanh(), 4)
+    with pytest.raises(regard.OptionError, match="T must be a whole number of at least 1, got 0"):
+        cost(Convolution(M, 3), 0)

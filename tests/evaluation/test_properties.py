@@ -1,0 +1,48 @@
+"""Separable and equivariant in T: the lecture's examples and counterexamples, each with the violation found."""
+
+import pytest
+import torch
+
+import regard
+from regard import Causal, Convolution, MultiHead, Recurrence, SlicedMultiHead, Window, is_equivariant, is_separable
+
+CASES = [  # layer, separable, equivariant
+    (Convolution(8, 1), True, True),
+    (Convolution(8, 3), False, False),
+    (MultiHead(8, 2), False, True),
+    (SlicedMultiHead(8, 2), False, True),
+    (MultiHead(8, 2, mask=Causal()), False, False),
+    (MultiHead(8, 2, mask=Window.centered(2)), False, False),
+    (Recurrence(8), False, False),
+]
+
+
+@pytest.mark.parametrize(("layer", "separable", "equivariant"), CASES, ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x))
+def test_the_lectures_examples(layer, separable, equivariant):
+    found = is_separable(layer), is_equivariant(layer)
+    assert (bool(found[0]), bool(found[1])) == (separable, equivariant)
+    for finding in found:
+        assert (finding.violation < 1e-12) if finding else (finding.violation > 1e-3)
+
+
+def test_a_layer_that_knows_its_place_is_neither_though_each_output_sees_one_input():
+    place = regard.Sinusoidal(8)
+    assert not is_separable(place)
+    assert not is_equivariant(place)
+
+
+def test_any_function_can_be_tested_and_the_layer_is_left_as_it_was():
+    assert is_separable(lambda x: x.relu(), dim=3)
+    assert is_equivariant(lambda x: x - x.mean(-2, keepdim=True), dim=3)
+    assert not is_separable(lambda x: x - x.mean(-2, keepdim=True), dim=3)
+    layer = MultiHead(8, 2, dropout=0.5)
+    assert is_equivariant(layer)  # without its dropout
+    assert layer.training
+    assert layer.Wq.weight.dtype == torch.float32
+
+
+def test_what_cannot_be_tested_is_said():
+    with pytest.raises(regard.OptionError, match="give it as dim="):
+        is_separable(lambda x: x)
+    with pytest.raises(regard.OptionError, match="T must be at least 2"):
+        is_equivariant(Convolution(8, 1), T=1)

@@ -1,0 +1,31 @@
+"""The wheel, built and installed in a clean environment, runs three lines."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*args, **kwargs):
+    done = subprocess.run(args, capture_output=True, text=True, **kwargs)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path):
+    pip = ["--quiet", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT))
+    wheel = next(tmp_path.glob("regard-*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"regard/py.typed", "regard/attention/kernels/native.cpp"} <= set(names)
+    assert not any(name.startswith("tests") for name in names)
+    python = str(tmp_path / "env" / "bin" / "python")
+    run(sys.executable, "-m", "venv", str(tmp_path / "env"))
+    run(python, "-m", "pip", "install", *pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
+    lines = "import torch, regard\nq, k, v = torch.randn(3, 2, 4, 100, 16)\nprint(regard.attend(q, k, v, mask=regard.Causal()).shape)"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    assert "torch.Size([2, 4, 100, 16])" in run(python, "-c", lines, cwd=tmp_path, env=clean)
+    assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
