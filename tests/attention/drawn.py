@@ -10,8 +10,30 @@ from torch import Tensor, nn
 
 import regard
 from regard import (
-    Additive, ALiBi, Bilinear, Causal, Cosine, Dense, Diagonal, Dilated, Distance, Documents, Dot, Entmax, Hard, Match, Padding,
-    Prefix, Raw, RelativeBuckets, RelativeVectors, ScaledDot, Sigmoid, Softmax, Sparsemax, Window,
+    Additive,
+    ALiBi,
+    Bilinear,
+    Causal,
+    Cosine,
+    Dense,
+    Diagonal,
+    Dilated,
+    Distance,
+    Documents,
+    Dot,
+    Entmax,
+    Hard,
+    Match,
+    Padding,
+    Prefix,
+    Raw,
+    RelativeBuckets,
+    RelativeVectors,
+    ScaledDot,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    Window,
 )  # fmt: skip
 
 NORMALIZERS = [Softmax(), Softmax(), Softmax(), Softmax(0.5), Raw(), Sigmoid(), Sparsemax(), Entmax(), Entmax(1.3), Hard()]

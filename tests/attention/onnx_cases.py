@@ -39,7 +39,7 @@ STORED = """
 4d_with_past_and_present_qk_matmul_bias_3d_mask 4d_with_past_and_present_qk_matmul_bias_3d_mask_causal
 4d_with_past_and_present_qk_matmul_bias_4d_mask 4d_with_past_and_present_qk_matmul_bias_4d_mask_causal
 4d_with_qk_matmul 4d_with_qk_matmul_bias 4d_with_qk_matmul_softcap 4d_with_qk_matmul_softmax
-""".split()  # noqa: SIM905
+""".split()
 SINCE_STORED = """
 23_boolmask_fullymasked_row_nan_robustness 23_fullymasked_qk_matmul_output_mode3_zero
 24_fullymasked_qk_matmul_output_mode3_zero 24_qk_matmul_output_mode3_softmax_precision
@@ -49,11 +49,11 @@ SINCE_STORED = """
 4d_padded_kv_bf16 bidirectional_window causal_boolmask_nan_robustness local_window local_window_default
 local_window_ext_cache_float16_mask local_window_ext_cache_rank2_mask local_window_ext_cache_rank3_head_mask
 local_window_ext_cache_rank4_batch_mask local_window_gqa_rank4_mask local_window_rank1_boolean_mask local_window_with_past
-""".split()  # noqa: SIM905
+""".split()
 GENERATED = STORED + SINCE_STORED
 FLEX = """
 plain causal_mask diff_head_sizes double fp16 gqa prob_mod relative_positional scaled score_mod soft_cap
-""".split()  # noqa: SIM905
+""".split()
 
 INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 OUTPUTS = ("Y", "present_key", "present_value", "qk_matmul_output")

@@ -153,7 +153,9 @@ def test_a_key_that_no_query_sees_leaks_nothing_in_either_pass(kernel, broken):
 def test_on_the_reference_a_broken_key_reaches_only_the_rows_that_see_it():
     q, k, v = qkv(1, 1, 6, 4)
     k[..., 3, :] = math.nan
-    assert attend(q, k, v, mask=Causal(), kernel="reference").isnan().any(-1).tolist() == [[[False, False, False, True, True, True]]]
+    assert attend(q, k, v, mask=Causal(), kernel="reference").isnan().any(-1).tolist() == [
+        [[False, False, False, True, True, True]]
+    ]
     k[..., 3, :], v[..., 3, 0] = 0.0, math.inf
     assert attend(q, k, v, mask=Causal(), kernel="reference").isfinite().all(-1)[0, 0].tolist() == [True] * 3 + [False] * 3
 
@@ -242,7 +244,7 @@ def test_causal_lines_up_the_last_query_with_the_last_key():
 
 def test_restricted_attention_in_both_forms():
     """Masked before the softmax rows sum to 1; the lecture's literal form multiplies afterwards and rows sum to less."""
-    q, k, v = qkv(1, 1, 12, 4)
+    q, k, _ = qkv(1, 1, 12, 4)
     before = weights(q, k, mask=Window.centered(4))
     after = weights(q, k, gate=Window.centered(4))
     assert torch.allclose(before.sum(-1), torch.ones_like(before.sum(-1)))
@@ -254,7 +256,9 @@ def test_restricted_attention_in_both_forms():
 
 def test_gradients_of_gradients_on_the_reference_path():
     q, k, v = qkv(1, 2, 4, 3, grad=True)
-    assert torch.autograd.gradgradcheck(lambda q, k, v: attend(q, k, v, mask=Causal(), bias=ALiBi(2), kernel="reference"), (q, k, v))
+    assert torch.autograd.gradgradcheck(
+        lambda q, k, v: attend(q, k, v, mask=Causal(), bias=ALiBi(2), kernel="reference"), (q, k, v)
+    )
 
 
 @pytest.mark.parametrize("kernel", ["reference", "tiled", None])

@@ -6,7 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard import Additive, ALiBi, Bilinear, Causal, Dense, Documents, MultiHead, Padding, Prefix, SlicedMultiHead, attend, explain, weights
+from regard import (
+    Additive,
+    ALiBi,
+    Bilinear,
+    Causal,
+    Dense,
+    Documents,
+    MultiHead,
+    Padding,
+    Prefix,
+    SlicedMultiHead,
+    attend,
+    explain,
+    weights,
+)
 
 q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
 
@@ -20,9 +34,17 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         (lambda: attend(q, k[:, :3], v[:, :3]), regard.ShapeError, "4 heads of queries, 3 of keys and 3 of values"),
         (lambda: attend(q, k[:1].expand(3, 4, 5, 8), v), regard.ShapeError, "the batch axes of query"),
         (lambda: attend(q, k, v, mask=torch.ones(5, 4, dtype=torch.bool)), regard.ShapeError, r"\(5, 4\) does not broadcast"),
-        (lambda: attend(q, k, v, mask=torch.ones(5, 5)), regard.DtypeError, "a mask is boolean.*got torch.float32; write mask.bool"),
+        (
+            lambda: attend(q, k, v, mask=torch.ones(5, 5)),
+            regard.DtypeError,
+            "a mask is boolean.*got torch.float32; write mask.bool",
+        ),
         (lambda: attend(q, k, v, mask=torch.ones(5, 5).int()), regard.DtypeError, "got torch.int32"),
-        (lambda: attend(q, k, v, mask=torch.ones(5, 5, device="meta").bool()), regard.DeviceError, "the mask is on meta and the query on cpu"),
+        (
+            lambda: attend(q, k, v, mask=torch.ones(5, 5, device="meta").bool()),
+            regard.DeviceError,
+            "the mask is on meta and the query on cpu",
+        ),
         (lambda: attend(q, k.to("meta"), v), regard.DeviceError, "query is on cpu, key on meta"),
         (lambda: attend(q, k.double(), v), regard.DtypeError, "query is torch.float32, key torch.float64"),
         (lambda: attend(q.to(torch.complex64), k, v), regard.DtypeError, "query must hold real numbers"),
@@ -37,9 +59,21 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         (lambda: attend(q, k, v, normalize=None), regard.OptionError, r"for none use Raw\(\)"),
         (lambda: attend(q, k, v, bias=3.0), regard.OptionError, "bias must be a Bias"),
         (lambda: attend(q, k, v, gate="x"), regard.OptionError, "gate must be a tensor"),
-        (lambda: attend(q, k, v, mask=Padding([1, 2, 3])), regard.ShapeError, r"one entry for each of \(3,\) sequences and the batch is \(2,\)"),
-        (lambda: attend(q, k, v, mask=Documents(torch.zeros(6).long())), regard.ShapeError, "made for 6 positions and the call has 5"),
-        (lambda: attend(q, k, v, mask=Prefix(9)), regard.ShapeError, r"Prefix\(9\) was made for at least 9 keys and the call has 5"),
+        (
+            lambda: attend(q, k, v, mask=Padding([1, 2, 3])),
+            regard.ShapeError,
+            r"one entry for each of \(3,\) sequences and the batch is \(2,\)",
+        ),
+        (
+            lambda: attend(q, k, v, mask=Documents(torch.zeros(6).long())),
+            regard.ShapeError,
+            "made for 6 positions and the call has 5",
+        ),
+        (
+            lambda: attend(q, k, v, mask=Prefix(9)),
+            regard.ShapeError,
+            r"Prefix\(9\) was made for at least 9 keys and the call has 5",
+        ),
         (lambda: attend(q, k, v, mask=Causal(offset=torch.tensor([1, 2, 3]))), regard.ShapeError, "Causal's offset"),
         (lambda: attend(q, k, v, mask=Causal() & Dense(torch.ones(4, 4).bool())), regard.ShapeError, "does not broadcast"),
         (lambda: attend(q, k, v, energy=Additive(9)), regard.ShapeError, "takes queries of width 9"),
@@ -72,9 +106,13 @@ SIZES = st.integers(0, 4)
 @settings(max_examples=400)
 @given(
     shapes=st.lists(st.lists(SIZES, min_size=0, max_size=5), min_size=3, max_size=3),
-    mask=st.one_of(st.none(), st.lists(SIZES, max_size=5), st.sampled_from([Causal(), Padding([1, 2]), Documents(torch.arange(3)), ALiBi(2)])),
+    mask=st.one_of(
+        st.none(), st.lists(SIZES, max_size=5), st.sampled_from([Causal(), Padding([1, 2]), Documents(torch.arange(3)), ALiBi(2)])
+    ),
     bias=st.one_of(st.none(), st.lists(SIZES, max_size=5), st.sampled_from([ALiBi(1), ALiBi(3)])),
-    energy=st.sampled_from([regard.ScaledDot(), regard.Distance(), regard.Match(), regard.Cosine(), Additive(2), Bilinear(3, 2, rank=1)]),
+    energy=st.sampled_from(
+        [regard.ScaledDot(), regard.Distance(), regard.Match(), regard.Cosine(), Additive(2), Bilinear(3, 2, rank=1)]
+    ),
     normalize=st.sampled_from([regard.Softmax(), regard.Sparsemax(), regard.Hard(), regard.Raw(), regard.Entmax()]),
     kernel=st.sampled_from([None, "reference", "sdpa", "tiled", "additive", "compiled"]),
 )

@@ -96,7 +96,16 @@ def test_the_dot_product_of_unit_normals_has_variance_d():
 
 @pytest.mark.parametrize(
     "energy",
-    [Dot(), ScaledDot(), Cosine(), Distance(), Bilinear(3), Bilinear(3, rank=2, heads=2), Additive(3, hidden=4), Additive(3, heads=2)],
+    [
+        Dot(),
+        ScaledDot(),
+        Cosine(),
+        Distance(),
+        Bilinear(3),
+        Bilinear(3, rank=2, heads=2),
+        Additive(3, hidden=4),
+        Additive(3, heads=2),
+    ],
     ids=lambda e: type(e).__name__,
 )
 @pytest.mark.parametrize("kernel", ["reference", "tiled", "additive"])

@@ -43,7 +43,9 @@ def test_an_offset_may_differ_by_sequence():
 
 
 @settings(max_examples=150)
-@given(data=st.data(), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40), bq=st.integers(1, 17), bk=st.integers(1, 17))
+@given(
+    data=st.data(), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40), bq=st.integers(1, 17), bk=st.integers(1, 17)
+)
 def test_blocks_never_claim_what_is_not_so(data, B, Tq, Tk, bq, bk):
     mask = data.draw(masks(B, 2, Tq, Tk))
     dense, blocks = mask.dense(Tq, Tk), mask.blocks(Tq, Tk, (bq, bk))

@@ -9,7 +9,19 @@ import torch
 import regard
 from regard import Causal, Entmax, Hard, Raw, Sigmoid, Softmax, Sparsemax, attend, weights
 
-ALL = [Softmax(), Softmax(0.3), Raw(), Sigmoid(), Sparsemax(), Entmax(1.5), Entmax(1.25), Entmax(1.8), Entmax(3.0), Entmax(1.0), Hard()]
+ALL = [
+    Softmax(),
+    Softmax(0.3),
+    Raw(),
+    Sigmoid(),
+    Sparsemax(),
+    Entmax(1.5),
+    Entmax(1.25),
+    Entmax(1.8),
+    Entmax(3.0),
+    Entmax(1.0),
+    Hard(),
+]
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
@@ -100,7 +112,9 @@ def test_scores_of_minus_infinity_count_as_masked():
         assert normalize(x)[0, 1] == 0
 
 
-@pytest.mark.parametrize("make", [lambda: Softmax(0), lambda: Softmax(-1), lambda: Softmax(math.nan), lambda: Entmax(0.5), lambda: Entmax("x")])
+@pytest.mark.parametrize(
+    "make", [lambda: Softmax(0), lambda: Softmax(-1), lambda: Softmax(math.nan), lambda: Entmax(0.5), lambda: Entmax("x")]
+)
 def test_bad_normalisers_are_refused(make):
     with pytest.raises(regard.OptionError, match="must be a number"):
         make()

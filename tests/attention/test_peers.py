@@ -29,7 +29,10 @@ def test_equal_to_torchs_attention(kernel):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_equal_to_torchs_multihead_with_the_same_weights(bias):
-    ours, theirs = MultiHead(12, 3, linear_bias=bias).double(), torch.nn.MultiheadAttention(12, 3, bias=bias, batch_first=True).double()
+    ours, theirs = (
+        MultiHead(12, 3, linear_bias=bias).double(),
+        torch.nn.MultiheadAttention(12, 3, bias=bias, batch_first=True).double(),
+    )
     with torch.no_grad():
         for name, part in zip(("Wq", "Wk", "Wv"), theirs.in_proj_weight.chunk(3), strict=True):
             getattr(ours, name).weight.copy_(part)
@@ -54,7 +57,7 @@ def test_equal_to_torchs_multihead_with_the_same_weights(bias):
 
 
 OPTIONS = {
-    "plain": lambda: {},
+    "plain": dict,
     "causal": lambda: {"mask": Causal()},
     "window and ALiBi": lambda: {"mask": Causal() & Window(5), "bias": ALiBi(2)},
     "additive": lambda: {"energy": Additive(8)},

@@ -5,7 +5,21 @@ import torch
 
 import regard
 from regard import (
-    Additive, ALiBi, Causal, Cosine, Dense, Documents, Hard, Match, Padding, RelativeBuckets, Softmax, Sparsemax, Window, attend, explain,
+    Additive,
+    ALiBi,
+    Causal,
+    Cosine,
+    Dense,
+    Documents,
+    Hard,
+    Match,
+    Padding,
+    RelativeBuckets,
+    Softmax,
+    Sparsemax,
+    Window,
+    attend,
+    explain,
 )  # fmt: skip
 from regard.attention import plan
 from regard.attention.call import make_call
@@ -37,9 +51,12 @@ def test_plain_and_causal_go_to_cudnn_on_hopper():
 
 def test_masks_and_biases_of_positions_go_to_flex_on_a_gpu():
     for options in (
-        {"mask": Causal(), "bias": ALiBi(16)}, {"mask": Window(128, 128)}, {"mask": Documents(torch.zeros(2048, dtype=torch.long, device="meta"))},
-        {"softcap": 20.0}, {"energy": Cosine(), "mask": Window(64)},
-    ):  # fmt: skip
+        {"mask": Causal(), "bias": ALiBi(16)},
+        {"mask": Window(128, 128)},
+        {"mask": Documents(torch.zeros(2048, dtype=torch.long, device="meta"))},
+        {"softcap": 20.0},
+        {"energy": Cosine(), "mask": Window(64)},
+    ):
         assert chosen(H200, **options).kernel == "flex", options
 
 
@@ -54,7 +71,11 @@ def test_backends_of_sdpa_in_order():
         return sdpa.backends(call(**options), machine)
 
     assert names(H200) == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
-    assert names(H200, bias=torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta")) == ["CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
+    assert names(H200, bias=torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta")) == [
+        "CUDNN_ATTENTION",
+        "EFFICIENT_ATTENTION",
+        "MATH",
+    ]
     assert names(A100) == ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
     assert names(A100, D=200) == ["EFFICIENT_ATTENTION", "MATH"]
     assert names(Machine("cpu")) == []
@@ -76,7 +97,13 @@ def test_on_a_cpu_large_softmax_calls_go_to_the_compiled_kernel_or_say_why_not()
     if found.kernel != "compiled":
         assert found.not_used["compiled"]
         assert found.kernel == "tiled"
-    for options in ({"mask": Causal()}, {"bias": ALiBi(4)}, {"energy": Additive(64)}, {"softcap": 5.0}, {"mask": Window.centered(32)}):
+    for options in (
+        {"mask": Causal()},
+        {"bias": ALiBi(4)},
+        {"energy": Additive(64)},
+        {"softcap": 5.0},
+        {"mask": Window.centered(32)},
+    ):
         assert explain(*inputs(), **options).kernel in ("compiled", "tiled", "additive", "sdpa")
 
 
@@ -130,13 +157,24 @@ def test_a_kernel_that_cannot_be_honoured_is_an_error_with_the_reason(kernel, op
 
 
 def test_tiles_cover_exactly_what_the_mask_allows_and_no_more_than_needed():
-    for mask in (None, Causal(), Window.centered(16), Padding([30, 200]), Documents.of_lengths([100, 60, 40]), Dense(torch.rand(200, 200) < 0.5)):
+    for mask in (
+        None,
+        Causal(),
+        Window.centered(16),
+        Padding([30, 200]),
+        Documents.of_lengths([100, 60, 40]),
+        Dense(torch.rand(200, 200) < 0.5),
+    ):
         made = make_call(*inputs(T=200), mask=mask)
         seen = torch.zeros(2, 200, 200, dtype=torch.bool)
         for t in tiled.cover(made, 64, apart=True):
             assert not seen[t.batch, t.queries, t.keys].any()  # no pair twice
             seen[t.batch, t.queries, t.keys] = True
-        allowed = torch.ones(2, 200, 200, dtype=torch.bool) if mask is None else mask.dense(200, 200).reshape(-1, 200, 200).expand(2, 200, 200)
+        allowed = (
+            torch.ones(2, 200, 200, dtype=torch.bool)
+            if mask is None
+            else mask.dense(200, 200).reshape(-1, 200, 200).expand(2, 200, 200)
+        )
         assert (seen | ~allowed).all()
         if isinstance(mask, Window | Padding):
             assert seen.float().mean() < 0.6

@@ -7,7 +7,17 @@ import torch
 
 import regard
 from regard import (
-    ALiBi, Causal, Channel, Learned, MultiHead, RelativeBuckets, RelativeVectors, Rotary, Sinusoidal, attend, weights,
+    ALiBi,
+    Causal,
+    Channel,
+    Learned,
+    MultiHead,
+    RelativeBuckets,
+    RelativeVectors,
+    Rotary,
+    Sinusoidal,
+    attend,
+    weights,
 )  # fmt: skip
 
 
@@ -118,7 +128,9 @@ def test_relative_vectors_are_shaws_equation():
 
 
 @pytest.mark.parametrize(
-    "bias", [RelativeBuckets(2, buckets=4, max_distance=4), RelativeVectors(3, clip=2), RelativeVectors(3, clip=2, heads=2)], ids=lambda b: type(b).__name__
+    "bias",
+    [RelativeBuckets(2, buckets=4, max_distance=4), RelativeVectors(3, clip=2), RelativeVectors(3, clip=2, heads=2)],
+    ids=lambda b: type(b).__name__,
 )
 @pytest.mark.parametrize("kernel", ["reference", "tiled"])
 def test_gradcheck_of_every_learned_bias(bias, kernel):

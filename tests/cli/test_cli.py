@@ -41,7 +41,12 @@ def test_demo_learns_to_reverse_and_shows_where_it_looks():
 
 @pytest.mark.parametrize(
     ("args", "says"),
-    [(("demo", "hello8"), "1 to 16 letters a-z, got 'hello8'"), (("cost", "-T", "1"), "-T"), (("cots",), "cots"), (("cost", "--dim", "x"), "--dim")],
+    [
+        (("demo", "hello8"), "1 to 16 letters a-z, got 'hello8'"),
+        (("cost", "-T", "1"), "-T"),
+        (("cots",), "cots"),
+        (("cost", "--dim", "x"), "--dim"),
+    ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_two(args, says):
     code, out, err = run(*args)

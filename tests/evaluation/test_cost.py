@@ -29,13 +29,21 @@ def test_the_lectures_table_quoted_beside_counted():
 
 def test_attention_has_fewer_parameters_only_for_kernels_above_three():
     for kernel in (2, 3, 4):
-        fewer = cost(MultiHead(M, 1, project=False, linear_bias=False), T).parameters < cost(Convolution(M, kernel, bias=False), T).parameters
+        fewer = (
+            cost(MultiHead(M, 1, project=False, linear_bias=False), T).parameters
+            < cost(Convolution(M, kernel, bias=False), T).parameters
+        )
         assert fewer == (kernel > 3)
 
 
 @pytest.mark.parametrize(
     "layer",
-    [Convolution(M, 5, bias=False), MultiHead(M, 4, linear_bias=False), MultiHead(M, 4, key_heads=2, value_head_dim=6), SlicedMultiHead(M, 4, rank=3)],
+    [
+        Convolution(M, 5, bias=False),
+        MultiHead(M, 4, linear_bias=False),
+        MultiHead(M, 4, key_heads=2, value_head_dim=6),
+        SlicedMultiHead(M, 4, rank=3),
+    ],
     ids=lambda x: type(x).__name__,
 )
 def test_operations_agree_with_torchs_counter(layer, monkeypatch):

@@ -17,7 +17,9 @@ CASES = [  # layer, separable, equivariant
 ]
 
 
-@pytest.mark.parametrize(("layer", "separable", "equivariant"), CASES, ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x))
+@pytest.mark.parametrize(
+    ("layer", "separable", "equivariant"), CASES, ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x)
+)
 def test_the_lectures_examples(layer, separable, equivariant):
     found = is_separable(layer), is_equivariant(layer)
     assert (bool(found[0]), bool(found[1])) == (separable, equivariant)

@@ -6,7 +6,20 @@ import pytest
 import torch
 
 import regard
-from regard import Additive, ALiBi, Cache, Causal, Convolution, MultiHead, Padding, Recurrence, Rotary, SlicedMultiHead, Window, weights
+from regard import (
+    Additive,
+    ALiBi,
+    Cache,
+    Causal,
+    Convolution,
+    MultiHead,
+    Padding,
+    Recurrence,
+    Rotary,
+    SlicedMultiHead,
+    Window,
+    weights,
+)
 
 
 def test_full_heads_are_three_n_maps_side_by_side_then_projected():
@@ -120,7 +133,13 @@ def test_dropout_acts_in_training_only():
 
 def test_convolution_and_recurrence_keep_the_length():
     x = torch.randn(2, 9, 6)
-    for layer in (Convolution(6, 3), Convolution(6, 4), Convolution(6, 3, causal=True, out_dim=5), Recurrence(6), Recurrence(6, cell="lstm", bidirectional=True)):
+    for layer in (
+        Convolution(6, 3),
+        Convolution(6, 4),
+        Convolution(6, 3, causal=True, out_dim=5),
+        Recurrence(6),
+        Recurrence(6, cell="lstm", bidirectional=True),
+    ):
         assert layer(x).shape[:2] == (2, 9)
         assert layer(x[0]).shape[0] == 9
     causal = Convolution(6, 3, causal=True)

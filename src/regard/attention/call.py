@@ -23,6 +23,7 @@ BiasLike = Bias | Tensor | Callable[[Tensor, Tensor], Tensor]
 NormalizerLike = Normalizer | Callable[[Tensor], Tensor]
 GateLike = Mask | Bias | Tensor
 
+
 class Options(TypedDict, total=False):
     """The options of `attend` that say what is computed."""
 
@@ -118,11 +119,16 @@ class Call:
         """Whether the bias may hold −∞, which masks."""
         return isinstance(self.bias, DenseBias | PositionBias)
 
-    def grid(
-        self, queries: Index = EVERY, keys: Index = EVERY, head: Index = EVERY, batch: Sequence[Index] | None = None
-    ) -> Grid:
+    def grid(self, queries: Index = EVERY, keys: Index = EVERY, head: Index = EVERY, batch: Sequence[Index] | None = None) -> Grid:
         return Grid(
-            self.Tq, self.Tk, heads=self.heads, leading=self.leading, queries=queries, keys=keys, head=head, batch=batch,
+            self.Tq,
+            self.Tk,
+            heads=self.heads,
+            leading=self.leading,
+            queries=queries,
+            keys=keys,
+            head=head,
+            batch=batch,
             device=self.query.device,
         )
 
@@ -210,7 +216,9 @@ def _check_tensor(name: str, x: object) -> None:
 def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Same device, same dtype; under autocast the dtype is autocast's, as for torch's own attention."""
     if not query.device == key.device == value.device:
-        raise DeviceError(f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together with .to()")
+        raise DeviceError(
+            f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together with .to()"
+        )
     kind = query.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind) and query.dtype != torch.float64:
         to = torch.get_autocast_dtype(kind)
@@ -230,7 +238,8 @@ def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
     except RuntimeError:
         raise ShapeError(
             f"{q} heads of queries, {k} of keys and {v} of values do not go together (query {tuple(query.shape)}, "
-            f"key {tuple(key.shape)}, value {tuple(value.shape)}); keys and values take as many heads as the query, one, or a divisor"
+            f"key {tuple(key.shape)}, value {tuple(value.shape)}); give keys and values as many heads as the query, one, or a "
+            "number that divides them"
         ) from None
 
 
@@ -258,7 +267,7 @@ def _dropout(dropout: object) -> float:
     return float(dropout)
 
 
-def wrap_energy(x: object) -> Energy:
+def wrap_energy(x: EnergyLike) -> Energy:
     if isinstance(x, Energy):
         return x
     if callable(x) and not isinstance(x, type):
@@ -274,7 +283,7 @@ def wrap_mask(x: object) -> Mask | None:
     raise OptionError(f"mask must be a Mask such as Causal(), a boolean tensor or None, got {_called(x)}")
 
 
-def wrap_bias(x: object) -> Bias | None:
+def wrap_bias(x: BiasLike | None) -> Bias | None:
     if x is None or isinstance(x, Bias):
         return x
     if isinstance(x, Tensor):
@@ -284,12 +293,14 @@ def wrap_bias(x: object) -> Bias | None:
     raise OptionError(f"bias must be a Bias such as ALiBi(heads), a tensor, a function of two positions or None, got {_called(x)}")
 
 
-def wrap_normalizer(x: object) -> Normalizer:
+def wrap_normalizer(x: NormalizerLike) -> Normalizer:
     if isinstance(x, Normalizer):
         return x
     if callable(x) and not isinstance(x, type):
         return CustomNormalizer(x)
-    raise OptionError(f"normalize must be a Normalizer such as Softmax() or a function of the scores, got {_called(x)}; for none use Raw()")
+    raise OptionError(
+        f"normalize must be a Normalizer such as Softmax() or a function of the scores, got {_called(x)}; for none use Raw()"
+    )
 
 
 def _gate(x: object) -> Mask | Bias | None:

@@ -77,9 +77,7 @@ class Mask:
         allowed = self.allowed(Grid(Tq, Tk, device=device))
         return allowed.expand(*allowed.shape[:-2], Tq, Tk)
 
-    def blocks(
-        self, Tq: int, Tk: int, block: int | tuple[int, int] = 128, device: torch.device | str | None = None
-    ) -> Tensor:
+    def blocks(self, Tq: int, Tk: int, block: int | tuple[int, int] = 128, device: torch.device | str | None = None) -> Tensor:
         """EMPTY (0), PARTIAL (1) or FULL (2) for each block, (..., ⌈Tq/block⌉, ⌈Tk/block⌉). Unsure is PARTIAL."""
         size = (block, block) if isinstance(block, int) else block
         every, some = self.judge(Corners(Tq, Tk, size, device))
@@ -132,8 +130,7 @@ def _check_numbers(name: str, x: object, leading: Sequence[int], device: torch.d
     given = (1,) * (len(leading) - len(shape)) + shape
     if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
         raise ShapeError(
-            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; "
-            f"give {tuple(leading)} entries"
+            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; give {tuple(leading)} entries"
         )
 
 
@@ -483,4 +480,3 @@ class Not(Mask):
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         self.a.check(Tq, Tk, heads, leading, device)
-

@@ -89,9 +89,9 @@ def _why_not_worth(name: str, call: Call, machine: Machine) -> str | None:
     """Why a kernel that could run is not the fastest way."""
     if machine.kind == "cpu":
         return _why_not_worth_cpu(name, call, machine)
-    if name == "flex" and call.bias is None and call.softcap is None and sdpa.why_not(call, machine) is None:
-        if call.mask is None or sdpa.is_torch_causal(call):
-            return "SDPA has fused kernels for plain and causal attention, which are faster"
+    plain = call.bias is None and (call.mask is None or sdpa.is_torch_causal(call))
+    if name == "flex" and plain and sdpa.why_not(call, machine) is None:
+        return "SDPA has fused kernels for plain and causal attention, which are faster"
     if name == "flex" and _pairs(call) < 1 << 22:
         return f"{_pairs(call)} pairs are too few to be worth compiling"
     if name == "tiled" and _pairs(call) * getattr(call.energy, "hidden", 1) < 1 << 28:

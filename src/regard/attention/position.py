@@ -32,13 +32,15 @@ def _check_input(name: str, x: Tensor, dim: int | None) -> None:
 
 
 class Sinusoidal(nn.Module):
-    """x + PE(t), PE(t)₂ₖ = sin(t/10000^(2k/dim)), PE(t)₂ₖ₊₁ = cos(…) (Vaswani et al. 2017, 3.5). `first` numbers the first position."""
+    """x + PE(t), PE(t)₂ₖ = sin(t/10000^(2k/dim)), PE(t)₂ₖ₊₁ = cos(…) (Vaswani et al. 2017, 3.5). Positions count from `first`."""
 
     def __init__(self, dim: int, *, base: float = 10000.0, first: int = 0) -> None:
         super().__init__()
         self.dim, self.base, self.first = _size("dim", dim, 2, even=True), base, first
 
-    def table(self, T: int, offset: int = 0, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    def table(
+        self, T: int, offset: int = 0, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """PE of T positions, (T, dim)."""
         t = torch.arange(T, device=device, dtype=torch.float64) + (self.first + offset)
         rate = self.base ** (-torch.arange(0, self.dim, 2, device=device, dtype=torch.float64) / self.dim)
@@ -48,7 +50,9 @@ class Sinusoidal(nn.Module):
     def similarity(self, distances: int) -> Tensor:
         """PE(t)·PE(t + distance)/PE(t)·PE(t) for distances 0 … n−1: Σ cos(distance · rate)/(dim/2), the same for all t."""
         table = self.table(distances, dtype=torch.float64)
-        return (table @ table[0]) / (self.dim / 2) if self.first == 0 else Sinusoidal(self.dim, base=self.base).similarity(distances)
+        return (
+            (table @ table[0]) / (self.dim / 2) if self.first == 0 else Sinusoidal(self.dim, base=self.base).similarity(distances)
+        )
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_input("Sinusoidal", x, self.dim)
@@ -81,7 +85,7 @@ class Learned(nn.Module):
 
 
 class Channel(nn.Module):
-    """concat(x, t): the position as one more channel, (..., T, dim + 1). `scale` multiplies t; `first` numbers the first position."""
+    """concat(x, t): the position as one more channel, (..., T, dim + 1). t counts from `first`, times `scale`."""
 
     def __init__(self, *, scale: float = 1.0, first: int = 0) -> None:
         super().__init__()
@@ -243,7 +247,9 @@ class RelativeVectors(nn.Module, Bias):
         if self.heads is not None:
             _check_heads("RelativeVectors", self.heads, heads)
         if query.shape[-1] != self.dim:
-            raise ShapeError(f"this RelativeVectors takes queries of width {self.dim}, got {tuple(query.shape)}; make it for {query.shape[-1]}")
+            raise ShapeError(
+                f"this RelativeVectors takes queries of width {self.dim}, got {tuple(query.shape)}; make it for {query.shape[-1]}"
+            )
 
     def extra_repr(self) -> str:
         return f"{self.dim}, clip={self.clip}, heads={self.heads}"

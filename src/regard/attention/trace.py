@@ -151,7 +151,11 @@ class Recorded:
         part = reference.cut(call, call.grid(queries=query_at, head=head_at, batch=picks))
         found = reference.weigh(call, part, reference.check_stage(stage))[0]
         rows = part.query.shape[-2]
-        lead = [_count(i, n) for i, n in zip(picks or (), call.leading[:1], strict=False)] if len(call.leading) == 1 else [*call.leading]
+        lead = (
+            [_count(i, n) for i, n in zip(picks or (), call.leading[:1], strict=False)]
+            if len(call.leading) == 1
+            else [*call.leading]
+        )
         found = found.expand(*lead, _count(head_at, call.heads), rows, call.Tk)
         for axis, pick in ((-4, batch), (-3, head), (-2, query)):
             if isinstance(pick, int) and (axis != -4 or picks is not None):

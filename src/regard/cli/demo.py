@@ -10,7 +10,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def command(
-    word: Annotated[str, typer.Argument(help="A word of the letters a-z, at most 16, that the trained model reverses.")] = "attention",
+    word: Annotated[
+        str, typer.Argument(help="A word of the letters a-z, at most 16, that the trained model reverses.")
+    ] = "attention",
     steps: Annotated[int, typer.Option(min=1, max=10000, help="Training steps.")] = 400,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
 ) -> None:
@@ -30,9 +32,9 @@ def command(
     _dictionary(console)
     console.print("\n[bold]2. One operator, the fastest path, and why[/bold]")
     query, key, value = (torch.randn(4, 8, 512, 64) for _ in range(3))
-    options = dict(mask=regard.Causal() & regard.Window(left=64), bias=regard.ALiBi(heads=8))
-    console.print(str(regard.explain(query, key, value, **options)), highlight=False)
-    console.print(f"output {tuple(regard.attend(query, key, value, **options).shape)}", highlight=False)
+    mask, bias = regard.Causal() & regard.Window(left=64), regard.ALiBi(heads=8)
+    console.print(str(regard.explain(query, key, value, mask=mask, bias=bias)), highlight=False)
+    console.print(f"output {tuple(regard.attend(query, key, value, mask=mask, bias=bias).shape)}", highlight=False)
     console.print("\n[bold]3. Learn to read backwards, and look at the attention[/bold]")
     model = _train(steps, console)
     _look(model, word, console)
@@ -105,7 +107,9 @@ def _train(steps: int, console):  # noqa: ANN001, ANN202
             loss.backward()
             optimizer.step()
             accuracy = float((scores.argmax(-1) == answer)[real].float().mean())
-            progress.update(task, advance=1, note=f"step {step + 1}/{steps} · loss {loss.item():.3f} · letters right {accuracy:.0%}")
+            progress.update(
+                task, advance=1, note=f"step {step + 1}/{steps} · loss {loss.item():.3f} · letters right {accuracy:.0%}"
+            )
     console.print(f"{steps} steps, letters right in the last batch: {accuracy:.1%}", highlight=False)
     return model
 

@@ -222,5 +222,3 @@ class SlicedMultiHead(_Heads):
 
     def extra_repr(self) -> str:
         return f"{self.dim}, heads={self.heads}, rank={self.W.shape[1]}, mask={self.mask}, normalize={self.normalize}"
-
-

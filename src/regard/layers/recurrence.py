@@ -12,7 +12,9 @@ CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 class Recurrence(nn.Module):
     """z_t = cell(x_t, z_(t−1)): T steps one after the other. Cells: rnn, gru, lstm."""
 
-    def __init__(self, dim: int, *, out_dim: int | None = None, cell: str = "rnn", bias: bool = True, bidirectional: bool = False) -> None:
+    def __init__(
+        self, dim: int, *, out_dim: int | None = None, cell: str = "rnn", bias: bool = True, bidirectional: bool = False
+    ) -> None:
         super().__init__()
         if cell not in CELLS:
             raise OptionError(f"cell must be one of {', '.join(CELLS)}, got {cell!r}")

@@ -105,18 +105,18 @@ class _Dot(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, start, stop, slopes, cap: float) -> Tensor:  # noqa: ANN001
-        out, lse = native.dot_forward(q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap)
-        ctx.save_for_backward(q, k, v, bias, start, stop, slopes, out, lse)
+        out, norm = native.dot_forward(q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap)
+        ctx.save_for_backward(q, k, v, bias, start, stop, slopes, out, norm)
         ctx.scale, ctx.cap = scale, cap
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
-        q, k, v, bias, start, stop, slopes, out, lse = ctx.saved_tensors
+        q, k, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
         wanted = bias is not None and ctx.needs_input_grad[3]
         dq, dk, dv, dbias = native.dot_backward(
-            grad, q, k, v, out, lse, ctx.scale, start, stop, slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted
+            grad, q, k, v, out, norm, ctx.scale, start, stop, slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted
         )
         return dq, dk, dv, dbias, None, None, None, None, None
 
@@ -126,12 +126,12 @@ class _Additive(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor, stop: Tensor) -> Tensor:  # noqa: ANN001
-        out, lse = native.additive_forward(a, b, w, v, start, stop)
-        ctx.save_for_backward(a, b, w, v, start, stop, out, lse)
+        out, norm = native.additive_forward(a, b, w, v, start, stop)
+        ctx.save_for_backward(a, b, w, v, start, stop, out, norm)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
-        a, b, w, v, start, stop, out, lse = ctx.saved_tensors
-        return *native.additive_backward(grad, a, b, w, v, out, lse, start, stop), None, None
+        a, b, w, v, start, stop, out, norm = ctx.saved_tensors
+        return *native.additive_backward(grad, a, b, w, v, out, norm, start, stop), None, None

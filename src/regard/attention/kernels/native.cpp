@@ -36,7 +36,7 @@ struct Call {
     double scale, softcap;
     const int32_t *start, *stop;
     const float *slopes, *w;  // (H) and (H, D)
-    Tensor q, k, v, out, lse, bias, grad, dq, dk, dv, dbias, dw;
+    Tensor q, k, v, out, norm, bias, grad, dq, dk, dv, dbias, dw;  // norm: see Forward::finish
 
     // A query without keys may hold anything (NaN too), so it is never read where it could matter.
     bool empty(int64_t b, int64_t i) const { return start[b * run_sb + i] >= stop[b * run_sb + i]; }
@@ -56,7 +56,7 @@ typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef float vf_any __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
-constexpr float INF = __builtin_inff(), LOG2E = 1.44269504088896f;
+constexpr float INF = __builtin_inff(), LOG2E = 1.44269504088896f, LOG2E_REST = 1.92596299e-8f;
 constexpr int TILE = 96;  // keys per tile of energies: tile, queries and output fit the L1 cache
 
 INLINE vf splat(float x) { return x - vf{}; }
@@ -102,7 +102,7 @@ INLINE vf exp2_parts(vf t, vf f) {
 // e^x for x <= 87; exactly 0 below -87, so that a hidden key (-inf) has no weight at all.
 INLINE vf weight(vf x) {
     vf y = at_least(x, -87.0f), t = y * LOG2E + ROUND;
-    vf r = exp2_parts(t, y * LOG2E - (t - ROUND));
+    vf r = exp2_parts(t, y * LOG2E_REST + (y * LOG2E - (t - ROUND)));
     return x < -87.0f ? vf{} : r;
 }
 
@@ -526,6 +526,13 @@ struct Additive {
 };
 
 // --------------------------------------------------------------------------------------- forward
+// What the backward needs to find the weights again, p = e^(s - level) * inverse.  One number, level + log sum, would do,
+// but rounding it costs as many digits as it is large.  A row without keys gets p = e^(s - inf) * 0.
+static void keep_norm(const Call& c, int64_t b, int64_t h, int64_t i, float top, float sum) {
+    c.norm.at(b, h, 0)[i] = sum == 0.0f ? INF : top == -INF ? 0.0f : top;
+    c.norm.at(b, h, 1)[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+}
+
 template <class Energy>
 struct Forward {
     static constexpr int NV = Energy::NV, BR = Energy::BR;
@@ -593,11 +600,7 @@ struct Forward {
             }
         }
         transpose(out_t, BR, c.out.at(b, h, i0), c.out.st, c.Dv, energy.rows);
-        float* lse = c.lse.at(b, h, 0) + i0;
-        for (int64_t r = 0; r < energy.rows; r++) {
-            float l = sum[r / LANES][r % LANES], m = top[r / LANES][r % LANES];
-            lse[r] = l == 0.0f ? -INF : (m == -INF ? 0.0f : m) + std::log(l);
-        }
+        for (int64_t r = 0; r < energy.rows; r++) keep_norm(c, b, h, i0 + r, top[r / LANES][r % LANES], sum[r / LANES][r % LANES]);
     }
 };
 
@@ -645,7 +648,7 @@ struct Single {
         float l = 0;
         for (int x = 0; x < LANES; x++) l += sum[x];
         for (int64_t d = 0; d < c.Dv; d++) c.out.at(b, h, i)[d] = l == 0.0f ? 0.0f : out[d] / l;
-        c.lse.at(b, h, 0)[i] = l == 0.0f ? -INF : (top == -INF ? 0.0f : top) + std::log(l);
+        keep_norm(c, b, h, i, top, l);
     }
 
     // Fills S with the energies of n keys, -inf up to the next whole vector; returns the largest.
@@ -695,7 +698,7 @@ static void forward_single(const Call& c) {
 }
 
 // -------------------------------------------------------------------------------------- backward
-// With p = e^(s - lse): dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i), the rest is the
+// With p = e^(s - level) * inverse: dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i), the rest is the
 // energy's.  A thread owns keys (a chunk of one batch and key head), so dk and dv need no locks.
 template <class Energy>
 struct Backward {
@@ -703,21 +706,20 @@ struct Backward {
     const Call& c;
     Energy energy;
     int64_t Dvp;
-    Buffer S, dS, F, g_t, out_t, g_rows, lse, delta;
+    Buffer S, dS, F, g_t, out_t, g_rows, level, inverse, delta;
 
     Backward(const Call& c, const typename Energy::Shared& s)
         : c(c), energy(c, s), Dvp(round_up(c.Dv, LANES)), S(TILE * BR), dS(TILE * BR), F(TILE * BR),
-          g_t(c.Dv * BR), out_t(c.Dv * BR), g_rows(BR * Dvp), lse(BR), delta(BR) {}
+          g_t(c.Dv * BR), out_t(c.Dv * BR), g_rows(BR * Dvp), level(BR), inverse(BR), delta(BR) {}
 
     void begin(int64_t b, int64_t h, int64_t i0) {
         energy.begin(b, h, i0, true);
         std::memset(g_rows, 0, BR * Dvp * 4);
         for (int64_t r = 0; r < BR; r++) {
-            lse[r] = INF;  // an empty row: e^(s - inf) = 0
+            level[r] = INF, inverse[r] = 0.0f;  // an empty row: e^(s - inf) = 0
             if (r >= energy.rows || c.empty(b, i0 + r)) continue;
             std::memcpy(g_rows + r * Dvp, c.grad.at(b, h, i0 + r), c.Dv * 4);
-            float l = c.lse.at(b, h, 0)[i0 + r];
-            if (l != -INF) lse[r] = l;
+            level[r] = c.norm.at(b, h, 0)[i0 + r], inverse[r] = c.norm.at(b, h, 1)[i0 + r];
         }
         transpose(g_rows, Dvp, g_t, BR, BR, c.Dv);
         std::memset(out_t, 0, c.Dv * BR * 4);
@@ -740,7 +742,7 @@ struct Backward {
             for (int64_t j = 0; j < n; j++)
                 for (int v = 0; v < NV; v++) {
                     int64_t x = j * BR + v * LANES;
-                    vf p = weight(load(S + x) - load(lse + v * LANES));
+                    vf p = weight(load(S + x) - load(level + v * LANES)) * load(inverse + v * LANES);
                     vf ds = p * (load(dS + x) - load(delta + v * LANES));
                     if (energy.capped()) ds = p == 0.0f ? vf{} : ds * load(F + x);
                     store(S + x, p), store(dS + x, ds);

@@ -3,14 +3,15 @@ use, kept in a cache folder, called through ctypes.  Plain functions on float32 
 
 Query i of batch b sees the keys ``start[b, i] <= j < stop[b, i]``; with energies ``s_ij``
 
-    out_i = sum_j p_ij v_j,    p_ij = exp(s_ij - lse_i),    lse_i = log sum_j exp(s_ij)
+    out_i = sum_j p_ij v_j,    p_ij = exp(s_ij - level_i) / sum_j exp(s_ij - level_i)
 
     dot:       s_ij = cap(scale * q_i . k_j - slope_h * |i + Tk - Tq - j| + bias_ij),
                cap(s) = softcap * tanh(s / softcap), or s when softcap is 0
     additive:  s_ij = sum_d w_hd * tanh(a_id + b_jd)
 
 and, with g the gradient of out, ``dv_j = sum_i p_ij g_i`` and ``ds_ij = p_ij (g_i . v_j - g_i . out_i)``.
-A row that sees no key gives out 0, lse -inf and no gradient.  ``native.cpp`` explains the computation.
+`norm` keeps level and 1 / sum of each row for the backward pass. A row that sees no key gives 0 and no gradient.
+``native.cpp`` explains the computation.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -38,7 +40,7 @@ class _Strided(ctypes.Structure):
 
 _SIZES = ["B", "H", "Hk", "Tq", "Tk", "D", "Dv", "threads", "run_sb", "chunks", "own_b", "own_h"]
 _POINTERS = ["start", "stop", "slopes", "w"]
-_TENSORS = ["q", "k", "v", "out", "lse", "bias", "grad", "dq", "dk", "dv", "dbias", "dw"]
+_TENSORS = ["q", "k", "v", "out", "norm", "bias", "grad", "dq", "dk", "dv", "dbias", "dw"]
 
 
 class _Call(ctypes.Structure):
@@ -116,7 +118,7 @@ def _build() -> Path:
     return library
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _load() -> ctypes.CDLL | str:
     """The library, or one sentence why there is none."""
     try:
@@ -147,7 +149,7 @@ def _strided(x: Tensor) -> _Strided:
     return _Strided(x.data_ptr(), 0 if x.shape[0] == 1 else sb, 0 if x.shape[1] == 1 else sh, st)
 
 
-def _call(name: str, start: Tensor, stop: Tensor, tensors: dict[str, Tensor | None], **more) -> None:
+def _call(name: str, start: Tensor, stop: Tensor, tensors: Mapping[str, Tensor | None], **more: float) -> None:
     reason = unavailable()
     if reason is not None:
         raise RuntimeError(f"the native kernels cannot be used: {reason}")
@@ -170,14 +172,15 @@ def _call(name: str, start: Tensor, stop: Tensor, tensors: dict[str, Tensor | No
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     (B, H, Tq, _), Dv = q.shape, v.shape[3]
-    return q.new_empty(B, Tq, H, Dv).transpose(1, 2), q.new_empty(B, H, Tq)
+    return q.new_empty(B, Tq, H, Dv).transpose(1, 2), q.new_empty(B, H, 2, Tq)
 
 
 def _chunks(owners: int, Tk: int) -> int:
-    """Into how many parts the backward cuts the keys so that every thread has work to share."""
-    threads = torch.get_num_threads()
-    wanted = -(-4 * threads // max(owners, 1)) if threads > 1 else 1
-    return max(1, min(wanted, 16, Tk // 128))
+    """Into how many parts the backward cuts the keys so that threads have work to share.
+
+    The number of threads plays no part: it must not change how sums are rounded.
+    """
+    return max(1, min(-(-16 // max(owners, 1)), Tk // 128))
 
 
 def _padded(x: Tensor, step: int) -> Tensor:
@@ -197,14 +200,14 @@ def dot_forward(
     bias: Tensor | None = None,
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Attention with dot products: out (B, H, Tq, Dv) and lse (B, H, Tq)."""
+    """Attention with dot products: out (B, H, Tq, Dv) and what the backward pass needs."""
     q, k, v = _rows(q), _rows(k), _rows(v)
     slopes = None if slopes is None else slopes.contiguous()
     bias = None if bias is None else _rows(bias)
-    out, lse = _outputs(q, v)
-    tensors = dict(q=q, k=k, v=v, out=out, lse=lse, slopes=slopes, bias=bias)
+    out, norm = _outputs(q, v)
+    tensors = dict(q=q, k=k, v=v, out=out, norm=norm, slopes=slopes, bias=bias)
     _call("regard_dot_forward", start, stop, tensors, scale=scale, softcap=softcap)
-    return out, lse
+    return out, norm
 
 
 def dot_backward(
@@ -213,7 +216,7 @@ def dot_backward(
     k: Tensor,
     v: Tensor,
     out: Tensor,
-    lse: Tensor,
+    norm: Tensor,
     scale: float,
     start: Tensor,
     stop: Tensor,
@@ -235,26 +238,24 @@ def dot_backward(
     lanes = _lanes()
     dk, dv = _padded(k, lanes), _padded(v, lanes)
     dq = q.new_empty(chunks * q.shape[0], *q.shape[1:])
-    tensors = dict(q=q, k=k, v=v, out=out, lse=lse.contiguous(), slopes=slopes, bias=bias)
+    tensors = dict(q=q, k=k, v=v, out=out, norm=norm, slopes=slopes, bias=bias)
     tensors.update(grad=grad, dq=dq, dk=dk, dv=dv, dbias=dbias)
     more = dict(scale=scale, softcap=softcap, chunks=chunks, own_b=own_b, own_h=own_h)
     _call("regard_dot_backward", start, stop, tensors, **more)
     return _added(dq, chunks), dk[..., : k.shape[3]], dv[..., : v.shape[3]], dbias
 
 
-def additive_forward(
-    a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor, stop: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Additive attention: out (B, H, Tq, Dv) and lse (B, H, Tq)."""
+def additive_forward(a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+    """Additive attention: out (B, H, Tq, Dv) and what the backward pass needs."""
     a, b, v = _rows(a), _rows(b), _rows(v)
-    out, lse = _outputs(a, v)
-    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, lse=lse)
+    out, norm = _outputs(a, v)
+    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, norm=norm)
     _call("regard_additive_forward", start, stop, tensors)
-    return out, lse
+    return out, norm
 
 
 def additive_backward(
-    grad: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, lse: Tensor, start: Tensor, stop: Tensor
+    grad: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, norm: Tensor, start: Tensor, stop: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v."""
     grad, a, b, out, v = _rows(grad), _rows(a), _rows(b), _rows(out), _rows(v)
@@ -262,7 +263,7 @@ def additive_backward(
     db, dv = _padded(b, 2 * lanes), _padded(v, lanes)
     da = a.new_empty(chunks * a.shape[0], *a.shape[1:])
     dw = w.new_zeros(chunks * a.shape[0], *w.shape)  # one for each part of the work, then added up
-    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, lse=lse.contiguous())
+    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, norm=norm)
     tensors.update(grad=grad, dq=da, dk=db, dv=dv, dw=dw)
     _call("regard_additive_backward", start, stop, tensors, chunks=chunks)
     return _added(da, chunks), db[..., : b.shape[3]], dw.sum(0), dv[..., : v.shape[3]]
