@@ -14,13 +14,15 @@ from torch import Tensor
 
 import regard
 from benchmarks.cases import Case
-from benchmarks.peers import System, ours, peers_of
+from benchmarks.peers import Make, System, ours, peers_of
 from benchmarks.problem import Problem
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 SAMPLE = 0.005  # a call shorter than this is repeated, and the mean is one sample
 MOST_ROUNDS = 300
 OURS = "regard"
+DISAGREES = "disagrees with the float64 reference"
+Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Result:
     error: float | None = None
     memory: int | None = None
     trouble: str | None = None
+
+    @property
+    def disagrees(self) -> bool:
+        return self.trouble is not None and self.trouble.startswith(DISAGREES)
 
     @property
     def seconds(self) -> float | None:
@@ -73,27 +79,18 @@ class Row:
 def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
     """Everything about one case. Peers whose package is not there are named in `missing`."""
     torch.compiler.reset()  # else the compiler gives up after a few shapes
-    problem = Problem(case)
-    with torch.set_grad_enabled(case.train):
-        kernel = regard.explain(problem.q, problem.k, problem.v, kernel=case.kernel, **problem.options()).kernel
-    truth = problem.truth()
+    try:
+        problem = Problem(case)
+        with torch.set_grad_enabled(case.train):
+            kernel = regard.explain(problem.q, problem.k, problem.v, kernel=case.kernel, **problem.options()).kernel
+        truth = problem.truth()
+    except Exception as trouble:  # without a truth nothing can be judged
+        return Row(case, "", None, {OURS: Result(trouble=f"failed: {first_line(trouble)}")})
     results, steps = {}, {}
     for name, make in {OURS: ours, **peers_of(case)}.items():
-        try:
-            system = make(problem)
-            if system is None:
-                continue
-            results[name] = Result()
-            results[name].error = error_of(system, problem, truth)
-            if results[name].error <= TOLERANCE[case.dtype]:
-                steps[name] = stepper(system, problem)
-            else:
-                results[name].trouble = f"disagrees with the float64 reference by {results[name].error:.1e}"
-        except ImportError as problem_with_package:
-            missing.setdefault(name, first_line(problem_with_package))
-            results.pop(name, None)
-        except Exception as trouble:  # a peer may fail in any way; the row says how
-            results.setdefault(name, Result()).trouble = f"failed: {first_line(trouble)}"
+        found, step = checked(make, problem, truth, missing, name)
+        results |= {} if found is None else {name: found}
+        steps |= {} if step is None else {name: step}
     del truth
     for name, times in time_all(steps, effort, case.device).items():
         results[name].times = times
@@ -104,13 +101,32 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
     return row
 
 
+def checked(
+    make: Make, problem: Problem, truth: dict[str, Tensor], missing: dict[str, str], name: str
+) -> tuple[Result | None, Step | None]:
+    """Build one system and compare it with the truth: its result so far, and the step to time if it agrees."""
+    try:
+        system = make(problem)
+        if system is None:
+            return None, None
+        error = error_of(system, problem, truth)
+    except ModuleNotFoundError as trouble:
+        missing.setdefault(name, first_line(trouble))
+        return None, None
+    except Exception as trouble:  # a peer may fail in any way; the table says how
+        return Result(trouble=f"failed: {first_line(trouble)}"), None
+    if error > TOLERANCE[problem.case.dtype]:
+        return Result(error=error, trouble=f"{DISAGREES} by {error:.1e}"), None
+    return Result(error=error), stepper(system, problem)
+
+
 def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:160]
 
 
 # -------------------------------------------------------------------------------------------------- one step
-def stepper(system: System, problem: Problem) -> Callable[[], object]:
+def stepper(system: System, problem: Problem) -> Step:
     """What is timed: the forward pass, or the forward pass and the gradients of all leaves under a random gradient."""
     if not problem.case.train:
 
@@ -148,7 +164,7 @@ def distance(x: Tensor, truth: Tensor) -> float:
 
 
 # ------------------------------------------------------------------------------------------------------ time
-def time_all(steps: dict[str, Callable[[], object]], effort: Effort, device: str) -> dict[str, list[float]]:
+def time_all(steps: dict[str, Step], effort: Effort, device: str) -> dict[str, list[float]]:
     """Seconds per call of each system, one system after the other in every round, so that noise hits all alike."""
     clock = cuda_seconds if device == "cuda" else cpu_seconds
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -174,14 +190,14 @@ def time_all(steps: dict[str, Callable[[], object]], effort: Effort, device: str
     return times
 
 
-def cpu_seconds(step: Callable[[], object], calls: int) -> float:
+def cpu_seconds(step: Step, calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         step()
     return (time.perf_counter() - start) / calls
 
 
-def cuda_seconds(step: Callable[[], object], calls: int) -> float:
+def cuda_seconds(step: Step, calls: int) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -193,7 +209,7 @@ def cuda_seconds(step: Callable[[], object], calls: int) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------- memory
-def peak_memory(step: Callable[[], object], device: str) -> int | None:
+def peak_memory(step: Step, device: str) -> int | None:
     """Bytes that one warm call needs at its peak beyond what was there before: temporaries, output and gradients.
 
     On a CPU this is the kernel's own high-water mark of resident memory, reset before the call, so that buffers outside
@@ -213,7 +229,7 @@ def peak_memory(step: Callable[[], object], device: str) -> int | None:
         return None
 
 
-def _resident_peak(step: Callable[[], object]) -> int:
+def _resident_peak(step: Step) -> int:
     ctypes.CDLL(None).malloc_trim(0)  # freed memory that malloc still holds would hide what the call takes
     with open("/proc/self/clear_refs", "w") as reset:
         reset.write("5")

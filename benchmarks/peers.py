@@ -265,7 +265,7 @@ def keras(p: Problem) -> System | None:
 
     case = p.case
     if keras.backend.backend() != "torch":
-        raise ImportError(f"keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch")
+        raise ModuleNotFoundError(f"keras runs on {keras.backend.backend()}; set KERAS_BACKEND=torch")
     if case.energy in ("additive", "dot, one head"):
         return _keras_layer(p, keras)
     if not is_softmax_of_dot(case) or case.softcap is not None or case.energy == "distance":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 from collections.abc import Callable
@@ -203,6 +204,7 @@ def facts(device: str, command: str) -> dict:
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,  # before we began
         "python": platform.python_version(),
         "versions": {"regard": regard.__version__} | {name: _version(name) for name in ("torch", "x-transformers", "keras")},
     }
@@ -210,7 +212,7 @@ def facts(device: str, command: str) -> dict:
 
 def described(facts: dict) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
-    where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} threads"
+    where = facts["gpu"] or f"{facts['cpu']}, {facts['threads']} thread{'s' * (facts['threads'] > 1)}"
     return f"{where}; {versions}, Python {facts['python']}; {facts['date']}"
 
 

@@ -79,6 +79,10 @@ class Drawn:
         energies = regard.weights(inputs["query"], inputs["key"], **options, stage="biased").detach()
         return energies.nan_to_num(0.0, 0.0, 0.0).abs().max().item()
 
+    def sizes(self) -> Drawn:
+        """The same call on the absolute values: how large the terms are that are added up."""
+        return Drawn(self.tensors | {"value": self.tensors["value"].abs()}, self.options, self.softmax)
+
     def nudged(self, eps: float) -> Drawn:
         """The same call with every input moved by about eps of itself, as rounding would."""
         return Drawn({n: x.double() * (1 + eps * torch.randn_like(x)) for n, x in self.tensors.items()}, self.options, self.softmax)

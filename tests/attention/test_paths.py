@@ -4,6 +4,7 @@
 
 For gradients the last term counts the size of the energies too, eps · max|reference| · (1 + max|energy|): a fused backward pass
 rebuilds a weight as exp(energy − log Σ exp), and rounding numbers of that size costs so much. torch's own SDPA needs it.
+max|reference| is that of the weighted |values|, since values of size 1 may cancel to almost nothing, and of all gradients.
 """
 
 import pytest
@@ -31,7 +32,8 @@ def check(drawn: Drawn, kernel: str | None, dtype: torch.dtype, grad: torch.Tens
     truth, plain, path = (drawn.run(k, d, grad) for k, d in (("reference", torch.float64), ("reference", dtype), (kernel, dtype)))
     moved = drawn.nudged(torch.finfo(dtype).eps).run("reference", torch.float64, grad)
     size = drawn.largest_energy()
-    largest = max(x.abs().max().item() for x in truth.values() if x.numel())
+    truth_of_sizes = drawn.sizes().run("reference", torch.float64)["out"].abs().max().item() if truth["out"].numel() else 0.0
+    largest = max(truth_of_sizes, *(x.abs().max().item() for x in truth.values() if x.numel()))
     for name, true in truth.items():
         if not true.numel():
             continue
@@ -54,7 +56,7 @@ def allowance(drawn: Drawn, true: torch.Tensor, dtype: torch.dtype) -> float:
 
 
 @pytest.mark.parametrize("kernel", [*PATHS, None])
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(drawn=calls(), dtype=st.sampled_from([torch.float32, torch.float32, torch.float64]), seed=st.integers(0, 2**31))
 def test_a_path_is_as_exact_as_the_reference_in_its_own_dtype(kernel, drawn, dtype, seed):
     if isinstance(drawn.options["normalize"], regard.Hard):

@@ -180,10 +180,13 @@ def make_call(
         )
     heads, groups = _heads(query, key, value)
     leading = _leading(query, key, value)
-    query = query.expand(*leading, heads, *query.shape[-2:])  # one query may meet many batches and heads of keys
+    if query.shape[:-2] != (*leading, heads):  # one query may meet many batches and heads of keys
+        query = query.expand(*leading, heads, *query.shape[-2:])
     wrapped = wrap_energy(energy), wrap_mask(mask), wrap_bias(bias), wrap_normalizer(normalize), _gate(gate)
     call = Call(query, key, value, *wrapped, _softcap(softcap), _dropout(dropout), leading, heads, groups, flat)
     _check_options(call)
+    if call.mask is not None and call.mask.hides_nothing(call.Tq, call.Tk):
+        call.mask = None
     return call
 
 
@@ -233,24 +236,38 @@ def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
     q, k, v = query.shape[-3], key.shape[-3], value.shape[-3]
     if k == v and k not in (0, 1) and q > k and q % k == 0:
         return q, q // k
-    try:
-        return torch.broadcast_shapes((q,), (k,), (v,))[0], 1
-    except RuntimeError:
+    heads = _broadcast((q,), (k,), (v,))
+    if heads is None:
         raise ShapeError(
             f"{q} heads of queries, {k} of keys and {v} of values do not go together (query {tuple(query.shape)}, "
             f"key {tuple(key.shape)}, value {tuple(value.shape)}); give keys and values as many heads as the query, one, or a "
             "number that divides them"
-        ) from None
+        )
+    return heads[0], 1
 
 
 def _leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
-    try:
-        return tuple(torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]))
-    except RuntimeError:
+    leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    if leading is None:
         raise ShapeError(
             f"the batch axes of query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not "
             "broadcast; axes before (heads, time, dim) must be equal or 1"
-        ) from None
+        )
+    return leading
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The common shape, or None. torch.broadcast_shapes takes longer than a small attention."""
+    if all(shape == shapes[0] for shape in shapes):
+        return tuple(shapes[0])
+    longest = max(len(shape) for shape in shapes)
+    found = []
+    for sizes in zip(*((1,) * (longest - len(shape)) + tuple(shape) for shape in shapes), strict=True):
+        wide = {n for n in sizes if n != 1}
+        if len(wide) > 1:
+            return None
+        found.append(wide.pop() if wide else 1)
+    return tuple(found)
 
 
 def _softcap(softcap: object) -> float | None:

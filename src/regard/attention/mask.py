@@ -69,6 +69,10 @@ class Mask:
         """(start, stop), each (*leading or nothing, Tq), when query i sees exactly the keys start ≤ j < stop; else None."""
         return None
 
+    def hides_nothing(self, Tq: int, Tk: int) -> bool:
+        """Whether it is plain without looking at tensors that every query sees every key, as in a step of decoding."""
+        return False
+
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         """Raise when this mask was not made for such a call."""
 
@@ -163,6 +167,13 @@ class _Band(Mask):
         if high is not None:
             every, some = every & (most <= high), some & (least <= high)
         return every, some
+
+    def hides_nothing(self, Tq: int, Tk: int) -> bool:
+        if isinstance(self.offset, Tensor) or not Tq:
+            return False
+        low, high = self.band()
+        first = Tk - Tq if self.offset is None else self.offset
+        return (low is None or first + Tq - 1 + low <= 0) and (high is None or first + high >= Tk - 1)
 
     def runs(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Runs | None:
         low, high = self.band()
@@ -430,6 +441,9 @@ class And(_Pair):
     def judge(self, corners: Corners) -> tuple[Tensor, Tensor]:
         (a, some_a), (b, some_b) = self.a.judge(corners), self.b.judge(corners)
         return a & b, some_a & some_b
+
+    def hides_nothing(self, Tq: int, Tk: int) -> bool:
+        return self.a.hides_nothing(Tq, Tk) and self.b.hides_nothing(Tq, Tk)
 
     def runs(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Runs | None:
         both = self.both_runs(Tq, Tk, device)

@@ -54,7 +54,7 @@ def run(call: Call, kernel: str | None = None) -> Tensor:
 
 def _choose(call: Call, machine: Machine, not_used: dict[str, str]) -> str:
     for name, module in KERNELS.items():
-        reason = module.why_not(call, machine) or _why_not_worth(name, call, machine)
+        reason = _too_small(name, call, machine) or module.why_not(call, machine) or _why_not_worth(name, call, machine)
         if reason is None:
             return name
         not_used[name] = reason
@@ -85,6 +85,13 @@ def _share(call: Call, machine: Machine) -> float:
     return work / (call.sequences * call.Tq * call.Tk)
 
 
+def _too_small(name: str, call: Call, machine: Machine) -> str | None:
+    """What is known from the sizes alone; asked first, because small calls must be quick to plan."""
+    least = {("compiled", "cpu"): 1 << 14, ("flex", "cuda"): 1 << 22}.get((name, machine.kind), 0)
+    pairs = _pairs(call)
+    return f"{pairs} pairs are too few to gain from it" if pairs < least else None
+
+
 def _why_not_worth(name: str, call: Call, machine: Machine) -> str | None:
     """Why a kernel that could run is not the fastest way."""
     if machine.kind == "cpu":
@@ -92,8 +99,6 @@ def _why_not_worth(name: str, call: Call, machine: Machine) -> str | None:
     plain = call.bias is None and (call.mask is None or sdpa.is_torch_causal(call))
     if name == "flex" and plain and sdpa.why_not(call, machine) is None:
         return "SDPA has fused kernels for plain and causal attention, which are faster"
-    if name == "flex" and _pairs(call) < 1 << 22:
-        return f"{_pairs(call)} pairs are too few to be worth compiling"
     if name == "tiled" and _pairs(call) * getattr(call.energy, "hidden", 1) < 1 << 28:
         return "the whole matrix is small enough to keep"
     return None
@@ -103,8 +108,8 @@ def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
     pairs = _pairs(call)
     if name == "flex":
         return "on a CPU it is slower than the tiles"
-    if name == "compiled" and pairs < 1 << 14:
-        return f"{pairs} pairs are too few to gain"
+    if name == "compiled" and pairs < 1 << 18 and sdpa.why_not(call, machine) is None:
+        return f"for {pairs} pairs SDPA is as fast"
     if name == "sdpa" and call.mask is not None and pairs >= 1 << 18 and tiled.why_not_fused(call, machine) is None:
         short = call.Tq <= 1024 if sdpa.is_torch_causal(call) and call.bias is None else True
         if short and call.Tq >= 2 * tiled.ROWS and _share(call, machine) < 0.75:

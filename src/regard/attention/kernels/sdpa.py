@@ -121,7 +121,12 @@ def _open(mask: Tensor | None, rows: Tensor) -> Tensor | None:
 
 
 def only_seen(x: Tensor, mask: Tensor) -> Tensor:
-    """Keys or values, (B, heads or fewer, Tk, dim), with those that no query sees set to zero. mask: (B|1, H|1, Tq, Tk)."""
+    """Keys or values, (B, heads or fewer, Tk, dim), with those that no query sees set to zero. mask: (B|1, H|1, Tq, Tk).
+
+    Only what is not finite could leak, and on a CPU it is cheaper to look (a sum tells) than to copy.
+    """
+    if x.device.type == "cpu" and not torch.compiler.is_compiling() and math.isfinite(float(x.detach().sum())):
+        return x
     seen = (mask if mask.dtype == torch.bool else mask > -math.inf).any(-2)[..., None]
     if seen.shape[1] > x.shape[1]:
         seen = seen.unflatten(1, (x.shape[1], -1)).any(2)

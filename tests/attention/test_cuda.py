@@ -1,0 +1,135 @@
+"""The same conventions on an NVIDIA GPU: every kernel there against the reference in float64 on the CPU."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard
+from regard import Additive, ALiBi, Causal, Documents, MultiHead, Padding, ScaledDot, Softmax, Window, attend, explain, watch
+from tests.attention.drawn import calls
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and torch with CUDA"),
+]
+
+
+@pytest.mark.parametrize("kernel", ["reference", "sdpa", "tiled", None])
+@settings(max_examples=40)
+@given(drawn=calls(longest=80), seed=st.integers(0, 2**31))
+def test_a_path_on_the_gpu_is_as_exact_as_the_reference(kernel, drawn, seed):
+    if isinstance(drawn.options["normalize"], regard.Hard):
+        return
+    inputs, options = drawn.at(torch.float32, "cuda")
+    try:
+        name = explain(*inputs.values(), **options, kernel=kernel).kernel
+    except regard.KernelError:
+        return
+    if name == "flex":
+        return  # compiled for each shape: tested below
+    q, v = drawn.tensors["query"], drawn.tensors["value"]
+    grad = torch.randn(*q.shape[:-1], v.shape[-1], generator=torch.Generator().manual_seed(seed))
+    truth, path = drawn.run("reference", torch.float64, grad), drawn.run(kernel, torch.float32, grad, "cuda")
+    plain = drawn.run("reference", torch.float32, grad)
+    largest = max(1.0, *(x.abs().max().item() for x in truth.values() if x.numel()))
+    for n, true in truth.items():
+        if true.numel():
+            error, base = ((x[n].double() - true).abs().max().item() for x in (path, plain))
+            slack = torch.finfo(torch.float32).eps * largest * 8 * (1 + drawn.largest_energy())
+            assert error <= 2 * (base + slack), f"{kernel} {n}: {error:.3g} against {base:.3g} + {slack:.3g}"
+
+
+CASES = {
+    "plain": {},
+    "causal": {"mask": Causal()},
+    "ALiBi causal": {"mask": Causal(), "bias": ALiBi(4)},
+    "window": {"mask": Window(20, 9)},
+    "padding": {"mask": Padding(torch.tensor([100, 256]))},
+    "documents": {"mask": Documents(torch.arange(256) // 60) & Causal()},
+    "soft cap": {"softcap": 5.0, "mask": Causal()},
+    "cold": {"normalize": Softmax(0.5)},
+}
+
+
+def inputs(dtype, T=256, D=64, grad=True):
+    return [torch.randn(2, 4, T, D).to("cuda", dtype).requires_grad_(grad) for _ in range(3)]
+
+
+def on_gpu(options):
+    from tests.attention.drawn import moved
+
+    return {n: moved(x, "cuda") if isinstance(x, regard.Mask) else x for n, x in options.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("kernel", ["sdpa", "flex", None])
+@pytest.mark.parametrize("name", CASES)
+def test_fused_kernels_and_their_gradients(name, kernel, dtype):
+    q, k, v = inputs(dtype)
+    options = on_gpu(CASES[name])
+    try:
+        out = attend(q, k, v, kernel=kernel, **options)
+    except regard.KernelError as error:
+        pytest.skip(str(error))
+    grad = torch.randn_like(out)
+    found = (out, *torch.autograd.grad(out, (q, k, v), grad))
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    true = attend(*exact, kernel="reference", **options)
+    truth = (true, *torch.autograd.grad(true, exact, grad.double()))
+    plain = [x.detach().requires_grad_() for x in (q, k, v)]
+    own = attend(*plain, kernel="reference", **options)
+    bases = (own, *torch.autograd.grad(own, plain, grad))
+    for a, b, c in zip(found, truth, bases, strict=True):
+        error, base = (a.double() - b).abs().max().item(), (c.double() - b).abs().max().item()
+        assert error <= 2 * (base + 4 * torch.finfo(dtype).eps * b.abs().max().item())
+
+
+def test_the_plan_on_this_gpu():
+    q, k, v = inputs(torch.bfloat16, T=2048, D=128)
+    if torch.cuda.get_device_capability() >= (9, 0):
+        assert "CUDNN_ATTENTION" in explain(q, k, v, mask=Causal()).why
+    assert explain(q, k, v, mask=Window(64, 64)).kernel == "flex"
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "flex", "tiled", "reference"])
+def test_nothing_leaks_and_empty_rows_are_zero_on_the_gpu(kernel):
+    clean = inputs(torch.float32)
+    dirty = [x.detach().clone() for x in clean]
+    for x in dirty[1:]:
+        x[0, :, 100:] = math.nan
+        x[1] = math.inf
+    mask = Padding(torch.tensor([100, 0], device="cuda"))
+    found = []
+    for tensors in (clean, dirty):
+        leaves = [x.detach().clone().requires_grad_() for x in tensors]
+        out = attend(*leaves, mask=mask, kernel=kernel)
+        found.append((out, *torch.autograd.grad(out.sum(), leaves)))
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert (found[1][0][1] == 0).all()
+
+
+def test_layers_watching_and_devices():
+    layer = MultiHead(64, 4, mask=Causal(), energy=ScaledDot()).cuda()
+    x = torch.randn(2, 33, 64, device="cuda")
+    with watch(layer) as seen, torch.autocast("cuda", torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    assert seen["self"].weights(head=1, query=5).shape == (2, 33)
+    assert torch.allclose(seen["self"].entropy()[..., 0], torch.zeros(2, 4, device="cuda"), atol=1e-3)
+    with pytest.raises(regard.DeviceError, match="Padding's counts is on cpu and the query on cuda"):
+        layer(x, mask=Padding([1, 2]))
+    with pytest.raises(regard.DeviceError, match="is on cpu and the query on cuda"):
+        attend(*inputs(torch.float32), energy=Additive(64))
+
+
+def test_additive_on_the_gpu_in_tiles():
+    q, k, v = (torch.randn(2, 1, 300, 32, device="cuda", requires_grad=True) for _ in range(3))
+    energy = Additive(32).cuda()
+    a, b = (attend(q, k, v, energy=energy, mask=Causal(), kernel=kernel) for kernel in ("tiled", "reference"))
+    assert torch.allclose(a, b, atol=1e-5)
+    for x, y in zip(torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(b.sum(), (q, k, v)), strict=True):
+        assert torch.allclose(x, y, atol=1e-4)
