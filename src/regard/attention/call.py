@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.energy import Custom, DotForm, Energy, ScaledDot
-from regard.attention.grid import EVERY, Grid, Index
+from regard.attention.grid import Grid, Index
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
 from regard.attention.position import Bias, DenseBias, PositionBias
@@ -119,7 +119,7 @@ class Call:
         """Whether the bias may hold −∞, which masks."""
         return isinstance(self.bias, DenseBias | PositionBias)
 
-    def grid(self, queries: Index = EVERY, keys: Index = EVERY, head: Index = EVERY, batch: Sequence[Index] | None = None) -> Grid:
+    def grid(self, queries: Index = None, keys: Index = None, head: Index = None, batch: Sequence[Index] | None = None) -> Grid:
         return Grid(
             self.Tq,
             self.Tk,

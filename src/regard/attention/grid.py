@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-Index = slice | Tensor
-EVERY = slice(None)
+Index = slice | Tensor | None  # None: every one
 
 
 def _indices(index: Index, size: int, device: torch.device | str | None) -> Tensor:
+    if index is None:
+        return torch.arange(size, device=device)
     if isinstance(index, slice):
         return torch.arange(*index.indices(size), device=device)
     return index.to(device)
@@ -24,9 +25,9 @@ def _indices(index: Index, size: int, device: torch.device | str | None) -> Tens
 
 def take(x: Tensor, dim: int, index: Index) -> Tensor:
     """Select along `dim`, a view where the index is a slice."""
+    if index is None:
+        return x
     if isinstance(index, slice):
-        if index == EVERY:
-            return x
         start, stop, step = index.indices(x.shape[dim])
         if step == 1:
             return x.narrow(dim, start, max(0, stop - start))
@@ -48,15 +49,15 @@ class Grid:
         *,
         heads: int = 1,
         leading: Sequence[int] = (),
-        queries: Index = EVERY,
-        keys: Index = EVERY,
-        head: Index = EVERY,
+        queries: Index = None,
+        keys: Index = None,
+        head: Index = None,
         batch: Sequence[Index] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         self.Tq, self.Tk, self.heads, self.leading, self.device = Tq, Tk, heads, tuple(leading), device
         self.queries, self.keys, self.head_index = queries, keys, head
-        self.batch = tuple(batch) if batch is not None else (EVERY,) * len(self.leading)
+        self.batch = tuple(batch) if batch is not None else (None,) * len(self.leading)
 
     @property
     def q(self) -> Tensor:
@@ -113,7 +114,7 @@ class Point(Grid):
     """One pair as Flex asks for it: batch, head, query and key are scalar tensors."""
 
     def __init__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, Tq: int, Tk: int) -> None:
-        super().__init__(Tq, Tk)
+        self.Tq, self.Tk = Tq, Tk
         self.b, self.h, self.at_q, self.at_k = b, h, q, k
 
     q = property(lambda self: self.at_q)  # type: ignore[assignment]

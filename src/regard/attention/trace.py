@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.call import Call
-from regard.attention.grid import EVERY, Index
+from regard.attention.grid import Index
 from regard.attention.kernels import reference
 from regard.attention.mask import Mask
 from regard.attention.position import DenseBias
@@ -186,7 +186,7 @@ class Recorded:
     def _steps(self, query: Pick) -> list[Tensor]:
         """The queries asked for, a few at a time, so that no more than a tile of the matrix exists."""
         index = _index("query", [query] if isinstance(query, int) else query, self.call.Tq)
-        every = torch.arange(self.call.Tq)[index] if isinstance(index, slice) else index
+        every = index if isinstance(index, Tensor) else torch.arange(self.call.Tq)[slice(None) if index is None else index]
         rows = max(1, (1 << 22) // max(1, self.call.sequences * self.call.heads * self.call.Tk))
         return list(every.split(rows))
 
@@ -202,7 +202,7 @@ class Recorded:
 
 def _index(name: str, pick: Pick, size: int) -> Index:
     if pick is None:
-        return EVERY
+        return None
     if isinstance(pick, slice):
         return pick
     if isinstance(pick, int):
@@ -214,6 +214,8 @@ def _index(name: str, pick: Pick, size: int) -> Index:
 
 
 def _count(index: Index, size: int) -> int:
+    if index is None:
+        return size
     return len(range(*index.indices(size))) if isinstance(index, slice) else index.numel()
 
 

@@ -48,7 +48,7 @@ def why_not(call: Call, machine: Machine) -> str | None:
 def _compiled():  # noqa: ANN202
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 def run(call: Call, machine: Machine) -> Tensor:

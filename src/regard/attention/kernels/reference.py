@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.call import Call
-from regard.attention.grid import EVERY, Grid, take, take_some
+from regard.attention.grid import Grid, take, take_some
 from regard.attention.mask import Mask
 from regard.errors import OptionError
 
@@ -43,7 +43,7 @@ def whole(call: Call) -> Part:
 def cut(call: Call, grid: Grid) -> Part:
     """Only the rows and columns that `grid` asks about, views where the indices are slices."""
 
-    head = EVERY if call.per_head_energy else grid.head_index
+    head = None if call.per_head_energy else grid.head_index
     query = take(take(call.query, -3, head), -2, grid.queries)
     key = take(take_some(call.grouped(call.key), -3, head), -2, grid.keys)
     for i, index in enumerate(reversed(grid.batch)):
@@ -60,7 +60,7 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
         open_ = added > -math.inf
         allowed = open_ if allowed is None else allowed & open_
     scores = _energies(call, query, key, clean=allowed is not None)
-    if call.per_head_energy and grid.head_index != EVERY:
+    if call.per_head_energy and grid.head_index is not None:
         scores = take(scores, -3, grid.head_index)
     if stage == "energy":
         return scores, allowed

@@ -34,6 +34,8 @@ def why_not(call: Call, machine: Machine) -> str | None:
         return "the bias learns, and SDPA's fused kernels give it no gradient"
     if call.dropout and machine.kind == "cpu":
         return "on a CPU, SDPA with dropout runs its unfused path"
+    if not (call.query.numel() and call.key.numel() and call.value.numel()):
+        return "there is nothing to compute"
     if call.dot is None:
         return f"{type(call.energy).__name__} is not a dot product here"
     if call.bias is not None and call.bias.uses_query and call.learns:
