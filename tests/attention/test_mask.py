@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard import Causal, Dense, Diagonal, Dilated, Documents, Padding, Prefix, Window
-from regard.attention.mask import EMPTY, FULL, PARTIAL
+from regard.attention.mask import EMPTY, FULL, PARTIAL, has_tensors, seen_rows_and_keys
 from tests.attention.drawn import masks
 
 EXACT = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)
@@ -72,6 +72,30 @@ def test_runs_are_the_mask(data, B, Tq, Tk):
     start, stop = (x.reshape(-1, 1, Tq, 1) for x in runs)
     j = torch.arange(Tk)
     assert torch.equal(((j >= start) & (j < stop)).expand(B, 2, Tq, Tk), mask.dense(Tq, Tk).expand(B, 2, Tq, Tk))
+
+
+@settings(max_examples=100)
+@given(data=st.data(), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40))
+def test_which_rows_see_and_which_keys_are_seen(data, B, Tq, Tk):
+    mask = data.draw(masks(B, 2, Tq, Tk))
+    rows, keys = seen_rows_and_keys(mask, Tq, Tk, "cpu")
+    dense = mask.dense(Tq, Tk).expand(B, 2, Tq, Tk)
+    assert torch.equal(rows.expand(B, 2, Tq), dense.any(-1))
+    assert torch.equal(keys.expand(B, 2, Tk), dense.any(-2))
+    assert mask.hides_nothing(Tq, Tk) <= bool(dense.all())
+
+
+def test_a_step_of_decoding_needs_no_mask():
+    assert Causal().hides_nothing(1, 9)
+    assert (Causal() & Window(8)).hides_nothing(1, 9)
+    assert not (Causal() & Window(7)).hides_nothing(1, 9)
+    assert not Causal(offset=3).hides_nothing(1, 9)
+    assert Causal(offset=8).hides_nothing(1, 9)
+
+
+def test_masks_know_whether_they_hold_tensors():
+    assert not has_tensors(Causal() & ~Window(3))
+    assert has_tensors(Causal() | Padding([1]))
 
 
 def test_the_masks_of_the_lectures_are_runs():

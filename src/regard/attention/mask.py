@@ -11,7 +11,7 @@ Positions line up at the end: the last query meets the last key, so that a decod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 from torch import Tensor
@@ -494,3 +494,25 @@ class Not(Mask):
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         self.a.check(Tq, Tk, heads, leading, device)
+
+
+def has_tensors(mask: Mask) -> bool:
+    """Whether a mask, or one it is joined of, holds a tensor (or is of a kind unknown here)."""
+    if not is_dataclass(mask):
+        return True
+    held = [getattr(mask, f.name) for f in fields(mask)]
+    return any(isinstance(x, Tensor) or (isinstance(x, Mask) and has_tensors(x)) for x in held)
+
+
+def seen_rows_and_keys(mask: Mask, Tq: int, Tk: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+    """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk); no T×T where the mask is runs."""
+    runs = mask.runs(Tq, Tk, device)
+    if runs is None:
+        dense = mask.dense(Tq, Tk, device)
+        return dense.any(-1), dense.any(-2)
+    start, stop = torch.broadcast_tensors(*runs)
+    some = start < stop
+    edges = torch.zeros(*start.shape[:-1], Tk + 1, dtype=torch.long, device=start.device)
+    edges.scatter_add_(-1, start.clamp(0, Tk), some.long())
+    edges.scatter_add_(-1, stop.clamp(0, Tk), -some.long())
+    return some.unsqueeze(-2), (edges.cumsum(-1)[..., :Tk] > 0).unsqueeze(-2)

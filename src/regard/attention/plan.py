@@ -146,7 +146,7 @@ def _memory(name: str, call: Call) -> int:
         copies = 2 + (call.mask is not None) + (call.bias is not None) + (call.softcap is not None)
         return int(_pairs(call) * size * (copies if hidden == 1 else hidden * 2))
     masks = _mask_bytes(call) if name == "sdpa" else 0
-    tile = tiled.CACHE * size * 4 if name in ("tiled", "additive") else 0
+    tile = tiled.tile_size(call.query.device) * size * 4 if name in ("tiled", "additive") else 0
     return masks + min(tile, _pairs(call) * size * 4 * hidden) + rows * 4
 
 

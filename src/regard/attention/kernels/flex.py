@@ -5,7 +5,9 @@ It needs torch.compile (a C++ compiler on a CPU, Triton on a GPU), so it is neve
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +15,11 @@ from torch import Tensor
 from regard.attention.call import Call
 from regard.attention.grid import Point
 from regard.attention.machine import Machine
+from regard.attention.mask import FULL, PARTIAL, Mask, has_tensors, seen_rows_and_keys
 from regard.attention.normalize import Softmax
 
 NAME = "flex"
+BLOCK = 128
 
 
 def why_not(call: Call, machine: Machine) -> str | None:
@@ -52,17 +56,10 @@ def _compiled():  # noqa: ANN202
 
 
 def run(call: Call, machine: Machine) -> Tensor:
-    from torch.nn.attention.flex_attention import create_block_mask
-
     assert call.dot is not None and isinstance(call.normalize, Softmax)
     query, key, scale = call.dot
     q, k, v = call.four(query), call.four(call.as_many_heads(key)), call.four(call.as_many_heads(call.value))
-    Tq, Tk, mask, bias, temperature, cap = call.Tq, call.Tk, call.mask, call.bias, call.normalize.temperature, call.softcap
-    rows = None
-
-    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        assert mask is not None
-        return mask.allowed(Point(b, h, i, j, Tq, Tk))
+    Tq, Tk, bias, temperature, cap = call.Tq, call.Tk, call.bias, call.normalize.temperature, call.softcap
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if bias is not None:
@@ -70,22 +67,55 @@ def run(call: Call, machine: Machine) -> Tensor:
         return (s if cap is None else cap * torch.tanh(s / cap)) / temperature
 
     plain = bias is None and cap is None
-    block = None
-    if mask is not None:
-        shape = mask.allowed(call.grid()).shape
-        B, H = (shape[0] if len(shape) == 4 else 1), (shape[-3] if len(shape) > 2 else 1)
-        block = create_block_mask(seen, B if B > 1 else None, H if H > 1 else None, Tq, Tk, device=q.device)
-        rows = mask.allowed(call.grid()).any(-1, keepdim=True)
-        k, v = (_only_seen(call, x) for x in (k, v))
+    cover = Cover() if call.mask is None else _cover(call.mask, Tq, Tk, q.device)
+    if cover.keys is not None:
+        k, v = k.masked_fill(~cover.keys, 0.0), v.masked_fill(~cover.keys, 0.0)
     out = _compiled()(
-        q, k.contiguous(), v.contiguous(), score_mod=None if plain else score, block_mask=block,
+        q, k.contiguous(), v.contiguous(), score_mod=None if plain else score, block_mask=cover.blocks,
         scale=scale / temperature if plain else scale,
     )  # fmt: skip
-    return call.back(out if rows is None else out.masked_fill(~rows, 0.0))
+    return call.back(out if cover.rows is None else out.masked_fill(~cover.rows, 0.0))
 
 
-def _only_seen(call: Call, x: Tensor) -> Tensor:
-    assert call.mask is not None
-    seen = call.mask.allowed(call.grid())
-    seen = seen.expand(*seen.shape[:-2], call.Tq, call.Tk).any(-2)[..., None]
-    return x.masked_fill(~seen, 0.0)
+@dataclass(frozen=True)
+class Cover:
+    """A mask as Flex reads it, the rows that see anything, (…, Tq, 1), and the keys that are seen, (…, Tk, 1); None: all."""
+
+    blocks: Any = None
+    rows: Tensor | None = None
+    keys: Tensor | None = None
+
+
+_covers: dict[tuple[str, int, int, str], Cover] = {}
+
+
+def _cover(mask: Mask, Tq: int, Tk: int, device: torch.device) -> Cover:
+    """Made once for masks that hold no tensors, which their text names completely."""
+    if has_tensors(mask):
+        return _make_cover(mask, Tq, Tk, device)
+    key = (repr(mask), Tq, Tk, str(device))
+    if key not in _covers:
+        if len(_covers) >= 64:
+            _covers.clear()
+        _covers[key] = _make_cover(mask, Tq, Tk, device)
+    return _covers[key]
+
+
+def _make_cover(mask: Mask, Tq: int, Tk: int, device: torch.device) -> Cover:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return mask.allowed(Point(b, h, i, j, Tq, Tk))
+
+    kinds = mask.blocks(Tq, Tk, BLOCK, device)
+    kinds = kinds.reshape((1,) * (4 - kinds.ndim) + tuple(kinds.shape))
+    lists = [x for kind in (PARTIAL, FULL) for x in _listed(kinds == kind)]
+    blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
+    rows, keys = seen_rows_and_keys(mask, Tq, Tk, device)
+    return Cover(blocks, None if bool(rows.all()) else rows[..., None], None if bool(keys.all()) else keys[..., None])
+
+
+def _listed(wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row of blocks how many are wanted, and their numbers first."""
+    order = wanted.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    return wanted.sum(-1, dtype=torch.int32), order.to(torch.int32)

@@ -23,7 +23,7 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 
 NAME = "tiled"
-CACHE = 1 << 20  # numbers in one plain tile: what a core's cache holds
+CACHE = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
 ROWS = 64  # queries in a fused tile
 NOWHERE = 1 << 40
 
@@ -179,7 +179,7 @@ class _FusedTiles(torch.autograd.Function):
 
 def _run_plain(call: Call) -> Tensor:
     key, value = call.grouped(call.key), call.grouped(call.value)
-    again = call.learns and call.sequences * call.heads * call.Tq * call.Tk > CACHE  # too much to keep for the backward pass
+    again = call.learns and call.sequences * call.heads * call.Tq * call.Tk > 1 << 20  # too much to keep for the backward pass
 
     def one(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         weights, allowed = reference.weigh(call, reference.Part(tile.grid(call), query, key))
@@ -193,8 +193,12 @@ def _run_plain(call: Call) -> Tensor:
     return torch.cat([p.expand(*full[:-2], *p.shape[-2:]) for p in parts], -2) if parts else call.query.new_zeros(full)
 
 
+def tile_size(device: torch.device) -> int:
+    return CACHE.get(device.type, CACHE["cpu"])
+
+
 def plain_rows(call: Call) -> int:
     """How many queries a plain tile holds."""
     wide = call.query.shape[-1] if isinstance(call.energy, Distance) else getattr(call.energy, "hidden", 1)
-    rows = CACHE // max(1, call.sequences * call.heads * call.Tk * wide)
+    rows = tile_size(call.query.device) // max(1, call.sequences * call.heads * call.Tk * wide)
     return max(1, min(rows if rows < 8 else rows // 8 * 8, call.Tq))
