@@ -46,7 +46,7 @@ lint: $(VENV)/.lint
 	$(BIN)/pyright
 
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/operator.py
+	$(BIN)/python -m benchmarks.attend
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

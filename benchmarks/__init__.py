@@ -1,1 +1,1 @@
-"""What regard costs beside its peers. Start with `python benchmarks/operator.py --help`."""
+"""What regard is measured by: each folder or file is one table, us and the peers in one run."""

@@ -60,6 +60,11 @@ class Grid:
         self.batch = tuple(batch) if batch is not None else (None,) * len(self.leading)
 
     @property
+    def is_span(self) -> bool:
+        """Whether the queries and the keys asked about are each neighbours in order."""
+        return all(i is None or (isinstance(i, slice) and i.step in (None, 1)) for i in (self.queries, self.keys))
+
+    @property
     def q(self) -> Tensor:
         """Query indices, (n, 1), counted from 0."""
         return _indices(self.queries, self.Tq, self.device)[:, None]

@@ -15,18 +15,29 @@ from torch import Tensor
 from regard.errors import OptionError, ShapeError
 
 
+def all_false(x: Tensor) -> bool:
+    """Whether nothing is true, where asking costs little: not on a GPU, and not while torch.compile traces."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(x.any())
+
+
 class Normalizer:
     """The parent of all normalisers."""
+
+    hides = True  # a score of −∞ gets the weight 0 exactly, by itself
+    bears_nothing = False  # and so does every score of a row that is all −∞
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         if scores.shape[-1] == 0:
             return scores
         if allowed is None:
             return self.rows(scores)
+        hidden = ~allowed
+        masked = scores.masked_fill(hidden, -math.inf)
+        dead = hidden.all(-1, keepdim=True)
+        if self.hides and (self.bears_nothing or all_false(dead)):
+            return self.rows(masked)
         # A dead row is filled with zeros before the normaliser sees it, so that neither pass meets −∞ − −∞.
-        dead = ~allowed.any(-1, keepdim=True)
-        masked = scores.masked_fill(~allowed, -math.inf).masked_fill(dead, 0.0)
-        return self.rows(masked).masked_fill(~allowed, 0.0)
+        return self.rows(masked.masked_fill(dead, 0.0)).masked_fill(hidden, 0.0)
 
     def rows(self, scores: Tensor) -> Tensor:
         """Weights of rows that each have at least one finite score; −∞ is a masked key."""
@@ -60,6 +71,8 @@ class Raw(Normalizer):
 
 class Sigmoid(Normalizer):
     """Each key on its own: a_j = 1/(1 + exp(−e_j)); rows need not sum to 1."""
+
+    bears_nothing = True
 
     def rows(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
@@ -115,6 +128,8 @@ class Sparsemax(Entmax):
 class CustomNormalizer(Normalizer):
     """Any function of the masked scores (−∞ where masked) that gives weights of the same shape."""
 
+    hides = False
+
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
 
@@ -129,6 +144,7 @@ class CustomNormalizer(Normalizer):
         return f"CustomNormalizer({getattr(self.function, '__name__', type(self.function).__name__)})"
 
 
+@torch.no_grad()
 def _ranked(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Scores from large to small with masked ones far below any support, and the ranks 1, 2, …"""
     # −∞ − −∞ would be NaN in the sums; a finite floor far below the support changes nothing.
@@ -137,21 +153,30 @@ def _ranked(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return ordered, rank, ordered.cumsum(-1)
 
 
+def _supported(scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores down to the last one with any weight, 0 elsewhere, and how many they are."""
+    inside = scores.detach() >= last
+    return torch.where(inside, scores, 0.0), inside.sum(-1, keepdim=True)
+
+
 def _sparsemax_threshold(scores: Tensor) -> Tensor:
+    """τ = (Σ over the support − 1)/size. The support comes from sorting, which needs no gradient; τ itself is differentiable."""
     ordered, rank, total = _ranked(scores)
-    support = (1 + rank * ordered > total).sum(-1, keepdim=True).clamp(min=1)
-    return (total.gather(-1, support - 1) - 1) / support
+    size = (1 + rank * ordered > total).sum(-1, keepdim=True).clamp(min=1)
+    kept, count = _supported(scores, ordered.gather(-1, size - 1))
+    return (kept.sum(-1, keepdim=True) - 1) / count
 
 
 def _entmax15_threshold(half: Tensor) -> Tensor:
+    """τ = mean − √((1 − Σ(e − mean)²)/size) over the support (Peters et al. 2019, algorithm 2)."""
     ordered, rank, total = _ranked(half)
     mean = total / rank
-    spread = rank * (ordered.square().cumsum(-1) / rank - mean.square())
-    room = (1 - spread) / rank
-    # The square root's slope is infinite at 0: take it only where it is used.
-    tau = mean - torch.where(room > 0, room, torch.ones_like(room)).sqrt() * (room > 0)
-    support = (tau <= ordered).sum(-1, keepdim=True).clamp(min=1)
-    return tau.gather(-1, support - 1)
+    room = (1 - rank * (ordered.square().cumsum(-1) / rank - mean.square())) / rank
+    size = (mean - room.clamp(min=0).sqrt() <= ordered).sum(-1, keepdim=True).clamp(min=1)
+    kept, count = _supported(half, ordered.gather(-1, size - 1))
+    middle = kept.sum(-1, keepdim=True) / count
+    spread = kept.square().sum(-1, keepdim=True) / count - middle.square()
+    return middle - (1 / count - spread).clamp(min=torch.finfo(half.dtype).tiny).sqrt()
 
 
 def _entmax_bisect(scores: Tensor, power: float) -> Tensor:

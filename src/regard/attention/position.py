@@ -212,8 +212,15 @@ class RelativeBuckets(nn.Module, Bias):
         return start + torch.where(distance < exact, distance, (exact + far.long()).clamp(max=n - 1))
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        found = self.weight[self.bucket(grid.k - grid.position())]  # (n, m, heads)
-        return grid.of_heads(found.movedim(-1, -3)).to(query.dtype)
+        distance = grid.k - grid.position()
+        if distance.ndim < 2 or not grid.is_span or not distance.numel():
+            found = self.weight[self.bucket(distance)]  # (n, m, heads), or (heads,) for one pair
+            return grid.of_heads(found.movedim(-1, -3) if found.ndim > 1 else found).to(query.dtype)
+        # Along a diagonal all is alike: one number per distance, laid out as overlapping rows, the last query first.
+        n, m = distance.shape
+        line = torch.arange(n + m - 1, device=distance.device) + distance[-1, 0]
+        rows = self.weight[self.bucket(line)].T.unfold(-1, m, 1)  # (heads, n, m)
+        return grid.of_heads(rows.flip(-2)).to(query.dtype)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         _check_heads("RelativeBuckets", self.heads, heads)

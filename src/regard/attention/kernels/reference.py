@@ -88,19 +88,28 @@ def _rows_of(call: Call, part: Part) -> Tensor:
 def _energies(call: Call, query: Tensor, key: Tensor, clean: bool) -> Tensor:
     if not clean:
         return call.energy(query, key)
+    broken = _broken(key)
+    if broken is None:
+        return call.energy(query, key)
     # 0 · NaN is NaN, in the backward pass too, so a broken key leaves before the products and its column is marked after.
-    broken = ~key.isfinite().all(-1)
     scores = call.energy(query, key.masked_fill(broken[..., None], 0.0))
     return scores.masked_fill(broken[..., None, :], math.nan)
+
+
+def _broken(x: Tensor) -> Tensor | None:
+    """Which keys or values are not finite, (…, Tk); None when all are, which on a CPU their sum tells quickly."""
+    if x.device.type == "cpu" and not torch.compiler.is_compiling() and math.isfinite(float(x.detach().sum())):
+        return None
+    return ~x.isfinite().all(-1)
 
 
 def combine(call: Call, weights: Tensor, allowed: Tensor | None, value: Tensor) -> Tensor:
     """weights × values, with dropout on the weights."""
     if call.dropout:
         weights = torch.nn.functional.dropout(weights, call.dropout)
-    if allowed is None:
+    broken = None if allowed is None else _broken(value)
+    if allowed is None or broken is None:
         return weights @ value
-    broken = ~value.isfinite().all(-1)
     out = weights @ value.masked_fill(broken[..., None], 0.0)
     reached = (allowed & broken[..., None, :]).any(-1, keepdim=True)
     return out.masked_fill(reached, math.nan)

@@ -24,6 +24,7 @@ from regard.attention.normalize import Softmax
 
 NAME = "tiled"
 CACHE = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
+KEPT = 1 << 23  # pairs whose weights are kept for the backward pass; beyond, tiles are computed again there
 ROWS = 64  # queries in a fused tile
 NOWHERE = 1 << 40
 
@@ -179,7 +180,7 @@ class _FusedTiles(torch.autograd.Function):
 
 def _run_plain(call: Call) -> Tensor:
     key, value = call.grouped(call.key), call.grouped(call.value)
-    again = call.learns and call.sequences * call.heads * call.Tq * call.Tk > 1 << 20  # too much to keep for the backward pass
+    again = call.learns and call.sequences * call.heads * call.Tq * call.Tk > KEPT
 
     def one(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         weights, allowed = reference.weigh(call, reference.Part(tile.grid(call), query, key))

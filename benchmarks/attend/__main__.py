@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 import time
 import warnings
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import report
-from benchmarks.cases import Case, choose
-from benchmarks.measure import OURS, QUICK, Effort, Row, run_case
+from benchmarks.attend import report
+from benchmarks.attend.cases import Case, choose
+from benchmarks.attend.measure import ON_GPU, OURS, QUICK, Effort, Row, run_case
 
 ABOUT = """\
 Time, error and memory of regard.attend beside its peers, one table over energies, masks, biases, lengths, forward and training.
@@ -28,15 +29,15 @@ Ctrl-C stops and prints what was measured so far."""
 
 EXAMPLES = """\
 examples:
-  python benchmarks/operator.py --quick                      eight cases, a few minutes
-  python benchmarks/operator.py --only "window 256"          the cases with that in their name (see --list)
-  python benchmarks/operator.py --only additive --quick      the same cases with fewer rounds
-  python benchmarks/operator.py --markdown docs/bench.md     everything, as a page; about an hour on two cores
-  PYTHONPATH=src python benchmarks/operator.py --device cuda"""
+  python -m benchmarks.attend --quick                      eight cases, a few minutes
+  python -m benchmarks.attend --only "window 256"          the cases with that in their name (see --list)
+  python -m benchmarks.attend --only additive --quick      the same cases with fewer rounds
+  python -m benchmarks.attend --markdown docs/bench.md     everything, as a page; about an hour on two cores
+  PYTHONPATH=src python -m benchmarks.attend --device cuda"""
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("benchmarks/operator.py", description=ABOUT, epilog=EXAMPLES, allow_abbrev=False)
+    parser = argparse.ArgumentParser("python -m benchmarks.attend", description=ABOUT, epilog=EXAMPLES, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     parser.add_argument("--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only")
@@ -69,10 +70,12 @@ def main(argv: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore")  # the peers' own, of which there are many
     if options.threads is not None:
         torch.set_num_threads(options.threads)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` stops as Ctrl-C does
+    effort = QUICK if options.quick else ON_GPU if options.device == "cuda" else Effort()
     facts = report.facts(options.device, command(argv))
-    if facts["load"] and facts["load"] > 0.5:
+    if options.device == "cpu" and facts["load"] and facts["load"] > 0.5:
         print(f"the machine is busy (load {facts['load']:.1f}): expect noise, most of all with several threads", file=sys.stderr)
-    rows, missing, finished = run_all(cases, QUICK if options.quick else Effort())
+    rows, missing, finished = run_all(cases, effort)
     if rows:
         show(rows, facts, missing, options)
     # A peer that fails is the peer's affair and is told in a footnote; a disagreement is a bug here, as is our own failure.
@@ -82,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def command(argv: list[str]) -> str:
     """The command line without this machine's folders."""
-    return shlex.join(["python", "benchmarks/operator.py", *(Path(x).name if Path(x).is_absolute() else x for x in argv)])
+    return shlex.join(["python", "-m", "benchmarks.attend", *(Path(x).name if Path(x).is_absolute() else x for x in argv)])
 
 
 def show(rows: list[Row], facts: dict, missing: dict[str, str], options: argparse.Namespace) -> None:
@@ -122,3 +125,7 @@ def told(row: Row) -> str:
 
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

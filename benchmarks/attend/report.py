@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 import regard
-from benchmarks.measure import OURS, Row
+from benchmarks.attend.measure import OURS, Row
 
 NONE = "–"
 
@@ -76,8 +76,9 @@ def _time(row: Row, name: str, notes: list[str]) -> str:
         return NONE
     if result.trouble is None:
         return ms(result.seconds) + ("*" if name == row.best_peer else "")
-    notes.append(f"{name}, {row.case.name}: {result.trouble}")
-    return f"[{len(notes)}]"
+    note = f"{name}: {result.trouble}"
+    notes += [] if note in notes else [note]
+    return f"[{notes.index(note) + 1}]"
 
 
 def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
@@ -97,6 +98,7 @@ def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
     ]
     if not cpu:
         lines.append("TFLOP/s: 4·D per head and pair the mask leaves (half of T² for causal), times 3.5 for training.")
+        lines.append("x-transformers and Keras, which call torch's attention, are measured on the CPU only.")
     lines += [f"{name} was skipped: {why}." for name, why in missing.items()]
     return [*lines, *summary(rows)]
 
@@ -154,7 +156,7 @@ def _is_text(title: str) -> bool:
 
 def markdown(rows: list[Row], facts: dict, missing: dict[str, str]) -> str:
     header, cells, notes = table(rows, facts["device"])
-    lines = [f"Made by `{facts['command']}`.", "", described(facts), ""]
+    lines = ["# The operator beside its peers", "", f"Made by `{facts['command']}`.", "", described(facts), ""]
     lines += [_pipes(header), _pipes([":--" if _is_text(t) else "--:" for t in header]), *map(_pipes, cells), ""]
     lines += [f"\\[{number}\\] {note.replace('|', '/')}  " for number, note in enumerate(notes, 1)] + ([""] if notes else [])
     lines += [f"- {line}" for line in legend(rows, facts, missing)]

@@ -96,7 +96,7 @@ CPU = [
 
 
 def _gpu(*lengths: int, **what) -> list[Case]:
-    quick = ((2048, False), (2048, True)) if what.get("mask") == "causal" else ()
+    quick = ((2048, False), (2048, True))
     return _cases(*lengths, B=4, H=16, D=128, dtype=torch.bfloat16, device="cuda", quick=quick, **what)
 
 

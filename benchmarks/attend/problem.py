@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from benchmarks.cases import Case
+from benchmarks.attend.cases import Case
 
 SEED = 0
 WINDOW = 256

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import regard
-from benchmarks.cases import Case
-from benchmarks.peers import Make, System, ours, peers_of
-from benchmarks.problem import Problem
+from benchmarks.attend.cases import Case
+from benchmarks.attend.peers import Make, System, ours, peers_of
+from benchmarks.attend.problem import Problem
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 SAMPLE = 0.005  # a call shorter than this is repeated, and the mean is one sample
@@ -34,7 +34,7 @@ class Effort:
     limit: float = 20.0
 
 
-QUICK = Effort(rounds=5, seconds=0.5, limit=5.0)
+QUICK, ON_GPU = Effort(rounds=5, seconds=0.5, limit=5.0), Effort(seconds=1.0)
 
 
 @dataclass
@@ -92,6 +92,8 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
         results |= {} if found is None else {name: found}
         steps |= {} if step is None else {name: step}
     del truth
+    if case.device == "cuda":
+        torch.cuda.empty_cache()  # the truth took more than anyone else will
     for name, times in time_all(steps, effort, case.device).items():
         results[name].times = times
     row = Row(case, kernel, problem.flops(), results)
