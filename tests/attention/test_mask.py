@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import regard
 from regard import Causal, Dense, Diagonal, Dilated, Documents, Padding, Prefix, Window
-from regard.attention.mask import EMPTY, FULL, PARTIAL, has_tensors, seen_rows_and_keys
+from regard.attention.kernels.flex import has_tensors, seen_rows_and_keys
+from regard.attention.mask import EMPTY, FULL, PARTIAL
 from tests.attention.drawn import masks
 
 EXACT = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)

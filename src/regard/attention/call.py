@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -153,19 +153,7 @@ def _tensors_of(x: object) -> list[Tensor]:
     return list(function.parameters()) if isinstance(function, nn.Module) else []
 
 
-def make_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    energy: EnergyLike = SCALED_DOT,
-    mask: MaskLike | None = None,
-    bias: BiasLike | None = None,
-    normalize: NormalizerLike = SOFTMAX,
-    gate: GateLike | None = None,
-    softcap: float | None = None,
-    dropout: float = 0.0,
-) -> Call:
+def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Call:
     """Check everything that can be checked before work starts."""
     named = (("query", query), ("key", key), ("value", value))
     for name, x in named:
@@ -182,8 +170,17 @@ def make_call(
     leading = _leading(query, key, value)
     if query.shape[:-2] != (*leading, heads):  # one query may meet many batches and heads of keys
         query = query.expand(*leading, heads, *query.shape[-2:])
-    wrapped = wrap_energy(energy), wrap_mask(mask), wrap_bias(bias), wrap_normalizer(normalize), _gate(gate)
-    call = Call(query, key, value, *wrapped, _softcap(softcap), _dropout(dropout), leading, heads, groups, flat)
+    call = Call(
+        query, key, value,
+        wrap_energy(options.get("energy", SCALED_DOT)),
+        wrap_mask(options.get("mask")),
+        wrap_bias(options.get("bias")),
+        wrap_normalizer(options.get("normalize", SOFTMAX)),
+        _gate(options.get("gate")),
+        _softcap(options.get("softcap")),
+        _dropout(options.get("dropout", 0.0)),
+        leading, heads, groups, flat,
+    )  # fmt: skip
     _check_options(call)
     if call.mask is not None and call.mask.hides_nothing(call.Tq, call.Tk):
         call.mask = None

@@ -145,3 +145,34 @@ class Point(Grid):
 
     def _row(self, rows: int) -> Tensor:
         return self.b if rows > 1 else self.b * 0
+
+
+class Corners:
+    """The first and last index of each block of queries and keys, for rules that judge a whole block at once."""
+
+    def __init__(self, Tq: int, Tk: int, block: tuple[int, int], device: torch.device | str | None) -> None:
+        self.Tq, self.Tk, self.block = Tq, Tk, block
+        q = torch.arange(0, Tq, block[0], device=device)[:, None]
+        k = torch.arange(0, Tk, block[1], device=device)[None, :]
+        self.q = (q, (q + block[0]).clamp(max=Tq) - 1)
+        self.k = (k, (k + block[1]).clamp(max=Tk) - 1)
+
+    def distance(self, offset: int | Tensor | None) -> tuple[Tensor, Tensor]:
+        """The smallest and largest key − position of query in each block; every whole number between occurs."""
+        if offset is None:
+            shift: int | Tensor = self.Tk - self.Tq
+        else:
+            shift = offset if isinstance(offset, int) else self.per_sequence(offset)
+        return self.k[0] - (self.q[1] + shift), self.k[1] - (self.q[0] + shift)
+
+    def per_sequence(self, x: Tensor) -> Tensor:
+        return x[..., None, None, None] if x.ndim else x
+
+    def range_of(self, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """The smallest and largest of x, (*leading, T), in each block along queries (axis 0) or keys (axis 1)."""
+        size, n = self.block[axis], (x.shape[-1] + self.block[axis] - 1) // self.block[axis]
+        last = x[..., -1:].expand(*x.shape[:-1], n * size - x.shape[-1])
+        parts = torch.cat([x, last], -1).unflatten(-1, (n, size))
+        shape = (lambda y: y[..., None, :, None]) if axis == 0 else (lambda y: y[..., None, None, :])
+        low, high = shape(parts.amin(-1)), shape(parts.amax(-1))
+        return (low, high) if x.ndim > 1 else (low[0], high[0])

@@ -11,47 +11,16 @@ Positions line up at the end: the last query meets the last key, so that a decod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regard.attention.grid import Grid
+from regard.attention.grid import Corners, Grid
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 Runs = tuple[Tensor, Tensor]
-
-
-class Corners:
-    """The first and last index of each block of queries and keys, for rules that judge a whole block at once."""
-
-    def __init__(self, Tq: int, Tk: int, block: tuple[int, int], device: torch.device | str | None) -> None:
-        self.Tq, self.Tk, self.block = Tq, Tk, block
-        q = torch.arange(0, Tq, block[0], device=device)[:, None]
-        k = torch.arange(0, Tk, block[1], device=device)[None, :]
-        self.q = (q, (q + block[0]).clamp(max=Tq) - 1)
-        self.k = (k, (k + block[1]).clamp(max=Tk) - 1)
-
-    def distance(self, offset: int | Tensor | None) -> tuple[Tensor, Tensor]:
-        """The smallest and largest key − position of query in each block; every whole number between occurs."""
-        if offset is None:
-            shift: int | Tensor = self.Tk - self.Tq
-        else:
-            shift = offset if isinstance(offset, int) else self.per_sequence(offset)
-        return self.k[0] - (self.q[1] + shift), self.k[1] - (self.q[0] + shift)
-
-    def per_sequence(self, x: Tensor) -> Tensor:
-        return x[..., None, None, None] if x.ndim else x
-
-    def range_of(self, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """The smallest and largest of x, (*leading, T), in each block along queries (axis 0) or keys (axis 1)."""
-        size, n = self.block[axis], (x.shape[-1] + self.block[axis] - 1) // self.block[axis]
-        last = x[..., -1:].expand(*x.shape[:-1], n * size - x.shape[-1])
-        parts = torch.cat([x, last], -1).unflatten(-1, (n, size))
-        shape = (lambda y: y[..., None, :, None]) if axis == 0 else (lambda y: y[..., None, None, :])
-        low, high = shape(parts.amin(-1)), shape(parts.amax(-1))
-        return (low, high) if x.ndim > 1 else (low[0], high[0])
 
 
 class Mask:
@@ -494,25 +463,3 @@ class Not(Mask):
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         self.a.check(Tq, Tk, heads, leading, device)
-
-
-def has_tensors(mask: Mask) -> bool:
-    """Whether a mask, or one it is joined of, holds a tensor (or is of a kind unknown here)."""
-    if not is_dataclass(mask):
-        return True
-    held = [getattr(mask, f.name) for f in fields(mask)]
-    return any(isinstance(x, Tensor) or (isinstance(x, Mask) and has_tensors(x)) for x in held)
-
-
-def seen_rows_and_keys(mask: Mask, Tq: int, Tk: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
-    """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk); no T×T where the mask is runs."""
-    runs = mask.runs(Tq, Tk, device)
-    if runs is None:
-        dense = mask.dense(Tq, Tk, device)
-        return dense.any(-1), dense.any(-2)
-    start, stop = torch.broadcast_tensors(*runs)
-    some = start < stop
-    edges = torch.zeros(*start.shape[:-1], Tk + 1, dtype=torch.long, device=start.device)
-    edges.scatter_add_(-1, start.clamp(0, Tk), some.long())
-    edges.scatter_add_(-1, stop.clamp(0, Tk), -some.long())
-    return some.unsqueeze(-2), (edges.cumsum(-1)[..., :Tk] > 0).unsqueeze(-2)

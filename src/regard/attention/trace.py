@@ -142,23 +142,18 @@ class Recorded:
     def weights(self, *, batch: Pick = None, head: Pick = None, query: Pick = None, stage: str = "gated") -> Tensor:
         """Exact rows of the matrix, only those asked for. A whole number takes its axis away, as in indexing."""
         call = self.call
-        if len(call.leading) > 1 and batch is not None:
-            raise OptionError(f"batch= picks from one batch axis and this call has {call.leading}; pick from the result instead")
-        picks = [_index("batch", batch, call.leading[0])] if len(call.leading) == 1 else None
-        if picks is None and batch not in (None, 0):
-            raise OptionError(f"this call has no batch axis, so batch={batch!r} cannot be picked")
+        if batch is not None and len(call.leading) != 1:
+            raise OptionError(
+                f"batch= picks from one batch axis and this call has {len(call.leading)}; pick from the result instead"
+            )
+        picks = [_index("batch", batch, n) for n in call.leading]
         head_at, query_at = _index("head", head, call.heads), _index("query", query, call.Tq)
         part = reference.cut(call, call.grid(queries=query_at, head=head_at, batch=picks))
         found = reference.weigh(call, part, reference.check_stage(stage))[0]
-        rows = part.query.shape[-2]
-        lead = (
-            [_count(i, n) for i, n in zip(picks or (), call.leading[:1], strict=False)]
-            if len(call.leading) == 1
-            else [*call.leading]
-        )
-        found = found.expand(*lead, _count(head_at, call.heads), rows, call.Tk)
+        lead = [_count(i, n) for i, n in zip(picks, call.leading, strict=True)]
+        found = found.expand(*lead, _count(head_at, call.heads), _count(query_at, call.Tq), call.Tk)
         for axis, pick in ((-4, batch), (-3, head), (-2, query)):
-            if isinstance(pick, int) and (axis != -4 or picks is not None):
+            if isinstance(pick, int):
                 found = found.squeeze(axis)
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,8 @@ from regard.attention.attend import attend
 from regard.attention.call import (
     SCALED_DOT,
     SOFTMAX,
-    BiasLike,
-    EnergyLike,
-    GateLike,
     MaskLike,
-    NormalizerLike,
+    Options,
     wrap_bias,
     wrap_energy,
     wrap_mask,
@@ -29,16 +26,9 @@ from regard.errors import OptionError, ShapeError
 from regard.layers.cache import Cache
 
 
-class AttendOptions(TypedDict, total=False):
-    """What a layer passes on to `attend` at each call."""
+class AttendOptions(Options, total=False):
+    """What a layer passes on to `attend` at each call, and the turning of its queries and keys before."""
 
-    energy: EnergyLike
-    mask: MaskLike | None
-    bias: BiasLike | None
-    normalize: NormalizerLike
-    gate: GateLike | None
-    softcap: float | None
-    dropout: float
     rotary: Rotary | None
 
 
@@ -89,9 +79,8 @@ class _Heads(nn.Module):
         k, v = self._cached(query if key is None else key, value, cache, crossed)
         if self.rotary is not None and not crossed:
             q = self.rotary(q, k.shape[-2] - q.shape[-2])
-        own = self.mask
-        joined = wrap_mask(mask) if own is None or mask is None else own & mask  # type: ignore[operator]
-        joined = own if mask is None else joined
+        given = wrap_mask(mask)
+        joined = given if self.mask is None else self.mask if given is None else self.mask & given
         with trace.kind_of("cross" if crossed else "self") if trace.watching() else nullcontext():
             out = attend(
                 q, k, v, energy=self.energy, mask=joined, bias=self.bias, normalize=self.normalize, gate=self.gate,

@@ -5,7 +5,7 @@ It needs torch.compile (a C++ compiler on a CPU, Triton on a GPU), so it is neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.attention.call import Call
 from regard.attention.grid import Point
 from regard.attention.machine import Machine
-from regard.attention.mask import FULL, PARTIAL, Mask, has_tensors, seen_rows_and_keys
+from regard.attention.mask import FULL, PARTIAL, Mask
 from regard.attention.normalize import Softmax
 
 NAME = "flex"
@@ -119,3 +119,25 @@ def _listed(wanted: Tensor) -> tuple[Tensor, Tensor]:
     """For each row of blocks how many are wanted, and their numbers first."""
     order = wanted.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return wanted.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+
+def has_tensors(mask: Mask) -> bool:
+    """Whether a mask, or one it is joined of, holds a tensor (or is of a kind unknown here)."""
+    if not is_dataclass(mask):
+        return True
+    held = [getattr(mask, f.name) for f in fields(mask)]
+    return any(isinstance(x, Tensor) or (isinstance(x, Mask) and has_tensors(x)) for x in held)
+
+
+def seen_rows_and_keys(mask: Mask, Tq: int, Tk: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+    """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk); no T×T where the mask is runs."""
+    runs = mask.runs(Tq, Tk, device)
+    if runs is None:
+        dense = mask.dense(Tq, Tk, device)
+        return dense.any(-1), dense.any(-2)
+    start, stop = torch.broadcast_tensors(*runs)
+    some = start < stop
+    edges = torch.zeros(*start.shape[:-1], Tk + 1, dtype=torch.long, device=start.device)
+    edges.scatter_add_(-1, start.clamp(0, Tk), some.long())
+    edges.scatter_add_(-1, stop.clamp(0, Tk), -some.long())
+    return some.unsqueeze(-2), (edges.cumsum(-1)[..., :Tk] > 0).unsqueeze(-2)

@@ -23,6 +23,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,6 +109,7 @@ def _build() -> Path:
     folder = _cache_folder()
     library = folder / f"native-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
     if not library.exists():
+        print("regard: compiling its CPU kernels, once for this machine (some seconds)", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         # A private folder, then one atomic rename: another process may be building the same file.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
