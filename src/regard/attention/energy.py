@@ -112,12 +112,11 @@ class Distance(Energy):
             return None
         centre = key.detach().reshape(-1, key.shape[-1]).mean(0)
         query, key = query - centre, key - centre
-        far = max(float(query.detach().square().sum(-1).max()), float(key.detach().square().sum(-1).max()))
-        if not far < 2.0 * query.shape[-1] + 8.0:  # wide enough for vectors of unit variance
-            return None
-        one = torch.ones_like(query[..., :1])
-        q = torch.cat([query * 2, one, query.square().sum(-1, keepdim=True)], -1)
-        k = torch.cat([key, -key.square().sum(-1, keepdim=True), -torch.ones_like(key[..., :1])], -1)
+        q2, k2 = (torch.linalg.vecdot(x, x)[..., None] for x in (query, key))
+        if not max(float(q2.detach().max()), float(k2.detach().max())) < 2.0 * query.shape[-1] + 8.0:
+            return None  # wider than vectors of unit variance
+        q = torch.cat([query * 2, torch.ones_like(q2), q2], -1)
+        k = torch.cat([key, -k2, -torch.ones_like(k2)], -1)
         return DotForm(q, k, 1.0)
 
     def __repr__(self) -> str:

@@ -108,7 +108,8 @@ def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
     pairs = _pairs(call)
     if name == "flex":
         return "on a CPU it is slower than the tiles"
-    if name == "compiled" and pairs < 1 << 18 and sdpa.why_not(call, machine) is None:
+    few = pairs < (1 << 20 if call.mask is None else 1 << 18)
+    if name == "compiled" and few and sdpa.why_not(call, machine) is None:
         return f"for {pairs} pairs SDPA is as fast"
     if name == "sdpa" and call.mask is not None and pairs >= 1 << 18 and tiled.why_not_fused(call, machine) is None:
         short = call.Tq <= 1024 if sdpa.is_torch_causal(call) and call.bias is None else True
