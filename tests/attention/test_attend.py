@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 import regard
 from regard import Additive, ALiBi, Causal, Dense, Documents, Dot, Padding, Raw, ScaledDot, Softmax, Window, attend, weights
+from regard.attention.kernels import tiled
 from tests.attention.drawn import calls
 
 PATHS = ["reference", "compiled", "sdpa", "tiled", "additive", None]
@@ -262,7 +263,10 @@ def test_gradients_of_gradients_on_the_reference_path():
 
 
 @pytest.mark.parametrize("kernel", ["reference", "tiled", None])
-def test_dropout_scales_and_repeats_with_the_seed(kernel):
+@pytest.mark.parametrize("kept", [0, 1 << 23])
+def test_dropout_scales_and_repeats_with_the_seed(kernel, kept, monkeypatch):
+    monkeypatch.setattr(tiled, "KEPT", kept)  # 0: the backward pass draws again what the forward pass drew
+    monkeypatch.setattr(tiled, "CACHE", {"cpu": 8 * 2000})
     q, k = torch.zeros(1, 1, 64, 4), torch.zeros(1, 1, 2000, 4)
     v = torch.ones(1, 1, 2000, 1).requires_grad_()
     torch.manual_seed(5)
@@ -287,6 +291,25 @@ def test_autocast_computes_in_its_dtype():
     with torch.autocast("cpu", torch.bfloat16):
         layer(torch.randn(2, 5, 16)).float().sum().backward()
     assert layer.Wq.weight.grad.dtype == torch.float32
+
+
+def test_a_function_is_given_the_whole_matrix_and_a_subclass_may_be_cut():
+    q, k, v = qkv(1, 2, 300, 4, dtype=torch.float32)
+    centred = lambda q, k: q @ (k - k.mean(-2, keepdim=True)).transpose(-1, -2)  # noqa: E731
+    shared = lambda e: e.sigmoid() / e.shape[-1]  # noqa: E731
+    for options in ({"energy": centred}, {"normalize": shared}):
+        options["mask"] = Window.centered(20)
+        assert regard.explain(q, k, v, **options).kernel == "reference"
+        with pytest.raises(regard.KernelError, match="a function may depend on all it is given"):
+            attend(q, k, v, kernel="tiled", **options)
+
+    class Sharp(regard.Energy):
+        def __call__(self, query, key):
+            return (query @ key.transpose(-1, -2)) ** 3
+
+    a, b = (attend(q, k, v, energy=Sharp(), mask=Window.centered(20), kernel=kernel) for kernel in (None, "reference"))
+    assert torch.allclose(a, b, atol=1e-5)
+    assert regard.explain(q, k, v, energy=Sharp(), mask=Window.centered(20)).kernel == "tiled"
 
 
 def test_own_functions_are_energies_biases_and_normalisers():

@@ -25,7 +25,7 @@ class DotForm(NamedTuple):
 
 
 class Energy:
-    """The parent of all energies."""
+    """The parent of all energies. The energy of a pair depends on its two vectors alone: kernels ask for parts of the matrix."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
@@ -208,7 +208,7 @@ class Additive(nn.Module, Energy):
 
 
 class Custom(Energy):
-    """Any function of (query, key) that gives (..., heads, Tq, Tk)."""
+    """Any function of (query, key) that gives (..., heads, Tq, Tk). It is always given all queries and keys."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.function = function

@@ -21,7 +21,7 @@ def all_false(x: Tensor) -> bool:
 
 
 class Normalizer:
-    """The parent of all normalisers."""
+    """The parent of all normalisers. A row's weights depend on its allowed scores alone: kernels may leave out masked keys."""
 
     hides = True  # a score of −∞ gets the weight 0 exactly, by itself
     bears_nothing = False  # and so does every score of a row that is all −∞
@@ -126,7 +126,7 @@ class Sparsemax(Entmax):
 
 
 class CustomNormalizer(Normalizer):
-    """Any function of the masked scores (−∞ where masked) that gives weights of the same shape."""
+    """Any function of the masked scores (−∞ where masked) that gives weights of the same shape. It is always given all keys."""
 
     hides = False
 

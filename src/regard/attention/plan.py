@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.attention.call import Call
 from regard.attention.kernels import additive, compiled, flex, reference, sdpa, tiled
 from regard.attention.machine import Machine
+from regard.attention.position import ALiBi
 from regard.errors import KernelError
 
 # Fastest first, where more than one can run.
@@ -108,8 +109,7 @@ def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
     pairs = _pairs(call)
     if name == "flex":
         return "on a CPU it is slower than the tiles"
-    few = pairs < (1 << 20 if call.mask is None else 1 << 18)
-    if name == "compiled" and few and sdpa.why_not(call, machine) is None:
+    if name == "compiled" and pairs < 1 << 18 and sdpa.why_not(call, machine) is None:
         return f"for {pairs} pairs SDPA is as fast"
     if name == "sdpa" and call.mask is not None and pairs >= 1 << 18 and tiled.why_not_fused(call, machine) is None:
         short = call.Tq <= 1024 if sdpa.is_torch_causal(call) and call.bias is None else True
@@ -146,7 +146,7 @@ def _memory(name: str, call: Call) -> int:
     if name == "reference":
         copies = 2 + (call.mask is not None) + (call.bias is not None) + (call.softcap is not None)
         return int(_pairs(call) * size * (copies if hidden == 1 else hidden * 2))
-    masks = _mask_bytes(call) if name == "sdpa" else 0
+    masks = _mask_bytes(call) if name == "sdpa" else _bias_bytes(call) if name == "compiled" else 0
     tile = tiled.tile_size(call.query.device) * size * 4 if name in ("tiled", "additive") else 0
     return masks + min(tile, _pairs(call) * size * 4 * hidden) + rows * 4
 
@@ -155,6 +155,14 @@ def _mask_bytes(call: Call) -> int:
     if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
         return 0
     return call.Tq * call.Tk * (call.query.element_size() * call.heads if call.bias is not None else 1)
+
+
+def _bias_bytes(call: Call) -> int:
+    """The compiled kernel reads runs and slopes as they are; every other mask or bias is written out for it."""
+    runs = call.mask is None or call.mask.runs(call.Tq, call.Tk, call.query.device) is not None
+    if runs and (call.bias is None or isinstance(call.bias, ALiBi)):
+        return 0
+    return call.Tq * call.Tk * call.query.element_size() * (1 if call.bias is None else call.heads)
 
 
 def _bytes(n: int) -> str:

@@ -27,8 +27,8 @@ def why_not(call: Call, machine: Machine) -> str | None:
         return f"it computes Additive energies, not {type(call.energy).__name__}"
     if machine.kind != "cpu":
         return "it is written for the CPU"
-    if machine.compiling:
-        return "torch.compile fuses the reference itself"
+    if (reason := tiled.why_not(call, machine)) is not None:
+        return reason
     if call.bias is not None and call.bias.uses_query:
         return "the bias reads the queries, which it replaces by their projections"
     if call.dtype not in LIMIT:

@@ -16,11 +16,11 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from regard.attention.call import Call
-from regard.attention.energy import Distance
+from regard.attention.energy import Custom, Distance
 from regard.attention.grid import Grid
 from regard.attention.kernels import reference, sdpa
 from regard.attention.machine import Machine
-from regard.attention.normalize import Softmax
+from regard.attention.normalize import CustomNormalizer, Softmax
 
 NAME = "tiled"
 CACHE = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
@@ -44,7 +44,13 @@ class Tile:
 
 
 def why_not(call: Call, machine: Machine) -> str | None:
-    return "torch.compile fuses the reference itself" if machine.compiling else None
+    if machine.compiling:
+        return "torch.compile fuses the reference itself"
+    if isinstance(call.energy, Custom) or isinstance(call.normalize, CustomNormalizer):
+        return (
+            "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
+        )
+    return None
 
 
 def why_not_fused(call: Call, machine: Machine) -> str | None:
