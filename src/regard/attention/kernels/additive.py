@@ -62,7 +62,7 @@ def _largest(x: Tensor) -> float:
 
 
 def _blocks(a: Tensor, b: Tensor, v: Tensor):  # noqa: ANN202
-    """Batch by batch, a block of queries at a time: their index, and 1/(1 + e^{2a}e^{2b}) as (rows, Tk, D)."""
+    """Batch by batch, a block of queries at a time: their index, and 1 + e^{2a}e^{2b} as (rows, Tk, D)."""
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], v.shape[:-2])
     ea, eb = ((2 * x).exp().expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b))
     N, Tq, D = ea.shape
@@ -72,9 +72,9 @@ def _blocks(a: Tensor, b: Tensor, v: Tensor):  # noqa: ANN202
     for n in range(N):
         for i in range(0, Tq, rows):
             part = ea[n, i : i + rows]
-            r = space[: len(part) * Tk * D].view(len(part), Tk, D)
-            torch.addcmul(one, part[:, None], eb[n][None], out=r)
-            yield n, slice(i, i + len(part)), r.reciprocal_()
+            p = space[: len(part) * Tk * D].view(len(part), Tk, D)
+            torch.addcmul(one, part[:, None], eb[n][None], out=p)
+            yield n, slice(i, i + len(part)), p
 
 
 class _Scores(torch.autograd.Function):
@@ -87,8 +87,8 @@ class _Scores(torch.autograd.Function):
         lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], w.shape[:-2])
         out = a.new_empty(*lead, a.shape[-2], b.shape[-2])
         flat, weights = out.view(-1, *out.shape[-2:]), _per_batch(w, lead)
-        for n, i, r in _blocks(a, b, w):
-            torch.mv(r.view(-1, r.shape[-1]), weights[n], out=flat[n, i].view(-1))
+        for n, i, p in _blocks(a, b, w):
+            torch.sum(torch.div(weights[n], p, out=p), -1, out=flat[n, i])
         return out.mul_(-2).add_(w.sum(-1, keepdim=True).expand(*lead, 1, 1))
 
     @staticmethod
@@ -100,8 +100,8 @@ class _Scores(torch.autograd.Function):
         flat, weights = grad.reshape(-1, *grad.shape[-2:]), _per_batch(w, lead)
         da, db, dv = (a.new_zeros(len(flat), n, a.shape[-1]) for n in (a.shape[-2], b.shape[-2], 1))
         slope = a.new_empty(0)
-        for n, i, r in _blocks(a, b, w):
-            g = flat[n, i]
+        for n, i, p in _blocks(a, b, w):
+            r, g = p.reciprocal_(), flat[n, i]
             dv[n, 0].add_(torch.bmm(g[:, None, :], r)[:, 0].sum(0), alpha=-2)
             slope = slope if slope.shape == r.shape else torch.empty_like(r)
             torch.addcmul(r, r, r, value=-1, out=slope)  # r(1 − r) = (1 − tanh²)/4
