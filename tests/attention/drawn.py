@@ -42,8 +42,8 @@ NORMALIZERS = [Softmax(), Softmax(), Softmax(), Softmax(0.5), Raw(), Sigmoid(), 
 class Drawn:
     """Inputs and options of one call; `at(dtype)` gives them as leaves of that dtype, always the same numbers."""
 
-    def __init__(self, tensors: dict[str, Tensor], options: dict, softmax: bool) -> None:
-        self.tensors, self.options, self.softmax = tensors, options, softmax
+    def __init__(self, tensors: dict[str, Tensor], options: dict) -> None:
+        self.tensors, self.options = tensors, options
 
     def at(self, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict]:
         inputs = {n: x.to(device, dtype).requires_grad_() for n, x in self.tensors.items()}
@@ -81,11 +81,11 @@ class Drawn:
 
     def sizes(self) -> Drawn:
         """The same call on the absolute values: how large the terms are that are added up."""
-        return Drawn(self.tensors | {"value": self.tensors["value"].abs()}, self.options, self.softmax)
+        return Drawn(self.tensors | {"value": self.tensors["value"].abs()}, self.options)
 
     def nudged(self, eps: float) -> Drawn:
         """The same call with every input moved by about eps of itself, as rounding would."""
-        return Drawn({n: x.double() * (1 + eps * torch.randn_like(x)) for n, x in self.tensors.items()}, self.options, self.softmax)
+        return Drawn({n: x.double() * (1 + eps * torch.randn_like(x)) for n, x in self.tensors.items()}, self.options)
 
     def __repr__(self) -> str:
         shapes = {n: tuple(x.shape) for n, x in self.tensors.items()}
@@ -179,4 +179,4 @@ def calls(draw, longest: int = 150) -> Drawn:
         "softcap": draw(st.sampled_from([None, None, None, 3.0])),
         "gate": draw(st.sampled_from([None, None, None, None, Window.centered(6)])),
     }
-    return Drawn(tensors, options, isinstance(options["normalize"], Softmax))
+    return Drawn(tensors, options)

@@ -293,6 +293,38 @@ def test_autocast_computes_in_its_dtype():
     assert layer.Wq.weight.grad.dtype == torch.float32
 
 
+def test_a_mask_of_ones_own_runs_on_every_path():
+    class Odd(regard.Mask):
+        """A query sees the keys of its own parity."""
+
+        def allowed(self, grid):
+            return (grid.q + grid.k) % 2 == 0
+
+    q, k, v = qkv(1, 2, 200, 4, dtype=torch.float32)
+    truth = attend(q, k, v, mask=torch.eye(2, dtype=torch.bool).repeat(100, 100), kernel="reference")
+    for kernel in ("reference", "sdpa", "tiled", None):
+        with regard.watch() as seen:
+            assert torch.allclose(attend(q, k, v, mask=Odd() | Window(0), kernel=kernel), truth, atol=1e-5)
+        assert seen["attend.0"].weights(query=3)[..., 0].max() == 0
+    assert (Odd().blocks(200, 200, 64) == 1).all()  # unsure is partial
+
+
+def test_the_compiled_kernel_gives_the_same_bits_for_any_number_of_threads():
+    q, k, v = qkv(1, 2, 300, 16, dtype=torch.float32, grad=True)
+    bias = torch.randn(1, 300, 300, requires_grad=True)
+    energy = Additive(16)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            a = on("compiled", q, k, v, mask=Causal(), bias=bias)
+            b = on("compiled", q, k, v, energy=energy)
+            found.append((a, b, *torch.autograd.grad(a.sum() + b.square().sum(), (q, k, v, bias, energy.v))))
+        finally:
+            torch.set_num_threads(1)
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+
 def test_a_function_is_given_the_whole_matrix_and_a_subclass_may_be_cut():
     q, k, v = qkv(1, 2, 300, 4, dtype=torch.float32)
     centred = lambda q, k: q @ (k - k.mean(-2, keepdim=True)).transpose(-1, -2)  # noqa: E731

@@ -31,8 +31,9 @@ class Mask:
         raise NotImplementedError
 
     def judge(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        """For each block: is surely every pair allowed, and is possibly any."""
-        raise NotImplementedError
+        """For each block: is surely every pair allowed, and is possibly any. Unless a mask knows better: unsure."""
+        some = torch.ones(corners.q[0].shape[0], corners.k[0].shape[1], dtype=torch.bool, device=corners.q[0].device)
+        return ~some, some
 
     def runs(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Runs | None:
         """(start, stop), each (*leading or nothing, Tq), when query i sees exactly the keys start ≤ j < stop; else None."""

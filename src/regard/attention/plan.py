@@ -77,7 +77,7 @@ def _pairs(call: Call) -> int:
     return call.sequences * call.heads * call.Tq * call.Tk
 
 
-def _share(call: Call, machine: Machine) -> float:
+def _share(call: Call) -> float:
     """The share of all pairs that tiles would compute."""
     if call.mask is None or not call.Tq * call.Tk:
         return 1.0
@@ -113,7 +113,7 @@ def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
         return f"for {pairs} pairs SDPA is as fast"
     if name == "sdpa" and call.mask is not None and pairs >= 1 << 18 and tiled.why_not_fused(call, machine) is None:
         short = call.Tq <= 1024 if sdpa.is_torch_causal(call) and call.bias is None else True
-        if short and call.Tq >= 2 * tiled.ROWS and _share(call, machine) < 0.75:
+        if short and call.Tq >= 2 * tiled.ROWS and _share(call) < 0.75:
             return "the mask leaves out much of the matrix, and tiles skip it"
     if name == "tiled" and call.dot is not None and pairs < 1 << 18:
         return f"{pairs} pairs are too few to gain"

@@ -17,7 +17,6 @@ from regard.attention.energy import Additive, Energy
 from regard.attention.kernels import tiled
 from regard.attention.machine import Machine
 
-NAME = "additive"
 LIMIT = {torch.float32: 44.0, torch.float64: 350.0}
 BLOCK = 1 << 20  # numbers in one block of pairs × features
 

@@ -16,8 +16,6 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position import ALiBi
 
-NAME = "compiled"
-
 
 def why_not(call: Call, machine: Machine) -> str | None:
     if machine.kind != "cpu":

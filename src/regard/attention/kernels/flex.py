@@ -18,7 +18,6 @@ from regard.attention.machine import Machine
 from regard.attention.mask import FULL, PARTIAL, Mask
 from regard.attention.normalize import Softmax
 
-NAME = "flex"
 BLOCK = 128
 
 

@@ -18,7 +18,6 @@ from regard.attention.machine import Machine
 from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
 
-NAME = "sdpa"
 HALF = (torch.float16, torch.bfloat16)
 
 

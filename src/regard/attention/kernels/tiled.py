@@ -22,7 +22,6 @@ from regard.attention.kernels import reference, sdpa
 from regard.attention.machine import Machine
 from regard.attention.normalize import CustomNormalizer, Softmax
 
-NAME = "tiled"
 CACHE = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
 KEPT = 1 << 23  # pairs whose weights are kept for the backward pass; beyond, tiles are computed again there
 ROWS = 64  # queries in a fused tile
