@@ -1,5 +1,10 @@
 """regard: attention, end to end."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from regard.attention.attend import attend, explain, weights
 from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
 from regard.attention.lookup import lookup
@@ -17,18 +22,30 @@ from regard.attention.position import (
     Sinusoidal,
 )
 from regard.attention.trace import Recorded, Seen, watch
-from regard.errors import DeviceError, DtypeError, KernelError, OptionError, RegardError, ShapeError
+from regard.errors import (
+    DataError,
+    DeviceError,
+    DtypeError,
+    FolderError,
+    KernelError,
+    OptionError,
+    RecipeError,
+    RegardError,
+    ShapeError,
+)
 from regard.evaluation.cost import Cost, cost
 from regard.evaluation.properties import Finding, is_equivariant, is_separable
 from regard.layers.cache import Cache
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrence import Recurrence
+from regard.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "ALiBi",
     "Additive",
+    "Batch",
+    "Beam",
     "Bias",
     "Bilinear",
     "Cache",
@@ -37,6 +54,7 @@ __all__ = [
     "Convolution",
     "Cosine",
     "Cost",
+    "DataError",
     "Dense",
     "DeviceError",
     "Diagonal",
@@ -48,8 +66,10 @@ __all__ = [
     "Energy",
     "Entmax",
     "Finding",
+    "FolderError",
     "Hard",
     "KernelError",
+    "LanguageModel",
     "Learned",
     "Mask",
     "Match",
@@ -60,6 +80,8 @@ __all__ = [
     "Plan",
     "Prefix",
     "Raw",
+    "Recipe",
+    "RecipeError",
     "Recorded",
     "Recurrence",
     "RegardError",
@@ -74,13 +96,64 @@ __all__ = [
     "SlicedMultiHead",
     "Softmax",
     "Sparsemax",
+    "Tokenizer",
+    "Translator",
     "Window",
     "attend",
+    "build",
     "cost",
     "explain",
     "is_equivariant",
     "is_separable",
+    "load",
     "lookup",
+    "resume",
+    "scores",
+    "sentence_bleu",
+    "train",
+    "translate",
     "watch",
     "weights",
 ]
+
+# Loaded when first asked for, so that `import regard` needs torch alone.
+_LATER = {
+    "Batch": "regard.data.batches",
+    "Beam": "regard.decoding.search",
+    "LanguageModel": "regard.models.language",
+    "Recipe": "regard.training.recipe",
+    "Tokenizer": "regard.data.tokenizer",
+    "Translator": "regard.models.translator",
+    "build": "regard.training.recipe",
+    "load": "regard.models.folder",
+    "resume": "regard.training.trainer",
+    "scores": "regard.evaluation.text",
+    "sentence_bleu": "regard.evaluation.bleu",
+    "train": "regard.training.trainer",
+    "translate": "regard.decoding.translate",
+}
+
+if TYPE_CHECKING:
+    from regard.data.batches import Batch
+    from regard.data.tokenizer import Tokenizer
+    from regard.decoding.search import Beam
+    from regard.decoding.translate import translate
+    from regard.evaluation.bleu import sentence_bleu
+    from regard.evaluation.text import scores
+    from regard.models.folder import load
+    from regard.models.language import LanguageModel
+    from regard.models.translator import Translator
+    from regard.training.recipe import Recipe, build
+    from regard.training.trainer import resume, train
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    found = getattr(import_module(_LATER[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -23,3 +23,15 @@ class OptionError(RegardError):
 
 class KernelError(RegardError):
     """A kernel that was asked for by name and cannot do the call."""
+
+
+class DataError(RegardError):
+    """A corpus, file or vocabulary that cannot be used as it is."""
+
+
+class RecipeError(RegardError):
+    """A recipe with an unknown key, a wrong value, or parts that do not fit together."""
+
+
+class FolderError(RegardError):
+    """A model or run folder that is missing, damaged or of another version."""

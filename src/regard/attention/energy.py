@@ -207,6 +207,24 @@ class Additive(nn.Module, Energy):
         return f"{self.query_dim}, {self.key_dim}, hidden={self.hidden}, heads={self.heads}"
 
 
+class ProjectedAdditive(Energy):
+    """Additive's energy for keys that were projected before: a recurrence that asks the same keys at every step does it once."""
+
+    def __init__(self, additive: Additive) -> None:
+        self.function, self.hidden, self.heads = additive, additive.hidden, additive.heads
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.function.score(self.function.Wq(query), key)
+
+    def check(self, query: Tensor, key: Tensor, heads: int) -> None:
+        _check_widths(self.function, query, key.new_empty(0, self.function.key_dim), heads)
+        if key.shape[-1] != self.hidden:
+            raise ShapeError(f"projected keys have width {self.hidden}, got {tuple(key.shape)}; apply Wk first")
+
+    def __repr__(self) -> str:
+        return f"ProjectedAdditive({self.function.extra_repr()})"
+
+
 class Custom(Energy):
     """Any function of (query, key) that gives (..., heads, Tq, Tk). It is always given all queries and keys."""
 

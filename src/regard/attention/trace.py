@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.call import Call
+from regard.attention.energy import ProjectedAdditive
 from regard.attention.grid import Index
 from regard.attention.kernels import reference
 from regard.attention.mask import Mask
@@ -230,4 +231,4 @@ def _copy(x: object) -> object:
     if isinstance(x, Mask) and hasattr(x, "__dataclass_fields__"):
         held = {f.name: getattr(x, f.name) for f in fields(x)}  # type: ignore[arg-type]
         return replace(x, **{n: v.detach().clone() if isinstance(v, Tensor) else _copy(v) for n, v in held.items()})  # type: ignore[type-var]
-    return copy.deepcopy(x) if isinstance(x, nn.Module) else x
+    return copy.deepcopy(x) if isinstance(x, nn.Module | ProjectedAdditive) else x

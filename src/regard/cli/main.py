@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import cost, demo
+from regard.cli import bleu, cost, data, demo, evaluate, recipes, runs, train
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -19,6 +19,14 @@ app = typer.Typer(
 )
 app.command("cost")(cost.command)
 app.command("demo")(demo.command)
+app.command("train")(train.command)
+app.command("resume")(train.resume)
+app.command("runs")(runs.command)
+app.command("recipes")(recipes.command)
+app.command("evaluate")(evaluate.command)
+app.command("average")(train.average)
+app.command("bleu")(bleu.command)
+app.command("data")(data.command)
 
 
 def _version(show: bool) -> None:

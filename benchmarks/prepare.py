@@ -1,0 +1,106 @@
+"""How long a corpus takes from files to batches, and how much memory: python -m benchmarks.prepare [--corpus NAME] …
+
+Everything starts with an empty cache. Memory is what this process and the workers it starts hold together, looked at every
+twentieth of a second (Linux); pages that processes share are counted once for each, so the sum is rather too high.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+class Memory:
+    """The largest resident size of this process and its children, in MiB, since the start."""
+
+    def __init__(self) -> None:
+        self.peak, self.alone = 0.0, 0.0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            own = self._resident("self")
+            found = own
+            for task in Path("/proc/self/task").iterdir():
+                try:
+                    found += sum(map(self._resident, (task / "children").read_text().split()))
+                except OSError:
+                    continue
+            self.peak, self.alone = max(self.peak, found), max(self.alone, own)
+            time.sleep(0.05)
+
+    @staticmethod
+    def _resident(process: str) -> float:
+        try:
+            return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        except OSError:
+            return 0.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.prepare", description=__doc__)
+    parser.add_argument("--corpus", default="europarl-en-de", help="a corpus known by name (default europarl-en-de)")
+    parser.add_argument("--source", help="language to translate from")
+    parser.add_argument("--target", help="language to translate into")
+    parser.add_argument("--kind", default="bpe", help="kind of tokenizer (default bpe)")
+    parser.add_argument("--size", type=int, default=32000, help="entries of the vocabulary (default 32000)")
+    parser.add_argument("--dropout", type=float, default=0.0, help="BPE-dropout, with 8 variants (default 0)")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 25000], help="budgets of a batch (default 4096 25000)")
+    options = parser.parse_args(argv)
+    from regard.errors import RegardError
+
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["REGARD_CACHE"] = cache
+        try:
+            measure(options)
+        except RegardError as error:
+            print(error, file=sys.stderr)
+            return 2
+    return 0
+
+
+def measure(options: argparse.Namespace) -> None:
+    from regard.data import corpora
+    from regard.data.batches import Batches
+    from regard.data.load import load
+
+    task = corpora.find(options.corpus).task
+    data = {"corpus": options.corpus, "source": options.source, "target": options.target}
+    tokenizer = {"kind": options.kind, "size": options.size, "dropout": options.dropout}
+    print(f"{options.corpus}, {options.kind} {options.size}, dropout {options.dropout}, {os.cpu_count()} cores")
+    memory = Memory()
+    time.sleep(0.1)
+    print(f"imports: {memory.peak:.0f} MiB")
+    begin = time.perf_counter()
+    corpus = load(data, tokenizer, task)
+    seconds = time.perf_counter() - begin
+    print(
+        f"load, empty cache: {seconds:.1f} s, peak {memory.peak:.0f} MiB (this process {memory.alone:.0f}); {corpus.train.report}"
+    )
+    begin = time.perf_counter()
+    corpus = load(data, tokenizer, task)
+    print(f"load, from the cache: {time.perf_counter() - begin:.2f} s")
+    size = sum(path.stat().st_size for path in corpus.train.folder.iterdir())
+    print(f"train on disk: {size / 2**20:.0f} MiB")
+    for tokens in options.tokens:
+        batches = Batches(corpus.train, tokens=tokens, seed=1)
+        begin = time.perf_counter()
+        count = batches.per_epoch()
+        planned = time.perf_counter() - begin
+        begin = time.perf_counter()
+        built = sum(batch.tokens + batch.source_tokens for batch in batches.once())
+        seconds = time.perf_counter() - begin
+        print(
+            f"batches of {tokens}: {count:,} an epoch, {batches.padding:.2%} padding, planned in {planned:.2f} s, "
+            f"built {built / seconds / 1e6:.1f} M tokens/s on one core"
+        )
+    print(f"peak in all: {memory.peak:.0f} MiB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

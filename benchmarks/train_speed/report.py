@@ -1,0 +1,169 @@
+"""The table: on screen, as markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import textwrap
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from benchmarks.train_speed.environments import PLACES
+from benchmarks.train_speed.measure import OURS, Result
+from benchmarks.train_speed.task import Task
+
+NONE = "–"
+HEADER = [
+    "system", "precision", "threads", "target tok/s", "all tok/s", "× best peer", "parameters", "peak MiB", "held-out loss",
+]  # fmt: skip
+
+
+def facts(task: Task, corpus: str, command: str) -> dict:
+    timed = task.timed
+    return {
+        "command": command,
+        "corpus": corpus,
+        "labels": sum(pairs.labels for pairs in timed),
+        "tokens": sum(pairs.tokens for pairs in timed),
+        "padding": 1 - sum(pairs.tokens for pairs in timed) / sum(pairs.padded for pairs in timed),
+        "steps": len(task.learn),
+        "batches": [f"{len(pairs.source)}×({pairs.source.shape[1]}, {pairs.target.shape[1] - 1})" for pairs in timed],
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "peers": [package for packages in PLACES.values() for package in packages if "==" in package],
+    }
+
+
+# -------------------------------------------------------------------------------------------------- the table
+def rows(results: list[Result], told: dict) -> tuple[list[list[str]], list[str]]:
+    """The cells, and a footnote for every system that has no numbers or is not quite the same model."""
+    notes: list[str] = []
+    cells = [_cells(result, results, told, notes) for result in results]
+    return cells, notes
+
+
+def _cells(result: Result, results: list[Result], told: dict, notes: list[str]) -> list[str]:
+    mark = ""
+    said = f"{result.system}: {result.trouble or result.note}"
+    if result.trouble or result.note:
+        notes += [] if said in notes else [said]
+        mark = f" [{notes.index(said) + 1}]"
+    rate, peer = result.rate(told["labels"]), best_peer(results, result.precision, told)
+    against = NONE if rate is None or peer is None else f"{rate / peer:.2f}"
+    learned = NONE if result.after is None else f"{result.before:.2f} → {result.after:.2f}"
+    return [
+        result.system + mark,
+        result.precision,
+        _threads(result, told),
+        _number(rate),
+        _number(result.rate(told["tokens"])),
+        against,
+        NONE if result.parameters is None else f"{result.parameters / 1e6:.2f} M",
+        NONE if result.peak is None else f"{result.peak / 2**20:.0f}",
+        learned,
+    ]
+
+
+def best_peer(results: list[Result], precision: str, told: dict) -> float | None:
+    rates = [r.rate(told["labels"]) for r in results if r.system != OURS and r.precision == precision]
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def _threads(result: Result, told: dict) -> str:
+    """The best number of threads, and what the others gave."""
+    if result.threads is None:
+        return NONE
+    others = [f"{n}: {_number(result.rate(told['labels'], n))}" for n in sorted(result.seconds) if n != result.threads]
+    return f"{result.threads}" + (f" ({', '.join(others)})" if others else "")
+
+
+def _number(x: float | None) -> str:
+    return NONE if x is None else f"{x:,.0f}".replace(",", " ")
+
+
+def legend(results: list[Result], told: dict, notes: list[str], task: Task) -> list[str]:
+    s = task.sizes
+    lines = [
+        f"Transformer, {s.layers}+{s.layers} layers, post-norm, width {s.dim}, {s.heads} heads, inner {s.inner}, ReLU, sinusoidal "
+        f"positions, one table of {s.vocabulary} byte-level BPE tokens for source, target and output; dropout {s.dropout} on "
+        f"embeddings and residual branches, label smoothing {s.smoothing}, Adam, gradients clipped at {s.clip}.",
+        f"Batches of {told['corpus']}, the same token ids for all: sentences × (source, target) {', '.join(told['batches'])}; "
+        f"{told['padding']:.1%} padding, which is not counted as tokens.",
+        "tok/s: of whole training steps (loss, gradients, clipping, update), each batch at its median over the passes, all systems "
+        "in turns, each with the number of threads it is fastest with (in brackets: with the other number). × best peer: of the "
+        "same precision.",
+        f"held-out loss: nats per target token before and after {told['steps']} steps on the same batches in the same order. "
+        "peak MiB: the most the whole process held, interpreter and libraries included.",
+    ]
+    lines += [f"[{i}] {note}." for i, note in enumerate(notes, 1)]
+    return [*lines, *summary(results, told)]
+
+
+def summary(results: list[Result], told: dict) -> list[str]:
+    said = []
+    for precision in dict.fromkeys(r.precision for r in results):
+        peer = best_peer(results, precision, told)
+        mine = next((r.rate(told["labels"]) for r in results if r.system == OURS and r.precision == precision), None)
+        if peer is not None and mine is not None:
+            said.append(f"{mine / peer:.2f} × the best peer in {precision}")
+    mine, peer = (_at_best(results, told, ours) for ours in (True, False))
+    if mine is not None and peer is not None:
+        said.append(f"{mine[0] / peer[0]:.2f} × where each has its best precision (regard {mine[1]}, {peer[2]} {peer[1]})")
+    return [f"regard trains at {'; '.join(said)}."] if said else []
+
+
+def _at_best(results: list[Result], told: dict, ours: bool) -> tuple[float, str, str] | None:
+    """(target tokens/s, precision, system) of the fastest there is."""
+    timed = [(r.rate(told["labels"]), r.precision, r.system) for r in results if (r.system == OURS) == ours]
+    return max(((rate, precision, system) for rate, precision, system in timed if rate is not None), default=None)
+
+
+# ------------------------------------------------------------------------------------------------ how it looks
+def described(told: dict) -> str:
+    load = "" if told["load"] is None else f", load {told['load']:.1f} at the start"
+    peers = ", ".join(told["peers"])
+    return f"{told['cpu']}, {told['cores']} cores{load}; torch {told['torch']}, {peers}, Python {told['python']}; {told['date']}"
+
+
+def plain_text(results: list[Result], told: dict, task: Task) -> str:
+    cells, notes = rows(results, told)
+    widths = [max(len(row[i]) for row in [HEADER, *cells]) for i in range(len(HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [HEADER, *cells]]
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    wide = max(shutil.get_terminal_size().columns, 80)
+    below = [part for line in legend(results, told, notes, task) for part in _wrapped(line, wide)]
+    return "\n".join([described(told), "", *lines, "", *below])
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, width, subsequent_indent="  ")
+
+
+def markdown(results: list[Result], told: dict, task: Task) -> str:
+    cells, notes = rows(results, told)
+    lines = ["# Training throughput", "", f"`{told['command']}`", "", described(told), ""]
+    lines += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    lines += ["| " + " | ".join(row) + " |" for row in cells]
+    lines += ["", *(f"- {line}" for line in legend(results, told, notes, task))]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(results: list[Result], told: dict, task: Task) -> str:
+    found = [asdict(r) | {"rate": r.rate(told["labels"]), "rate_all": r.rate(told["tokens"])} for r in results]
+    return json.dumps({"facts": told, "sizes": asdict(task.sizes), "results": found}, ensure_ascii=False, indent=1)
+
+
+def cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            found = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "")
+    except OSError:
+        found = ""
+    return found or platform.processor() or platform.machine()

@@ -1,0 +1,135 @@
+"""The process in which one system trains. It reads one command a line from standard input and answers each with a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.train_speed import systems
+from benchmarks.train_speed.task import Pairs, Sizes, Task
+
+
+def ours(sizes: Sizes) -> systems.System:
+    from benchmarks.train_speed.ours import Regard  # only where regard is installed
+
+    return Regard(sizes)
+
+
+SYSTEMS: dict[str, Callable[[Sizes], systems.System]] = {
+    "regard": ours,
+    "Joey NMT": systems.JoeyNMT,
+    "HF Marian": systems.Marian,
+    "x-transformers": systems.XTransformers,
+}
+
+
+class Worker:
+    """A system with its batches; `learn`, `time` and `tell` are what the parent asks for."""
+
+    def __init__(self, name: str, precision: str, folder: Path) -> None:
+        self.task = Task.load(folder)
+        torch.manual_seed(self.task.sizes.seed)
+        self.system = SYSTEMS[name](self.task.sizes)
+        self.half = precision == "bfloat16"
+        self.steps = 0
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.half)
+
+    def step(self, pairs: Pairs) -> float:
+        """One training step as a trainer makes it: loss, gradients, clipping, update. Gives the smoothed loss."""
+        source, target = torch.from_numpy(pairs.source), torch.from_numpy(pairs.target)
+        for group in self.system.optimizer.param_groups:
+            group["lr"] = self.task.sizes.rate(self.steps)
+        with self.autocast():
+            loss = self.system.loss(source, target)
+        loss.backward()
+        self.system.clip()
+        self.system.optimizer.step()
+        self.system.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        return loss.item()
+
+    def held_out(self) -> float:
+        """−log p per target token on sentences that are not trained on."""
+        self.system.model.eval()
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        with torch.no_grad(), self.autocast():
+            for pairs in self.task.held_out:
+                total += self._nll(pairs)
+                count += pairs.labels
+        self.system.model.train()
+        return float(total / count)
+
+    def _nll(self, pairs: Pairs) -> Tensor:
+        return self.system.nll(torch.from_numpy(pairs.source), torch.from_numpy(pairs.target)).double()
+
+    # ------------------------------------------------------------------------------------------- commands
+    def learn(self, threads: int) -> dict:
+        """One step on each batch to learn from; the held-out loss before and after."""
+        torch.set_num_threads(threads)
+        before = self.held_out()
+        losses = [self.step(pairs) for pairs in self.task.learn]
+        return {"before": before, "after": self.held_out(), "losses": losses}
+
+    def time(self, threads: int, batch: int) -> dict:
+        """One step on one batch; the seconds it took."""
+        torch.set_num_threads(threads)
+        pairs = self.task.timed[batch]
+        start = time.perf_counter()
+        self.step(pairs)
+        return {"seconds": time.perf_counter() - start}
+
+    def tell(self) -> dict:
+        trained = sum(p.numel() for p in self.system.model.parameters() if p.requires_grad)
+        return {"parameters": trained, "peak": peak_memory(), "note": self.system.note, "torch": torch.__version__}
+
+    def profile(self, threads: int, rows: int) -> dict:
+        """Where the time of one step goes, as torch's profiler sees it."""
+        torch.set_num_threads(threads)
+        pairs = self.task.timed[len(self.task.timed) // 2]
+        self.step(pairs)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            self.step(pairs)
+        return {"table": seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=48)}
+
+
+def peak_memory() -> int | None:
+    """The most memory this process held so far, in bytes. Linux's own mark; getrusage's would count the parent's at the start."""
+    try:
+        with open("/proc/self/status", encoding="utf-8") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return None
+
+
+def first_line(trouble: BaseException) -> str:
+    lines = [line.strip() for line in str(trouble).splitlines() if line.strip()]
+    return f"{type(trouble).__name__}: {lines[0] if lines else ''}"[:200]
+
+
+def main() -> None:
+    name, precision, folder = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # whatever a peer prints is not an answer
+    worker: Worker | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            if worker is None:
+                worker = Worker(name, precision, Path(folder))
+            answer = getattr(worker, command.pop("do"))(**command)
+        except Exception as trouble:  # a peer may fail in any way; the table says how
+            answer = {"trouble": first_line(trouble)}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""`regard bleu`: score a translated file against its references."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The translation: one sentence a line, plain, .gz or .xz.")],
+    reference: Annotated[list[Path], typer.Argument(metavar="REF", help="What it should be; several files, several references.")],
+    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenisation; none for text that is tokenised.")] = "13a",
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
+    by_length: Annotated[Path | None, typer.Option(metavar="SRC", help="Also BLEU by the length of these source lines.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw BLEU by length into this file.")] = None,
+    sentence: Annotated[bool, typer.Option("--sentence", help="The lecture's BLEU of each line, in [0, 1], instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
+
+    What looks wrong with the files (lines moved, tokenised against plain text, …) is said on standard error.
+    """
+    from regard.data.progress import track
+    from regard.errors import OptionError
+    from regard.evaluation import lengths, text
+
+    if sentence and (len(reference) > 1 or by_length or plot):
+        raise OptionError(
+            "--sentence is the lecture's formula for one reference, without --by-length and --plot; leave the others out"
+        )
+    if plot and not by_length:
+        raise OptionError("--plot draws BLEU by sentence length; give the source lines too: --by-length SRC")
+    hypotheses, references = _read(hypothesis), [_read(path) for path in reference]
+    if sentence:
+        _sentences(hypotheses, references[0], tokenize, lowercase, as_json)
+        return
+    sources = _read(by_length) if by_length else None
+    settings = {"tokenize": tokenize, "lowercase": lowercase}
+    curve = lengths.by_length(hypotheses, references, sources, **settings) if sources is not None else None
+    if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
+        print(f"regard: drawn into {lengths.plot({'BLEU': curve}, plot)}", file=sys.stderr)
+    with track(len(hypotheses), "scoring", "lines") as progress:
+        found = text.scores(hypotheses, references, **settings, advance=progress.advance)
+    for warning in found.warnings:
+        print(f"regard: warning: {warning}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(found.as_dict() | ({"by_length": curve.as_dict()} if curve else {}), ensure_ascii=False, indent=2))
+    else:
+        print(found)
+        if curve:
+            print(f"\n{curve}")
+
+
+def _read(path: Path) -> list[str]:
+    """All lines of a text file; a line that is no text makes the whole file suspect, since lines must keep their places."""
+    from regard.data.files import BAD, LONG, lines
+    from regard.errors import DataError
+
+    found = [line for block in lines(path) for line in block]
+    for number, line in enumerate(found, 1):
+        if line == BAD or "\0" in line:
+            raise DataError(f"line {number} of {path} is not UTF-8 text; is it a binary file?")
+        if line == LONG:
+            raise DataError(f"line {number} of {path} is too long for a sentence; give one sentence a line")
+    return found
+
+
+def _sentences(hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool) -> None:
+    """One score a line, so that it can be pasted beside the sentences."""
+    from regard.evaluation.bleu import metric, reference_documents, sentence_bleu
+
+    (references,) = reference_documents(hypotheses, references)
+    tokens = metric(tokenize, lowercase).tokenizer
+    words = lambda line: tokens((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
+    found = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
+    if as_json:
+        print(json.dumps({"sentence_bleu": found, "mean": sum(found) / len(found), "tokenize": tokenize, "lowercase": lowercase}))
+    else:
+        print("\n".join(f"{score:.4f}" for score in found))

@@ -1,0 +1,141 @@
+"""`regard data`: the corpora known by name, what is in them, and what is in a user's own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from regard.data.corpora import Known
+    from regard.data.reading import Rows
+
+
+def command(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME | FILES…]", help="A corpus known by name, or files of your own.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which part of a corpus to read: train, validation, test or its own name.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Language, column or field to translate from.")] = None,
+    target: Annotated[str | None, typer.Option(help="Language, column or field to translate into.")] = None,
+    version: Annotated[str | None, typer.Option(help="Another version of the text, as tok of multi30k.")] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=0, max=1000, help="How many rows to show.")] = 5,
+) -> None:
+    """List the corpora that are known by name; describe one; or look into files of your own.
+
+    Files are pairs when there are two of them, or a .tsv, or when --source and --target are given (endings of the names, or
+    fields of .jsonl); otherwise they are a text. All may be .gz or .xz.
+    """
+    from rich.console import Console
+
+    from regard.data import corpora
+
+    console = Console(highlight=False)
+    if not names:
+        _list(console)
+    elif names[0] in corpora.names() or (len(names) == 1 and not set("./") & set(names[0])):
+        _corpus(console, corpora.find(names[0]), split, source, target, version, samples)
+    else:
+        rows = _files(names, source, target)
+        _rows(console, rows, samples, ("source", "target") if rows.paired else ("text",))
+
+
+def _list(console: Console) -> None:
+    from rich.table import Table
+
+    from regard.data import corpora
+
+    console.print(f"corpora under {corpora.data_folder()} (REGARD_DATA says where)", soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for name in ("name", "here", "task", "languages", "train rows", "licence"):
+        table.add_column(name, justify="right" if name == "train rows" else "left", no_wrap=name == "name")
+    for known in map(corpora.find, corpora.names()):
+        rows = f"{known.row_count('train'):,}" if "train" in known.roles else "–"
+        table.add_row(known.name, "yes" if known.present() else "no", known.task, " ".join(known.languages), rows, known.licence)
+    console.print(table)
+    console.print("`regard data NAME` describes one; tatoeba-sample is part of regard and always here.")
+
+
+def _corpus(
+    console: Console, known: Known, split: str | None, source: str | None, target: str | None, version: str | None, samples: int
+) -> None:
+    from rich.table import Table
+
+    console.print(f"[bold]{known.name}[/bold]: {known.about}")
+    for name, text in (("source", known.source), ("licence", known.licence), ("cite", known.cite), ("folder", known.folder)):
+        console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+    if known.versions:
+        console.print(f"versions: the usual one, {', '.join(known.versions)}")
+    found = known.check()
+    _states(console, known, found)
+    table = Table()
+    for name in ("part", "serves as", "rows"):
+        table.add_column(name, justify="right" if name == "rows" else "left")
+    serving = {part: role for role, part in known.roles.items()}
+    for part in known.splits:
+        if known.has(part, source, target, version):
+            table.add_row(part, serving.get(part, ""), f"{known.row_count(part, source, target, version):,}")
+    console.print(table)
+    asked = split or next(iter(known.roles))
+    if split is None and any(finding.state == "missing" for finding in found):
+        return
+    labels = known.pair(source, target) if known.task == "translate" else ("text",)
+    console.print(f"[bold]{known.roles.get(asked, asked)}[/bold]")
+    _rows(console, known.rows(asked, source, target, version), samples, labels)
+
+
+def _states(console: Console, known: Known, found: list) -> None:
+    """One line when all is well; the files by name where it is not."""
+    states = {finding.state for finding in found}
+    if states <= {"as named", "same text"}:
+        console.print(f"files: {len(found)}, all as the manifest names them")
+    elif states == {"missing"}:
+        console.print(f"files: none of {len(found)} is there; put them into the folder above, plain, .gz or .xz:")
+        console.print("  " + " ".join(finding.file for finding in found), soft_wrap=True)
+    else:
+        says = {"missing": "is missing", "differs": "differs from the manifest: scores on it do not compare"}
+        for finding in found:
+            if finding.state in says:
+                console.print(f"  {finding.file} {says[finding.state]}", markup=False, soft_wrap=True)
+
+
+def _files(names: list[str], source: str | None, target: str | None) -> Rows:
+    from regard.data.files import check_file, suffix
+    from regard.data.reading import from_files
+    from regard.errors import DataError
+
+    paths = [Path(name) for name in names]
+    for path in paths:
+        check_file(path)
+    endings = {suffix(path) for path in paths}
+    if "jsonl" in endings and source is None:
+        raise DataError(f"which fields of {paths[0]} hold the text? name one with --source, or two with --source and --target")
+    paired = (source is not None and target is not None) or "tsv" in endings or ("jsonl" not in endings and len(paths) == 2)
+    return from_files(paths, source, target, paired)
+
+
+def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -> None:
+    from rich.table import Table
+
+    from regard.data.describe import describe
+
+    found = describe(rows, samples)
+    more = "" if found.whole else ", the first of more"
+    console.print(f"{found.report.read:,} rows{more}; " + "; ".join(
+        [f"{number:,} {reason}" for reason, number in found.report.dropped().items()] or ["all of them usable"]
+    ))  # fmt: skip
+    table = Table()
+    for name in ("", "unit", "mean", "median", "95 %", "longest"):
+        table.add_column(name, justify="left" if name in ("", "unit") else "right")
+    for i, label in enumerate(labels):
+        for unit, lengths in (("words", found.words[i]), ("characters", found.characters[i])):
+            numbers = (f"{lengths.mean:.1f}", f"{lengths.median:,}", f"{lengths.high:,}", f"{lengths.longest:,}")
+            table.add_row(label if unit == "words" else "", unit, *numbers)
+    console.print(table)
+    for row in found.samples:
+        console.print("\n".join(f"{label}: {text[:400]}" for label, text in zip(labels, row, strict=True)), markup=False)

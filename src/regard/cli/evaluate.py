@@ -1,0 +1,82 @@
+"""`regard evaluate`: score a trained model on a test set."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.evaluation.model import Evaluation
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="NAME|FILE", help="A known corpus, or files (source, then target); the model's own unless given."
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Part of the corpus; its customary test set unless given.")] = None,
+    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Beam; the recipe's unless given.")] = None,
+    by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by sentence length.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw BLEU by sentence length into this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the translations here, one a line.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score a model: BLEU, chrF and TER of its translations, or perplexity and bits per character, and what it cost to train."""
+    from regard.errors import OptionError
+    from regard.evaluation import model as evaluation
+    from regard.models.folder import load
+    from regard.training.distributed import pick_device
+
+    for path in (plot, output):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
+    loaded: Any = load(model, pick_device(device))
+    section = evaluation.section(loaded.card, data or ())
+    result = evaluation.evaluate(loaded, section, split, beam=beam, lengths=by_length or plot is not None, progress=not as_json)
+    if output is not None:
+        if not result.translations:
+            raise OptionError("--output writes translations, and a language model makes none; leave it out")
+        output.write_text("".join(f"{line}\n" for line in result.translations), encoding="utf-8")
+    if plot is not None and result.lengths is not None:
+        from regard.evaluation.lengths import plot as draw
+
+        draw({model.name: result.lengths}, plot)
+    cost = evaluation.cost(loaded.card, result)
+    if as_json:
+        print(json.dumps(result.as_dict() | {"training_flops": cost and cost.counted}, ensure_ascii=False, indent=2))
+    else:
+        _print(result, cost)
+
+
+def _print(result: Evaluation, cost: Any) -> None:
+    from regard.evaluation.training_cost import table
+
+    beam = f", beam {result.beam}" if result.beam else ""
+    print(f"{result.data}, {result.split}: {result.lines} lines in {result.seconds:.1f} s{beam}")
+    if result.language is not None:
+        print(result.language)
+    for tokenize, found in result.text.items():
+        if len(result.text) > 1:
+            again = (
+                "as it is: what published figures on tokenised text are"
+                if tokenize == "none"
+                else "tokenised once more by sacreBLEU"
+            )
+            print(f"\nthe text is tokenised; {again} ({tokenize})")
+        print(found)
+        for warning in found.warnings:
+            if "look tokenised" not in warning:  # said above
+                print(f"regard: warning: {warning}", file=sys.stderr)
+    if result.lengths is not None:
+        print(f"\n{result.lengths}")
+    if cost is not None:
+        print("\ntraining cost in FLOPs beside the lecture's WMT-2014 table (other tasks: costs compare, scores do not)")
+        print(table(cost))

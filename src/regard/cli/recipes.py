@@ -1,0 +1,60 @@
+"""`regard recipes`: the recipes that are carried, one of them in full, or every key a recipe may have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="Print this recipe, with its comments.")] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="Print every key with its default and meaning.")] = False,
+) -> None:
+    """List the carried recipes, print one, or list every key."""
+    if keys:
+        _keys()
+    elif name is not None:
+        from regard.training.recipes import find
+
+        typer.echo(find(name).read_text(encoding="utf-8"), nl=False)
+    else:
+        _list()
+
+
+def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from regard.errors import RecipeError
+    from regard.training.recipe import load
+    from regard.training.recipes import carried
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("recipe", "task", "what it trains, and what it reached"):
+        table.add_column(head, no_wrap=head == "recipe")
+    for name, path in carried().items():
+        try:
+            recipe = load(path)
+            table.add_row(name, recipe.task, recipe.about or "")
+        except RecipeError as error:  # one bad file does not hide the others
+            table.add_row(name, "", f"not valid: {error}")
+    console = Console()
+    console.print(table, highlight=False, markup=False)
+    console.print("\nregard recipes NAME prints one; regard train NAME trains it; regard recipes --keys explains every key")
+
+
+def _keys() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from regard.training.keys import sections
+
+    console = Console()
+    for section in sections():
+        console.print(f"[bold]{section.title}[/bold]  {section.about}", highlight=False)
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
+        for key in section.keys:
+            table.add_row(key.name, key.default, key.allowed, key.meaning)
+        console.print(table, highlight=False, markup=False)
+        console.print()

@@ -1,0 +1,53 @@
+"""`regard runs`: the runs of a folder, one line each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="A folder of runs, or one run.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List runs with step, state, scores, time and training FLOPs."""
+    from regard.training.runs import summaries
+
+    found = summaries(folder)
+    if as_json:
+        typer.echo(json.dumps([run.as_dict() for run in found], indent=2, ensure_ascii=False))
+        return
+    if not found:
+        typer.echo(f"no runs in {folder} yet; `regard train small` makes one")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("run", "state", "step", "loss", "score", "time", "FLOPs"):
+        table.add_column(head, justify="left" if head in ("run", "state") else "right", no_wrap=True)
+    for run in found:
+        score = "–" if run.score is None else f"{run.score:.2f} {'BLEU' if run.score_name == 'bleu' else 'perplexity'}"
+        numbers = (number(run.loss, ".3f"), score, duration(run.seconds), number(run.flops, ".1e"))
+        table.add_row(Path(run.folder).name, run.state, f"{run.step:,}", *numbers)
+    Console().print(table, highlight=False, markup=False)
+    for run in found:
+        if run.problem:
+            typer.echo(f"{run.folder}: {run.problem}")
+
+
+def number(value: float | None, form: str) -> str:
+    """A number, or a dash where there is none."""
+    return "–" if value is None else f"{value:{form}}"
+
+
+def duration(seconds: float | None) -> str:
+    """1:02:03, or a dash."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,78 @@
+"""`regard train`, `regard resume` and `regard average`: make a model, go on making it, and the mean of several."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.training.run import Result
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys of the recipe to change, as training.steps=200.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while training.")]
+
+
+def command(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a carried one (`regard recipes`).")],
+    overrides: Overrides = None,
+    run: Annotated[Path | None, typer.Option("--run", help="Folder of the run; runs/NAME unless given.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print size, cost, memory and time, and stop.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train by a recipe.
+
+    Ctrl-C once finishes the step, saves and tells how to go on. Under torchrun the same command trains on several machines.
+    """
+    if dry_run:
+        from regard.training.estimate import estimate
+
+        typer.echo(str(estimate(recipe, overrides or ())))
+        return
+    from regard.training.trainer import train
+
+    tell(train(recipe, folder=run, overrides=overrides or (), overwrite=overwrite, quiet=quiet), quiet)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="The folder of the run, as runs/small.")],
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run from its last checkpoint, exactly as if it had never stopped."""
+    from regard.training.trainer import resume as go_on
+
+    tell(go_on(run, overrides=overrides or (), quiet=quiet), quiet)
+
+
+def average(
+    models: Annotated[list[Path], typer.Argument(help="Model folders or checkpoints; one run stands for its best checkpoints.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the averaged model.")],
+) -> None:
+    """Average the weights of several checkpoints of one model into one."""
+    from regard.training.average import average as mean
+
+    typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output)}")
+
+
+def tell(result: Result, quiet: bool) -> None:
+    """The outcome in a few lines, once, however many processes took part."""
+    if quiet or int(os.environ.get("RANK", "0")) or not result.finished:  # an interrupted run has said how to go on
+        return
+    from regard.cli.runs import duration
+
+    for split, scores in result.scores.items():
+        if split == "test" and len(result.scores) > 2:  # the first of several test sets by another name
+            continue
+        typer.echo(f"{split}: " + ", ".join(f"{_title(k)} {v:.2f}" for k, v in scores.items() if isinstance(v, int | float)))
+    typer.echo(f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs, ended by {result.reason}")
+    typer.echo(f"the model is in {result.model_folder}; `regard evaluate {result.model_folder}` scores it")
+
+
+def _title(name: str) -> str:
+    return {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}.get(name, name)

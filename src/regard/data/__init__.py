@@ -1,0 +1,27 @@
+"""Corpora, tokenisers and batches: from text files to the tensors that a model is trained on.
+
+The entry that a trainer calls (`regard.data.load.load`):
+
+    load(data, tokenizer, task="translate", seed=1) -> Corpus
+
+`data` and `tokenizer` are the sections of a recipe: any objects with (some of) these attributes, absent ones having the defaults
+
+    data:       corpus=None source=None target=None version=None train=[] validation=[] test=[]
+                max_length=256 max_ratio=None limit=None
+    tokenizer:  kind="bpe" size=8000 joint=True lowercase=False dropout=0.0 variants=8 load=None
+
+and `task` is "translate" or "language". A Corpus has
+
+    .train: Prepared                  .validation: Split | None         .test_names: list[str]    .test(name) -> Split
+    .source_tokenizer: Tokenizer | None (None for language)             .target_tokenizer: Tokenizer (the same object when joint)
+    .checksums: dict[str, str]        SHA-256 of every file read so far, by name
+    .warnings: list[str]              sentences about files that differ from the manifest, rows that were dropped
+
+and a Split has .name, .sources: list[str] (empty for language), .targets: list[str], .prepared: Prepared (plain encoding; rows
+that are empty or over max_length are in the texts and not among the prepared rows). `load.load_split(data, split, source_tokenizer,
+target_tokenizer, task)` gives one Split for tokenizers that exist already, as evaluation needs it.
+
+    Batches(prepared, tokens=4096, seed=1, rank=0, world=1, max_sentences=None, shuffle=True)       data/batches.py
+    Windows(prepared, length=256, sentences=16, seed=1, mode="stream" | "crops", rank=0, world=1)   for language models
+    both: next(batches) -> Batch, .epoch, .per_epoch(), .padding, .state(), .restore(state), .once() -> one pass, nothing dropped
+"""

@@ -1,0 +1,226 @@
+"""Corpora known by name: where their files lie, how they are read, what they may be used for, and whether they are the right ones.
+
+`manifest.json` says, for every set, its public source, licence and citation, its splits, and the SHA-256 of every file: of its
+text, whatever it is packed with, and of the packed file as we have it. The files themselves are the user's: they lie in
+REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only `tatoeba-sample` is carried in the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from regard.data.files import unpacked
+from regard.data.progress import track
+from regard.data.reading import Drawn, LinePairs, Rows, Table, Text
+from regard.data.store import cache_folder, file_sha256, write_atomically
+from regard.errors import DataError
+
+ENDINGS = ("", ".gz", ".xz")
+
+
+def data_folder() -> Path:
+    """Where the user's corpora lie: REGARD_DATA, or `data` in the working directory."""
+    given = os.environ.get("REGARD_DATA")
+    return Path(given).expanduser() if given else Path("data")
+
+
+@cache
+def _manifest() -> dict[str, Any]:
+    return json.loads((Path(__file__).parent / "manifest.json").read_text(encoding="utf-8"))
+
+
+def names() -> list[str]:
+    """The corpora known by name."""
+    return sorted(_manifest())
+
+
+def find(name: str) -> Known:
+    """The corpus of that name."""
+    if name not in _manifest():
+        near = difflib.get_close_matches(name, names(), 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else "`regard data` lists them"
+        raise DataError(f"no corpus is called {name!r}; {hint}")
+    return Known(name)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The state of one file: `as named` (the same bytes), `same text` (packed otherwise), `differs` or `missing`."""
+
+    file: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """A corpus that the manifest describes."""
+
+    name: str
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return _manifest()[self.name]
+
+    @property
+    def about(self) -> str:
+        return self._facts["about"]
+
+    @property
+    def source(self) -> str:
+        """Where the texts were obtained, publicly."""
+        return self._facts["source"]
+
+    @property
+    def licence(self) -> str:
+        return self._facts["licence"]
+
+    @property
+    def cite(self) -> str:
+        return self._facts["cite"]
+
+    @property
+    def task(self) -> str:
+        """What its recipes train: translate, or language."""
+        return self._facts["task"]
+
+    @property
+    def languages(self) -> list[str]:
+        return self._facts["languages"]
+
+    @property
+    def versions(self) -> list[str]:
+        """Versions of the text beside the usual one."""
+        return sorted({each["version"] for each in self._facts["sets"] if "version" in each})
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of its parts, as the corpus calls them."""
+        return list(dict.fromkeys(each["split"] for each in self._facts["sets"]))
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Which part serves as train, validation and test, where it has one."""
+        return self._facts["roles"]
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are looked for."""
+        return Path(__file__).parent / "samples" if self._facts.get("carried") else data_folder() / self.name
+
+    def present(self) -> bool:
+        """Whether every file of the corpus is there, whatever is in it."""
+        return all(self._found(file) for file in self._facts["files"])
+
+    def pair(self, source: str | None = None, target: str | None = None) -> tuple[str, str]:
+        """The languages of a pair; by default the first two of the corpus, and the other one when there are only two."""
+        for given in (source, target):
+            if given is not None and given not in self.languages:
+                raise DataError(f"{self.name} has no language {given!r}; it has {', '.join(self.languages)}")
+        if source is not None and source == target:
+            raise DataError(f"source and target of {self.name} are both {source!r}; choose two of {', '.join(self.languages)}")
+        free = [each for each in self.languages if each not in (source, target)]
+        source = source or free.pop(0)
+        return source, target or free.pop(0)
+
+    def rows(self, split: str, source: str | None = None, target: str | None = None, version: str | None = None) -> Rows:
+        """The rows of a part: pairs from `source` to `target`, in either direction, or the lines of a text."""
+        found = self._set(split, source, target, version)
+        if "text" in found:
+            return Text(self._file(found["text"]), tuple(found.get("part", (0.0, 1.0))))
+        pair = self.pair(source, target)
+        if "table" in found:
+            columns = tuple(found["columns"][language] for language in pair)
+            return Drawn(Table(self._file(found["table"]), columns), pair.index("en"), found["drawn"])
+        return LinePairs(*(self._file(found["files"][language]) for language in pair))
+
+    def files(
+        self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
+    ) -> tuple[Path, ...]:
+        """The files that a part is read from."""
+        return self.rows(split, source, target, version).files
+
+    def row_count(self, split: str, source: str | None = None, target: str | None = None, version: str | None = None) -> int:
+        """How many rows a part has, according to the manifest."""
+        return self._set(split, source, target, version)["rows"]
+
+    def has(self, split: str, source: str | None = None, target: str | None = None, version: str | None = None) -> bool:
+        """Whether the corpus has that part, for these languages and in that version; its files may be absent."""
+        try:
+            return bool(self._set(split, source, target, version))
+        except DataError:
+            return False
+
+    def check(self) -> list[Finding]:
+        """Compare every file with the manifest; a file that was packed otherwise is unpacked and its text compared."""
+        files = self._facts["files"]
+        sizes = sum(path.stat().st_size for file in files if (path := self._found(file)))
+        with track(sizes, f"checking {self.name}", "bytes") as progress:
+            return [Finding(file, self._state(file, self._found(file), progress.advance)) for file in files]
+
+    def differing(self, hashes: dict[Path, str]) -> list[str]:
+        """Of files whose SHA-256 is known already, those that are not what the manifest says, neither packed nor as text."""
+        found = []
+        for file, facts in self._facts["files"].items():
+            path = self._found(file)
+            if path in hashes and hashes[path] not in (facts["packed"], facts["text"]):
+                note = cache_folder() / "texts" / hashes[path]  # unpacking takes long, so what came out is remembered
+                if not note.is_file():
+                    write_atomically(note, self._text(path))
+                if note.read_text(encoding="utf-8") != facts["text"]:
+                    found.append(file)
+        return found
+
+    def _state(self, file: str, path: Path | None, advance: Callable[[int], None]) -> str:
+        facts = self._facts["files"][file]
+        if path is None:
+            return "missing"
+        if file_sha256(path, advance) in (facts["packed"], facts["text"]):
+            return "as named"
+        return "same text" if self._text(path) == facts["text"] else "differs"
+
+    @staticmethod
+    def _text(path: Path) -> str:
+        digest = hashlib.sha256()
+        try:
+            for block in unpacked(path):
+                digest.update(block)
+        except DataError:
+            return "cannot be unpacked"
+        return digest.hexdigest()
+
+    def _set(self, split: str, source: str | None, target: str | None, version: str | None) -> dict[str, Any]:
+        if version is not None and version not in self.versions:
+            having = f"it has {', '.join(self.versions)}" if self.versions else "leave data.version out"
+            raise DataError(f"{self.name} has no version {version!r}; {having}")
+        wanted = self.roles.get(split, split)
+        sets = [each for each in self._facts["sets"] if each["split"] == wanted and each.get("version") == version]
+        if not sets:
+            kind = f" of version {version}" if version else ""
+            raise DataError(f"{self.name} has no part {split!r}{kind}; it has {', '.join(self.splits)}")
+        if self.task == "language":
+            return sets[0]
+        pair = self.pair(source, target)
+        for each in sets:
+            if set(pair) <= set(each.get("files") or each["columns"]):
+                return each
+        raise DataError(f"{self.name} {wanted} is not there for {pair[0]} and {pair[1]}; choose another part or pair")
+
+    def _found(self, file: str) -> Path | None:
+        return next((path for ending in ENDINGS if (path := self.folder / (file + ending)).is_file()), None)
+
+    def _file(self, file: str) -> Path:
+        if found := self._found(file):
+            return found
+        where = f"{self.folder / file} (or .gz, .xz)"
+        if not self.folder.is_dir():
+            how = "put its files there" if "REGARD_DATA" in os.environ else "set REGARD_DATA to the folder that holds the corpora"
+            raise DataError(f"there is no {self.folder} with the corpus {self.name}; {how}, and see `regard data {self.name}`")
+        raise DataError(f"{self.name} lacks {where}; `regard data {self.name}` says which files it needs and where they come from")

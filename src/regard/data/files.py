@@ -1,0 +1,247 @@
+"""Lines of text files, plain or compressed with gzip or xz, read as a stream and never trusted.
+
+A file is what its first bytes say, whatever its name. Only \\n ends a line (and \\r\\n, whose \\r is dropped): other characters
+that Unicode counts as line ends are text, and splitting at them would shift one side of a pair against the other.
+
+A line that is not UTF-8, or longer than the limit, is given as BAD or LONG, so that the lines after it keep their numbers. No
+more of a line than the limit is ever in memory. A compressed file that grows beyond all proportion is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from regard.errors import DataError
+
+BAD, LONG = "\udcff bad UTF-8", "\udcff too long"  # lone surrogates: what no decoded text contains
+MOST_CHARACTERS = 100_000
+MOST_GROWTH = 300  # text shrinks to a third or a tenth; gzip itself ends at 1032, xz goes far beyond
+FREE_GROWTH = 64 << 20  # so much may come out of any file, however small
+BLOCK = 1 << 20
+XZ_MEMORY = 1 << 29  # what xz may use for its window; `xz -9` asks for 65 MiB
+_UNPACK = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28\xb5\x2f\xfd": "a zstd file"}
+
+
+def lines(path: Path, *, most: int = MOST_CHARACTERS, advance: Callable[[int], None] = lambda n: None) -> Iterator[list[str]]:
+    """Blocks of lines, decoded and without their ends; `advance` hears how many bytes of the file were read.
+
+    Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at the same time.
+    """
+    return _decoded(unpacked(path, advance=advance), most)
+
+
+def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> Iterator[bytes]:
+    """The bytes of a file, unpacked if it is packed, in blocks."""
+    check_file(path)
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{path} is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8")
+    for magic, what in _UNPACK.items():
+        if start.startswith(magic):
+            raise DataError(f"{path} is {what}; unpack it, or pack it with gzip or xz")
+    if start.startswith(b"\x1f\x8b"):
+        return _ahead(_unpacked(path, _Gzip, advance))
+    if start == b"\xfd7zXZ\x00":
+        return _ahead(_unpacked(path, _Xz, advance))
+    return _plain(path, advance)
+
+
+def check_file(path: Path) -> None:
+    """Stop in one sentence if there is no readable, non-empty file of that name."""
+    try:
+        if path.is_dir():
+            raise DataError(f"{path} is a folder; name a file in it")
+        if not path.exists():
+            raise DataError(f"there is no file {path}; check the name")
+        if not path.is_file():
+            raise DataError(f"{path} is not a file that can be read twice; write it to a file first")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise DataError(f"{path} is empty; give a file with text")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def suffix(path: Path) -> str:
+    """The ending of a name before .gz or .xz: `en` of train.en.gz."""
+    name = path.name.removesuffix(".gz").removesuffix(".xz")
+    return Path(name).suffix[1:]
+
+
+def _plain(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                advance(len(block))
+                yield block
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+class _Gzip:
+    """One member of a gzip file, unpacked in bounded steps."""
+
+    def __init__(self) -> None:
+        self._inner, self._held = zlib.decompressobj(zlib.MAX_WBITS | 16), b""
+
+    def step(self, data: bytes) -> bytes:
+        out = self._inner.decompress(self._held + data, BLOCK)
+        self._held = self._inner.unconsumed_tail
+        return out
+
+    @property
+    def ended(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def hungry(self) -> bool:
+        return not self._held
+
+    @property
+    def rest(self) -> bytes:
+        return self._inner.unused_data
+
+
+class _Xz:
+    """One stream of an xz file, unpacked in bounded steps and with bounded memory."""
+
+    def __init__(self) -> None:
+        self._inner = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+
+    def step(self, data: bytes) -> bytes:
+        return self._inner.decompress(data, BLOCK)
+
+    @property
+    def ended(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def hungry(self) -> bool:
+        return self._inner.needs_input
+
+    @property
+    def rest(self) -> bytes:
+        return self._inner.unused_data
+
+
+def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int], None]) -> Iterator[bytes]:
+    """What a compressed file holds, in blocks; several members one after the other are one text."""
+    read = out = 0
+    try:
+        with path.open("rb") as file:
+            inner, data = kind(), _more(file, advance)
+            read += len(data)
+            while True:
+                block = inner.step(data)
+                out += len(block)
+                if out > FREE_GROWTH and out > MOST_GROWTH * read:
+                    raise DataError(
+                        f"{path} unpacks to more than {MOST_GROWTH} times its size, as no text does; "
+                        "unpack it yourself if you trust it"
+                    )
+                if block:
+                    yield block
+                data = b""
+                if inner.ended:
+                    data = inner.rest.lstrip(b"\0") or _more(file, advance).lstrip(b"\0")  # zeros may fill up the last block
+                    if not data:
+                        return
+                    inner = kind()
+                elif inner.hungry and not block:
+                    if not (data := _more(file, advance)):
+                        raise DataError(f"{path} ends in the middle of its compressed data; fetch or pack it again")
+                    read += len(data)
+    except (zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} is damaged and cannot be unpacked ({error}); fetch or pack it again") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _more(file: BinaryIO, advance: Callable[[int], None]) -> bytes:
+    data = file.read(BLOCK // 4)
+    advance(len(data))
+    return data
+
+
+def _ahead(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
+    """The same blocks, made by a thread that runs a few ahead; unpacking lets other Python code run meanwhile."""
+    made: queue.Queue[bytes | BaseException | None] = queue.Queue(most)
+    stop = threading.Event()
+
+    def put(item: bytes | BaseException | None) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(queue.Full):
+                made.put(item, timeout=0.1)
+                return
+
+    def work() -> None:
+        try:
+            for block in blocks:
+                put(block)
+                if stop.is_set():
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    thread = threading.Thread(target=work, name="regard-unpack", daemon=True)
+    thread.start()
+    try:
+        while (item := made.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _decoded(blocks: Iterator[bytes], most: int) -> Iterator[list[str]]:
+    """Cut blocks of bytes into lines. A line that outgrows the limit is dropped while it is read, not after."""
+    tail, skipping, first = b"", False, True
+    widest = 4 * most + 2  # bytes that `most` characters and an end may take
+    for block in blocks:
+        if first:
+            block, first = block.removeprefix(b"\xef\xbb\xbf"), False
+        cut = block.rfind(b"\n")
+        if cut < 0:
+            tail = b"" if skipping else tail + block
+            if len(tail) > widest:
+                tail, skipping = b"", True
+            continue
+        whole, rest = block[:cut], block[cut + 1 :]
+        if skipping:
+            end = whole.find(b"\n")
+            found = [LONG] + ([] if end < 0 else _lines(whole[end + 1 :], most))
+        else:
+            found = _lines(tail + whole, most)
+        tail, skipping = (rest, False) if len(rest) <= widest else (b"", True)
+        yield found
+    if skipping:
+        yield [LONG]
+    elif tail:
+        yield _lines(tail, most)
+
+
+def _lines(data: bytes, most: int) -> list[str]:
+    try:
+        text = data.decode("utf-8")
+        found = (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
+    except UnicodeDecodeError:
+        found = [_line(line) for line in data.split(b"\n")]
+    return found if len(data) <= most or max(map(len, found)) <= most else [line if len(line) <= most else LONG for line in found]
+
+
+def _line(data: bytes) -> str:
+    try:
+        return data.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError:
+        return BAD

@@ -1,0 +1,259 @@
+"""From the `data` and `tokenizer` sections of a recipe to everything a trainer needs: one call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from regard.data import corpora
+from regard.data.prepare import Hashes, Prepared, Report, Settings, prepare, usable
+from regard.data.progress import track
+from regard.data.reading import Joined, Rows, from_files
+from regard.data.store import build_folder, cache_folder
+from regard.data.tokenizer import KINDS, Tokenizer
+from regard.errors import DataError, OptionError
+
+SAMPLE_ROWS, SAMPLE_CHARACTERS = 1_000_000, 300_000_000  # at most so much text teaches a vocabulary; evenly spaced rows of more
+SPLITS = ("train", "validation", "test")
+DATA = {
+    "corpus": None, "source": None, "target": None, "version": None, "train": (), "validation": (), "test": (),
+    "max_length": 256, "max_ratio": None, "limit": None,
+}  # fmt: skip
+TOKENIZER = {
+    "kind": "bpe", "size": 8000, "joint": True, "lowercase": False, "dropout": 0.0, "variants": 8, "load": None
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part that is scored: every row as text, and those that fit as tokens. A language model's part has no sources."""
+
+    name: str
+    sources: list[str]
+    targets: list[str]
+    prepared: Prepared
+
+
+@dataclass
+class Corpus:
+    """Data that is ready: tokens for training, texts and tokens for validation and tests, and what they were made from."""
+
+    name: str
+    train: Prepared
+    validation: Split | None
+    source_tokenizer: Tokenizer | None
+    target_tokenizer: Tokenizer
+    test_names: list[str]
+    checksums: dict[str, str]
+    warnings: list[str]
+    _data: Any = field(repr=False)
+    _task: str = field(repr=False)
+
+    def test(self, name: str | None = None) -> Split:
+        """A part for testing, by default the customary one."""
+        wanted = name or next(iter(self.test_names), "test")
+        return load_split(self._data, wanted, self.source_tokenizer, self.target_tokenizer, self._task)
+
+
+def load(data: Any, tokenizer: Any, task: str = "translate", seed: int = 1) -> Corpus:
+    """Read, learn the vocabularies, encode; or find all of it in the cache. Every file is looked for before work starts.
+
+    `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name them and the values
+    of absent ones). `seed` decides what BPE-dropout draws.
+    """
+    data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
+    rows = {split: split_rows(data, split, task) for split in ("train", "validation") if split == "train" or _has(data, split)}
+    if data.test:
+        rows["test"] = split_rows(data, "test", task)
+    for each in rows.values():
+        each.check()
+    settings = Settings(
+        max_length=data.max_length, max_ratio=data.max_ratio, limit=data.limit, dropout=wanted.dropout,
+        variants=wanted.variants, seed=seed,
+    )  # fmt: skip
+    hashes = Hashes()
+    source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes)
+    train = prepare(rows["train"], source, target, settings, hashes=hashes, what="train", expected=expected)
+    validation = None
+    if "validation" in rows:
+        validation = _split("validation", rows["validation"], source, target, settings.max_length, hashes)
+    return Corpus(
+        name=data.corpus or str(rows["train"].files[0]),
+        train=train,
+        validation=validation,
+        source_tokenizer=source,
+        target_tokenizer=target,
+        test_names=_test_names(data),
+        checksums={f"{path.parent.name}/{path.name}": sha for path, sha in hashes.known.items()},
+        warnings=_warnings(data, train, validation, hashes),
+        _data=data,
+        _task=task,
+    )
+
+
+def load_split(
+    data: Any, split: str, source_tokenizer: Tokenizer | None, target_tokenizer: Tokenizer, task: str = "translate"
+) -> Split:
+    """One part of a `data` section, encoded by tokenizers that exist: train, validation, test, or a corpus's own name for it."""
+    data = _section("data", data, DATA)
+    return _split(split, split_rows(data, split, task), source_tokenizer, target_tokenizer, data.max_length, Hashes())
+
+
+def split_rows(data: Any, split: str, task: str) -> Rows:
+    """The reader of one part: the files that the section names for it, or the part of its corpus.
+
+    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014].
+    """
+    if task not in ("translate", "language"):
+        raise OptionError(f"the task is translate or language, got {task!r}")
+    data = _section("data", data, DATA)
+    named = getattr(data, split) if split in SPLITS else ()
+    if isinstance(named, (str, Path)):
+        named = [named]
+    if not named:
+        if data.corpus is None:
+            raise DataError(f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files")
+        return _corpus_rows(data.corpus, split, data, task)
+    known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
+    parts = [_corpus_rows(name, part or split, data, task) for name, _, part in (item.partition(":") for item in known)]
+    files = [item for item in named if item not in known]
+    if files:
+        parts.append(from_files(files, data.source, data.target, task == "translate"))
+    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+
+def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
+    found = corpora.find(name)
+    if found.task != task:
+        raise DataError(f"{name} is for task {found.task}, not {task}; set task: {found.task}, or choose another corpus")
+    version = data.version if name == data.corpus else None
+    return found.rows(split, data.source, data.target, version)
+
+
+def _has(data: Any, split: str) -> bool:
+    return bool(getattr(data, split)) or (data.corpus is not None and split in corpora.find(data.corpus).roles)
+
+
+def _test_names(data: Any) -> list[str]:
+    """The parts for testing, the customary one first."""
+    if data.test:
+        return ["test"]
+    if data.corpus is None:
+        return []
+    found = corpora.find(data.corpus)
+    first = found.roles.get("test")
+    others = [each for each in found.splits if each not in found.roles.values()]
+    return [each for each in ([first] if first else []) + others if found.has(each, data.source, data.target, data.version)]
+
+
+def _split(name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes) -> Split:
+    texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (1 + rows.paired)
+    prepared = prepare(rows, source, target, Settings(max_length=max_length), hashes=hashes, what=name, expected=len(texts[0]))
+    return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared)
+
+
+def _readable(text: str) -> str:
+    """What is scored must have every row: one that could not be read counts as empty."""
+    return "" if text[:1] == "\udcff" else text
+
+
+def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hashes) -> list[str]:
+    found = []
+    if data.corpus is not None:
+        known = corpora.find(data.corpus)
+        found += [
+            f"{known.folder / file} is not the file of the manifest, so scores do not compare; see `regard data {known.name}`"
+            for file in known.differing(hashes.known)
+        ]
+    if train.report.dropped():
+        found.append(f"train: {train.report}")
+    if validation is not None and (validation.prepared.report.dropped()):
+        found.append(f"validation: {validation.prepared.report}")
+    return found
+
+
+def tokenizers_for(wanted: Any, rows: Rows, limit: int | None, hashes: Hashes) -> tuple[Tokenizer | None, Tokenizer, int | None]:
+    """The source's and the target's tokenizer, loaded, from the cache or learned now; and the number of rows, if counted."""
+    if wanted.load is not None:
+        return *load_tokenizers(Path(wanted.load), rows.paired), None
+    if wanted.kind not in KINDS:
+        raise OptionError(f"tokenizer.kind is one of {', '.join(KINDS)}, got {wanted.kind!r}")
+    if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
+        raise OptionError(f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0")
+    identity = {
+        "files": hashes.of(rows.files), "layout": rows.layout(), "limit": limit, "kind": wanted.kind, "size": wanted.size,
+        "joint": wanted.joint, "lowercase": wanted.lowercase, "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
+    }  # fmt: skip
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    folder = cache_folder() / "tokenizers" / key[:32]
+    counted: list[int] = []
+
+    def build(temporary: Path) -> None:
+        columns, read = text_sample(rows, limit)
+        counted.append(read)
+        joint = not rows.paired or wanted.joint
+        for name, texts in [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]:
+            with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
+                lines = _told((text for row in zip(*texts, strict=True) for text in row), progress)
+                Tokenizer.train(lines, wanted.kind, wanted.size, lowercase=wanted.lowercase).save(temporary / f"{name}.json")
+
+    build_folder(folder, lambda folder: any(folder.glob("*.json")), build)
+    return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
+
+
+def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokenizer]:
+    """One file for both sides, or a folder with tokenizer.json, or with source.json and target.json."""
+    if not path.is_dir():
+        both = Tokenizer.load(path)
+        return (both if paired else None), both
+    if (path / "tokenizer.json").is_file():
+        return load_tokenizers(path / "tokenizer.json", paired)
+    if not (path / "target.json").is_file() or (paired and not (path / "source.json").is_file()):
+        raise DataError(
+            f"{path} holds neither tokenizer.json nor source.json and target.json; name a tokenizer file or a model folder"
+        )
+    return (Tokenizer.load(path / "source.json") if paired else None), Tokenizer.load(path / "target.json")
+
+
+def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
+    """Columns of evenly spaced usable rows, bounded in rows and characters, and how many rows were read.
+
+    How many rows there are is known only at the end: when the sample is full every second row of it goes, and from then on only
+    every second of those before is taken.
+    """
+    report = Report()
+    kept: list[tuple[str, ...]] = []
+    step, seen, characters = 1, 0, 0
+    with track(sum(path.stat().st_size for path in rows.files), "reading", "bytes") as progress:
+        for block, _ in usable(rows, limit, report, progress.advance):
+            for row in zip(*block, strict=True):
+                if seen % step == 0:
+                    kept.append(row)
+                    characters += sum(map(len, row))
+                    if len(kept) * len(row) > SAMPLE_ROWS or characters > SAMPLE_CHARACTERS:
+                        kept, step = kept[::2], 2 * step
+                        characters = sum(len(text) for row in kept for text in row)
+                seen += 1
+    if not kept:
+        raise DataError(f"nothing is left of {rows.files[0]} to learn a vocabulary from: {report}")
+    return [list(column) for column in zip(*kept, strict=True)], report.read
+
+
+def _told(lines: Iterator[str], progress: Any) -> Iterator[str]:
+    for line in lines:
+        progress.advance(1)
+        yield line
+
+
+def _section(name: str, given: Any, defaults: dict[str, Any]) -> SimpleNamespace:
+    """A section of a recipe, an object or a dict, with what it leaves out filled in."""
+    found = given if isinstance(given, dict) else {key: getattr(given, key) for key in defaults if hasattr(given, key)}
+    for key in found:
+        if key not in defaults:
+            raise OptionError(f"{name} has no setting {key!r}; it has {', '.join(defaults)}")
+    return SimpleNamespace(**{**defaults, **found})

@@ -1,0 +1,316 @@
+"""Preparation, once: read rows, drop what cannot be used and count it, encode, and store tokens that are mapped into memory.
+
+A prepared set is a folder of .npy arrays in the cache, named by a checksum of the files' contents and of every setting that
+decides the tokens, so the same question finds the same answer and a changed file or setting makes a new one. Texts pass through
+in blocks and are never all in memory. Large sets are encoded by one process per core (see `workers`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.chunks import Encoding, Settings
+from regard.data.dropout import BpeDropout
+from regard.data.files import BAD, LONG
+from regard.data.progress import track
+from regard.data.reading import MISSING, Block, Rows
+from regard.data.store import GrowingArray, build_folder, cache_folder, file_sha256, read_array
+from regard.data.tokenizer import EOS, Tokenizer
+from regard.data.workers import cores, encode_all
+from regard.errors import DataError, OptionError
+
+VERSION = 1  # of the folder's format and of everything here that decides the tokens
+SMALL = 8 << 20  # bytes of files, as they lie on the disk
+CHUNK = 2  # blocks that share their word types under BPE-dropout; more would save little and hold all variants of more rows
+Numbers = NDArray[np.int64]
+
+
+@dataclass
+class Report:
+    """What was read, what was dropped and why, and how many tokens there are."""
+
+    read: int = 0
+    kept: int = 0
+    bad_utf8: int = 0  # not UTF-8 on some side
+    long_line: int = 0  # more characters than a line may have
+    missing: int = 0  # without that column or field
+    empty: int = 0  # nothing but spaces on some side
+    long: int = 0  # more than max_length tokens on some side
+    ratio: int = 0  # one side more than max_ratio times as long as the other
+    source_tokens: int = 0  # of the plain encoding, ends of sentences included
+    target_tokens: int = 0
+    unknown: int = 0  # of them, UNK
+
+    def dropped(self) -> dict[str, int]:
+        """The reasons for which rows were dropped, in words, with their numbers."""
+        named = {
+            "not UTF-8": self.bad_utf8, "longer than a line may be": self.long_line, "without the column or field": self.missing,
+            "empty on a side": self.empty, "over max_length": self.long, "over max_ratio": self.ratio,
+        }  # fmt: skip
+        return {reason: number for reason, number in named.items() if number}
+
+    def __str__(self) -> str:
+        dropped = "; ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
+        unknown = f", {self.unknown:,} of them unknown" if self.unknown else ""
+        tokens = self.source_tokens + self.target_tokens
+        return f"{self.kept:,} of {self.read:,} rows, {tokens:,} tokens{unknown}" + (f"; dropped: {dropped}" if dropped else "")
+
+
+class Prepared:
+    """A set of encoded rows on disk, mapped into memory: each row its tokens and the number that ends it.
+
+    The end is EOS; in the text of a character language model it is the line end itself.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        self.checksum: str = meta["checksum"]
+        self.rows: int = meta["rows"]
+        self.variants: int = meta["variants"]
+        self.paired: bool = meta["paired"]
+        self.max_length: int | None = meta["max_length"]
+        self.report = Report(**meta["report"])
+        self._arrays: dict[tuple[str, int], tuple[NDArray[Any], NDArray[np.int64]]] = {}
+
+    def arrays(self, side: str, variant: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """All tokens of a side, one row after the other, and where each row begins (one more than there are rows)."""
+        if (side, variant) not in self._arrays:
+            if side == "source" and not self.paired:
+                raise DataError("a language model's text has no source side; ask for the target")
+            tokens = read_array(self.folder / f"{side}.{variant}.npy")
+            offsets = np.asarray(read_array(self.folder / f"{side}.{variant}.offsets.npy"), np.int64)
+            self._arrays[side, variant] = tokens, offsets
+        return self._arrays[side, variant]
+
+    def lengths(self, side: str, variant: int = 0) -> NDArray[np.int32]:
+        """How many tokens each row has on a side, its end included."""
+        return np.diff(self.arrays(side, variant)[1]).astype(np.int32)
+
+    @property
+    def source_lengths(self) -> NDArray[np.int32]:
+        return self.lengths("source")
+
+    @property
+    def target_lengths(self) -> NDArray[np.int32]:
+        return self.lengths("target")
+
+    def source(self, row: int, variant: int = 0) -> NDArray[Any]:
+        """x1 … xn EOS of a row."""
+        return self._row("source", row, variant)
+
+    def target(self, row: int, variant: int = 0) -> NDArray[Any]:
+        """y1 … yn EOS of a row."""
+        return self._row("target", row, variant)
+
+    def _row(self, side: str, row: int, variant: int) -> NDArray[Any]:
+        tokens, offsets = self.arrays(side, variant)
+        return tokens[offsets[row] : offsets[row + 1]]
+
+    @property
+    def lines(self) -> NDArray[np.int64]:
+        """For each row the number, from 0, that it had among all rows read: where to look it up in the files."""
+        return np.asarray(read_array(self.folder / "lines.npy"), np.int64)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.report})"
+
+
+@dataclass
+class Hashes:
+    """SHA-256 of files, each computed once."""
+
+    known: dict[Path, str] = field(default_factory=dict)
+
+    def of(self, paths: Sequence[Path]) -> list[str]:
+        new = [path for path in dict.fromkeys(paths) if path not in self.known]
+        with track(sum(path.stat().st_size for path in new), "checking files", "bytes") as progress:
+            for path in new:
+                self.known[path] = file_sha256(path, progress.advance)
+        return [self.known[path] for path in paths]
+
+
+def prepare(
+    rows: Rows,
+    source_tokenizer: Tokenizer | None,
+    target_tokenizer: Tokenizer,
+    settings: Settings = Settings(),  # noqa: B008 - frozen
+    *,
+    hashes: Hashes | None = None,
+    what: str = "rows",
+    expected: int | None = None,
+) -> Prepared:
+    """The rows as tokens, from the cache or made now. `what` and `expected` (how many rows) are for the progress bar."""
+    rows.check()
+    if rows.paired and source_tokenizer is None:
+        raise OptionError("pairs need a source tokenizer; give the target's again where both sides share one")
+    if settings.dropout:
+        for tokenizer in (source_tokenizer, target_tokenizer):
+            if tokenizer is not None:
+                BpeDropout(tokenizer, settings.dropout)
+    identity = {
+        "version": VERSION, "files": (hashes or Hashes()).of(rows.files), "layout": rows.layout(), "settings": settings.identity(),
+        "tokenizers": [tokenizer.fingerprint for tokenizer in (source_tokenizer, target_tokenizer) if tokenizer is not None],
+    }  # fmt: skip
+    checksum = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    folder = cache_folder() / "prepared" / checksum[:32]
+    tokenizers = [tokenizer for tokenizer in (source_tokenizer, target_tokenizer) if tokenizer is not None]
+
+    def build(temporary: Path) -> None:
+        _Preparing(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(checksum, what, expected)
+
+    build_folder(folder, _is_whole, build)
+    return Prepared(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every file that the folder should have is there with the size it should have."""
+    try:
+        sizes = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["files"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def usable(rows: Rows, limit: int | None, report: Report, advance: Any = lambda n: None) -> Iterator[tuple[Block, Numbers]]:
+    """Blocks of rows without those that cannot be used, and the numbers that the others had; what is dropped is counted.
+
+    Pairs must have something on both sides. In a language model's text an empty line is a line.
+    """
+    for block in rows.blocks(advance):
+        if limit is not None and report.read + len(block[0]) > limit:
+            block = tuple(column[: limit - report.read] for column in block)
+        kept = [i for i, row in enumerate(zip(*block, strict=True)) if _good(row, rows.paired, report)]
+        numbers = np.asarray(kept, np.int64) + report.read
+        report.read += len(block[0])
+        yield (block if len(kept) == len(block[0]) else tuple([column[i] for i in kept] for column in block)), numbers
+        if limit is not None and report.read >= limit:
+            return
+
+
+def _good(row: tuple[str, ...], paired: bool, report: Report) -> bool:
+    for text in row:
+        if not text or text.isspace():
+            if paired:
+                report.empty += 1
+                return False
+        elif text[0] == "\udcff":
+            name = {BAD: "bad_utf8", LONG: "long_line", MISSING: "missing"}[text]
+            setattr(report, name, getattr(report, name) + 1)
+            return False
+    return True
+
+
+class _Preparing:
+    """One preparation: its open files and running counts."""
+
+    def __init__(self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: Settings, folder: Path) -> None:
+        self.rows, self.tokenizers, self.settings, self.folder = rows, tokenizers, settings, folder
+        self.report = Report()
+        self.sides = ("source", "target")[-len(tokenizers) :]
+        newline = tokenizers[-1].vocabulary.get("\n") if not rows.paired and tokenizers[-1].kind == "character" else None
+        self.end = EOS if newline is None else newline
+
+    def run(self, checksum: str, what: str, expected: int | None) -> None:
+        size = sum(path.stat().st_size for path in self.rows.files)
+        workers = worker_count(size)
+        total, unit = (size, "bytes") if expected is None else (expected, "rows")
+        with ExitStack() as stack, track(total, f"preparing {what}", unit) as progress:
+            lines = self._open(stack)
+            waiting: deque[Numbers] = deque()  # the numbers of rows whose encoding is awaited
+            read = usable(self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore)
+            chunks = _chunks(read, CHUNK if self.settings.dropout else 1)
+            for found in encode_all(_noted(chunks, waiting), self.tokenizers, self.settings, workers):
+                numbers = waiting.popleft()
+                lines.append(numbers[found.keep])
+                self._append(found)
+                if expected is not None:
+                    progress.advance(len(numbers))
+        if not self.report.kept:
+            raise DataError(f"nothing is left of {self.rows.files[0]} to prepare: {self.report}")
+        meta = {
+            "checksum": checksum, "rows": self.report.kept, "variants": self.settings.variants, "paired": self.rows.paired,
+            "max_length": self.settings.max_length, "report": vars(self.report),
+            "files": {path.name: path.stat().st_size for path in sorted(self.folder.iterdir())},
+        }  # fmt: skip
+        (self.folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+    def _open(self, stack: ExitStack) -> GrowingArray:
+        """The files of every side and variant, and the one of the rows' numbers."""
+        self.files: dict[tuple[str, int], tuple[GrowingArray, GrowingArray]] = {}
+        for side, tokenizer in zip(self.sides, self.tokenizers, strict=True):
+            for variant in range(self.settings.variants):
+                kind = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
+                tokens = stack.enter_context(GrowingArray(self.folder / f"{side}.{variant}.npy", kind))
+                offsets = stack.enter_context(GrowingArray(self.folder / f"{side}.{variant}.offsets.npy", np.int64))
+                offsets.append(np.zeros(1, np.int64))
+                self.files[side, variant] = tokens, offsets
+        return stack.enter_context(GrowingArray(self.folder / "lines.npy", np.int64))
+
+    def _append(self, found: Encoding) -> None:
+        """Write the rows of a chunk, each with its end, and count them."""
+        self.report.kept += int(found.keep.sum())
+        for name, number in found.counts.items():
+            setattr(self.report, name, getattr(self.report, name) + number)
+        for side, variants in zip(self.sides, found.sides, strict=True):
+            for variant, (tokens, lengths) in enumerate(variants):
+                file, offsets = self.files[side, variant]
+                ends = np.cumsum(lengths.astype(np.int64) + 1)
+                closed = np.full(len(tokens) + len(lengths), self.end, file.dtype)
+                inside = np.ones(len(closed), bool)
+                inside[ends - 1] = False
+                closed[inside] = tokens
+                offsets.append(file.length + ends)
+                file.append(closed)
+
+
+def worker_count(size: int) -> int:
+    """Processes for files of that size: one per core, or REGARD_WORKERS; one for what is done before others would have started."""
+    given = os.environ.get("REGARD_WORKERS")
+    if given is not None and not given.isdigit():
+        raise OptionError(f"REGARD_WORKERS must be a whole number, got {given!r}")
+    return int(given) if given else cores() if size > SMALL else 1
+
+
+def _ignore(count: int) -> None:
+    """Nobody wants to hear of bytes."""
+
+
+def _noted(chunks: Iterator[tuple[Block, Numbers]], waiting: deque[Numbers]) -> Iterator[Block]:
+    for block, numbers in chunks:
+        waiting.append(numbers)
+        yield block
+
+
+def _chunks(blocks: Iterator[tuple[Block, Numbers]], count: int) -> Iterator[tuple[Block, Numbers]]:
+    """Every `count` blocks as one."""
+    held: list[tuple[Block, Numbers]] = []
+    for block in blocks:
+        held.append(block)
+        if len(held) == count:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+
+
+def _joined(held: list[tuple[Block, Numbers]]) -> tuple[Block, Numbers]:
+    if len(held) == 1:
+        return held[0]
+    columns = zip(*(block for block, _ in held), strict=True)
+    return tuple(list(chain.from_iterable(column)) for column in columns), np.concatenate([numbers for _, numbers in held])

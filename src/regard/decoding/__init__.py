@@ -1,0 +1,1 @@
+"""Decoding: one search loop for every model that writes, and what is made of it."""

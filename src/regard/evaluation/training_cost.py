@@ -1,0 +1,114 @@
+"""What training cost in floating-point operations, beside the lecture's WMT-2014 table.
+
+Two figures go by that name. Counted: the multiplications and additions the model needs, three forward passes a step. And what the
+table holds (Vaswani et al. 2017, table 2): device time × the rate at which the device was taken to compute, whatever it did in that
+time; the base Transformer's 3.3·10¹⁸ is 12 hours on 8 P100 at 9.5·10¹². A run is shown with both; their ratio is how busy the
+device was, and it is only as good as the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from regard.errors import OptionError
+
+# Sustained single-precision operations per second, as Vaswani et al. 2017 take them.
+RATES = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of the lecture's table: BLEU and device time × rate, English-German and English-French; None: nothing stands there."""
+
+    model: str
+    bleu_de: float | None
+    bleu_fr: float | None
+    flops_de: float | None
+    flops_fr: float | None
+
+
+# "Evaluation on WMT-2014", as the lecture has it. The paper prints the Transformers' cost once, across both pairs; its later
+# versions give the big one 41.8 on English-French.
+WMT_2014 = (
+    Published("ByteNet", 23.75, None, None, None),
+    Published("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
+    Published("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
+    Published("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
+    Published("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
+    Published("Deep-Att + PosUnk Ensemble", None, 40.4, None, 8.0e20),
+    Published("GNMT + RL Ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
+    Published("ConvS2S Ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
+    Published("Transformer (base model)", 27.3, 38.1, 3.3e18, None),
+    Published("Transformer (big)", 28.4, 41.0, 2.3e19, None),
+)
+
+
+def sustained(hours: float, devices: int, rate: float) -> float:
+    """Device time × sustained rate (operations per second): what the lecture's table holds."""
+    for name, value in (("hours", hours), ("devices", devices), ("rate", rate)):
+        if not 0 < value < math.inf:
+            raise OptionError(f"{name} must be a positive number, got {value!r}")
+    return hours * 3600 * devices * rate
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """A run of one's own: operations counted, and device time. `rate`: the device's operations per second; None: not known."""
+
+    model: str
+    task: str
+    counted: float
+    hours: float
+    devices: int
+    rate: float | None = None
+    bleu: float | None = None
+
+    @property
+    def sustained(self) -> float | None:
+        """Device time × rate."""
+        return None if self.rate is None else sustained(self.hours, self.devices, self.rate)
+
+    @property
+    def busy(self) -> float | None:
+        """Which share of device time × rate the counted operations are."""
+        return None if self.sustained is None else self.counted / self.sustained
+
+
+def beside_wmt(*runs: TrainingCost) -> list[dict[str, Any]]:
+    """The lecture's table and the runs, a dictionary for each row: model, task, BLEU, counted, device time × rate, share busy.
+
+    Scores on different tasks do not compare; the costs do.
+    """
+    rows = []
+    for row in WMT_2014:
+        for task, bleu, flops in (("WMT-2014 en-de", row.bleu_de, row.flops_de), ("WMT-2014 en-fr", row.bleu_fr, row.flops_fr)):
+            if bleu is not None:
+                rows.append(_row(row.model, task, bleu, None, flops, None))
+    rows.sort(key=lambda r: r["task"])  # stable: the table's order within each pair
+    return rows + [_row(run.model, run.task, run.bleu, run.counted, run.sustained, run.busy) for run in runs]
+
+
+def table(*runs: TrainingCost) -> str:
+    """`beside_wmt` as text."""
+    lines = [("model", "task", "BLEU", "counted", "time × rate", "busy")]
+    for row in beside_wmt(*runs):
+        numbers = (_number(row["bleu"], ".2f"), _number(row["counted"], ".1e"), _number(row["sustained"], ".1e"))
+        lines.append((row["model"], row["task"], *numbers, _number(row["busy"], ".1%")))
+    widths = [max(len(line[c]) for line in lines) for c in range(6)]
+    texts = []
+    for line in lines:
+        cells = [cell.ljust(w) if c < 2 else cell.rjust(w) for c, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
+
+
+def _row(
+    model: str, task: str, bleu: float | None, counted: float | None, flops: float | None, busy: float | None
+) -> dict[str, Any]:
+    return {"model": model, "task": task, "bleu": bleu, "counted": counted, "sustained": flops, "busy": busy}
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"

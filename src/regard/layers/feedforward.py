@@ -1,0 +1,43 @@
+"""The feed-forward sublayer: the same two maps at every position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import OptionError
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": nn.functional.gelu,
+    "tanh": torch.tanh,
+    "swiglu": nn.functional.silu,  # of one half of a doubled first map, times the other (Shazeer 2020)
+}
+
+
+class FeedForward(nn.Module):
+    """f(x W₁ + b₁) W₂ + b₂ (Vaswani et al. 2017, eq. 2); swiglu gates the first map with a second one of the same size."""
+
+    def __init__(self, dim: int, inner: int, *, activation: str = "relu", dropout: float = 0.0) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise OptionError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        self.activation = activation
+        self.W1 = nn.Linear(dim, 2 * inner if activation == "swiglu" else inner)
+        self.W2 = nn.Linear(inner, dim)
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.W1, self.W2):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = ACTIVATIONS[self.activation]
+        h = self.W1(x)
+        if self.activation == "swiglu":
+            a, b = h.chunk(2, -1)
+            h = f(a) * b
+        else:
+            h = f(h)
+        return self.W2(self.dropout(h))

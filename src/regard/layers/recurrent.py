@@ -1,0 +1,96 @@
+"""Recurrent layers on top of each other, with their states in the open: the recurrence of encoders, decoders and language models."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from regard.errors import OptionError
+from regard.layers.dropout import Locked
+from regard.layers.recurrence import CELLS
+
+State = list[tuple[Tensor, ...]]  # per layer: (h,), and for LSTMs (h, c), each (batch, width)
+
+
+class RecurrentStack(nn.Module):
+    """z_t = cell(x_t, z_(t−1)) in `layers` layers. (batch, T, dim) → (batch, T, width) and the last state of each layer.
+
+    A bidirectional layer puts both directions side by side, each half as wide. `dropout` stands between layers and
+    keeps one mask over time; `dropout_weight` drops recurrent weights (DropConnect, Merity et al. 2018).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        width: int,
+        *,
+        cell: str = "gru",
+        layers: int = 1,
+        bidirectional: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        dropout_weight: float = 0.0,
+        last_width: int | None = None,
+    ) -> None:
+        super().__init__()
+        if cell not in CELLS:
+            raise OptionError(f"cell must be one of {', '.join(CELLS)}, got {cell!r}")
+        self.widths = [width] * (layers - 1) + [width if last_width is None else last_width]
+        if bidirectional and any(w % 2 for w in self.widths):
+            raise OptionError(f"a bidirectional recurrence halves its width for each direction, so width must be even, got {width}")
+        self.dim, self.width, self.cell, self.bidirectional = dim, self.widths[-1], cell, bidirectional
+        half = 2 if bidirectional else 1
+        sizes = zip([dim, *self.widths[:-1]], self.widths, strict=True)
+        self.layers = nn.ModuleList(
+            CELLS[cell](a, b // half, bias=bias, bidirectional=bidirectional, batch_first=True) for a, b in sizes
+        )
+        self.dropout, self.dropout_weight = Locked(dropout), dropout_weight
+
+    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+        """Run over all of x. With `lengths`, padding is never read and the last state is that of the last real token."""
+        found: State = []
+        for i, layer in enumerate(self.layers):
+            x = self.dropout(x) if i else x
+            x, last = self._run(layer, x, None if state is None else state[i], lengths)  # type: ignore[arg-type]
+            found.append(last)
+        return x, found
+
+    def zeros(self, like: Tensor) -> State:
+        """The state before anything was read, for the batch of `like` (batch, …)."""
+        n = 2 if self.cell == "lstm" else 1
+        return [tuple(like.new_zeros(len(like), w) for _ in range(n)) for w in self.widths]
+
+    def _run(
+        self, layer: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...] | None, lengths: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        given = None
+        if state is not None:  # (batch, width) → (directions, batch, width of one)
+            split = [h.to(x.dtype).unflatten(-1, (2 if self.bidirectional else 1, -1)).transpose(0, 1).contiguous() for h in state]
+            given = tuple(split) if self.cell == "lstm" else split[0]
+        packed = x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        out, last = self._weighed(layer, packed, given)
+        if lengths is not None:
+            out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+        last = last if isinstance(last, tuple) else (last,)
+        return out, tuple(h.transpose(0, 1).flatten(1) for h in last)
+
+    def _weighed(self, layer: nn.RNNBase, x, given):  # noqa: ANN001, ANN202 - torch's own types are loose here
+        if not self.training or self.dropout_weight == 0:
+            return layer(x, given)
+        # torch.func.functional_call leaves its tensors behind in a recurrence, so the list it computes with is changed instead.
+        kept = layer._flat_weights
+        pairs = zip(layer._flat_weights_names, kept, strict=True)
+        drop = lambda name, w: nn.functional.dropout(w, self.dropout_weight) if name.startswith("weight_hh") else w  # noqa: E731
+        layer._flat_weights = [drop(name, w) for name, w in pairs]
+        try:
+            return layer(x, given)
+        finally:
+            layer._flat_weights = kept
+
+    def extra_repr(self) -> str:
+        return f"{self.dim} → {self.widths}, {self.cell}{', bidirectional' if self.bidirectional else ''}"
+
+
+def reorder(state: State, rows: Tensor) -> State:
+    """Keep these batch items, in this order."""
+    return [tuple(h.index_select(0, rows) for h in layer) for layer in state]

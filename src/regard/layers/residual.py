@@ -1,0 +1,36 @@
+"""A sublayer with a way around it, and where the normalisation stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from regard.errors import OptionError
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+PLACES = ("post", "pre", "none")
+
+
+class Residual(nn.Module):
+    """post: norm(x + f(x)) (Vaswani et al. 2017); pre: x + f(norm(x)) (Xiong et al. 2020); none: x + f(x)."""
+
+    def __init__(self, dim: int, *, norm: str = "post", norm_kind: str = "layer", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.place = norm
+        self.norm = make_norm(dim, norm, norm_kind)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.place == "pre":
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+def make_norm(dim: int, place: str, kind: str) -> nn.Module:
+    """The normalisation of a sublayer, nothing when the place is none."""
+    if place not in PLACES:
+        raise OptionError(f"norm must be one of {', '.join(PLACES)}, got {place!r}")
+    if kind not in NORMS:
+        raise OptionError(f"norm_kind must be one of {', '.join(NORMS)}, got {kind!r}")
+    return nn.Identity() if place == "none" else NORMS[kind](dim)

@@ -1,0 +1,228 @@
+"""From the `model:` section of a recipe, as a plain dict with every key filled in, to the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from regard.attention.energy import Additive, Bilinear, Cosine, Dot, Energy, ScaledDot
+from regard.attention.mask import Causal, Diagonal, Dilated, Mask, Prefix, Window
+from regard.attention.normalize import Entmax, Normalizer, Sigmoid, Softmax, Sparsemax
+from regard.attention.position import ALiBi, Bias, Channel, Learned, RelativeBuckets, RelativeVectors, Rotary, Sinusoidal
+from regard.errors import OptionError
+from regard.layers.dropout import Locked
+from regard.layers.feedforward import FeedForward
+from regard.layers.multihead import MultiHead, SlicedMultiHead
+from regard.layers.recurrent import RecurrentStack
+from regard.layers.residual import Residual, make_norm
+from regard.models.decoder import (
+    BahdanauDecoder,
+    CopiedFirst,
+    InputFeedingDecoder,
+    LearnedFirst,
+    RecurrentDecoder,
+    TransformerDecoder,
+)
+from regard.models.embedding import Embedding, Output
+from regard.models.encoder import ConvolutionalEncoder, RecurrentEncoder, StackedEncoder, TransformerEncoder
+from regard.models.language import LanguageModel
+from regard.models.looks import AdditiveLook, BilinearLook, Parameterised, Simple
+from regard.models.transformer import Layer, NoPosition, WithChannel
+from regard.models.translator import Translator
+
+Spec = dict[str, Any]
+
+
+def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
+    """A translator when the config has an encoder, else a language model. Weights are drawn from torch's generator."""
+    dim, tie = config["dim"], config["tie"]
+    target = _words(config["decoder"], dim, target_vocab)
+    if config["encoder"] is None:
+        decoder = make_decoder(config["decoder"], config, None)
+        # How frequent a word is must not be said by the state: a deep recurrence would saturate there and learn nothing more.
+        return LanguageModel(target, decoder, _output(decoder, target, target_vocab, tie, bias=True))
+    if source_vocab is None:
+        raise OptionError("a model with an encoder reads a source, so it needs a source vocabulary; give source_vocab")
+    source = _words(config["encoder"], dim, source_vocab)
+    if tie == "all":
+        if source_vocab != target_vocab:
+            raise OptionError(
+                f"tie: all shares one table between {source_vocab} source and {target_vocab} target words; "
+                "use a joint tokenizer, or tie: target"
+            )
+        source.table = target.table
+    encoder = make_encoder(config["encoder"], config)
+    decoder = make_decoder(config["decoder"], config, encoder)
+    return Translator(source, encoder, target, decoder, _output(decoder, target, target_vocab, tie))
+
+
+def _words(spec: Spec, dim: int, vocab: int) -> Embedding:
+    return Embedding(vocab, dim, scale=math.sqrt(dim), dropout_words=spec.get("dropout_words", 0.0))
+
+
+def _output(decoder: nn.Module, target: Embedding, vocab: int, tie: str, *, bias: bool = False) -> Output:
+    return Output(decoder.width, vocab, tied=None if tie == "none" else target.table, bias=bias)  # type: ignore[arg-type]
+
+
+def _dropout(spec: Spec, config: Spec) -> float:
+    return config["dropout"] if spec["dropout"] is None else spec["dropout"]
+
+
+def make_encoder(spec: Spec, config: Spec) -> nn.Module:
+    """Words of width dim → Memory."""
+    dim = config["dim"]
+    if spec["kind"] == "transformer":
+        return _transformer(spec, config, TransformerEncoder, cross_width=None)
+    if spec["kind"] == "recurrent":
+        dropout = _dropout(spec, config)
+        stack = RecurrentStack(
+            dim, spec["width"] or dim, cell=spec["cell"], layers=spec["layers"], bidirectional=spec["bidirectional"], dropout=dropout
+        )
+        return RecurrentEncoder(stack, dropout=dropout)
+    if spec["kind"] == "convolutional":
+        position = make_position(spec["position"], dim, spec["max_positions"])
+        return ConvolutionalEncoder(
+            dim, spec["width"] or dim, spec["kernel"], spec["layers"], position=position, dropout=_dropout(spec, config)
+        )
+    return StackedEncoder(make_encoder(spec["below"], config), make_encoder(spec["above"], config))  # type: ignore[arg-type]
+
+
+def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Module:
+    """Words of width dim, and a Memory where there is an encoder → features."""
+    memory_width: int | None = None if encoder is None else encoder.width  # type: ignore[assignment]
+    if spec["kind"] == "transformer":
+        return _transformer(spec, config, TransformerDecoder, cross_width=memory_width)
+    dim, dropout = config["dim"], _dropout(spec, config)
+    width = spec["width"] or dim
+    if spec["kind"] == "bahdanau":
+        if memory_width is None:
+            raise OptionError("a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or transformer")
+        stack = RecurrentStack(dim + memory_width, width, cell=spec["cell"], layers=spec["layers"], dropout=dropout)
+        look = AdditiveLook(width, memory_width, spec["attention_width"] or width)
+        return BahdanauDecoder(dim, stack, first=_first(spec, encoder, stack), look=look, dropout=dropout)
+    look = None if memory_width is None else _look(spec, spec["last_width"] or width, memory_width)
+    fed = spec["input_feeding"] and look is not None
+    if config["shared_recurrence"] and encoder is not None:
+        stack = _shared(encoder, dim)
+    else:
+        stack = RecurrentStack(
+            dim + (look.width if fed else 0), width, cell=spec["cell"], layers=spec["layers"], last_width=spec["last_width"],
+            dropout=dropout if spec["dropout_hidden"] is None else spec["dropout_hidden"], dropout_weight=spec["dropout_weight"],
+        )  # type: ignore[operator]  # fmt: skip
+    kind = InputFeedingDecoder if fed else RecurrentDecoder
+    locked = {
+        place: None if spec[key] is None else Locked(spec[key])
+        for place, key in (("before", "dropout_input"), ("after", "dropout_output"))
+    }
+    return kind(stack, first=None if encoder is None else _first(spec, encoder, stack), look=look, dropout=dropout, **locked)
+
+
+def _shared(encoder: nn.Module, dim: int) -> RecurrentStack:
+    """The encoder's own recurrence: one W^h reads and writes."""
+    stack = getattr(encoder, "stack", None)
+    if not isinstance(stack, RecurrentStack) or stack.bidirectional or stack.dim != dim:
+        raise OptionError("shared_recurrence needs a recurrent encoder of one direction whose cell, layers and width the decoder takes over")
+    return stack
+
+
+def _first(spec: Spec, encoder: nn.Module | None, stack: RecurrentStack) -> nn.Module:
+    assert encoder is not None
+    if spec["first"] != "copy":
+        return LearnedFirst(encoder.width, stack, of=spec["first"])  # type: ignore[arg-type]
+    source = getattr(encoder, "stack", None)
+    if not isinstance(source, RecurrentStack) or source.widths != stack.widths or source.cell != stack.cell:
+        raise OptionError("first: copy hands the encoder's last state on, so both need the same cell, layers and width; use first: final")
+    return CopiedFirst()
+
+
+def _look(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
+    kind = spec["attention"]
+    if kind == "none":
+        return None
+    if kind == "parameterised":
+        return Parameterised(query_width, memory_width, spec["attention_width"] or query_width)
+    return {"simple": Simple, "bilinear": BilinearLook}[kind](query_width, memory_width)
+
+
+def _transformer(spec: Spec, config: Spec, kind: Callable[..., nn.Module], cross_width: int | None) -> nn.Module:
+    dim, dropout = config["dim"], _dropout(spec, config)
+    position = make_position(spec["position"], dim, spec["max_positions"])
+    final = make_norm(dim, "post" if spec["norm"] == "pre" else "none", spec["norm_kind"])
+    causal = kind is TransformerDecoder
+    layers = [_layer(spec, dim, dropout, causal, cross_width) for _ in range(spec["layers"])]
+    return kind(layers, position=position, norm=final, dropout=dropout)
+
+
+def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int | None) -> Layer:
+    around = lambda: Residual(dim, norm=spec["norm"], norm_kind=spec["norm_kind"], dropout=dropout)  # noqa: E731
+    feed = FeedForward(dim, spec["inner"], activation=spec["activation"], dropout=spec["inner_dropout"])
+    heads, wide = spec["heads"], dim // spec["heads"]
+    options = {
+        "mask": None if spec["mask"] is None else make_mask(spec["mask"]),
+        "bias": _bias(spec, wide, causal),
+        "rotary": Rotary(wide) if spec["position"] == "rotary" else None,
+        "energy": make_energy(spec["energy"], wide, heads),
+        "normalize": make_normalizer(spec["normalize"]),
+        "dropout": spec["attention_dropout"],
+    }
+    if spec["sliced"]:
+        attention = SlicedMultiHead(dim, heads, **options)
+    else:
+        attention = MultiHead(dim, heads, key_heads=spec["key_heads"], **options)
+    cross = None
+    if cross_width is not None:
+        cross = MultiHead(dim, heads, key_heads=spec["key_heads"], memory_dim=cross_width, dropout=spec["attention_dropout"])
+    return Layer(attention, feed, around, cross)
+
+
+def make_position(name: str, dim: int, longest: int) -> nn.Module:
+    """What is done to the words' vectors; schemes that act on energies or on queries and keys leave them alone."""
+    if name == "sinusoidal":
+        return Sinusoidal(dim)
+    if name == "learned":
+        return Learned(longest, dim)
+    return WithChannel(Channel(scale=0.01), dim) if name == "channel" else NoPosition()
+
+
+def _bias(spec: Spec, wide: int, causal: bool) -> Bias | None:
+    name = spec["position"]
+    if name == "alibi":
+        return ALiBi(spec["heads"])
+    if name == "relative-buckets":
+        return RelativeBuckets(spec["heads"], causal=causal)
+    return RelativeVectors(wide) if name == "relative-vectors" else None
+
+
+def make_energy(name: str, wide: int, heads: int) -> Energy:
+    if name in ("additive", "bilinear"):
+        return {"additive": Additive, "bilinear": Bilinear}[name](wide, heads=heads)
+    return {"dot": Dot, "scaled-dot": ScaledDot, "cosine": lambda: Cosine(math.sqrt(wide))}[name]()
+
+
+def make_normalizer(name: str) -> Normalizer:
+    return {"softmax": Softmax, "sparsemax": Sparsemax, "entmax": Entmax, "sigmoid": Sigmoid}[name]()
+
+
+def make_mask(spec: Spec) -> Mask:
+    """A mask by name, joined ones by their parts."""
+    kind = spec["kind"]
+    if kind in ("and", "or"):
+        parts = [make_mask(part) for part in spec["of"]]
+        joined = parts[0]
+        for part in parts[1:]:
+            joined = joined & part if kind == "and" else joined | part
+        return joined
+    if kind == "not":
+        return ~make_mask(spec["of"])
+    makers: dict[str, Callable[[], Mask]] = {
+        "causal": Causal,
+        "diagonal": Diagonal,
+        "window": lambda: Window(spec["left"], spec["right"]),
+        "centered": lambda: Window.centered(spec["width"]),
+        "dilated": lambda: Dilated(spec["step"]),
+        "prefix": lambda: Prefix(spec["length"]),
+    }
+    return makers[kind]()

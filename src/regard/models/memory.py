@@ -1,0 +1,48 @@
+"""What an encoder hands to a decoder."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.attention.mask import Padding
+from regard.layers.recurrent import State
+
+
+class Memory(NamedTuple):
+    """The encoder's states of a batch, y^e(1) … y^e(T^e), and how each sentence ended."""
+
+    states: Tensor  # (batch, S, width)
+    lengths: Tensor | None  # (batch,) real tokens of each; None: all S
+    last: State | None = None  # last state of every layer, when the encoder is a recurrence
+
+    @property
+    def mask(self) -> Padding | None:
+        return None if self.lengths is None else Padding(self.lengths)
+
+    def final(self) -> Tensor:
+        """One vector (batch, width): the recurrence's last state, else the state at the last real token."""
+        if self.last is not None:
+            return self.last[-1][0]
+        if self.lengths is None:
+            return self.states[:, -1]
+        at = (self.lengths - 1).clamp(min=0)
+        return self.states[torch.arange(len(at), device=at.device), at]
+
+    def mean(self) -> Tensor:
+        """The mean of the real states, (batch, width)."""
+        if self.lengths is None:
+            return self.states.mean(1)
+        return (self.states * real(self.states, self.lengths)).sum(1) / self.lengths.clamp(min=1)[:, None].to(self.states.dtype)
+
+    def reorder(self, rows: Tensor) -> Memory:
+        """Keep these sentences, in this order."""
+        lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
+        return Memory(self.states.index_select(0, rows), lengths, None)
+
+
+def real(x: Tensor, lengths: Tensor) -> Tensor:
+    """1 at real tokens and 0 at padding, (batch, T, 1), to multiply with x."""
+    return (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None].to(x.dtype)

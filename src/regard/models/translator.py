@@ -1,0 +1,40 @@
+"""A translator: any encoder, any decoder."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.data.batches import Batch
+from regard.models.decoder import Carried
+from regard.models.embedding import Embedding, Output
+from regard.models.loss import Loss
+from regard.models.memory import Memory
+from regard.models.writer import Writer
+
+
+class Translator(Writer):
+    """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder reads the source once, the decoder writes the target."""
+
+    texts = 2
+
+    def __init__(self, source: Embedding, encoder: nn.Module, target: Embedding, decoder: nn.Module, output: Output) -> None:
+        super().__init__(target, decoder, output)
+        self.source, self.encoder = source, encoder
+
+    def encode(self, source: Tensor, lengths: Tensor | None = None) -> Memory:
+        """Words (batch, S) → the memory a decoder attends to."""
+        return self.encoder(self.source(source), lengths)
+
+    def forward(self, source: Tensor, target: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Scores of every next word given a target so far: (batch, S), (batch, T) → (batch, T, vocabulary)."""
+        features, _ = self.decoder(self.target(target), self.encode(source, lengths))
+        return self.output(features)
+
+    def loss(self, batch: Batch, smoothing: float = 0.0, state: Carried | None = None, agreement: float = 0.0) -> Loss:
+        assert batch.source is not None
+        source, lengths, target = batch.source, batch.source_lengths, batch.target[:, :-1]
+        if agreement:
+            source, target = source.repeat(2, 1), target.repeat(2, 1)
+            lengths = None if lengths is None else lengths.repeat(2)
+        features, _ = self.decoder(self.target(target), self.encode(source, lengths))
+        return self.predict(features, batch.target[:, 1:], smoothing, agreement)

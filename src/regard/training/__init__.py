@@ -1,0 +1,1 @@
+"""Training: recipes, schedules, checkpoints that resume exactly, and the runs they make."""

@@ -1,0 +1,107 @@
+"""The mean of several checkpoints' weights as one model: often better than each (Vaswani et al. 2017, 6.1 take 5 to 20)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from regard.errors import FolderError
+from regard.models import folder as model_folder
+from regard.training import checkpoint
+from regard.training.run import Run
+
+
+def mean(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
+    """Tensor by tensor the mean over files, each with the prefix its weights' names have; added up in float64."""
+    opened = []
+    try:
+        for path, prefix in files:
+            with safe_open(str(path), "pt") as stored:
+                opened.append({name.removeprefix(prefix) for name in stored.keys() if name.startswith(prefix)})  # noqa: SIM118
+        for (path, _), names in zip(files, opened, strict=True):
+            if odd := sorted(names ^ opened[0]):
+                raise FolderError(f"{path} and {files[0][0]} do not hold the same weights, as {odd[0]!r}; average one model's")
+        return {name: _mean_of(name, files) for name in sorted(opened[0])}
+    except (SafetensorError, OSError) as error:
+        raise FolderError(f"{files[len(opened) - 1 if opened else 0][0].parent} cannot be averaged ({error})") from None
+
+
+def _mean_of(name: str, files: Sequence[tuple[Path, str]]) -> Tensor:
+    total: Tensor | None = None
+    dtype = torch.float32
+    for path, prefix in files:
+        with safe_open(str(path), "pt") as stored:
+            x = stored.get_tensor(prefix + name)
+        if total is not None and x.shape != total.shape:
+            raise FolderError(f"{path} holds {name!r} as {tuple(x.shape)}, the first {tuple(total.shape)}; average one model's")
+        dtype = x.dtype
+        total = x.double() if total is None else total.add_(x)
+    assert total is not None
+    return total.div_(len(files)).to(dtype)
+
+
+def average(folders: Sequence[str | PathLike[str]], out: str | PathLike[str], card: dict[str, Any] | None = None) -> Path:
+    """Average model folders or checkpoints into the model folder `out`. A single run folder stands for its best checkpoints."""
+    paths = [Path(folder) for folder in folders]
+    if len(paths) == 1 and Run(paths[0]).exists():
+        paths = checkpoint.steps(Run(paths[0]).best)
+        if not paths:
+            raise FolderError(f"{folders[0]} has no best checkpoints yet; it has not been validated")
+    if not paths:
+        raise FolderError("there is nothing to average; give model folders or checkpoints")
+    files = [_weights(path) for path in paths]
+    model = model_folder.load(_like(paths[0]))
+    for path in paths[1:]:
+        other = model_folder.load(_like(path))
+        same = other.config == model.config
+        for side in ("source_tokenizer", "target_tokenizer"):
+            same = same and getattr(other, side).fingerprint == getattr(model, side).fingerprint
+        if not same:
+            raise FolderError(f"{path} is another model than {paths[0]} (its config or tokenizer differs); average one model's")
+    found = mean(files)
+    for name, p in model.named_parameters():
+        p.data = found[name]
+    about = {**getattr(model, "card", {}), **(card or {}), "average_of": [str(path) for path in paths]}
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / "config.json").is_file())):
+        raise FolderError(f"{target} exists and is no model folder; give another")
+    checkpoint.commit(target, lambda place: save(place, model, about))
+    return target
+
+
+def save(place: Path, model: Any, card: dict[str, Any]) -> None:
+    """A model that has its tokenizers and config on it, as a model folder."""
+    model_folder.save(place, model, model.config, model.source_tokenizer, model.target_tokenizer, card)
+
+
+def _weights(path: Path) -> tuple[Path, str]:
+    """Where the weights of a model folder or checkpoint are: the file and the prefix of their names."""
+    if (path / "model" / "model.safetensors").is_file():
+        path = path / "model"
+    if (path / "model.safetensors").is_file():
+        return path / "model.safetensors", ""
+    file = path / "tensors.safetensors"
+    if not file.is_file():
+        raise FolderError(f"{path} is neither a model folder nor a checkpoint; give runs/NAME/best/step-… or runs/NAME/model")
+    checkpoint.verify(path)
+    with safe_open(str(file), "pt") as stored:
+        return file, "ema." if any(name.startswith("ema.") for name in stored.keys()) else "model."  # noqa: SIM118
+
+
+def _like(path: Path) -> Path:
+    """A model folder that says how the weights in `path` are used; a checkpoint borrows its run's."""
+    if not (path / "tensors.safetensors").is_file():
+        return path
+    run = Run(path.resolve().parent.parent)
+    for place in [run.model, *reversed(checkpoint.steps(run.best))]:
+        if (place / "config.json").is_file():
+            return place
+    raise FolderError(
+        f"the run of {path} has no model folder yet to take config and tokenizers from; wait for its first validation"
+    )

@@ -1,0 +1,144 @@
+"""Train by a recipe, and go on with a run that was stopped, killed or ended too soon.
+
+    result = train("recipes/small.yaml", overrides=["training.steps=200"])
+    result = resume(result.folder, overrides=["training.steps=400"])
+    model = result.load()
+
+A run killed at any moment and resumed gives the weights, bit by bit, of one that was not (on a CPU, with the same number of
+processes). Under `torchrun` both do the same over several processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import RecipeError
+from regard.training import board, checkpoint, curves, saving, state
+from regard.training.distributed import World, restarted, world
+from regard.training.finish import finish
+from regard.training.material import Material
+from regard.training.recipe import Recipe, dump, load
+from regard.training.run import Result, Run, check_unchanged
+from regard.training.session import Session
+from regard.training.show import Show
+
+
+def train(
+    recipe: str | PathLike[str] | Mapping[str, Any] | Recipe,
+    *,
+    folder: str | PathLike[str] | None = None,
+    overrides: Iterable[str] = (),
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Result:
+    """Train by a recipe (a file, a carried name or a mapping) in a new run folder, runs/NAME unless `folder` says otherwise.
+
+    Started again by torchrun after a failure, it goes on from the last checkpoint instead.
+    """
+    overrides = tuple(overrides)
+    settled = load(recipe, overrides)
+    run = Run(Path(folder) if folder is not None else Path("runs") / settled.name)
+    command = _command(recipe, overrides)
+    with world(lambda here: settled.training.device) as here:
+        if restarted() and here.together(run.exists):
+            return _resume(run, (), here, quiet)
+        here.together(lambda: run.check_free(overwrite))
+        return _go(run, settled, here, quiet, command=command, begin=lambda: run.begin(settled, overwrite))
+
+
+def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
+    """Go on with a run from its last whole checkpoint. `overrides` may change how long and where it runs, not what it learns."""
+    run = Run(Path(folder))
+    overrides = tuple(overrides)
+    with world(lambda here: here.together(lambda: run.read_recipe(overrides).training.device)) as here:
+        return _resume(run, overrides, here, quiet)
+
+
+def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
+    show = Show(quiet or not here.first)
+    recipe = load(here.together(lambda: run.read_recipe(overrides).model_dump()))
+    name = here.together(lambda: _name(checkpoint.newest(run.checkpoints, show.say)))
+    if name is None:
+        show.say("there is no checkpoint yet, so the run begins again")
+        return _go(run, recipe, here, quiet)
+    folder = run.checkpoints / name
+    before = here.together(lambda: checkpoint.read_json(folder / saving.STATE))
+    check_unchanged(load(before["recipe"]), recipe, run.folder)
+    show.say(f"going on after step {before['progress']['step']:,}")
+    # The rounding of sums depends on the number of threads, so it stays what it was unless the recipe says otherwise.
+    return _go(run, recipe, here, quiet, folder=folder, threads=before["threads"])
+
+
+def _name(folder: Path | None) -> str | None:
+    return None if folder is None else folder.name
+
+
+def _go(
+    run: Run,
+    recipe: Recipe,
+    here: World,
+    quiet: bool,
+    *,
+    folder: Path | None = None,
+    threads: int | None = None,
+    command: str = "",
+    begin: Callable[[], None] | None = None,
+) -> Result:
+    """Everything that can be wrong is looked at before the folder is made; then train to the end, or until interrupted."""
+    check(recipe, here)
+    with _surroundings(recipe, here, threads), Show(quiet or not here.first) as show:
+        material = Material.load(recipe, here, show.say)
+        session = Session(run, recipe, here, material, show, command)
+        here.together(begin or (lambda: checkpoint.replace(run.recipe, dump(recipe).encode())))
+        try:
+            session.open(folder)
+            reason = session.loop()
+            progress = session.progress
+            if reason == "interrupted":
+                if here.first:
+                    curves.draw(run.log, run.curves, recipe.name)
+                return Result(run.folder, False, reason, progress.step, {}, progress.seconds, progress.flops)
+            return finish(session, reason)
+        finally:
+            session.close()
+
+
+def check(recipe: Recipe, here: World) -> None:
+    """What a recipe asks of this machine and this way of starting."""
+    if recipe.training.tensorboard and here.first:
+        board.check()
+    if recipe.training.precision == "float16" and recipe.training.strategy == "fsdp" and here.size > 1:
+        raise RecipeError("training.precision float16 does not go with strategy fsdp; take bfloat16, which needs no loss scale")
+    if recipe.training.compile and here.device.type != "cuda":
+        raise RecipeError("training.compile is true and the device is the CPU, where it does not pay; set training.compile=false")
+
+
+@contextmanager
+def _surroundings(recipe: Recipe, here: World, threads: int | None) -> Iterator[None]:
+    """Threads and precision as the recipe wants them, random generators of our own; all as it was for the caller afterwards."""
+    before = torch.get_num_threads()
+    precision = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
+    torch.set_num_threads(recipe.training.threads or threads or before)
+    if here.device.type == "cuda":  # TF32: ten bits of the products' factors, sums in full
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    try:
+        with state.undisturbed(here.device):
+            yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def _command(recipe: object, overrides: tuple[str, ...]) -> str:
+    """How a person would start the same run from a shell."""
+    name = fspath(recipe) if isinstance(recipe, str | PathLike) else "recipe.yaml"
+    return " ".join(["regard train", name, *overrides])

@@ -1,0 +1,115 @@
+"""`regard bleu` as a user meets it: real files, exit codes and one-sentence errors."""
+
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+
+import pytest
+
+from regard.cli import main
+from regard.evaluation.text import scores
+from tests.evaluation.test_suspicion import HYPOTHESIS, REFERENCE
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The command line in this process: starting torch again for every case would take most of the time."""
+
+    def inner(*args):
+        monkeypatch.setattr(sys, "argv", ["regard", "bleu", *map(str, args)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        return stopped.value.code or 0, *capsys.readouterr()
+
+    return inner
+
+
+def join(lines):
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A hypothesis, its reference (one of each packed), the worked example of the lecture, and things that go wrong."""
+    (tmp_path / "hyp").write_bytes(join(HYPOTHESIS))
+    (tmp_path / "ref.gz").write_bytes(gzip.compress(join(REFERENCE)))
+    (tmp_path / "ref.xz").write_bytes(lzma.compress(join(REFERENCE)))
+    (tmp_path / "moved").write_bytes(join([*HYPOTHESIS[1:], HYPOTHESIS[0]]))
+    (tmp_path / "short").write_bytes(join(HYPOTHESIS[1:]))
+    (tmp_path / "lecture.ref").write_bytes(b"hello world how do you do\nhello world\n")
+    (tmp_path / "lecture.hyp").write_bytes(b"hello world how do going\nhello hello\n")
+    (tmp_path / "binary").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "zeros").write_bytes(bytes(50))
+    return tmp_path
+
+
+def test_scores_with_signatures_from_packed_files(run, files):
+    code, out, err = run(files / "hyp", files / "ref.gz")
+    assert code == 0, err
+    assert out.strip() == str(scores(HYPOTHESIS, REFERENCE))
+    assert "warning" not in err
+    code, out, _ = run(files / "hyp", files / "ref.gz", files / "ref.xz", "--json", "--tokenize", "intl", "--lowercase")
+    found = json.loads(out)
+    assert found["signatures"]["bleu"].startswith("nrefs:2|case:lc|eff:no|tok:intl|")
+    assert found["bleu"] == scores(HYPOTHESIS, REFERENCE, tokenize="intl", lowercase=True).bleu
+
+
+def test_by_length_prints_a_table_and_draws_a_picture(run, files):
+    code, out, err = run(files / "hyp", files / "ref.gz", "--by-length", files / "ref.xz", "--plot", files / "lengths.png")
+    assert code == 0, err
+    assert "words of source" in out
+    assert "11–20" in out
+    assert (files / "lengths.png").read_bytes().startswith(b"\x89PNG")
+    _, out, _ = run(files / "hyp", files / "ref.gz", "--by-length", files / "ref.xz", "--json")
+    assert sum(bucket["lines"] for bucket in json.loads(out)["by_length"]["buckets"]) == 120
+
+
+def test_the_lectures_formula_line_by_line(run, files):
+    assert run(files / "lecture.hyp", files / "lecture.ref", "--sentence")[1].split() == ["0.5475", "0.0000"]
+    found = json.loads(run(files / "lecture.hyp", files / "lecture.ref", "--sentence", "--json", "--tokenize", "none")[1])
+    assert found["sentence_bleu"][1] == 0
+    assert found["mean"] == pytest.approx(0.5475182535 / 2, abs=1e-9)
+
+
+def test_what_looks_wrong_is_said_beside_the_scores(run, files):
+    code, out, err = run(files / "moved", files / "ref.gz")
+    assert code == 0
+    assert out.startswith("BLEU")
+    assert "regard: warning: lines 1 to 119 of the hypothesis match the reference 1 line after their own" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("missing", "ref.gz"), "missing"),
+        (("short", "ref.gz"), "the hypothesis has 119 lines but the reference has 120"),
+        (("binary", "ref.gz"), "is not UTF-8 text; is it a binary file?"),
+        (("zeros", "ref.gz"), "line 1 of"),
+        (("hyp", "ref.gz", "--tokenize", "13"), "did you mean 13a?"),
+        (("hyp", "ref.gz", "--plot", "p.png"), "--by-length SRC"),
+        (("hyp", "ref.gz", "ref.xz", "--sentence"), "--sentence is the lecture's formula for one reference"),
+        (("hyp", "ref.gz", "--by-length", "short"), "the source has 119 lines but the hypothesis has 120"),
+        (("hyp", "ref.gz", "--by-length", "ref.gz", "--plot", "nowhere/p.png"), "cannot be written"),
+        (("hyp", "ref.gz", "--by-length", "ref.gz", "--plot", "p.doc"), ".png, .svg or .pdf"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_two(run, files, args, says):
+    code, out, err = run(*(arg if arg.startswith("--") or arg == "13" else files / arg for arg in args))
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err + out
+    assert err.strip().count("\n") == 0
+    assert out == ""
+
+
+def test_a_process_of_its_own_does_the_same(files):
+    command = [sys.executable, "-m", "regard", "bleu", str(files / "hyp")]
+    done = [
+        subprocess.run([*command, str(files / name)], capture_output=True, text=True, encoding="utf-8", timeout=120)
+        for name in ("ref.gz", "short")
+    ]
+    assert [d.returncode for d in done] == [0, 2]
+    assert done[0].stdout.strip() == str(scores(HYPOTHESIS, REFERENCE))
+    assert done[1].stderr.strip().startswith("regard: the hypothesis has 120 lines but the reference has 119")

@@ -1,0 +1,85 @@
+"""`regard data` as a user meets it: the list, a corpus, own files, and mistakes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(*args, data="nowhere"):
+    environment = os.environ | {"REGARD_DATA": str(data), "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "data", *map(str, args)], capture_output=True, text=True, encoding="utf-8", timeout=120,
+        env=environment,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_list_says_what_is_here_and_under_which_licence():
+    code, out, err = run()
+    assert code == 0, err
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert "yes" in rows["tatoeba-sample"] and "CC BY 2.0" in rows["tatoeba-sample"] and "21,036" in rows["tatoeba-sample"]
+    assert " no " in rows["multi30k"] and "research" in rows["multi30k"]
+
+
+def test_a_corpus_is_described():
+    code, out, err = run("tatoeba-sample", "--split", "test", "--source", "de", "--target", "en", "-n", "2")
+    assert code == 0, err
+    for text in ("CC BY 2.0", "manythings.org", "all as the manifest names them", "449 rows; all of them usable", "words", "95 %"):
+        assert text in out
+    assert out.count("\nde: ") + out.startswith("de: ") == 2 and out.count("\nen: ") == 2
+
+
+def test_a_corpus_that_is_not_here_says_what_it_needs():
+    code, out, err = run("wikitext-2")
+    assert code == 0, err
+    assert "none of 3 is there" in out and "train.txt valid.txt test.txt" in out and "CC BY-SA 3.0" in out
+    code, out, err = run("wikitext-2", "--split", "test")
+    assert code == 2 and "there is no nowhere/wikitext-2" in err
+
+
+def test_own_files_are_looked_into(tmp_path):
+    (tmp_path / "a.en").write_bytes(b"one cat\n\nbad \xff\nlast\n")
+    (tmp_path / "a.de").write_bytes(b"eine Katze\nzwei\ndrei\nletzte\n")
+    code, out, err = run(tmp_path / "a.en", tmp_path / "a.de", "-n", "9")
+    assert code == 0, err
+    assert "4 rows; 1 not UTF-8; 1 empty on a side" in out
+    assert "source: one cat\ntarget: eine Katze" in out
+    code, out, err = run(tmp_path / "a.de", "-n", "1")
+    assert code == 0 and "4 rows; all of them usable" in out and "text: eine Katze" in out
+
+
+def test_json_lines_need_a_field(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "hello world"}\n{"other": 1}\n', encoding="utf-8")
+    code, out, err = run(tmp_path / "a.jsonl", "--source", "text")
+    assert code == 0, err
+    assert "2 rows; 1 without the column or field" in out
+    code, _, err = run(tmp_path / "a.jsonl")
+    assert code == 2 and "--source" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("multi-30k",), "did you mean multi30k?"),
+        (("nothing.tsv",), "there is no file nothing.tsv"),
+        (("tatoeba-sample", "--split", "dev"), "has no part 'dev'; it has train, validation, test"),
+        (("tatoeba-sample", "--source", "fr"), "no language 'fr'"),
+        (("tatoeba-sample", "-n", "-1"), "-n"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_two(args, says):
+    code, out, err = run(*args)
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in out + err
+
+
+def test_sides_that_differ_are_told_with_both_counts(tmp_path):
+    Path(tmp_path / "a").write_text("x\n" * 3, encoding="utf-8")
+    Path(tmp_path / "b").write_text("x\n" * 4, encoding="utf-8")
+    code, _, err = run(tmp_path / "a", tmp_path / "b")
+    assert code == 2 and "has 3 lines and" in err and "has 4;" in err

@@ -1,0 +1,261 @@
+"""`regard train`, `resume`, `average`, `runs` and `evaluate` as a user meets them: real training, exit codes, one-line errors."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from regard.cli import main
+
+TINY = [
+    "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}", "model.decoder={layers: 1, heads: 2, inner: 32}",
+    "data.limit=300", "tokenizer.size=300", "batch.tokens=400", "schedule.warmup=5", "decoding.beam=2",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory):
+    """Prepared data goes to a folder of this module, so that nothing is found that another test has made."""
+    before = os.environ.get("REGARD_CACHE")
+    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["REGARD_CACHE"]
+    else:
+        os.environ["REGARD_CACHE"] = before
+
+
+@pytest.fixture
+def regard(monkeypatch, capsys, tmp_path):
+    """The command line in this process (starting torch for every case would take most of the time), in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def inner(*args):
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        return stopped.value.code or 0, *capsys.readouterr()
+
+    return inner
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 20 steps on the carried sample, by a process of its own."""
+    folder = tmp_path_factory.mktemp("trained")
+    changes = [*TINY, "training.steps=20", "training.validate_every=10", "training.save_every=10", "training.keep=2"]
+    done = process(["train", "small", *changes], folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "small", done
+
+
+def process(args, folder):
+    command = [sys.executable, "-m", "regard", *map(str, args)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", timeout=300)
+
+
+def fails(regard, says, *args):
+    code, out, err = regard(*args)
+    assert code == 2, out + err
+    assert "Traceback" not in out + err
+    assert err.strip().count("\n") == 0, err
+    assert all(word in err for word in says), err
+    return err
+
+
+def test_training_says_scores_cost_and_where_the_model_is(trained):
+    run, done = trained
+    assert re.search(r"validation: .*BLEU \d", done.stdout)
+    assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", done.stdout)
+    assert "runs/small/model" in done.stdout
+    assert "validation at step 10" in done.stderr  # plain lines, since nobody watches
+    for name in ("recipe.yaml", "report.json", "curves.png", "model/config.json", "model/card.json", "log.jsonl"):
+        assert (run / name).is_file(), name
+    assert "steps: 20" in (run / "recipe.yaml").read_text(encoding="utf-8")
+
+
+def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, tmp_path):
+    code, out, err = regard("train", "small", *TINY, "--dry-run")
+    assert code == 0, err
+    for word in ("300 training", "parameters", "FLOPs", "activations", "MiB", "about", "500 steps"):
+        assert word in out, out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["smal"], ("there is no recipe 'smal'", "did you mean small?")),
+        (["nowhere.yaml"], ("no recipe file nowhere.yaml",)),
+        (["small", "model.encoder.haeds=2"], ("no key 'haeds'", "'heads'")),
+        (["small", "model.encoder.heads=3"], ("heads is 3", "128")),
+        (["small", "tokenizer.joint=false"], ("separate vocabularies", "tie: target")),
+        (["small", "training"], ("'training' is no key=value",)),
+        (["small", "data.corpus=tatoeba-sampel"], ("tatoeba-sampel", "tatoeba-sample")),
+        (["small", "data={train: [[a.en, a.de]], validation: [v.tsv]}"], ("no file", "v.tsv")),
+        (["small", "tokenizer.size=20", "data.limit=300"], ("20", "characters")),
+        (["small", "task=language", "data={corpus: tatoeba-sample}", "model.encoder=null"], ("tatoeba-sample", "translate")),
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True], ids=["train", "dry run"])
+def test_what_cannot_work_is_said_before_anything_starts(regard, tmp_path, args, says, dry):
+    fails(regard, says, "train", *args, *(["--dry-run"] if dry else []))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_empty_file_is_named(regard, tmp_path):
+    (tmp_path / "e.tsv").write_text("", encoding="utf-8")
+    (tmp_path / "v.tsv").write_text("a\tb\n" * 5, encoding="utf-8")
+    fails(regard, ("e.tsv is empty",), "train", "small", "data={train: [e.tsv], validation: [v.tsv]}")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_said(regard):
+    fails(regard, ("training.device is cuda", "no GPU", "training.device=cpu"), "train", "small", "training.device=cuda")
+
+
+def test_a_folder_with_a_run_is_not_overwritten_unless_asked(regard, trained):
+    run, _ = trained
+    fails(regard, ("holds a run already", "--overwrite"), "train", "small", *TINY, "--run", run)
+    fails(regard, ("exists and is not a run",), "train", "small", *TINY, "--run", run / "model")
+
+
+def test_resuming_with_changed_learning_names_the_keys(regard, trained):
+    fails(regard, ("model.dim", "optimizer.lr", "another name"), "resume", trained[0], "model.dim=64", "optimizer.lr=0.1")
+    fails(regard, ("does not exist",), "resume", trained[0].parent / "other")
+
+
+def test_runs_lists_state_step_score_time_and_cost(regard, trained):
+    code, out, err = regard("runs", trained[0].parent)
+    assert code == 0, err
+    assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +\d+:\d\d +\d\.\de\+\d+", out), out
+    found = json.loads(regard("runs", trained[0], "--json")[1])
+    assert [(run["name"], run["state"], run["step"]) for run in found] == [("small", "finished", 20)]
+    fails(regard, ("there is no folder", "regard train"), "runs", trained[0].parent / "none")
+
+
+def test_runs_says_which_is_damaged_and_shows_the_others(regard, trained, tmp_path):
+    for name in ("good", "bad"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "recipe.yaml").write_bytes((trained[0] / "recipe.yaml").read_bytes())
+    (tmp_path / "runs" / "bad" / "recipe.yaml").write_text("model: [", encoding="utf-8")
+    code, out, _ = regard("runs")
+    assert code == 0
+    assert re.search(r"bad +damaged", out)
+    assert re.search(r"good +started", out)
+    assert "not YAML" in out
+
+
+def test_evaluate_scores_the_models_own_test_set_and_saves_translations(regard, trained, tmp_path):
+    code, out, err = regard("evaluate", trained[0], "-o", "out.txt", "--by-length", "--plot", "lengths.png", "--beam", "1")
+    assert code == 0, err
+    report = json.loads((trained[0] / "report.json").read_text(encoding="utf-8"))
+    for word in ("tok:13a", "chrF", "TER", "words of source", "Transformer (base model)", "3.3e+18", "beam 1"):
+        assert word in out, out
+    assert f"{report['flops']:.1e}" in out
+    assert len((tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()) == json.loads(regard(
+        "evaluate", trained[0], "--beam", "1", "--json")[1])["lines"]  # fmt: skip
+    assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluate_gives_the_score_that_training_gave(regard, trained):
+    found = json.loads(regard("evaluate", trained[0] / "model", "--json")[1])
+    report = json.loads((trained[0] / "report.json").read_text(encoding="utf-8"))
+    assert found["scores"]["13a"]["bleu"] == pytest.approx(report["scores"]["test"]["bleu"], abs=1e-9)
+
+
+def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained, tmp_path):
+    (tmp_path / "t.en").write_text("Come here .\nI am , he said , tired .\n" * 3, encoding="utf-8")
+    (tmp_path / "t.de").write_text("Komm her .\nIch bin , sagte er , müde .\n" * 3, encoding="utf-8")
+    code, out, err = regard("evaluate", trained[0], "--data", "t.en", "--data", "t.de", "--beam", "1")
+    assert code == 0, err
+    assert "tok:13a" in out
+    assert "tok:none" in out
+    assert "the text is tokenised" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nowhere"], ("there is no folder nowhere",)),
+        (["MODEL", "--data", "nowhere.en", "--data", "nowhere.de"], ("no file", "nowhere.en")),
+        (["MODEL", "--split", "dev"], ("no part 'dev'",)),
+        (["MODEL", "--output", "no/where.txt"], ("no/where.txt", "folder")),
+        (["MODEL", "--device", "tpu"], ("tpu", "auto, cpu or cuda")),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(regard, trained, args, says):
+    fails(regard, says, "evaluate", *(trained[0] if arg == "MODEL" else arg for arg in args))
+
+
+def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
+    best = sorted((trained[0] / "best").iterdir())
+    assert len(best) == 2
+    code, _, err = regard("average", *best, "-o", "mean")
+    assert code == 0, err
+    assert regard("evaluate", "mean", "--data", "tatoeba-sample", "--beam", "1")[0] == 0
+    fails(regard, ("neither a model folder nor a checkpoint",), "average", tmp_path, "-o", "other")
+
+
+def test_a_language_model_is_trained_and_measured(regard, tmp_path):
+    text = "to be or not to be\nthat is the question\n" * 60
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    recipe = """
+task: language
+data: {train: [a.txt], validation: [a.txt], test: [a.txt]}
+tokenizer: {kind: character, size: 60}
+model: {dim: 16, dropout: 0.0, decoder: {kind: recurrent, cell: gru}}
+batch: {length: 16, sentences: 4}
+schedule: {kind: constant}
+training: {steps: 12, validate_every: 6, save_every: 6, smoothing: 0.0}
+"""
+    (tmp_path / "letters.yaml").write_text(recipe, encoding="utf-8")
+    code, out, err = regard("train", "letters.yaml", "--quiet")
+    assert (code, out) == (0, ""), err
+    code, out, err = regard("evaluate", "runs/letters")
+    assert code == 0, err
+    assert "bits per character" in out
+    assert "perplexity per word" in out
+    found = json.loads(regard("evaluate", "runs/letters", "--json")[1])["scores"]
+    assert found["tokens"] == found["characters"] == len(text)
+    assert found["bits_per_character"] == pytest.approx(found["nll"] / len(text) / 0.6931471805599453)
+    fails(regard, ("language model", "beam"), "evaluate", "runs/letters", "--beam", "3")
+    assert re.search(r"letters +finished +12 .*perplexity", regard("runs")[1])
+
+
+def test_recipes_are_listed_and_printed_as_they_are(regard):
+    code, out, _ = regard("recipes")
+    assert code == 0
+    assert all(name in out for name in ("small", "transformer-base", "wikitext-2", "multi30k-de-en-bahdanau"))
+    assert "# carried with the package" in regard("recipes", "small")[1]
+    keys = regard("recipes", "--keys")[1]
+    assert "max_ratio" in keys
+    fails(regard, ("did you mean small?",), "recipes", "smal")
+
+
+def test_sigint_once_saves_tells_how_to_go_on_and_ends_well(tmp_path):
+    command = [sys.executable, "-m", "regard", "train", "small", *TINY, "training.steps=100000", "training.log_every=1"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        log = tmp_path / "runs" / "small" / "log.jsonl"
+        end = time.monotonic() + 200
+        while not (log.is_file() and log.stat().st_size) and running.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=200)
+    assert running.returncode == 0, err
+    assert "regard resume runs/small" in err
+    assert "Traceback" not in err
+
+
+def test_bad_input_to_a_process_of_its_own_is_one_line_and_exit_code_two(tmp_path):
+    done = process(["train", "small", "model.encoder.haeds=2"], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().count("\n") == 0
+    assert done.stderr.startswith("regard: ")
+    assert "did you mean 'heads'?" in done.stderr

@@ -1,0 +1,174 @@
+"""Corpora by name: what is there, in which direction, whether it is the right thing, and what is said when it is not."""
+
+import gzip
+import lzma
+import shutil
+
+import pytest
+
+from regard.data import corpora
+from regard.data.files import unpacked
+from regard.errors import DataError
+
+ROWS = {
+    ("europarl-en-de", "train", "en", "de"): 1_123_463,
+    ("europarl-en-fr", "validation", "fr", "en"): 1999,
+    ("multi30k", "train", "en", "de"): 29_000,
+    ("multi30k", "validation", "cs", "fr"): 1014,
+    ("multi30k", "test_2017_mscoco", "de", "fr"): 461,
+    ("wmt-newstest", "validation", "en", "de"): 3000,
+    ("wmt-newstest", "test", "de", "en"): 2737,
+    ("wmt-newstest", "test", "en", "fr"): 3003,
+    ("wmt-newstest", "newsdiscusstest2015", "fr", "en"): 1500,
+    ("wikitext-2", "train", None, None): 36_718,
+    ("wikitext-2", "valid", None, None): 3760,
+}
+
+
+def test_the_names():
+    assert corpora.names() == [
+        "europarl-en-de", "europarl-en-fr", "multi30k", "tatoeba-en-de", "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare",
+        "wikitext-2", "wmt-newstest",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", corpora.names())
+def test_the_manifest_says_where_from_and_under_which_licence(name):
+    known = corpora.find(name)
+    assert known.about and known.source and known.licence and known.cite
+    assert "github.com/" in known.source or name == "tatoeba-sample"
+    for facts in known._facts["files"].values():
+        assert len(facts["text"]) == len(facts["packed"]) == 64
+    for each in known._facts["sets"]:
+        files = each["files"].values() if "files" in each else [each.get("table") or each.get("text")]
+        assert set(files) <= set(known._facts["files"])
+    assert set(known.roles.values()) <= set(known.splits)
+
+
+@pytest.mark.parametrize(("key", "count"), ROWS.items(), ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else "")
+def test_rows_are_those_that_are_published(real_data, key, count):
+    name, split, source, target = key
+    known = corpora.find(name)
+    assert known.row_count(split, source, target) == count
+    if count < 30_000:
+        assert sum(1 for _ in known.rows(split, source, target)) == count
+
+
+@pytest.mark.parametrize("name", [name for name in corpora.names() if not name.startswith("europarl")])
+def test_the_files_here_are_those_of_the_manifest(real_data, name):
+    assert {finding.state for finding in corpora.find(name).check()} == {"as named"}
+
+
+def test_either_direction_of_a_pair(real_data):
+    known = corpora.find("multi30k")
+    there, back = (list(known.rows("val", *pair)) for pair in (("en", "de"), ("de", "en")))
+    assert there == [row[::-1] for row in back]
+    assert there[0] == (
+        "A group of men are loading cotton onto a truck",
+        "Eine Gruppe von Männern lädt Baumwolle auf einen Lastwagen",
+    )
+    assert next(iter(known.rows("val", "en", "de", "tok")))[0] == "a group of men are loading cotton onto a truck"
+
+
+def test_the_carried_sample_needs_nothing_else(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
+    known = corpora.find("tatoeba-sample")
+    assert known.present() and [finding.state for finding in known.check()] == ["as named"]
+    parts = {split: list(known.rows(split)) for split in ("train", "validation", "test")}
+    assert {split: len(rows) for split, rows in parts.items()} == {"train": 21_036, "validation": 444, "test": 449}
+    english = [{row[0] for row in rows} for rows in parts.values()]
+    assert not english[0] & english[1] and not english[0] & english[2] and not english[1] & english[2]
+    back = list(known.rows("test", "de", "en"))
+    assert [row[::-1] for row in back] == parts["test"]  # the split does not depend on the direction
+
+
+def test_without_official_splits_no_english_sentence_is_in_two(real_data):
+    known = corpora.find("tatoeba-en-fr")
+    parts = [{row[0] for row in known.rows(split)} for split in ("train", "validation", "test")]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 116_830
+    assert [{row[1] for row in known.rows("test", "fr", "en")}] == [parts[2]]
+
+
+def test_tiny_shakespeare_is_cut_at_nine_tenths(real_data):
+    known = corpora.find("tiny-shakespeare")
+    text = b"".join(unpacked(known.files("train")[0])).decode()
+    assert len(text) == 1_115_394
+    train, validation = ("\n".join(row[0] for row in known.rows(split)) for split in ("train", "validation"))
+    assert train == text[:1_003_854]
+    assert validation + "\n" == text[1_003_854:]
+
+
+@pytest.fixture
+def copied(real_data, tmp_path, monkeypatch):
+    """wikitext-2 in a folder of our own."""
+    folder = tmp_path / "data" / "wikitext-2"
+    shutil.copytree(real_data / "wikitext-2", folder)
+    for path in [folder, *folder.iterdir()]:
+        path.chmod(0o755)
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    return folder
+
+
+def test_a_file_that_is_packed_otherwise_is_the_same_text(copied):
+    valid = copied / "valid.txt.xz"
+    (copied / "valid.txt.gz").write_bytes(gzip.compress(lzma.decompress(valid.read_bytes())))
+    (copied / "test.txt").write_bytes(lzma.decompress((copied / "test.txt.xz").read_bytes()))
+    valid.unlink()
+    (copied / "test.txt.xz").unlink()
+    known = corpora.find("wikitext-2")
+    assert {finding.file: finding.state for finding in known.check()} == {
+        "train.txt": "as named", "valid.txt": "same text", "test.txt": "as named",
+    }  # fmt: skip
+    assert known.present() and sum(1 for _ in known.rows("test")) == 4358
+
+
+def test_missing_and_changed_files_are_told(copied):
+    (copied / "test.txt.xz").unlink()
+    (copied / "valid.txt.xz").write_bytes(lzma.compress(b"something else\n"))
+    known = corpora.find("wikitext-2")
+    assert {finding.file: finding.state for finding in known.check()} == {
+        "train.txt": "as named", "valid.txt": "differs", "test.txt": "missing",
+    }  # fmt: skip
+    assert not known.present()
+    with pytest.raises(DataError, match=r"wikitext-2 lacks .*test\.txt \(or \.gz, \.xz\)"):
+        known.rows("test")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("multi30k", ("trian", "en", "de"), "has no part 'trian'; it has train, val"),
+        ("multi30k", ("train", "en", "it"), "no language 'it'; it has en, de, fr, cs"),
+        ("multi30k", ("train", "en", "en"), "both 'en'"),
+        ("multi30k", ("test_2017_flickr", "en", "cs"), "is not there for en and cs"),
+        ("multi30k", ("train", "en", "de", "bpe"), "no version 'bpe'; it has tok"),
+        ("multi30k", ("test_2018_flickr", "en", "de", "tok"), "of version tok"),
+        ("wmt-newstest", ("train", "en", "de"), "has no part 'train'"),
+        ("wmt-newstest", ("newstest2016", "en", "fr"), "is not there for en and fr"),
+        ("europarl-en-de", ("train", "en", "fr"), "no language 'fr'"),
+        ("wikitext-2", ("train", None, None, "raw"), "leave data.version out"),
+    ],
+)
+def test_what_a_corpus_does_not_have_is_one_sentence(name, arguments, says):
+    with pytest.raises(DataError, match=says):
+        corpora.find(name).rows(*arguments)
+
+
+def test_an_unknown_name_gives_the_nearest():
+    with pytest.raises(DataError, match="did you mean multi30k"):
+        corpora.find("multi-30k")
+    with pytest.raises(DataError, match="`regard data` lists them"):
+        corpora.find("zzz")
+
+
+def test_a_corpus_that_is_not_here_says_where_it_was_looked_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="there is no .*nowhere/multi30k with the corpus multi30k; put its files there"):
+        corpora.find("multi30k").rows("train", "en", "de")
+    monkeypatch.delenv("REGARD_DATA")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="there is no data/multi30k .* set REGARD_DATA"):
+        corpora.find("multi30k").rows("train", "en", "de")
+    (tmp_path / "data" / "wikitext-2").mkdir(parents=True)
+    (tmp_path / "data" / "wikitext-2" / "test.txt").write_text(" = a = \n")
+    assert list(corpora.find("wikitext-2").rows("test")) == [(" = a = ",)]

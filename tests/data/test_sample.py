@@ -1,0 +1,28 @@
+"""The carried sample is what its rule takes from the full set, and small."""
+
+from pathlib import Path
+
+from regard.data import corpora
+from regard.data.reading import Table
+from regard.data.sample import short_pairs
+
+FOLDER = Path(corpora.__file__).parent / "samples"
+
+
+def test_the_rule_takes_the_sample_again(real_data):
+    full = Table(real_data / "tatoeba-en-de" / "tatoeba-en-de.tsv.gz")
+    assert short_pairs(full) == list(Table(FOLDER / "tatoeba-sample.tsv.xz"))
+
+
+def test_the_rule_on_a_few_rows():
+    rows = [
+        ("Go now please.", "Geh jetzt bitte."), ("Go now please.", "Geht jetzt bitte."), ("Hi.", "Hallo!"),
+        ("He has 3 cats.", "Er hat drei Katzen."), ("One two three four five six seven eight.", "Eins zwei drei."),
+    ]  # fmt: skip
+    assert short_pairs(rows) == [("Go now please.", "Geh jetzt bitte.")]
+
+
+def test_it_is_small_and_names_its_source():
+    assert (FOLDER / "tatoeba-sample.tsv.xz").stat().st_size < 400_000
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert "CC BY 2.0" in text and "tatoeba.org" in text and "manythings.org/anki" in text and "21,929" in text

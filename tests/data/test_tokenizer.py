@@ -1,0 +1,195 @@
+"""Text comes back as it went in, special numbers come from nowhere, and a vocabulary that cannot be is refused."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.tokenizer import BOS, EOS, KINDS, PAD, UNK, Tokenizer
+from regard.errors import DataError, OptionError
+
+ALPHABET = "abcdefg ABC.,!?'\"0123\t\näöüß\u0301\u0308éñ€日本語한글مرحبا😀👩\u200d👧🏽\u00a0\u2028\x85▁Ġ"
+WORDS = "der Hund und die Katze gehen nach Hause , weil es regnet . aber sie haben keinen Schirm !".split(" ")
+
+
+def lines():
+    draw = random.Random(1)
+    prose = [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(400)]
+    return [*prose, *("".join(draw.choices(ALPHABET, k=30)) for _ in range(300)), ALPHABET]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    sizes = {"bpe": 400, "byte-bpe": 500, "unigram": 300, "word": 400, "character": 400}
+    return {kind: Tokenizer.train(lines(), kind, size) for kind, size in sizes.items()}
+
+
+@given(st.text())
+@settings(max_examples=300)
+def test_byte_bpe_gives_back_any_text(trained, text):
+    assert trained["byte-bpe"].decode(trained["byte-bpe"].encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "character"])
+@given(st.text(st.sampled_from(ALPHABET)))
+@settings(max_examples=300)
+def test_text_of_known_characters_comes_back(trained, kind, text):
+    ids = trained[kind].encode(text)
+    assert UNK not in ids
+    assert trained[kind].decode([BOS, *ids, EOS, PAD, PAD]) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "character"])
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "  ", " a", "a ", "a  b", "\t", "a\tb\n", "e\u0301", "👩\u200d👧🏽", "日本語 한글", "a\u00a0b", "\u2028", "▁a ▁"],
+)
+def test_spaces_marks_and_scripts_come_back(trained, kind, text):
+    assert trained[kind].decode(trained[kind].encode(text)) == text
+
+
+@given(st.lists(st.sampled_from(WORDS)))
+def test_known_words_come_back_with_single_spaces(trained, words):
+    ids = trained["word"].encode("  ".join(words) + " ")
+    assert len(ids) == len(words)
+    assert trained["word"].decode(ids) == " ".join(words)
+
+
+def test_words_are_cut_at_spaces_and_nowhere_else():
+    tokenizer = Tokenizer.train(["don't stop\tnow <unk> x.y\u00a0z"], "word", 20)
+    assert len(tokenizer) == 4 + 4
+    ids = tokenizer.encode("stop\tnow <unk> don't x.y\u00a0z other")
+    assert ids[-1] == UNK and UNK not in ids[:-1]
+    assert tokenizer.decode(ids) == "stop\tnow <unk> don't x.y\u00a0z <unk>"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_that_spells_a_special_token_is_text(kind):
+    spelled = ["<pad> <unk> <s> </s> < pad > < unk > < s > < /s > [PAD] <pad", "a<s>b</s>c<pad><pad>"]
+    tokenizer = Tokenizer.train(spelled * 50, kind, 300)
+    for text in spelled:
+        ids = tokenizer.encode(text)
+        assert min(ids) > EOS
+        assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_training_has_not_seen_is_unknown(trained, kind):
+    ids = trained[kind].encode("Ω")
+    if kind == "byte-bpe":
+        assert trained[kind].decode(ids) == "Ω"
+    else:
+        assert UNK in ids
+        assert trained[kind].decode(ids) == ("<unk>" if kind == "word" else "\ufffd")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_again_gives_the_same_vocabulary(trained, kind):
+    again = Tokenizer.train(iter(lines()), kind, {"byte-bpe": 500, "unigram": 300}.get(kind, 400))
+    assert again.fingerprint == trained[kind].fingerprint
+    assert again == trained[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_it_is_the_same(trained, kind, tmp_path):
+    trained[kind].save(tmp_path / "deep" / "t.json")
+    loaded = Tokenizer.load(tmp_path / "deep" / "t.json")
+    assert (loaded.kind, loaded.fingerprint, len(loaded)) == (kind, trained[kind].fingerprint, len(trained[kind]))
+    assert loaded.encode_batch(lines()) == trained[kind].encode_batch(lines())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_file_is_one_that_tokenizers_reads(trained, kind, tmp_path):
+    trained[kind].save(tmp_path / "t.json")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
+    text = "der Hund und die Katze ."
+    assert theirs.encode(text).ids == trained[kind].encode(text)
+    assert theirs.decode(theirs.encode(text).ids) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_texts_are_encoded_as_one_by_one(trained, kind):
+    texts = lines() * 2
+    assert trained[kind].encode_batch(texts) == [trained[kind].encode(text) for text in texts]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lower_case(kind):
+    tokenizer = Tokenizer.train(["Der HUND bellt"] * 9, kind, 300, lowercase=True)
+    assert tokenizer.lowercase
+    assert tokenizer.decode(tokenizer.encode("DER Hund BELLT")) == "der hund bellt"
+    assert not Tokenizer.train(["Der Hund"], kind, 300).lowercase
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_a_vocabulary_smaller_than_the_alphabet_is_refused_with_both_numbers(kind):
+    with pytest.raises(DataError, match=r"vocabulary of 20 cannot hold the (27|28) different characters"):
+        Tokenizer.train(["abcdefghijklmnopqrstuvwxyz "], kind, 20)
+
+
+def test_byte_bpe_needs_room_for_the_bytes():
+    with pytest.raises(DataError, match="of 259 cannot hold 256 bytes"):
+        Tokenizer.train(["abc"], "byte-bpe", 259)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_is_no_vocabulary(kind):
+    with pytest.raises(DataError, match="no text"):
+        Tokenizer.train([], kind, 300)
+
+
+def test_options_are_checked():
+    with pytest.raises(OptionError, match="one of bpe"):
+        Tokenizer.train(["a"], "bpee")
+    with pytest.raises(OptionError, match="at least 5"):
+        Tokenizer.train(["a"], "bpe", 4)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", "not json", '{"model": {"type": "BPE"}, "pre_tokenizer": null}'])
+def test_a_file_that_is_no_tokenizer_is_one_sentence(tmp_path, text):
+    (tmp_path / "t.json").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="not a tokenizer file") as caught:
+        Tokenizer.load(tmp_path / "t.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_foreign_tokenizer_is_refused(trained, tmp_path):
+    found = json.loads(trained["word"].text)
+    found["model"]["vocab"] = {"a": 0, "b": 1}
+    found["model"]["unk_token"] = "a"
+    (tmp_path / "t.json").write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(DataError, match="numbers 0 to 3"):
+        Tokenizer.load(tmp_path / "t.json")
+    with pytest.raises(DataError, match="there is no tokenizer file"):
+        Tokenizer.load(tmp_path / "none.json")
+
+
+def test_numbers_of_another_vocabulary_are_refused(trained):
+    with pytest.raises(DataError, match="beyond the"):
+        trained["bpe"].decode([10**6])
+
+
+def test_tokens_can_be_looked_at(trained):
+    ids = trained["bpe"].encode("der Hund")
+    assert "".join(trained["bpe"].tokens(ids)) == "▁der▁Hund"
+    assert trained["bpe"].tokens([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert trained["byte-bpe"].tokens(trained["byte-bpe"].encode("der"))[0].startswith("▁")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_process_that_encoded_in_parallel_may_fork(trained, tmp_path):
+    trained["bpe"].save(tmp_path / "t.json")
+    code = (
+        "import os, sys; from regard.data.tokenizer import Tokenizer\n"
+        "t = Tokenizer.load(sys.argv[1]); texts = ['der Hund und die Katze'] * 500; a = t.encode_batch(texts)\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(0 if t.encode_batch(texts) == a else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "t.json")], timeout=60).returncode == 0

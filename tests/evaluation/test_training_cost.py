@@ -1,0 +1,48 @@
+"""The lecture's WMT-2014 table, how its figures came about, and a run beside it."""
+
+import pytest
+
+from regard.errors import OptionError
+from regard.evaluation.training_cost import RATES, WMT_2014, TrainingCost, beside_wmt, sustained, table
+
+
+def test_the_table_holds_device_time_times_rate():
+    base, big = WMT_2014[-2:]
+    assert sustained(12, 8, 9.5e12) == pytest.approx(base.flops_de, rel=0.01)  # 3.283e18, printed as 3.3e18
+    assert f"{sustained(12, 8, RATES['P100']):.1e}" == "3.3e+18"
+    assert f"{sustained(3.5 * 24, 8, RATES['P100']):.1e}" == f"{big.flops_de:.1e}" == "2.3e+19"
+
+
+def test_the_table_is_the_lectures():
+    assert len(WMT_2014) == 10
+    assert [row.bleu_de for row in WMT_2014] == [23.75, None, 24.6, 25.16, 26.03, None, 26.3, 26.36, 27.3, 28.4]
+    assert [row.bleu_fr for row in WMT_2014] == [None, 39.2, 39.92, 40.46, 40.56, 40.4, 41.16, 41.29, 38.1, 41.0]
+    assert [row.flops_de for row in WMT_2014] == [None, None, 2.3e19, 9.6e18, 2e19, None, 1.8e20, 7.7e19, 3.3e18, 2.3e19]
+    assert [row.flops_fr for row in WMT_2014] == [None, 1e20, 1.4e20, 1.5e20, 1.2e20, 8e20, 1.1e21, 1.2e21, None, None]
+
+
+def test_a_run_stands_beside_the_table_with_both_figures():
+    run = TrainingCost("small", "Multi30k en-de", counted=6e15, hours=0.5, devices=2, rate=1e13, bleu=41.5)
+    assert run.sustained == pytest.approx(3.6e16)
+    assert run.busy == pytest.approx(1 / 6)
+    rows = beside_wmt(run)
+    assert len(rows) == 8 + 9 + 1
+    assert rows[-1] == {
+        "model": "small", "task": "Multi30k en-de", "bleu": 41.5, "counted": 6e15, "sustained": run.sustained, "busy": run.busy
+    }  # fmt: skip
+    assert rows[6]["model"] == "Transformer (base model)"
+    assert (rows[6]["task"], rows[6]["counted"], rows[6]["sustained"]) == ("WMT-2014 en-de", None, 3.3e18)
+    last = table(run).splitlines()[-1].split()
+    assert last[-4:] == ["41.50", "6.0e+15", "3.6e+16", "16.7%"]
+
+
+def test_a_device_of_unknown_rate_leaves_the_cell_open():
+    row = beside_wmt(TrainingCost("small", "copy", counted=6e9, hours=0.01, devices=1))[-1]
+    assert (row["counted"], row["sustained"], row["busy"], row["bleu"]) == (6e9, None, None, None)
+
+
+def test_what_is_no_time_is_said():
+    with pytest.raises(OptionError, match="hours must be a positive number, got 0"):
+        sustained(0, 8, 9.5e12)
+    with pytest.raises(OptionError, match="rate must be a positive number, got inf"):
+        sustained(1, 8, float("inf"))

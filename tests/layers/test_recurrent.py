@@ -1,0 +1,73 @@
+"""Recurrent layers: torch's own numbers, states in the open, padding unseen."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.errors import OptionError
+from regard.layers.dropout import Locked, drop_words
+from regard.layers.recurrent import RecurrentStack, reorder
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_stack_is_torchs_recurrence_of_several_layers(cell, bidirectional):
+    stack = RecurrentStack(6, 8, cell=cell, layers=2, bidirectional=bidirectional).double()
+    whole = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](
+        6, 8 // (1 + bidirectional), 2, batch_first=True, bidirectional=bidirectional
+    ).double()
+    for i, layer in enumerate(stack.layers):
+        for name, p in layer.named_parameters():
+            whole.get_parameter(name.replace("_l0", f"_l{i}")).data.copy_(p)
+    x = torch.randn(3, 5, 6, dtype=torch.float64)
+    torch.testing.assert_close(stack(x)[0], whole(x)[0])
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_cut_sequence_goes_on_from_its_state(cell):
+    stack, x = RecurrentStack(6, 8, cell=cell, layers=2, last_width=5).double(), torch.randn(3, 7, 6, dtype=torch.float64)
+    whole, last = stack(x)
+    a, state = stack(x[:, :3])
+    b, state = stack(x[:, 3:], state)
+    torch.testing.assert_close(torch.cat([a, b], 1), whole)
+    for got, want in zip(state, last, strict=True):
+        torch.testing.assert_close(got, want)
+    assert [h.shape for layer in state for h in layer] == [h.shape for layer in stack.zeros(x) for h in layer]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_padding_is_never_read(bidirectional):
+    stack = RecurrentStack(6, 8, cell="lstm", layers=2, bidirectional=bidirectional).double()
+    x, lengths = torch.randn(3, 7, 6, dtype=torch.float64), torch.tensor([4, 7, 1])
+    for i, n in enumerate(lengths):
+        x[i, n:] = torch.nan
+    out, last = stack(x, lengths=lengths)
+    for i, n in enumerate(lengths):
+        alone, state = stack(x[i : i + 1, :n])
+        torch.testing.assert_close(out[i : i + 1, :n], alone)
+        for a, b in zip(last, state, strict=True):
+            torch.testing.assert_close(tuple(h[i : i + 1] for h in a), b)
+
+
+def test_reordering_takes_rows():
+    state = [(torch.arange(3.0)[:, None], torch.arange(3.0)[:, None] + 10)]
+    assert reorder(state, torch.tensor([2, 2, 0]))[0][1].flatten().tolist() == [12, 12, 10]
+
+
+def test_one_mask_holds_for_all_steps():
+    dropped = Locked(0.5)(torch.ones(4, 9, 32))
+    assert bool((dropped == dropped[:, :1]).all()) and set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert not torch.equal(dropped[0], dropped[1])
+    assert torch.equal(Locked(0.5).eval()(torch.ones(2, 3, 4)), torch.ones(2, 3, 4))
+
+
+def test_a_dropped_word_is_missing_everywhere():
+    table = drop_words(torch.ones(1000, 3), 0.25)
+    assert bool((table == table[:, :1]).all()) and table.mean() == pytest.approx(1, abs=0.1)
+
+
+def test_an_odd_width_cannot_be_halved():
+    with pytest.raises(OptionError, match="even"):
+        RecurrentStack(6, 7, bidirectional=True)
+    with pytest.raises(OptionError, match="cell"):
+        RecurrentStack(6, 8, cell="gnu")

@@ -1,0 +1,44 @@
+"""Feed-forward and residual sublayers against their formulas."""
+
+import pytest
+import torch
+
+from regard.errors import OptionError
+from regard.layers.feedforward import FeedForward
+from regard.layers.residual import Residual
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
+def test_feed_forward_is_two_maps_with_an_activation_between(name):
+    layer, x = FeedForward(4, 6, activation=name).double(), torch.randn(2, 3, 4, dtype=torch.float64)
+    f = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "tanh": torch.tanh}[name]
+    want = f(x @ layer.W1.weight.T + layer.W1.bias) @ layer.W2.weight.T + layer.W2.bias
+    torch.testing.assert_close(layer(x), want)
+
+
+def test_swiglu_gates_one_half_with_the_other():
+    layer, x = FeedForward(4, 6, activation="swiglu").double(), torch.randn(3, 4, dtype=torch.float64)
+    a, b = (x @ layer.W1.weight.T + layer.W1.bias).chunk(2, -1)
+    torch.testing.assert_close(layer(x), layer.W2(a * torch.sigmoid(a) * b))
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_the_norm_stands_where_it_is_put(kind):
+    x, f = torch.randn(3, 4, dtype=torch.float64), torch.sin
+    norm = {
+        "layer": lambda y: (y - y.mean(-1, keepdim=True)) / (y.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt(),
+        "rms": lambda y: y / (y.square().mean(-1, keepdim=True) + torch.finfo(y.dtype).eps).sqrt(),
+    }[kind]
+    made = {place: Residual(4, norm=place, norm_kind=kind).double() for place in ("post", "pre", "none")}
+    torch.testing.assert_close(made["post"](x, f), norm(x + f(x)))
+    torch.testing.assert_close(made["pre"](x, f), x + f(norm(x)))
+    torch.testing.assert_close(made["none"](x, f), x + f(x))
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(OptionError, match="relu, gelu"):
+        FeedForward(4, 6, activation="rely")
+    with pytest.raises(OptionError, match="post, pre, none"):
+        Residual(4, norm="before")
+    with pytest.raises(OptionError, match="layer, rms"):
+        Residual(4, norm_kind="batch")

@@ -1,0 +1,183 @@
+"""Every encoder with every decoder: steps equal the whole, batches change nothing, sizes are as published."""
+
+import pytest
+import torch
+
+from regard.data.batches import Batch
+from regard.errors import OptionError, ShapeError
+from regard.models.build import build
+from regard.training.schema_model import Model
+from tests.models.small import DECODERS, ENCODERS, LAYER, make, make_batch
+
+PAIRS = [(e, d) for e in ENCODERS for d in DECODERS]
+
+
+def count(section, vocab):
+    with torch.device("meta"):
+        model = build(Model.model_validate(section).model_dump(), vocab, vocab)
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_transformer_base_and_big_have_the_published_sizes():
+    assert count({"dim": 512, "encoder": {}, "decoder": {}}, 37000) == 63_082_496
+    big = {"heads": 16, "inner": 4096}
+    assert count({"dim": 1024, "encoder": big, "decoder": big}, 37000) == 214_245_376
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_word_by_word_equals_all_at_once_and_padding_changes_nothing(encoder, decoder):
+    model, batch = make(ENCODERS[encoder], DECODERS[decoder]).eval(), make_batch()
+    target = batch.target[:, :-1]
+    whole = model(batch.source, target, batch.source_lengths)
+    carried, steps = model.start(model.encode(batch.source, batch.source_lengths), batch.source), []
+    for t in range(target.shape[1]):
+        scores, carried = model.step(target[:, t], carried)
+        steps.append(scores)
+    torch.testing.assert_close(torch.stack(steps, 1), whole)
+    for b in range(3):
+        n = int(batch.source_lengths[b])
+        torch.testing.assert_close(model(batch.source[b : b + 1, :n], target[b : b + 1]), whole[b : b + 1])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_reordered_states_go_on_as_the_rows_they_came_from(decoder):
+    model, batch = make(ENCODERS["gru"], DECODERS[decoder]).eval(), make_batch()
+    rows = torch.tensor([2, 0, 0, 1])
+
+    def run(reorder):
+        carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
+        _, carried = model.step(batch.target[:, 0], carried)
+        tokens = batch.target[:, 1]
+        if reorder:
+            carried, tokens = model.reorder(carried, rows), tokens[rows]
+        scores, carried = model.step(tokens, carried)
+        return scores
+
+    torch.testing.assert_close(run(True), run(False)[rows])
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
+def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
+    torch.manual_seed(1)
+    model, batch = make(ENCODERS[encoder], DECODERS[decoder]).float(), make_batch()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        loss = model.loss(batch)
+        mean = loss.total / loss.tokens
+        if float(mean.detach()) < 0.02:
+            break
+        optimizer.zero_grad()
+        mean.backward()
+        optimizer.step()
+    right = model(batch.source, batch.target[:, :-1], batch.source_lengths).argmax(-1)
+    labels = batch.target[:, 1:]
+    assert bool((right == labels)[labels != 0].all())
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"])
+@pytest.mark.parametrize("norm", ["post", "pre", "none"])
+def test_every_position_scheme_and_norm_decodes_as_it_trains(position, norm):
+    layer = {"kind": "transformer", **LAYER, "position": position, "norm": norm, "norm_kind": "rms", "activation": "swiglu"}
+    model, batch = make(layer, layer).eval(), make_batch()
+    whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
+    for t in range(batch.target.shape[1] - 1):
+        scores, carried = model.step(batch.target[:, t], carried)
+        torch.testing.assert_close(scores, whole[:, t])
+
+
+MASKS = [
+    {"kind": "window", "left": 2, "right": 1},
+    {"kind": "centered", "width": 4},
+    {"kind": "dilated", "step": 2},
+    {"kind": "not", "of": {"kind": "diagonal"}},
+    {"kind": "or", "of": [{"kind": "window", "left": 1}, {"kind": "prefix", "length": 1}]},
+]
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda m: m["kind"])
+def test_masks_by_name_hold_in_training_and_in_steps(mask):
+    layer = {"kind": "transformer", **LAYER, "mask": mask}
+    model, batch = make(layer, layer).eval(), make_batch()
+    whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
+    carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
+    for t in range(batch.target.shape[1] - 1):
+        scores, carried = model.step(batch.target[:, t], carried)
+        torch.testing.assert_close(scores, whole[:, t])
+    plain = make({"kind": "transformer", **LAYER}, {"kind": "transformer", **LAYER})
+    plain.load_state_dict(model.state_dict())
+    assert (plain.eval()(batch.source, batch.target[:, :-1], batch.source_lengths) - whole).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("energy", ["dot", "scaled-dot", "cosine", "additive", "bilinear"])
+@pytest.mark.parametrize("normalize", ["softmax", "sparsemax", "entmax", "sigmoid"])
+def test_every_energy_and_normaliser_by_name_trains(energy, normalize):
+    layer = {"kind": "transformer", **LAYER, "energy": energy, "normalize": normalize}
+    model, batch = make(layer, layer), make_batch()
+    model.loss(batch).total.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+@pytest.mark.parametrize("decoder", ["none", "transformer"])
+def test_a_decoder_alone_is_a_language_model(decoder):
+    model, batch = make(None, DECODERS[decoder]).eval(), make_batch()
+    whole, carried = model(batch.target[:, :-1]), model.start(None, batch.target)
+    for t in range(batch.target.shape[1] - 1):
+        scores, carried = model.step(batch.target[:, t], carried)
+        torch.testing.assert_close(scores, whole[:, t])
+
+
+def test_a_recurrent_language_model_goes_on_from_the_state_it_gave():
+    model, batch = make(None, DECODERS["none"]).eval(), make_batch()
+    batch.target[:] = torch.randint(4, 20, batch.target.shape)
+    whole = model.loss(batch)
+    parts = (batch.target[:, :4], batch.target[:, 3:])
+    first, second = (Batch(target=t, target_lengths=torch.full((3,), 3), rows=batch.rows) for t in parts)
+    a = model.loss(first)
+    b = model.loss(second, state=a.state)
+    torch.testing.assert_close(a.nll + b.nll, whole.nll)
+
+
+def test_dot_attention_over_unequal_widths_names_the_parameterised_one():
+    with pytest.raises(ShapeError, match="parameterised"):
+        make({"kind": "recurrent", "width": 48}, {"kind": "recurrent", "attention": "simple"})
+
+
+def test_one_table_for_two_vocabularies_is_refused():
+    section = Model.model_validate({"dim": 32, "encoder": {}, "decoder": {}}).model_dump()
+    with pytest.raises(OptionError, match="joint tokenizer"):
+        build(section, 20, 30)
+
+
+def test_bahdanau_alone_is_no_language_model():
+    with pytest.raises(OptionError, match="attends to an encoder"):
+        make(None, {"kind": "bahdanau"})
+
+
+def test_flops_are_those_of_the_products():
+    """A one-layer Transformer counted by hand: 2 operations per multiply-add."""
+    layer = {"kind": "transformer", **LAYER}
+    model, S, T, d, V = make(layer, layer), 11, 9, 32, 20
+    encoder = S * (4 * d * d + 2 * d * 64) + 2 * S * S * d
+    decoder = T * (4 * d * d + 2 * d * d + 2 * d * 64) + S * 2 * d * d + 2 * T * T * d + 2 * T * S * d
+    assert model.flops(S, T) == 2 * (encoder + decoder + T * d * V)
+
+
+def test_flops_of_a_recurrence_are_those_of_its_matrices():
+    model = make(None, {"kind": "recurrent", "cell": "lstm", "width": 24}, tie="none")
+    T, d, h = 10, 32, 24
+    assert model.flops(1, T) == 2 * T * (4 * h * (d + h) + h * 20)
+
+
+def test_recurrent_weights_are_dropped_in_training_only_and_stay_themselves():
+    model = make(None, {"kind": "recurrent", "cell": "lstm", "dropout_weight": 0.5})
+    batch, before = make_batch(), {n: p.clone() for n, p in model.named_parameters()}
+    a, b = model.loss(batch).nll, model.loss(batch).nll
+    assert a != b
+    model.eval()
+    assert model.loss(batch).nll == model.loss(batch).nll
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    model.train()
+    model.loss(batch).total.backward()
+    grad = model.decoder.stack.layers[0].weight_hh_l0.grad
+    assert 0.3 < float((grad == 0).double().mean()) < 0.7  # a dropped weight learns nothing

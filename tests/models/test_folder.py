@@ -1,0 +1,107 @@
+"""A model folder: what was saved comes back, and what is damaged is said."""
+
+import json
+
+import pytest
+import torch
+
+from regard.data.tokenizer import Tokenizer
+from regard.errors import FolderError
+from regard.models import folder as folders
+from regard.models.build import build
+from regard.training.schema_model import Model
+from tests.models.small import DECODERS, ENCODERS, LAYER
+
+LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕"]
+
+
+def write(path, **section):
+    tokenizer = Tokenizer.train(LINES, "character", 40)
+    config = Model.model_validate({"dim": 32, **section}).model_dump()
+    model = build(config, len(tokenizer) if config["encoder"] else None, len(tokenizer)).eval()
+    folders.save(path, model, config, tokenizer if config["encoder"] else None, tokenizer, {"name": "small"})
+    return model
+
+
+SECTIONS = [
+    {"encoder": {"kind": "transformer", **LAYER}, "decoder": {"kind": "transformer", **LAYER}},
+    {"encoder": ENCODERS["gru"], "decoder": DECODERS["bahdanau"], "tie": "target"},
+    {
+        "encoder": {"kind": "recurrent", "bidirectional": False},
+        "decoder": {"kind": "recurrent", "first": "copy"},
+        "shared_recurrence": True,
+        "tie": "none",
+    },
+    {"encoder": None, "decoder": {"kind": "transformer", **LAYER}},
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=["transformer", "bahdanau", "shared", "language"])
+def test_a_loaded_model_computes_the_same(tmp_path, section):
+    model = write(tmp_path, **section)
+    before = torch.random.get_rng_state()
+    loaded = folders.load(tmp_path)
+    assert torch.equal(before, torch.random.get_rng_state())  # loading draws nothing from the caller's generator
+    tokens = torch.tensor([model_ids(loaded, "ein Hund")])
+    given = (tokens, tokens) if section["encoder"] else (tokens,)
+    assert torch.equal(loaded(*given), model(*given))
+    assert loaded.card == {"name": "small"} and loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
+
+
+def model_ids(model, text):
+    return model.target_tokenizer.encode(text)
+
+
+def damage_truncated(path):
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def damage_version(path):
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "format": 99}))
+
+
+def damage_shape(path):
+    config = json.loads((path / "config.json").read_text())
+    config["model"]["decoder"]["inner"] = 32
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def damage_layers(path):
+    config = json.loads((path / "config.json").read_text())
+    config["model"]["decoder"]["layers"] = 3
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def damage_tokenizer(path):
+    Tokenizer.train(["ab"], "character", 40).save(path / "tokenizer.json")
+
+
+DAMAGES = [
+    (damage_truncated, "truncated or damaged"),
+    (damage_version, "format 99"),
+    (damage_shape, "holds 'decoder.layers.0.feed"),
+    (damage_layers, "lacks 'decoder.layers.1"),
+    (damage_tokenizer, "belongs to another model"),
+    (lambda path: (path / "config.json").write_text("{"), "damaged"),
+    (lambda path: (path / "config.json").write_text("[]"), "damaged"),
+    (lambda path: (path / "config.json").write_text("{}"), "has no 'format'"),
+    (lambda path: (path / "config.json").unlink(), "no config.json"),
+    (lambda path: (path / "model.safetensors").unlink(), "has no model.safetensors"),
+    (lambda path: (path / "tokenizer.json").unlink(), "has no source.json"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=[said for _, said in DAMAGES])
+def test_a_damaged_folder_is_said_in_one_sentence(tmp_path, damage, said):
+    write(tmp_path, **SECTIONS[0])
+    damage(tmp_path)
+    with pytest.raises(FolderError, match=said) as error:
+        folders.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FolderError, match="nowhere"):
+        folders.load(tmp_path / "nowhere")

@@ -1,0 +1,73 @@
+"""Training in processes that tests can kill.
+
+    python -m tests.training.runner train|resume RECIPE FOLDER [KEY=VALUE …]     one process
+    python -m tests.training.runner serve                                        orders as JSON lines on its input
+
+A server has everything imported and forks a process for each order, so that a test pays for training and not for imports.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import matplotlib.figure  # noqa: F401 (imported once, before the forks)
+import sacrebleu.metrics  # noqa: F401
+import torch._dynamo  # noqa: F401 (counting operations needs it)
+
+from regard.errors import RegardError
+from regard.training.trainer import resume, train
+
+
+def run(verb, recipe, folder, overrides):
+    (Path(folder).parent / f"pid-{os.environ.get('RANK', '0')}").write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        if verb == "train":
+            result = train(recipe, folder=folder, overrides=overrides)
+        else:
+            result = resume(folder, overrides=overrides)
+    except RegardError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps({"finished": result.finished, "reason": result.reason, "steps": result.steps}), flush=True)
+    return 0
+
+
+def serve():
+    """For each order: fork, tell the process's number, wait for its end, tell how it ended."""
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            os._exit(obey(order))
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def obey(order):
+    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ["REGARD_CACHE"] = order["cache"]
+    if order["largest_file"]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"],) * 2)
+    try:
+        return run(order["verb"], order["recipe"], order["folder"], order["overrides"])
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        verb, recipe, folder, *overrides = sys.argv[1:]
+        sys.exit(run(verb, json.loads(recipe), folder, overrides))

@@ -1,0 +1,72 @@
+"""Averaging model folders and checkpoints."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard.errors import FolderError
+from regard.models.folder import load
+from regard.training import checkpoint
+from regard.training.average import average
+from regard.training.trainer import train
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("average")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(folder / "cache"))
+        made = tiny.recipe(folder, training__steps=6, training__validate_every=2, training__save_every=3, training__keep=3,
+                           training__average=1)  # fmt: skip
+        return train(made, folder=folder / "run", quiet=True).folder
+
+
+def mean_of(files, prefix=""):
+    found = [load_file(file) for file in files]
+    names = [name for name in found[0] if name.startswith(prefix)]
+    return {name.removeprefix(prefix): torch.stack([f[name].double() for f in found]).mean(0).float() for name in names}
+
+
+def test_the_mean_of_model_folders_is_a_model_folder(run, tmp_path):
+    best = checkpoint.steps(run / "best")
+    assert len(best) == 3
+    average(best[:2], tmp_path / "mean")
+    want = mean_of([f / "model.safetensors" for f in best[:2]])
+    model = load(tmp_path / "mean")
+    assert all(torch.equal(p, want[name]) for name, p in model.named_parameters())
+    assert len(model.card["average_of"]) == 2
+
+
+def test_a_run_stands_for_its_best_checkpoints(run, tmp_path):
+    average([run], tmp_path / "mean")
+    want = mean_of([f / "model.safetensors" for f in checkpoint.steps(run / "best")])
+    assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
+
+
+def test_checkpoints_are_averaged_by_the_weights_that_are_evaluated(run, tmp_path):
+    last = checkpoint.steps(run / "checkpoints")
+    average(last, tmp_path / "mean")
+    want = mean_of([f / "tensors.safetensors" for f in last], "ema.")
+    assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
+
+
+def test_what_cannot_be_averaged_is_said(run, tmp_path):
+    best = checkpoint.steps(run / "best")
+    with pytest.raises(FolderError, match="nothing to average"):
+        average([], tmp_path / "mean")
+    with pytest.raises(FolderError, match="neither a model folder nor a checkpoint"):
+        average([tmp_path], tmp_path / "mean")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "x").write_text("", encoding="utf-8")
+    with pytest.raises(FolderError, match="is no model folder"):
+        average(best, tmp_path / "mine")
+
+
+def test_other_models_are_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(run.parent / "cache"))
+    made = tiny.recipe(run.parent, training__steps=5, model__dim=8)
+    other = train(made, folder=tmp_path / "run", quiet=True).folder
+    with pytest.raises(FolderError, match=r"another model|do not hold the same|average one model's"):
+        average([run / "model", other / "model"], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()

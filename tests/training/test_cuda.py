@@ -1,0 +1,53 @@
+"""Training on a GPU: every precision, the optimizer that skips, resuming."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard.errors import RegardError
+from regard.training.trainer import resume, train
+from tests.training import tiny
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+CHANGES = {"training__device": "cuda", "training__steps": 30, "training__validate_every": 15, "training__save_every": 10}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_every_precision_learns(tmp_path, precision):
+    result = train(tiny.recipe(tmp_path, **CHANGES, training__precision=precision), folder=tmp_path / "run", quiet=True)
+    losses = [e["loss"] for e in tiny.log(result.folder)]
+    assert losses[-1] < losses[0] - 0.3 and result.finished
+
+
+def test_a_gpu_learns_what_a_cpu_learns(tmp_path):
+    same = {"model__dropout": 0.0, "training__validate_every": 30, "schedule": {"kind": "constant", "warmup": 5}}
+    curves = []
+    for device in ("cpu", "cuda"):
+        made = tiny.recipe(tmp_path, **{**CHANGES, **same, "training__device": device})
+        curves.append([e["loss"] for e in tiny.log(train(made, folder=tmp_path / device, quiet=True).folder)])
+    torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=2e-2, atol=0)  # TF32
+
+
+def test_a_step_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path):
+    made = tiny.recipe(tmp_path, **{**CHANGES, "optimizer__lr": 1e30, "optimizer__clip": None}, schedule={"kind": "constant"})
+    with pytest.raises(RegardError, match="is not finite"):
+        train(made, folder=tmp_path / "run", quiet=True)
+    for folder in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        assert all(bool(torch.isfinite(x).all()) for x in load_file(folder / "tensors.safetensors").values())
+
+
+def test_a_run_can_be_resumed_and_moved_to_the_cpu(tmp_path):
+    train(tiny.recipe(tmp_path, **CHANGES), folder=tmp_path / "run", quiet=True)
+    assert resume(tmp_path / "run", overrides=["training.steps=35"], quiet=True).steps == 35
+    assert resume(tmp_path / "run", overrides=["training.steps=40", "training.device=cpu"], quiet=True).steps == 40
+
+
+def test_compiled_training_learns(tmp_path):
+    made = tiny.recipe(tmp_path, **CHANGES, training__compile=True)
+    losses = [e["loss"] for e in tiny.log(train(made, folder=tmp_path / "run", quiet=True).folder)]
+    assert losses[-1] < losses[0] - 0.3

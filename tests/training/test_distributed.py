@@ -1,0 +1,111 @@
+"""Two processes for real, under torchrun with gloo: the same run as one with the doubled batch, killed, cut in parts."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from regard.errors import DeviceError
+from regard.models.folder import load
+from regard.training import checkpoint, distributed
+from regard.training.distributed import World
+from tests.training import tiny
+
+ALONE = World(torch.device("cpu"))
+# No dropout: each process draws its own. No averaging of two halves of a round can differ then but by rounding.
+CHANGES = {
+    "model__dropout": 0.0, "training__steps": 24, "training__validate_every": 12, "training__save_every": 6,
+    "schedule": {"kind": "constant", "warmup": 4},
+}  # fmt: skip
+
+
+def curve(run):
+    return [(e["step"], e["epochs"], e["tokens"], e["flops"]) for e in tiny.log(run)], [e["loss"] for e in tiny.log(run)]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A run of two processes, one batch each a step."""
+    folder = tmp_path_factory.mktemp("two")
+    tiny.finish(tiny.torchrun(folder, "train", tiny.recipe(folder, **CHANGES, batch__accumulate=1), folder / "run"))
+    return folder
+
+
+def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(two):
+    tiny.start(two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=2), two / "one").finish()
+    (where, losses), (where_one, losses_one) = curve(two / "run"), curve(two / "one")
+    assert where == where_one and len(losses) >= 4  # the same sentences in the same steps, over several epochs
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(losses_one), rtol=2e-5, atol=0)
+    for a, b in zip(tiny.log(two / "run", "validation"), tiny.log(two / "one", "validation"), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4) and a["bleu"] == pytest.approx(b["bleu"], abs=5)
+
+
+def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, tmp_path):
+    process = tiny.torchrun(two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2)
+    while not checkpoint.steps(tmp_path / "run" / "checkpoints") and process.poll() is None:
+        time.sleep(0.01)
+    victim = int((tmp_path / "pid-1").read_text(encoding="utf-8"))
+    os.kill(victim, signal.SIGKILL)
+    said = tiny.finish(process)
+    assert "going on after step" in said and int((tmp_path / "pid-1").read_text(encoding="utf-8")) != victim
+    tiny.assert_same_run(tmp_path / "run", two / "run")
+
+
+@pytest.mark.slow
+def test_six_random_kills_of_either_process_leave_no_trace(two, tmp_path):
+    made = tiny.recipe(two, **{**CHANGES, "training__steps": 400}, batch__accumulate=1)
+    tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "whole"))
+    process = tiny.torchrun(two, "train", made, tmp_path / "run", restarts=9)
+    draw = random.Random(5)
+    for _ in range(6):
+        seen = checkpoint.steps(tmp_path / "run" / "checkpoints")
+        while checkpoint.steps(tmp_path / "run" / "checkpoints") == seen and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 1))
+        if process.poll() is None:
+            os.kill(int((tmp_path / f"pid-{draw.randint(0, 1)}").read_text(encoding="utf-8")), signal.SIGKILL)
+    said = tiny.finish(process, 600)
+    print(f"restarted {said.count('going on after step') + said.count('begins again')} times")
+    tiny.assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_one_process_can_go_on_where_two_stopped_with_the_same_batches(two, tmp_path):
+    """The batches of a step stay together: one process takes two where each of two took one."""
+    import shutil
+
+    shutil.copytree(two / "run", tmp_path / "run")
+    last = checkpoint.steps(tmp_path / "run" / "checkpoints")[-1]
+    shutil.rmtree(last)
+    tiny.start(two, "resume", None, tmp_path / "run").finish()
+    (where, losses), (where_two, losses_two) = curve(tmp_path / "run"), curve(two / "run")
+    assert where == where_two
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(losses_two), rtol=2e-5, atol=0)
+
+
+def test_a_model_in_parts_trains_like_copies_and_its_folder_loads_as_a_plain_model(two, tmp_path):
+    made = tiny.recipe(two, **CHANGES, batch__accumulate=1, training__strategy="fsdp")
+    tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "run"))
+    (where, losses), (where_two, losses_two) = curve(tmp_path / "run"), curve(two / "run")
+    assert where == where_two
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(losses_two), rtol=2e-4, atol=0)
+    model = load(tmp_path / "run")
+    plain = load(two / "run")
+    for (name, a), (_, b) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
+        assert type(a.data) is torch.Tensor and a.shape == b.shape, name
+    tiny.start(two, "resume", None, tmp_path / "run", "training.steps=30").finish()  # one process, no parts
+
+
+def test_a_gpu_that_is_not_there_is_an_error():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(DeviceError, match="sees no GPU"):
+        distributed.pick_device("cuda")
+    assert distributed.pick_device("auto") == torch.device("cpu")
+
+
+def test_alone_everything_is_ones_own():
+    assert ALONE.sum([1, 2]) == [1, 2] and ALONE.gather(b"x") == [b"x"] and ALONE.share(b"y") == b"y"
+    assert ALONE.together(lambda: {"a": [1, None]}) == {"a": [1, None]}

@@ -1,0 +1,36 @@
+"""The exponential mean of the weights."""
+
+import torch
+from torch import nn
+
+from regard.training.ema import Ema
+
+
+def test_the_mean_follows_its_formula():
+    model = nn.Linear(2, 1, bias=False).double()
+    ema = Ema(model, 0.5)
+    want = model.weight.detach().clone()
+    for step in range(1, 30):
+        with torch.no_grad():
+            model.weight += torch.randn_like(model.weight)
+        ema.update(step)
+        d = min(0.5, (1 + step) / (10 + step))
+        want = d * want + (1 - d) * model.weight.detach()
+    torch.testing.assert_close(ema.means[0], want)
+
+
+def test_inside_swapped_the_model_has_the_means_and_after_it_its_own_to_the_bit():
+    model = nn.Linear(3, 3)
+    ema = Ema(model, 0.9)
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    own, tensor = model.weight.detach().clone(), model.weight
+    with ema.swapped():
+        assert torch.equal(model.weight, ema.tensors()["weight"]) and not torch.equal(model.weight, own)
+    assert torch.equal(model.weight, own) and model.weight is tensor
+
+
+def test_a_tied_weight_is_kept_once():
+    model = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
+    model["b"].weight = model["a"].weight
+    assert list(Ema(model, 0.9).tensors()) == ["a.weight"]

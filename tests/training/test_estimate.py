@@ -1,0 +1,108 @@
+"""What a dry run says is what training would find: sizes exactly, cost as counted, memory as kept by autograd."""
+
+import os
+
+import pytest
+import torch
+
+from regard.errors import DataError, RecipeError
+from regard.training.estimate import SAMPLE, estimate
+from regard.training.recipe import load
+from regard.training.trainer import train
+
+TINY = [
+    "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}", "model.decoder={layers: 1, heads: 2, inner: 32}",
+    "data.limit=400", "tokenizer.size=300", "batch.tokens=400", "schedule.warmup=5", "decoding.beam=1",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory):
+    before = os.environ.get("REGARD_CACHE")
+    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["REGARD_CACHE"]
+    else:
+        os.environ["REGARD_CACHE"] = before
+
+
+def test_a_dry_run_agrees_with_the_run_it_stands_for(tmp_path):
+    changes = [*TINY, "training.steps=15", "training.validate_every=15"]
+    found = estimate("small", changes)
+    done = train("small", folder=tmp_path / "run", overrides=changes, quiet=True)
+    assert sum(found.parameters.values()) == done.report["parameters"]
+    assert found.rows["training"] == 400
+    assert found.whole
+    assert found.steps == 15
+    assert found.flops == pytest.approx(done.flops, rel=0.15)
+    assert found.tokens_per_step == pytest.approx(done.report["tokens"] / 15, rel=0.15)
+    assert found.memory["weights"] == 4 * done.report["parameters"]
+    assert found.memory["optimizer"] == 2 * found.memory["weights"]
+
+
+def test_activations_grow_with_the_batch_and_the_depth():
+    few, many, deep = (
+        estimate("small", [*TINY, *more]).memory["activations"]
+        for more in ([], ["batch.tokens=1600"], ["model.encoder.layers=4", "model.decoder.layers=4"])
+    )
+    assert 3 < many / few < 5
+    assert deep > 2 * few
+
+
+def test_a_mean_of_weights_and_accumulation_count():
+    plain = estimate("small", TINY)
+    more = estimate("small", [*TINY, "training.ema=0.99", "batch.accumulate=3"])
+    assert more.memory["mean of weights"] == plain.memory["weights"]
+    assert more.tokens_per_step == pytest.approx(3 * plain.tokens_per_step, rel=0.1)
+    assert more.memory["activations"] == pytest.approx(plain.memory["activations"], rel=0.3)
+
+
+def test_epochs_and_minutes_end_a_run_too():
+    by_epochs = estimate("small", [*TINY, "training.steps=null", "training.epochs=2"])
+    assert by_epochs.steps is not None
+    assert by_epochs.steps * by_epochs.tokens_per_step == pytest.approx(2 * 400 * 8, rel=0.35)  # about 8 tokens a sentence
+    by_clock = estimate("small", [*TINY, "training.steps=null", "training.minutes=3"])
+    assert by_clock.steps is None
+    assert by_clock.seconds == 180
+    assert "3 min" in str(by_clock)
+
+
+def test_of_a_long_text_a_sample_is_read_and_the_recipes_vocabulary_taken():
+    found = estimate("small", [*TINY, "data.limit=null", "tokenizer.size=5000"])
+    assert found.rows["training"] > SAMPLE
+    assert not found.whole
+    assert found.vocabulary == (5000, 5000)
+    assert "by the recipe" in str(found)
+
+
+def test_files_of_ones_own_are_counted(tmp_path):
+    (tmp_path / "a.tsv").write_text("one two\teins zwei\n" * 70, encoding="utf-8")
+    (tmp_path / "v.tsv").write_text("one two\teins zwei\n" * 5, encoding="utf-8")
+    data = {"train": [str(tmp_path / "a.tsv")] * 2, "validation": [str(tmp_path / "v.tsv")], "test": [str(tmp_path / "v.tsv")]}
+    recipe = load({"data": data}, [change for change in TINY if not change.startswith(("data", "tokenizer"))])
+    assert estimate(recipe, ["tokenizer={kind: word, size: 50}"]).rows == {"training": 140, "validation": 5, "test": 5}
+
+
+def test_a_language_model_and_a_recurrent_translator_are_estimated(tmp_path):
+    (tmp_path / "t.txt").write_text("to be or not to be\n" * 200, encoding="utf-8")
+    text = {"train": [str(tmp_path / "t.txt")], "validation": [str(tmp_path / "t.txt")]}
+    model = {"dim": 16, "decoder": {"kind": "recurrent", "cell": "lstm"}}
+    tokenizer, batch = {"kind": "character", "size": 60}, {"length": 20, "sentences": 8}
+    found = estimate({"task": "language", "data": text, "tokenizer": tokenizer, "model": model, "batch": batch})
+    assert found.vocabulary[0] is None
+    assert found.tokens_per_step == 160
+    bahdanau = estimate("small", [*TINY[3:], "model.dim=32", "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"])
+    assert bahdanau.flops_per_token > 0
+
+
+def test_what_training_would_refuse_is_refused_and_nothing_random_is_drawn():
+    with pytest.raises(RecipeError, match="heads"):
+        estimate("small", ["model.encoder.heads=3"])
+    with pytest.raises(DataError, match="nowhere"):
+        estimate("small", ["data={train: [nowhere.tsv], validation: [nowhere.tsv]}"])
+    before = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    estimate("small", TINY)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads

@@ -1,0 +1,29 @@
+"""Asked once, asked twice."""
+
+import os
+import signal
+
+import pytest
+
+from regard.training.interrupt import Interrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_wish_and_the_second_an_end(number):
+    said = []
+    before = signal.getsignal(number)
+    with Interrupt(said.append) as interrupt:
+        assert not interrupt.wanted
+        os.kill(os.getpid(), number)
+        assert interrupt.wanted and len(said) == 1
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+def test_under_torchrun_a_second_signal_is_the_same_wish(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with Interrupt(lambda text: None) as interrupt:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupt.wanted

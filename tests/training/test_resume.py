@@ -1,0 +1,147 @@
+"""Exact resumption, for real: processes killed with SIGKILL at random moments, damaged checkpoints, full disks, signals."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from regard.training import checkpoint
+from tests.training import tiny
+
+
+def train(folder, name="run", **changes):
+    """Train without a break; the folder and how long it took."""
+    begin = time.monotonic()
+    tiny.start(folder, "train", tiny.recipe(folder, **changes), folder / name).finish()
+    return folder / name, time.monotonic() - begin
+
+
+def kill_again_and_again(folder, reference, length, kills, draw, **changes):
+    """Start the run and kill it at random moments, as often as asked; whenever it comes to its end, compare and begin anew."""
+    done = runs = 0
+    while done < kills or runs == 0:
+        run = folder / "killed"
+        begun = (run / "recipe.yaml").is_file()
+        process = tiny.start(folder, "resume" if begun else "train", None if begun else tiny.recipe(folder, **changes), run)
+        if done < kills and process.wait(draw.uniform(0, length)) is None:
+            process.kill()
+            done += 1
+            continue
+        process.finish()
+        tiny.assert_same_run(run, reference)
+        runs += 1
+        os.rename(run, folder / f"finished-{runs}")
+    return done, runs
+
+
+def test_four_random_kills_leave_no_trace(tmp_path):
+    reference, length = train(tmp_path)
+    assert kill_again_and_again(tmp_path, reference, length, 4, random.Random(1))[0] == 4
+
+
+@pytest.mark.slow
+def test_fifty_random_kills_leave_no_trace(tmp_path):
+    changes = {"training__steps": 150}
+    reference, length = train(tmp_path, **changes)
+    done, runs = kill_again_and_again(tmp_path, reference, length, 50, random.Random(2), **changes)
+    assert done == 50
+    print(f"{done} kills over {runs} runs, each bit-identical to the unbroken one")
+
+
+LANGUAGE = {
+    "task": "language",
+    "model": {"dim": 12, "dropout": 0.2, "decoder": {"kind": "recurrent", "cell": "lstm", "layers": 2}},
+    "batch": {"mode": "stream", "length": 9, "sentences": 3, "accumulate": 2},
+    "schedule": {"kind": "cosine", "warmup": 3},
+}
+
+
+def language_data(folder):
+    draw = random.Random(3)
+    for split, lines in (("train", 60), ("validation", 12)):
+        text = "\n".join(" ".join(draw.choices("ab cd ef gh".split(), k=5)) for _ in range(lines))
+        (folder / f"{split}.txt").write_text(text + "\n", encoding="utf-8")
+    return {split: [str(folder / f"{split}.txt")] for split in ("train", "validation")}
+
+
+def test_a_stream_goes_on_with_its_recurrent_state(tmp_path):
+    changes = {**LANGUAGE, "data": language_data(tmp_path)}
+    reference, length = train(tmp_path, **changes)
+    assert kill_again_and_again(tmp_path, reference, length, 2, random.Random(4), **changes)[0] == 2
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    train(folder)
+    return folder
+
+
+@pytest.fixture
+def broken(finished, tmp_path):
+    """A copy of a finished run that looks as if killed: no model, no report, but its checkpoints."""
+    import shutil
+
+    shutil.copytree(finished / "run", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    (tmp_path / "run" / "report.json").unlink()
+    return tmp_path
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_gives_the_same_run(finished, broken, damage):
+    last = checkpoint.steps(broken / "run" / "checkpoints")[-1] / "tensors.safetensors"
+    if damage == "cut":
+        os.truncate(last, 1000)
+    else:
+        content = bytearray(last.read_bytes())
+        content[len(content) // 2] ^= 16
+        last.write_bytes(content)
+    said = tiny.start(finished, "resume", None, broken / "run").finish()
+    assert "damaged" in said and "the checkpoint before it is used" in said
+    tiny.assert_same_run(broken / "run", finished / "run")
+
+
+def test_a_run_that_is_finished_ends_at_once_and_is_the_same(finished, broken):
+    said = tiny.start(finished, "resume", None, broken / "run").finish()
+    assert "going on after step 60" in said
+    tiny.assert_same_run(broken / "run", finished / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_ends_well_and_the_rest_is_the_same(finished, tmp_path, number):
+    process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run")
+    while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
+        time.sleep(0.005)
+    process.send(number)
+    said = process.finish()
+    result = json.loads(said[said.index("{") : said.index("}") + 1])
+    assert result["finished"] is False and result["reason"] == "interrupted" and 7 <= result["steps"] < 60
+    assert f"regard resume {tmp_path / 'run'}" in said and "saved" in said
+    assert not (tmp_path / "run" / "model").exists() and (tmp_path / "run" / "curves.png").is_file()
+    tiny.start(finished, "resume", None, tmp_path / "run").finish()
+    tiny.assert_same_run(tmp_path / "run", finished / "run")
+
+
+def test_two_signals_stop_at_once(finished, tmp_path):
+    process = tiny.start(finished, "train", tiny.recipe(finished, training__steps=100_000), tmp_path / "run")
+    while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
+        time.sleep(0.005)
+    process.send(signal.SIGSTOP)  # so that both are there before it can look
+    process.send(signal.SIGINT)
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGCONT)
+    assert process.wait() == 1 and "KeyboardInterrupt" in process.said()
+
+
+def test_a_full_disk_stops_clearly_and_the_run_can_go_on(finished, tmp_path):
+    """A limit on the size of files that lets small ones through and the checkpoints' tensors not."""
+    process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run", largest_file=20_000)
+    assert process.wait() == 2 and "no room left" in process.said() and "Traceback" not in process.said(), process.said()
+    left = [str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")]
+    assert left == []
+    tiny.start(finished, "resume", None, tmp_path / "run").finish()
+    tiny.assert_same_run(tmp_path / "run", finished / "run")

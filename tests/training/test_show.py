@@ -1,0 +1,42 @@
+"""What a person sees."""
+
+import io
+
+from regard.training import show
+
+VALUES = {"step": 1200, "steps": 10_000, "epochs": 3.14, "loss": 3.2141, "tokens_per_second": 15_300.4, "rate": 7e-4, "left": 730.0}
+
+
+def test_a_line_says_where_training_stands():
+    want = "step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left"
+    assert show.describe(VALUES) == want
+    assert show.describe({**VALUES, "steps": None, "left": None}).startswith("step 1,200 · epoch")
+
+
+def test_plain_lines_go_to_stderr_with_the_last_score(capsys):
+    with show.Show() as shown:
+        shown.score = "BLEU 21.30 at 1,000"
+        shown.line(VALUES)
+        assert not shown.due  # not again for a while
+    assert capsys.readouterr().err.endswith("left · BLEU 21.30 at 1,000\n")
+
+
+def test_quiet_says_nothing(capsys):
+    with show.Show(quiet=True) as shown:
+        shown.say("x")
+        assert not shown.due
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_the_line_lives(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with show.Show() as shown:
+        shown.line(VALUES)
+        shown.say("validation at step 3")
+    assert "step 1,200/10,000 · epoch" in screen.getvalue() and "validation at step 3" in screen.getvalue()

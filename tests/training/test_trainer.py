@@ -1,0 +1,250 @@
+"""Training from end to end, in this process: what a run leaves behind, how it ends, what it refuses."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard.errors import DataError, DeviceError, FolderError, RecipeError, RegardError
+from regard.models.folder import load
+from regard.training import checkpoint
+from regard.training.trainer import resume, train
+from tests.training import tiny
+
+SHORT = {"training__steps": 6, "training__validate_every": 3, "training__save_every": 2, "training__log_every": 1}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def run(folder, name="run", **changes):
+    return train(tiny.recipe(folder, **{**SHORT, **changes}), folder=folder / name, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """One finished run that several tests look at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        folder = tmp_path_factory.mktemp("done")
+        return run(folder)
+
+
+def test_a_run_leaves_model_report_log_picture_and_checkpoints(done):
+    names = {f.name for f in done.folder.iterdir()}
+    assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
+    assert [f.name for f in checkpoint.steps(done.folder / "checkpoints")] == ["step-00000004", "step-00000006"]
+    assert len(checkpoint.steps(done.folder / "best")) == 2
+    assert done.finished and done.reason == "steps" and done.steps == 6
+    report = json.loads((done.folder / "report.json").read_text(encoding="utf-8"))
+    assert report["scores"] == done.scores and set(done.scores) == {"validation", "test"}
+    assert {"loss", "perplexity", "bleu"} <= set(done.scores["test"])
+    assert report["flops"] > 0 and report["seconds"] > 0 and len(report["data"]["files"]) == 4
+
+
+def test_the_log_has_every_step_and_validation(done):
+    assert [e["step"] for e in tiny.log(done.folder)] == [1, 2, 3, 4, 5, 6]
+    assert [e["step"] for e in tiny.log(done.folder, "validation")] == [3, 6]
+    for event in tiny.log(done.folder):
+        assert math.isfinite(event["loss"]) and event["nll"] < event["loss"] + 1 and event["norm"] > 0
+
+
+def test_the_finished_model_is_the_mean_of_the_best(done):
+    best = [load_file(f / "model.safetensors") for f in checkpoint.steps(done.folder / "best")]
+    model = load_file(done.model_folder / "model.safetensors")
+    for name, x in model.items():
+        want = torch.stack([b[name].double() for b in best]).mean(0).float()
+        assert torch.equal(x, want), name
+    assert load(done.folder).card["averaged_steps"] in ([3, 6], [6, 3])
+
+
+def test_the_operations_counted_are_three_forward_passes_of_every_sentence(done):
+    """Six steps of two batches over the same 80 pairs, each pass over all of them: sum over the rows that were seen."""
+    model = load(done.folder)
+    last = tiny.log(done.folder)[-1]
+    epochs = last["epochs"]
+    words = (done.folder.parent / "train.x").read_text(encoding="utf-8").split()
+    once = sum(3 * model.flops(len(w) + 1, len(w) + 1) for w in words)
+    assert epochs == 3.0 and done.flops == 3 * once
+    assert last["tokens"] == 3 * sum(len(w) + 1 for w in words)
+
+
+def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(done, tmp_path):
+    again = run(done.folder.parent, name=tmp_path / "again")
+    other = run(done.folder.parent, name=tmp_path / "other", seed=8)
+    tiny.assert_same_run(again.folder, done.folder)
+    assert any(not x.equal(tiny.weights(other.folder)[name]) for name, x in tiny.weights(done.folder).items())
+
+
+def test_training_leaves_the_callers_random_numbers_and_threads_alone(tmp_path):
+    threads = torch.get_num_threads()
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    run(tmp_path, training__threads=2)
+    assert torch.equal(torch.rand(3), want) and torch.get_num_threads() == threads
+
+
+def test_how_often_one_looks_does_not_change_what_is_learned(done, tmp_path):
+    plain = {"schedule": {"kind": "constant"}, "training__keep": 1, "training__average": 1}
+    often = run(tmp_path, name="often", **plain, training__validate_every=1)
+    seldom = run(tmp_path, name="seldom", **plain, training__validate_every=6, training__save_every=5, training__log_every=4)
+    a, b = (load_file(checkpoint.steps(r.folder / "checkpoints")[-1] / "tensors.safetensors") for r in (often, seldom))
+    assert all(a[name].equal(b[name]) for name in a)
+
+
+def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path):
+    """Normalised by the tokens of the whole step: batches of unequal size weigh by their tokens."""
+    same = {"model__dropout": 0.0, "training__ema": 0.0, "schedule": {"kind": "constant"}, "optimizer__clip": None}
+    parts = run(tmp_path, name="parts", **same, batch={"tokens": 400, "accumulate": 4, "sentences": 20})
+    whole = run(tmp_path, name="whole", **same, batch={"tokens": 1000, "accumulate": 1, "sentences": 80})
+    losses = [[e["loss"] for e in tiny.log(r.folder)] for r in (parts, whole)]
+    assert [e["tokens"] for e in tiny.log(parts.folder)] == [e["tokens"] for e in tiny.log(whole.folder)]
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_lower_precision_learns_too(tmp_path, precision):
+    result = run(tmp_path, training__precision=precision, training__steps=20, training__validate_every=20)
+    losses = [e["loss"] for e in tiny.log(result.folder)]
+    assert losses[-1] < losses[0] - 0.3
+
+
+def test_float16_resumes_with_its_loss_scale(tmp_path):
+    changes = {"training__precision": "float16", "training__steps": 10, "training__ema": 0.0}
+    whole = run(tmp_path, **changes)
+    half = run(tmp_path, name="half", **{**changes, "training__steps": 6})
+    resume(half.folder, overrides=["training.steps=10"], quiet=True)
+    a, b = (load_file(r.folder / "checkpoints" / "step-00000010" / "tensors.safetensors") for r in (whole, half))
+    assert all(a[name].equal(b[name]) for name in a)
+
+
+def test_a_longer_run_goes_on_and_is_as_if_it_had_been_long_from_the_start(done, tmp_path):
+    long = run(done.folder.parent, name=tmp_path / "long", training__steps=9)
+    short = run(done.folder.parent, name=tmp_path / "short")
+    result = resume(short.folder, overrides=["training.steps=9"], quiet=True)
+    assert result.steps == 9
+    tiny.assert_same_run(short.folder, long.folder)
+
+
+def test_epochs_minutes_and_patience_end_a_run(tmp_path):
+    assert run(tmp_path, name="epochs", training__steps=None, training__epochs=2.0).steps == 4
+    assert run(tmp_path, name="minutes", training__steps=None, training__minutes=1e-4).reason == "minutes"
+    stuck = run(tmp_path, name="patience", training__steps=99, training__patience=2, training__validate_every=1, optimizer__lr=1e-30,
+                training__ema=0.0)  # fmt: skip
+    assert stuck.reason == "patience" and stuck.steps == 3
+
+
+def test_minutes_count_over_resumptions(tmp_path):
+    first = run(tmp_path, training__steps=None, training__minutes=1e-4)
+    assert resume(first.folder, quiet=True).steps <= first.steps + 1
+
+
+def test_a_run_that_is_there_is_not_overwritten_unless_asked(done):
+    made = tiny.recipe(done.folder.parent, **SHORT)
+    with pytest.raises(FolderError, match="regard resume .* or replace it with --overwrite"):
+        train(made, folder=done.folder, quiet=True)
+
+
+def test_overwriting_begins_anew(tmp_path):
+    first = run(tmp_path)
+    second = train(tiny.recipe(tmp_path, **SHORT), folder=first.folder, overwrite=True, overrides=["training.steps=5"], quiet=True)
+    assert second.steps == 5 and [e["step"] for e in tiny.log(second.folder)] == [1, 2, 3, 4, 5]
+
+
+def test_a_folder_that_is_no_run_is_never_touched(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work", encoding="utf-8")
+    for overwrite in (False, True):
+        with pytest.raises(FolderError, match="is not a run"):
+            train(tiny.recipe(tmp_path, **SHORT), folder=tmp_path / "mine", overwrite=overwrite, quiet=True)
+    assert [f.name for f in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_a_gpu_that_is_not_there_stops_before_anything_is_made(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(DeviceError, match="cuda"):
+        run(tmp_path, training__device="cuda")
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_files_stop_before_anything_is_made(tmp_path):
+    made = tiny.recipe(tmp_path, **SHORT)
+    (tmp_path / "train.y").unlink()
+    with pytest.raises(DataError, match="train.y"):
+        train(made, folder=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_with_a_changed_recipe_names_the_keys_and_the_way_on(done):
+    with pytest.raises(
+        RecipeError, match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run of another"
+    ):
+        resume(done.folder, overrides=["optimizer.lr=0.5", "batch.tokens=99"], quiet=True)
+
+
+def test_an_edited_recipe_file_is_noticed_too(tmp_path):
+    first = run(tmp_path)
+    file = first.folder / "recipe.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("seed: 7", "seed: 8"), encoding="utf-8")
+    with pytest.raises(RecipeError, match="seed is not what"):
+        resume(first.folder, quiet=True)
+
+
+def test_a_cosine_cannot_be_made_longer_in_the_middle(tmp_path):
+    first = run(tmp_path, schedule={"kind": "cosine", "warmup": 2})
+    with pytest.raises(RecipeError, match=r"training.steps"):
+        resume(first.folder, overrides=["training.steps=9"], quiet=True)
+
+
+def test_changed_data_is_noticed_on_resumption(tmp_path):
+    first = run(tmp_path)
+    tiny.write_pairs(tmp_path, seed=99)
+    with pytest.raises(RegardError, match=r"saved with data|does not fit|vocabular"):
+        resume(first.folder, overrides=["training.steps=9"], quiet=True)
+
+
+def test_resuming_what_is_no_run_says_so(tmp_path):
+    with pytest.raises(FolderError, match="does not exist"):
+        resume(tmp_path / "nowhere", quiet=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FolderError, match="is not the folder of a run"):
+        resume(tmp_path / "empty", quiet=True)
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_batch_named_and_saved(tmp_path):
+    with pytest.raises(RegardError, match=r"of step \d+ is not finite \(rows [\d, ]+.* saved in") as error:
+        run(
+            tmp_path,
+            optimizer__lr=1e30,
+            optimizer__clip=None,
+            training__steps=50,
+            training__log_every=5,
+            schedule={"kind": "constant"},
+        )
+    file = next((tmp_path / "run").glob("not-finite-step-*.json"))
+    assert str(file) in str(error.value)
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    batch = saved["batches"][0]
+    words = (tmp_path / "train.x").read_text(encoding="utf-8").split()
+    assert [row["text"] for row in batch["source"]] == [words[i] for i in batch["rows"]]
+    for folder in checkpoint.steps(tmp_path / "run" / "checkpoints"):  # nothing that is not finite was ever saved
+        tensors = load_file(folder / "tensors.safetensors")
+        assert all(bool(torch.isfinite(x).all()) for x in tensors.values())
+
+
+def test_the_tensorboard_log_is_written_when_asked_for(tmp_path):
+    pytest.importorskip("tensorboard")
+    result = run(tmp_path, training__tensorboard=True)
+    assert list((result.folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_lines_are_printed_where_there_is_no_terminal(tmp_path, capsys):
+    train(tiny.recipe(tmp_path, **SHORT), folder=tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "validation at step 3: loss" in said and "BLEU" in said

@@ -1,0 +1,171 @@
+"""A translator small enough to be trained many times, in processes that tests can kill."""
+
+import atexit
+import copy
+import functools
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from regard.training import checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RECIPE = {
+    "name": "tiny",
+    "task": "translate",
+    "seed": 7,
+    "tokenizer": {"kind": "character", "size": 60},
+    "model": {
+        "dim": 16,
+        "dropout": 0.1,
+        "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32},
+        "decoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32},
+    },
+    "batch": {"tokens": 160, "accumulate": 2},
+    "optimizer": {"lr": 0.01},
+    "schedule": {"kind": "plateau", "warmup": 5, "patience": 0},
+    "training": {
+        "steps": 60, "validate_every": 12, "save_every": 7, "log_every": 5, "keep": 2, "average": 2, "ema": 0.9,
+        "device": "cpu", "threads": 1,
+    },
+    "decoding": {"beam": 2, "max_length": 12},
+}  # fmt: skip
+
+
+def write_pairs(folder, rows=80, seed=1):
+    """Words of a few letters and the same words turned round; the files of a recipe's data section."""
+    draw = random.Random(seed)
+    found = {}
+    for split, count in (("train", rows), ("validation", 12), ("test", 12)):
+        words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 7))) for _ in range(count)]
+        for side, lines in (("x", words), ("y", [w[::-1] for w in words])):
+            (folder / f"{split}.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        found[split] = [[str(folder / f"{split}.x"), str(folder / f"{split}.y")]]
+    return found
+
+
+def recipe(folder, **changes):
+    """The tiny recipe with `block__key=value` changes, over files in `folder`."""
+    made = copy.deepcopy(RECIPE)
+    made["data"] = write_pairs(folder)
+    for path, value in changes.items():
+        block, _, key = path.partition("__")
+        if key:
+            made[block][key] = value
+        else:
+            made[block] = value
+    return made
+
+
+class Child:
+    """A process that trains, started by the server."""
+
+    def __init__(self, server, order, timeout=300):
+        self.server, self.output, self.timeout = server, Path(order["output"]), timeout
+        server.stdin.write(json.dumps(order) + "\n")
+        server.stdin.flush()
+        self.pid, self.code = int(server.stdout.readline()), None
+
+    def wait(self, seconds=None):
+        """The exit code, negative after a signal; None when it is still at work after so many seconds."""
+        if self.code is None and select.select([self.server.stdout], [], [], self.timeout if seconds is None else seconds)[0]:
+            self.code = int(self.server.stdout.readline())
+        if self.code is None and seconds is None:
+            self.kill()
+            raise AssertionError(f"still at work after {self.timeout} s: {self.said()}")
+        return self.code
+
+    def send(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.send(signal.SIGKILL)
+        assert self.wait(60) == -signal.SIGKILL
+
+    def said(self):
+        return self.output.read_text(encoding="utf-8")
+
+    def finish(self):
+        """Wait for a good end; what it printed."""
+        assert self.wait() == 0, self.said()
+        return self.said()
+
+
+@functools.cache
+def server():
+    """A process with everything imported, for all tests of this one."""
+    command = [sys.executable, "-m", "tests.training.runner", "serve"]
+    found = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    atexit.register(found.kill)
+    return found
+
+
+def start(folder, verb, target, run, *overrides, largest_file=0):
+    """Train by the mapping `target`, or resume, in a process of its own; files that runs share lie in `folder`."""
+    order = {
+        "verb": verb, "recipe": target, "folder": str(run), "overrides": overrides, "cache": str(folder / "cache"),
+        "output": str(run.parent / f"output-{time.monotonic_ns()}.txt"), "largest_file": largest_file,
+    }  # fmt: skip
+    return Child(server(), order)
+
+
+def environment(**more):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "RANK", "WORLD", "LOCAL_RANK", "MASTER"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **more}
+
+
+def torchrun(folder, verb, target, run, *overrides, restarts=0):
+    """Start two processes under torchrun."""
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        str(restarts),
+    ]
+    command = [*launcher, "-m", "tests.training.runner", verb, json.dumps(target), str(run), *overrides]
+    env = environment(REGARD_CACHE=str(folder / "cache"))
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process, timeout=300):
+    """Wait for the end of a torchrun; what it printed. An exit code other than 0 is a failure."""
+    out, _ = process.communicate(timeout=timeout)
+    assert process.returncode == 0, f"exit {process.returncode}\n{out}"
+    return out
+
+
+def weights(run):
+    return load_file(run / "model" / "model.safetensors")
+
+
+def log(run, event="train"):
+    """The log without its times."""
+    times = {"seconds", "tokens_per_second"}
+    return [{k: v for k, v in e.items() if k not in times} for e in checkpoint.read_lines(run / "log.jsonl") if e["event"] == event]
+
+
+def assert_same_run(one, other):
+    """Bit by bit: the finished models, the last checkpoints, the logs."""
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+    last = [checkpoint.steps(run / "checkpoints")[-1] for run in (one, other)]
+    assert last[0].name == last[1].name
+    a, b = (load_file(folder / "tensors.safetensors") for folder in last)
+    assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+    for event in ("train", "validation"):
+        assert log(one, event) == log(other, event)
