@@ -39,7 +39,7 @@ from regard.layers.cache import Cache
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrence import Recurrence
-from regard.version import __version__
+from regard.version import __version__ as __version__
 
 __all__ = [
     "ALiBi",

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data import prepare as module
+from regard.data import reading
 from regard.data.chunks import Settings
 from regard.data.prepare import Prepared, prepare
 from regard.data.reading import LinePairs, Table, Text
@@ -149,7 +149,7 @@ def test_variants_differ_in_pieces_and_not_in_text(pairs, tokenizer):
 
 def test_workers_change_nothing(pairs, tokenizer, monkeypatch, tmp_path):
     settings = Settings(dropout=0.3, variants=2, seed=1)
-    monkeypatch.setattr(module, "CHUNK", 1)
+    monkeypatch.setattr(reading, "ROWS", 70)
     found = []
     for workers in ("1", "2"):
         monkeypatch.setenv("REGARD_WORKERS", workers)

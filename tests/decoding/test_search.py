@@ -78,7 +78,7 @@ def test_a_sentence_is_translated_alike_alone_and_in_any_company(size, decoder):
 def test_texts_come_best_first_and_are_all_different():
     model = tiny()
     found = translate_tokens(model, [[4, 5]], beam=Beam(5))[0]
-    assert len(found) == 5 and len({tuple(h.tokens) + (h.ended,) for h in found}) == 5
+    assert len(found) == 5 and len({(*h.tokens, h.ended) for h in found}) == 5
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 

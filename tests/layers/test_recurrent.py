@@ -49,6 +49,13 @@ def test_padding_is_never_read(bidirectional):
             torch.testing.assert_close(tuple(h[i : i + 1] for h in a), b)
 
 
+def test_a_new_lstm_remembers_and_lets_signals_through():
+    layer = RecurrentStack(6, 8, cell="lstm").layers[0]
+    assert layer.bias_ih_l0.tolist() == [0.0] * 8 + [1.0] * 8 + [0.0] * 16
+    for gate in layer.weight_hh_l0.chunk(4):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(8))
+
+
 def test_reordering_takes_rows():
     state = [(torch.arange(3.0)[:, None], torch.arange(3.0)[:, None] + 10)]
     assert reorder(state, torch.tensor([2, 2, 0]))[0][1].flatten().tolist() == [12, 12, 10]

@@ -17,7 +17,11 @@ ENCODERS = {
     "convolutional": {"kind": "convolutional", "layers": 2},
     "transformer": {"kind": "transformer", **LAYER},
     "attention on gru": {"kind": "stacked", "below": {"kind": "recurrent"}, "above": {**LAYER, "position": "none"}},
-    "attention on convolution": {"kind": "stacked", "below": {"kind": "convolutional", "layers": 1}, "above": {**LAYER, "position": "none"}},
+    "attention on convolution": {
+        "kind": "stacked",
+        "below": {"kind": "convolutional", "layers": 1},
+        "above": {**LAYER, "position": "none"},
+    },
 }
 DECODERS = {
     "none": {"kind": "recurrent", "attention": "none"},

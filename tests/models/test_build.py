@@ -74,7 +74,9 @@ def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
     assert bool((right == labels)[labels != 0].all())
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"])
+@pytest.mark.parametrize(
+    "position", ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"]
+)
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_every_position_scheme_and_norm_decodes_as_it_trains(position, norm):
     layer = {"kind": "transformer", **LAYER, "position": position, "norm": norm, "norm_kind": "rms", "activation": "swiglu"}

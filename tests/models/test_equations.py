@@ -126,7 +126,11 @@ def both_directions(kind, model, words):
 
 
 def test_input_feeding_gives_the_last_context_to_the_next_step():
-    model = make({"kind": "recurrent", "bidirectional": False}, {"kind": "recurrent", "attention": "simple", "input_feeding": True}, tie="none")
+    model = make(
+        {"kind": "recurrent", "bidirectional": False},
+        {"kind": "recurrent", "attention": "simple", "input_feeding": True},
+        tie="none",
+    )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     w, first = weights_of(model.decoder.stack.layers[0]), model.decoder.first.map

@@ -20,7 +20,9 @@ def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monk
         (x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum", label_smoothing=smoothing
     )
     torch.testing.assert_close(found.total, want)
-    for got, expected in zip(torch.autograd.grad(3 * found.total, (x, w, b)), torch.autograd.grad(3 * want, (x, w, b)), strict=True):
+    for got, expected in zip(
+        torch.autograd.grad(3 * found.total, (x, w, b)), torch.autograd.grad(3 * want, (x, w, b)), strict=True
+    ):
         torch.testing.assert_close(got, expected)
     plain = torch.nn.functional.cross_entropy((x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum")
     torch.testing.assert_close(found.nll, plain.detach())

@@ -176,7 +176,7 @@ def test_a_kill_at_any_moment_leaves_whole_folders_only(tmp_path):
     import random
     import time
 
-    for n in range(6):
+    for n in range(3):
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
         process.stdout.readline()
         time.sleep(0.02 + 0.2 * random.Random(n).random())

@@ -248,3 +248,26 @@ def test_lines_are_printed_where_there_is_no_terminal(tmp_path, capsys):
     train(tiny.recipe(tmp_path, **SHORT), folder=tmp_path / "run")
     said = capsys.readouterr().err
     assert "validation at step 3: loss" in said and "BLEU" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "decoder"),
+    [
+        ("crops", {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}),
+        ("lines", {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}),
+        ("stream", {"kind": "recurrent", "cell": "gru"}),
+    ],
+)
+def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_path, mode, decoder):
+    text = "".join(f"{'abcdefgh'[i % 8] * 3} {'hgfedcba'[i % 8] * 2}\n" for i in range(60))
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    files = {split: [str(tmp_path / f"{split}.txt")] for split in ("train", "validation", "test")}
+    batch = {"mode": mode, "length": 12, "sentences": 4, "tokens": 100}
+    made = {**tiny.recipe(tmp_path, **SHORT), "task": "language", "data": files, "model": {"dim": 16, "decoder": decoder}, "batch": batch}
+    made["training"] |= {"steps": 30, "validate_every": 15, "smoothing": 0.0}
+    result = train(made, folder=tmp_path / "run", quiet=True)
+    scores = result.scores["test"]
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"])) and scores["perplexity"] < 12
+    assert scores["bits_per_character"] > 0 and "bleu" not in scores
+    assert result.flops > 0

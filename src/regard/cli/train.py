@@ -75,4 +75,4 @@ def tell(result: Result, quiet: bool) -> None:
 
 
 def _title(name: str) -> str:
-    return {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}.get(name, name)
+    return {"bleu": "BLEU", "tokenised_bleu": "tokenised BLEU", "chrf": "chrF", "ter": "TER"}.get(name, name)

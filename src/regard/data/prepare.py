@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from regard.errors import DataError, OptionError
 
 VERSION = 1  # of the folder's format and of everything here that decides the tokens
 SMALL = 8 << 20  # bytes of files, as they lie on the disk
-CHUNK = 2  # blocks that share their word types under BPE-dropout; more would save little and hold all variants of more rows
 Numbers = NDArray[np.int64]
 
 
@@ -233,8 +231,7 @@ class _Preparing:
         with ExitStack() as stack, track(total, f"preparing {what}", unit) as progress:
             lines = self._open(stack)
             waiting: deque[Numbers] = deque()  # the numbers of rows whose encoding is awaited
-            read = usable(self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore)
-            chunks = _chunks(read, CHUNK if self.settings.dropout else 1)
+            chunks = usable(self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore)
             for found in encode_all(_noted(chunks, waiting), self.tokenizers, self.settings, workers):
                 numbers = waiting.popleft()
                 lines.append(numbers[found.keep])
@@ -295,22 +292,3 @@ def _noted(chunks: Iterator[tuple[Block, Numbers]], waiting: deque[Numbers]) -> 
     for block, numbers in chunks:
         waiting.append(numbers)
         yield block
-
-
-def _chunks(blocks: Iterator[tuple[Block, Numbers]], count: int) -> Iterator[tuple[Block, Numbers]]:
-    """Every `count` blocks as one."""
-    held: list[tuple[Block, Numbers]] = []
-    for block in blocks:
-        held.append(block)
-        if len(held) == count:
-            yield _joined(held)
-            held = []
-    if held:
-        yield _joined(held)
-
-
-def _joined(held: list[tuple[Block, Numbers]]) -> tuple[Block, Numbers]:
-    if len(held) == 1:
-        return held[0]
-    columns = zip(*(block for block, _ in held), strict=True)
-    return tuple(list(chain.from_iterable(column)) for column in columns), np.concatenate([numbers for _, numbers in held])

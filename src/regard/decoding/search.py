@@ -77,7 +77,14 @@ def search(model: Writer, memory: Memory | None, first: Tensor, limits: list[int
 
 
 def _collect(
-    found: list[list[Hypothesis]], alive: list[int], length: int, limits: list[int], beam: Beam, best: Tensor, words: Tensor, before: Tensor
+    found: list[list[Hypothesis]],
+    alive: list[int],
+    length: int,
+    limits: list[int],
+    beam: Beam,
+    best: Tensor,
+    words: Tensor,
+    before: Tensor,
 ) -> None:
     """Put away texts that end here: those among the `size` best that chose the end mark, and all at the limit."""
     ends = (words == EOS).tolist()

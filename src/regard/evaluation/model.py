@@ -19,7 +19,7 @@ from regard.decoding.translate import translate
 from regard.errors import DataError, OptionError
 from regard.evaluation.language import LanguageScores, measure
 from regard.evaluation.lengths import ByLength, by_length
-from regard.evaluation.suspicion import _tokenised as tokenised
+from regard.evaluation.suspicion import tokenised
 from regard.evaluation.text import Scores, scores
 from regard.evaluation.training_cost import TrainingCost
 from regard.models.translator import Translator

@@ -79,7 +79,12 @@ def make_encoder(spec: Spec, config: Spec) -> nn.Module:
     if spec["kind"] == "recurrent":
         dropout = _dropout(spec, config)
         stack = RecurrentStack(
-            dim, spec["width"] or dim, cell=spec["cell"], layers=spec["layers"], bidirectional=spec["bidirectional"], dropout=dropout
+            dim,
+            spec["width"] or dim,
+            cell=spec["cell"],
+            layers=spec["layers"],
+            bidirectional=spec["bidirectional"],
+            dropout=dropout,
         )
         return RecurrentEncoder(stack, dropout=dropout)
     if spec["kind"] == "convolutional":
@@ -104,15 +109,15 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
         look = AdditiveLook(width, memory_width, spec["attention_width"] or width)
         return BahdanauDecoder(dim, stack, first=_first(spec, encoder, stack), look=look, dropout=dropout)
     look = None if memory_width is None else _look(spec, spec["last_width"] or width, memory_width)
-    fed = spec["input_feeding"] and look is not None
+    fed = look if spec["input_feeding"] else None
     if config["shared_recurrence"] and encoder is not None:
         stack = _shared(encoder, dim)
     else:
         stack = RecurrentStack(
-            dim + (look.width if fed else 0), width, cell=spec["cell"], layers=spec["layers"], last_width=spec["last_width"],
+            dim + (0 if fed is None else fed.width), width, cell=spec["cell"], layers=spec["layers"], last_width=spec["last_width"],
             dropout=dropout if spec["dropout_hidden"] is None else spec["dropout_hidden"], dropout_weight=spec["dropout_weight"],
         )  # type: ignore[operator]  # fmt: skip
-    kind = InputFeedingDecoder if fed else RecurrentDecoder
+    kind = RecurrentDecoder if fed is None else InputFeedingDecoder
     locked = {
         place: None if spec[key] is None else Locked(spec[key])
         for place, key in (("before", "dropout_input"), ("after", "dropout_output"))
@@ -124,7 +129,9 @@ def _shared(encoder: nn.Module, dim: int) -> RecurrentStack:
     """The encoder's own recurrence: one W^h reads and writes."""
     stack = getattr(encoder, "stack", None)
     if not isinstance(stack, RecurrentStack) or stack.bidirectional or stack.dim != dim:
-        raise OptionError("shared_recurrence needs a recurrent encoder of one direction whose cell, layers and width the decoder takes over")
+        raise OptionError(
+            "shared_recurrence needs a recurrent encoder of one direction whose cell, layers and width the decoder takes over"
+        )
     return stack
 
 
@@ -134,7 +141,9 @@ def _first(spec: Spec, encoder: nn.Module | None, stack: RecurrentStack) -> nn.M
         return LearnedFirst(encoder.width, stack, of=spec["first"])  # type: ignore[arg-type]
     source = getattr(encoder, "stack", None)
     if not isinstance(source, RecurrentStack) or source.widths != stack.widths or source.cell != stack.cell:
-        raise OptionError("first: copy hands the encoder's last state on, so both need the same cell, layers and width; use first: final")
+        raise OptionError(
+            "first: copy hands the encoder's last state on, so both need the same cell, layers and width; use first: final"
+        )
     return CopiedFirst()
 
 

@@ -147,7 +147,9 @@ class BahdanauDecoder(_StepByStep):
 
     def start(self, memory: Memory | None, batch: Tensor) -> Carried:
         if memory is None or not isinstance(self.look, AdditiveLook):
-            raise ShapeError("Bahdanau's decoder attends to an encoder; for a language model use a recurrent or Transformer decoder")
+            raise ShapeError(
+                "Bahdanau's decoder attends to an encoder; for a language model use a recurrent or Transformer decoder"
+            )
         return Carried(memory, self.begin(memory, batch), projected=self.look.project(memory))
 
     def step(self, x: Tensor, carried: Carried) -> tuple[Tensor, Carried]:

@@ -109,7 +109,7 @@ def _fill(model: torch.nn.Module, path: Path) -> None:
                     raise FolderError(
                         f"{path} holds {name!r} as {tuple(x.shape)} and config.json makes it {tuple(p.shape)}; copy the folder again"
                     )
-                p.data.copy_(x)  # copied, since products of unaligned memory may differ in their last bit
+                p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit
     except (SafetensorError, OSError) as error:
         raise FolderError(f"{path} cannot be read ({error}); it is truncated or damaged, so copy it again") from None
 

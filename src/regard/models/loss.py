@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ class Loss:
     total: Tensor
     nll: Tensor
     tokens: int | Tensor
-    state: object = None
+    state: Any = None  # of a recurrence after the batch
 
 
 def cross_entropy(
@@ -48,7 +49,16 @@ class _Chunked(torch.autograd.Function):
     """The gradient of a chunk is formed while its scores exist, so that the backward pass computes nothing again."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float):  # noqa: ANN001, ANN205
+    def forward(  # noqa: ANN205
+        ctx,  # noqa: ANN001
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        labels: Tensor,
+        keep: Tensor | None,
+        smoothing: float,
+        agreement: float,
+    ):
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
         learn_x, learn_w, learn_b = ctx.needs_input_grad[:3]
         dx = torch.empty_like(x) if learn_x else None

@@ -7,6 +7,7 @@ bytes; nothing is pickled.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import secrets
@@ -128,7 +129,7 @@ def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def meet(store: dist.Store, rank: int, size: int) -> str:
+def meet(store: Any, rank: int, size: int) -> str:
     """A name for this gathering of processes that none before it had.
 
     torchrun keeps one store over its restarts, where a new process may find the addresses that dead ones left (pytorch#135712),
@@ -177,6 +178,7 @@ def world(wanted: Callable[[World], str]) -> Iterator[World]:
         raise
     finally:
         if ours and dist.is_initialized():
+            gc.collect()  # what DDP holds of the group must go before it: at the end of Python its threads would abort the process
             dist.destroy_process_group()
 
 

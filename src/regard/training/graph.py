@@ -41,7 +41,12 @@ class Recorder:
     """Adds the gradient of share · loss to the weights, as `module(batch, smoothing, None)` and a backward pass would."""
 
     def __init__(
-        self, module: nn.Module, weights: list[nn.Parameter], smoothing: float, tokens: int, autocast: Callable[[], AbstractContextManager[Any]]
+        self,
+        module: nn.Module,
+        weights: list[nn.Parameter],
+        smoothing: float,
+        tokens: int,
+        autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self.module, self.weights, self.smoothing, self.tokens, self.autocast = module, weights, smoothing, tokens, autocast
         self.graphs: dict[tuple[int, ...], _Graph] = {}
@@ -60,7 +65,7 @@ class Recorder:
         return graph.total.clone(), graph.nll.clone()
 
     def zero(self) -> None:
-        torch._foreach_zero_([p.grad for p in self.weights if p.grad is not None])
+        torch._foreach_zero_([p.grad for p in self.weights if p.grad is not None])  # type: ignore[attr-defined]
 
     def _shape(self, batch: Batch) -> tuple[int, ...]:
         """(rows, source tokens, target tokens) of the recording that takes this batch."""
@@ -101,7 +106,7 @@ class Recorder:
         recording = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recording, pool=self.pool):
             total, nll = self._run(batch, share)
-        torch._foreach_copy_([p.grad for p in self.weights if p.grad is not None], kept)
+        torch._foreach_copy_([p.grad for p in self.weights if p.grad is not None], kept)  # type: ignore[attr-defined]
         return _Graph(batch, share, recording, total, nll)
 
     def _run(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 from regard.decoding.score import negative_log_likelihood
 from regard.decoding.translate import translate
 from regard.evaluation.language import LanguageScores, measure, perplexity
+from regard.evaluation.suspicion import tokenised
 from regard.evaluation.text import corpus_bleu
 from regard.training.distributed import World
 from regard.training.material import Material
@@ -35,7 +36,7 @@ def _part(model: Any, material: Material, split: str, recipe: Recipe, world: Wor
     options = recipe.decoding
     texts = translate(
         model, sources[world.rank :: world.size], beam=beam, length_penalty=options.length_penalty, max_length=options.max_length,
-        batch_tokens=max(4096, recipe.batch.tokens), progress=progress and world.first,
+        progress=progress and world.first,
     )  # fmt: skip
     return {"nll": nll, "tokens": tokens, "texts": texts}
 
@@ -53,5 +54,7 @@ def _scores(parts: list[dict[str, Any]], material: Material, split: str) -> dict
         for rank, part in enumerate(parts):
             found[rank :: len(parts)] = part["texts"]
         scores["bleu"] = corpus_bleu(found, references)
+        if tokenised(references):  # published scores of such text are on its own tokens
+            scores["tokenised_bleu"] = corpus_bleu(found, references, tokenize="none")
         scores["sample"] = found[0] if found else ""
     return scores
