@@ -24,7 +24,7 @@ class Line(nn.Module):
         super().__init__()
         self.w = nn.Parameter(torch.tensor(1.0))
 
-    def loss(self, batch, smoothing=0.0, state=None):
+    def loss(self, batch, smoothing=0.0, state=None, *rest):
         labels = batch.target[:, 1:].float()
         total = (self.w * labels).square().sum()
         return Loss(total, total.detach(), batch.tokens)
@@ -80,9 +80,9 @@ def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
     seen = []
 
     class Stream(Line):
-        def loss(self, batch, smoothing=0.0, state=None):
+        def loss(self, batch, smoothing=0.0, state=None, *rest):
             seen.append(None if state is None else float(state.hidden[0][0]))
-            found = super().loss(batch, smoothing, state)
+            found = super().loss(batch, smoothing, state, *rest)
             found.state = Carried(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
             return found
 

@@ -134,8 +134,14 @@ def test_a_longer_run_goes_on_and_is_as_if_it_had_been_long_from_the_start(done,
 def test_epochs_minutes_and_patience_end_a_run(tmp_path):
     assert run(tmp_path, name="epochs", training__steps=None, training__epochs=2.0).steps == 4
     assert run(tmp_path, name="minutes", training__steps=None, training__minutes=1e-4).reason == "minutes"
-    stuck = run(tmp_path, name="patience", training__steps=99, training__patience=2, training__validate_every=1, optimizer__lr=1e-30,
-                training__ema=0.0)  # fmt: skip
+    stuck = {
+        "training__steps": 99,
+        "training__patience": 2,
+        "training__validate_every": 1,
+        "optimizer__lr": 1e-30,
+        "training__ema": 0.0,
+    }
+    stuck = run(tmp_path, name="patience", **stuck)
     assert stuck.reason == "patience" and stuck.steps == 3
 
 
@@ -264,7 +270,13 @@ def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_
         (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
     files = {split: [str(tmp_path / f"{split}.txt")] for split in ("train", "validation", "test")}
     batch = {"mode": mode, "length": 12, "sentences": 4, "tokens": 100}
-    made = {**tiny.recipe(tmp_path, **SHORT), "task": "language", "data": files, "model": {"dim": 16, "decoder": decoder}, "batch": batch}
+    made = {
+        **tiny.recipe(tmp_path, **SHORT),
+        "task": "language",
+        "data": files,
+        "model": {"dim": 16, "decoder": decoder},
+        "batch": batch,
+    }
     made["training"] |= {"steps": 30, "validate_every": 15, "smoothing": 0.0}
     result = train(made, folder=tmp_path / "run", quiet=True)
     scores = result.scores["test"]

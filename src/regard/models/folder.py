@@ -107,7 +107,7 @@ def _fill(model: torch.nn.Module, path: Path) -> None:
                 x = stored.get_tensor(name)
                 if x.shape != p.shape:
                     raise FolderError(
-                        f"{path} holds {name!r} as {tuple(x.shape)} and config.json makes it {tuple(p.shape)}; copy the folder again"
+                        f"{path} holds {name!r} as {tuple(x.shape)} and config.json makes it {tuple(p.shape)}; copy it again"
                     )
                 p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit
     except (SafetensorError, OSError) as error:
