@@ -11,6 +11,7 @@ from regard.models.build import build
 from regard.training import optimizer as optimizers
 from regard.training.schema import Optimizer
 from regard.training.schema_model import Model
+from regard.training.trainer import keep_memory
 
 
 class Regard:
@@ -19,6 +20,7 @@ class Regard:
     note = ""
 
     def __init__(self, sizes: Sizes) -> None:
+        keep_memory()
         part = {"kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "inner": sizes.inner}
         config = Model.model_validate({"dim": sizes.dim, "tie": "all", "dropout": sizes.dropout, "encoder": part, "decoder": part})
         self.model = build(config.model_dump(), sizes.vocabulary, sizes.vocabulary)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.errors import OptionError
-from regard.layers.dropout import Locked, drop_words
+from regard.layers.dropout import Dropout, Locked, drop_words
 from regard.layers.recurrent import RecurrentStack, reorder
 
 
@@ -59,6 +59,27 @@ def test_a_new_lstm_remembers_and_lets_signals_through():
 def test_reordering_takes_rows():
     state = [(torch.arange(3.0)[:, None], torch.arange(3.0)[:, None] + 10)]
     assert reorder(state, torch.tensor([2, 2, 0]))[0][1].flatten().tolist() == [12, 12, 10]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_dropout_keeps_the_mean_and_drops_its_share(p, dtype):
+    x = torch.ones(101, 997, dtype=dtype, requires_grad=True)
+    y = Dropout(p)(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())  # what was dropped learns nothing
+    assert float((y == 0).double().mean()) == pytest.approx(p, abs=0.01)
+    assert set(y.detach().unique().tolist()) == {0.0, float(torch.tensor(1 / (1 - round(p * 65536) / 65536), dtype=dtype))}
+    together = float(((y[:, 1:] == 0) & (y[:, :-1] == 0)).double().mean())
+    assert together == pytest.approx(p * p, abs=0.01)  # neighbours share bits of one number and are independent all the same
+
+
+def test_dropout_repeats_with_torchs_generator_and_rests_in_evaluation():
+    x, state = torch.randn(5, 7), torch.random.get_rng_state()
+    a = Dropout(0.5)(x)
+    torch.random.set_rng_state(state)
+    assert torch.equal(Dropout(0.5)(x), a)
+    assert torch.equal(Dropout(0.5).eval()(x), x) and torch.equal(Dropout(0.0)(x), x)
 
 
 def test_one_mask_holds_for_all_steps():

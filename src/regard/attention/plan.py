@@ -109,6 +109,8 @@ def _why_not_worth_cpu(name: str, call: Call, machine: Machine) -> str | None:
     pairs = _pairs(call)
     if name == "flex":
         return "on a CPU it is slower than the tiles"
+    if name == "sdpa" and call.dtype in sdpa.HALF and call.learns and pairs < 1 << 18:
+        return f"its backward pass in {str(call.dtype).removeprefix('torch.')} is slow on a CPU"
     if name == "compiled" and pairs < 1 << 18 and sdpa.why_not(call, machine) is None:
         return f"for {pairs} pairs SDPA is as fast"
     if name == "sdpa" and call.mask is not None and pairs >= 1 << 18 and tiled.why_not_fused(call, machine) is None:

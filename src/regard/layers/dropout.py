@@ -1,9 +1,28 @@
-"""Dropouts for recurrences: one mask for all time steps, whole words, or the recurrent weights themselves."""
+"""Dropouts: the plain one, quick on a CPU; one mask for all time steps; whole words."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+
+class Dropout(nn.Dropout):
+    """torch's dropout; on a CPU with a quarter of the random numbers, four from each 64 bits.
+
+    So p is rounded to a multiple of 1/65536. The bits come from torch's generator: its seed and saved state hold here too.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # the name is torch's
+        if not self.training or self.p == 0 or input.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(input)
+        return input * _keep(input, self.p)
+
+
+def _keep(x: Tensor, p: float) -> Tensor:
+    """1/(1 − p) with probability 1 − p, else 0, in the shape of x."""
+    cut, n = round(p * 65536), x.numel()
+    bits = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n].view(x.shape)
+    return bits.ge_(cut - 32768).to(x.dtype).mul_(65536 / max(1, 65536 - cut))
 
 
 class Locked(nn.Dropout):

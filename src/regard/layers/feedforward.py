@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import OptionError
+from regard.layers.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -27,7 +28,7 @@ class FeedForward(nn.Module):
         self.activation = activation
         self.W1 = nn.Linear(dim, 2 * inner if activation == "swiglu" else inner)
         self.W2 = nn.Linear(inner, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.W1, self.W2):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.errors import OptionError
+from regard.layers.dropout import Dropout
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 PLACES = ("post", "pre", "none")
@@ -19,7 +20,7 @@ class Residual(nn.Module):
         super().__init__()
         self.place = norm
         self.norm = make_norm(dim, norm, norm_kind)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.place == "pre":

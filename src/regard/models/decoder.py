@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from regard.attention.mask import Causal
 from regard.errors import ShapeError
 from regard.layers.cache import Cache
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentStack, State, reorder
 from regard.models.looks import AdditiveLook
 from regard.models.memory import Memory
@@ -49,7 +50,7 @@ class TransformerDecoder(nn.Module):
 
     def __init__(self, layers: Sequence[Layer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
-        self.position, self.dropout, self.norm = position, nn.Dropout(dropout), norm
+        self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)
         self.width = layers[0].dim
 
@@ -89,8 +90,8 @@ class RecurrentDecoder(nn.Module):
         super().__init__()
         self.stack, self.first, self.look = stack, first, look
         self.width = stack.width + (0 if look is None else look.width)  # type: ignore[operator]
-        self.before = nn.Dropout(dropout) if before is None else before
-        self.after = nn.Dropout(dropout) if after is None else after
+        self.before = Dropout(dropout) if before is None else before
+        self.after = Dropout(dropout) if after is None else after
 
     def begin(self, memory: Memory | None, like: Tensor) -> State:
         return self.stack.zeros(like) if memory is None or self.first is None else self.first(memory)

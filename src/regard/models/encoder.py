@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.mask import Padding
 from regard.layers.convolution import Convolution
+from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentStack
 from regard.models.memory import Memory, real
 from regard.models.transformer import Layer
@@ -19,7 +20,7 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(self, stack: RecurrentStack, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.stack, self.dropout, self.width = stack, nn.Dropout(dropout), stack.width
+        self.stack, self.dropout, self.width = stack, Dropout(dropout), stack.width
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         states, last = self.stack(self.dropout(x), lengths=lengths)
@@ -34,7 +35,7 @@ class ConvolutionalEncoder(nn.Module):
         self.width, self.position = width, position
         self.widen = nn.Linear(dim, width) if dim != width else nn.Identity()
         self.layers = nn.ModuleList(Convolution(width, kernel) for _ in range(layers))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.widen(self.dropout(self.position(x)))
@@ -49,7 +50,7 @@ class TransformerEncoder(nn.Module):
 
     def __init__(self, layers: Sequence[Layer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
-        self.position, self.dropout, self.norm = position, nn.Dropout(dropout), norm
+        self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)
         self.width = layers[0].dim
 

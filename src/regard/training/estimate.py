@@ -28,8 +28,7 @@ from regard.training.feed import Feed, Portion
 from regard.training.material import Material
 from regard.training.recipe import Recipe, load
 from regard.training.step import Stepper
-from regard.training.trainer import _surroundings as surroundings
-from regard.training.trainer import check
+from regard.training.trainer import check, surroundings
 
 SAMPLE = 10_000  # rows that are looked at
 LOOKED = 8  # batches that FLOPs and tokens are averaged over

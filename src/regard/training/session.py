@@ -279,7 +279,11 @@ class Session:
         weights = saving.weights(self.model, self.stepper.ema, self.world)
         if self.world.first:
             target = self.run.best / checkpoint.name_of(self.progress.step)
-            card = {"name": self.recipe.name, "step": self.progress.step, "validation": scores}
+            card = {
+                "name": self.recipe.name, "task": self.recipe.task, "step": self.progress.step, "validation": scores,
+                "flops": self.progress.flops, "seconds": round(self.seconds(), 3), "processes": self.world.size,
+                "recipe": self.recipe.model_dump(),
+            }  # fmt: skip
             self.writer.start(lambda: checkpoint.commit(target, lambda place: save(place, self.shell(weights), card)))
 
     def shell(self, weights: dict[str, torch.Tensor]) -> Any:

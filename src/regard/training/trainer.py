@@ -10,6 +10,8 @@ processes). Under `torchrun` both do the same over several processes.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -92,7 +94,7 @@ def _go(
 ) -> Result:
     """Everything that can be wrong is looked at before the folder is made; then train to the end, or until interrupted."""
     check(recipe, here)
-    with _surroundings(recipe, here, threads), Show(quiet or not here.first) as show:
+    with surroundings(recipe, here, threads), Show(quiet or not here.first) as show:
         material = Material.load(recipe, here, show.say)
         session = Session(run, recipe, here, material, show, command)
         here.together(begin or (lambda: checkpoint.replace(run.recipe, dump(recipe).encode())))
@@ -120,12 +122,14 @@ def check(recipe: Recipe, here: World) -> None:
 
 
 @contextmanager
-def _surroundings(recipe: Recipe, here: World, threads: int | None) -> Iterator[None]:
+def surroundings(recipe: Recipe, here: World, threads: int | None) -> Iterator[None]:
     """Threads and precision as the recipe wants them, random generators of our own; all as it was for the caller afterwards."""
     before = torch.get_num_threads()
     precision = torch.get_float32_matmul_precision()
     convolutions = torch.backends.cudnn.allow_tf32
     torch.set_num_threads(recipe.training.threads or threads or before)
+    if here.device.type == "cpu":
+        keep_memory()
     if here.device.type == "cuda":  # TF32: ten bits of the products' factors, sums in full
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
@@ -136,6 +140,15 @@ def _surroundings(recipe: Recipe, here: World, threads: int | None) -> Iterator[
         torch.set_num_threads(before)
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def keep_memory() -> None:
+    """Let the C library keep the memory of one step for the next; it would hand large blocks back and have them cleared anew."""
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        if mallopt is not None:
+            mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def _command(recipe: object, overrides: tuple[str, ...]) -> str:
