@@ -7,11 +7,11 @@ export PYTHONUTF8 := 1
 
 .PHONY: demo test test-all lint bench docs clean help
 help:
-	@echo "make demo      install, then show the operator, explain and watch at work"
+	@echo "make demo      install, show the operator at work, train a small translator and translate"
 	@echo "make test      install, run the quick tests, try the wheel in a clean environment"
 	@echo "make test-all  the slow tests too"
 	@echo "make lint      ruff, pyright, import-linter"
-	@echo "make bench     the operator beside its peers, one table"
+	@echo "make bench     the operator, and training, beside their peers"
 	@echo "make docs      build the documentation into site/"
 
 # One stamp per set of dependencies; all share the pinned constraints.
@@ -47,6 +47,7 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.attend
+	$(BIN)/python -m benchmarks.train_speed
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

@@ -33,7 +33,7 @@ def test_cost_prints_quoted_beside_counted_beside_measured():
 
 @pytest.mark.slow
 def test_demo_learns_to_reverse_and_shows_where_it_looks():
-    code, out, err = run("demo", "regard", "--steps", "400")
+    code, out, err = run("demo", "regard", "--steps", "400", "--no-translator")
     assert code == 0, err
     assert "'May 5th 2000'" in out
     assert "regard → drager" in out

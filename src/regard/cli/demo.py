@@ -1,4 +1,4 @@
-"""`regard demo`: the operator at work in a minute: a dictionary, a plan, a trained attention, and a look inside."""
+"""`regard demo`: a dictionary, a plan, a trained attention and a look inside; then a translator from the carried sample."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ def command(
     ] = "attention",
     steps: Annotated[int, typer.Option(min=1, max=10000, help="Training steps.")] = 400,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
+    translator: Annotated[
+        bool, typer.Option(help="Also train the recipe `small`, shortened to half a minute, and translate.")
+    ] = True,
 ) -> None:
-    """Train a one-layer attention model to read words backwards and show what it attends to."""
+    """Train a one-layer attention model to read words backwards and show what it attends to; then a small translator."""
     import torch
     from rich.console import Console
 
@@ -38,6 +41,26 @@ def command(
     console.print("\n[bold]3. Learn to read backwards, and look at the attention[/bold]")
     model = _train(steps, console)
     _look(model, word, console)
+    if translator:
+        console.print("\n[bold]4. English to German from 21 000 carried sentence pairs[/bold]")
+        _translate(console)
+
+
+def _translate(console) -> None:  # noqa: ANN001
+    """The recipe `small`, cut short, and what its model makes of a few sentences."""
+    import tempfile
+
+    import regard
+
+    short = ["training.steps=250", "training.validate_every=250", "training.save_every=250"]
+    with tempfile.TemporaryDirectory() as folder:
+        result = regard.train("small", folder=f"{folder}/run", overrides=short)
+        model = result.load()
+    texts = ["Tom is happy.", "I don't know what to do.", "Where is your mother?", "We have no time."]
+    for text, found in zip(texts, regard.translate(model, texts, beam=4), strict=True):
+        console.print(f"{text} → {found}", highlight=False)
+    bleu = result.scores["validation"]["bleu"]
+    console.print(f"BLEU {bleu:.1f} on sentences it has not seen; `regard train small` trains twice as long", highlight=False)
 
 
 def _dictionary(console) -> None:  # noqa: ANN001
