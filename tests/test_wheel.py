@@ -20,7 +20,11 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path):
     run(sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT))
     wheel = next(tmp_path.glob("regard-*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"regard/py.typed", "regard/attention/kernels/native.cpp"} <= set(names)
+    carried = {
+        "regard/py.typed", "regard/attention/kernels/native.cpp", "regard/data/manifest.json",
+        "regard/data/samples/tatoeba-sample.tsv.xz", "regard/recipes/small.yaml",
+    }  # fmt: skip
+    assert carried <= set(names)
     assert not any(name.startswith("tests") for name in names)
     python = str(tmp_path / "env" / "bin" / "python")
     run(sys.executable, "-m", "venv", str(tmp_path / "env"))
@@ -31,3 +35,4 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     assert "torch.Size([2, 4, 100, 16])" in run(python, "-c", lines, cwd=tmp_path, env=clean)
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
+    assert "multi30k-en-de" in run(str(tmp_path / "env" / "bin" / "regard"), "recipes", cwd=tmp_path, env=clean)
