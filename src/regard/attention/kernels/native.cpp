@@ -131,8 +131,9 @@ INLINE vf tanhv(vf x) {
     r = r * z + 1.3331689e-1f;
     r = r * z - 3.3333283e-1f;
     vf near = x + x * (z * r);
-    vf far = 1.0f - 2.0f / (1.0f + expv(2.0f * at_most(at_least(x, -20.0f), 20.0f)));
-    return z < 0.36f ? near : far;
+    vf e = expv(-2.0f * at_most(x < 0.0f ? -x : x, 20.0f));
+    vf far = 1.0f - 2.0f * e / (1.0f + e);  // what is subtracted is small, and so is its error
+    return z < 0.36f ? near : x < 0.0f ? -far : far;
 }
 
 // tanh'(x) = 4 e / (1 + e)^2 with e = e^(-2 |x|): unlike 1 - tanh^2, exact also where tanh is nearly 1.
