@@ -74,6 +74,14 @@ def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
     assert bool((right == labels)[labels != 0].all())
 
 
+def check_steps(model, batch, whole):
+    """Word by word gives what the whole pass gave."""
+    carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
+    for t in range(batch.target.shape[1] - 1):
+        scores, carried = model.step(batch.target[:, t], carried)
+        torch.testing.assert_close(scores, whole[:, t])
+
+
 @pytest.mark.parametrize(
     "position", ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"]
 )
@@ -82,10 +90,7 @@ def test_every_position_scheme_and_norm_decodes_as_it_trains(position, norm):
     layer = {"kind": "transformer", **LAYER, "position": position, "norm": norm, "norm_kind": "rms", "activation": "swiglu"}
     model, batch = make(layer, layer).eval(), make_batch()
     whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
-    for t in range(batch.target.shape[1] - 1):
-        scores, carried = model.step(batch.target[:, t], carried)
-        torch.testing.assert_close(scores, whole[:, t])
+    check_steps(model, batch, whole)
 
 
 MASKS = [
@@ -102,10 +107,7 @@ def test_masks_by_name_hold_in_training_and_in_steps(mask):
     layer = {"kind": "transformer", **LAYER, "mask": mask}
     model, batch = make(layer, layer).eval(), make_batch()
     whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    carried = model.start(model.encode(batch.source, batch.source_lengths), batch.source)
-    for t in range(batch.target.shape[1] - 1):
-        scores, carried = model.step(batch.target[:, t], carried)
-        torch.testing.assert_close(scores, whole[:, t])
+    check_steps(model, batch, whole)
     plain = make({"kind": "transformer", **LAYER}, {"kind": "transformer", **LAYER})
     plain.load_state_dict(model.state_dict())
     assert (plain.eval()(batch.source, batch.target[:, :-1], batch.source_lengths) - whole).abs().max() > 1e-6
