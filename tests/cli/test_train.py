@@ -1,7 +1,6 @@
 """`regard train`, `resume`, `average`, `runs` and `evaluate` as a user meets them: real training, exit codes, one-line errors."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,16 +18,7 @@ TINY = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory):
-    """Prepared data goes to a folder of this module, so that nothing is found that another test has made."""
-    before = os.environ.get("REGARD_CACHE")
-    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["REGARD_CACHE"]
-    else:
-        os.environ["REGARD_CACHE"] = before
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

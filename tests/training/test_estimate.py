@@ -1,7 +1,5 @@
 """What a dry run says is what training would find: sizes exactly, cost as counted, memory as kept by autograd."""
 
-import os
-
 import pytest
 import torch
 
@@ -16,15 +14,7 @@ TINY = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory):
-    before = os.environ.get("REGARD_CACHE")
-    os.environ["REGARD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["REGARD_CACHE"]
-    else:
-        os.environ["REGARD_CACHE"] = before
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_a_dry_run_agrees_with_the_run_it_stands_for(tmp_path):

@@ -72,7 +72,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Translator |
     _fill(model, folder / "model.safetensors")
     model.source_tokenizer, model.target_tokenizer = source, target  # type: ignore[assignment]
     model.config = config["model"]  # type: ignore[assignment]
-    model.card = _read_json(folder / "card.json") if (folder / "card.json").is_file() else {}  # type: ignore[assignment]
+    model.card = read_json(folder / "card.json") if (folder / "card.json").is_file() else {}  # type: ignore[assignment]
     return model.to(device).eval()
 
 
@@ -81,7 +81,7 @@ def _config(folder: Path) -> dict[str, Any]:
         raise FolderError(f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model")
     if not (folder / "config.json").is_file():
         raise FolderError(f"{folder} has no config.json, so it is no model folder; give one that regard train has written")
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     missing = {"format", "kind", "source_vocabulary", "target_vocabulary", "model"} - set(config)
     if missing:
         raise FolderError(f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged")
@@ -120,7 +120,8 @@ def _need(path: Path) -> Path:
     return path
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model or run folder."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

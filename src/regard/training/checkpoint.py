@@ -154,17 +154,6 @@ def clean(parent: Path, keep: Collection[str]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file whose checksum was right."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{path} cannot be read ({error})") from None
-    if not isinstance(value, dict):
-        raise FolderError(f"{path} holds no JSON object")
-    return value
-
-
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; a last line that was cut off is left out."""
     if path.is_file():

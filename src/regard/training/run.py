@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError, RecipeError
+from regard.models.folder import read_json
 from regard.training import checkpoint
 from regard.training.recipe import Recipe, difference, dump, load
 
@@ -107,7 +108,7 @@ class Run:
 
     def read_report(self) -> dict[str, Any] | None:
         """The report of a finished run; None before."""
-        return checkpoint.read_json(self.report) if self.report.is_file() else None
+        return read_json(self.report) if self.report.is_file() else None
 
 
 def check_unchanged(before: Recipe, now: Recipe, folder: Path) -> None:

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import FolderError
+from regard.models.folder import read_json
 from regard.training import checkpoint, state
 from regard.training.distributed import World, fill, whole
 from regard.training.ema import Ema
@@ -87,7 +88,7 @@ def collect(stepper: Stepper, feed: dict[str, Any], values: dict[str, Any]) -> C
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The JSON of a checkpoint, with the names of its tensors."""
-    found = checkpoint.read_json(folder / STATE)
+    found = read_json(folder / STATE)
     if found.get("format") != FORMAT:
         raise FolderError(
             f"{folder} has format {found.get('format')!r} and this regard reads format {FORMAT}; resume with the one that wrote it"

@@ -12,6 +12,7 @@ import torch
 
 from regard.errors import RegardError
 from regard.models.build import build
+from regard.models.folder import read_json
 from regard.training import checkpoint, optimizer, saving, schedule, state
 from regard.training.average import save
 from regard.training.background import Background
@@ -344,7 +345,7 @@ def _older(folder: Path, than: Path | None) -> bool:
 def _best_in(folder: Path) -> list[str]:
     """The names of the best folders that a checkpoint knows of; none if it cannot be read."""
     try:
-        return [checkpoint.name_of(b["step"]) for b in checkpoint.read_json(folder / saving.STATE)["progress"]["best"]]
+        return [checkpoint.name_of(b["step"]) for b in read_json(folder / saving.STATE)["progress"]["best"]]
     except (RegardError, KeyError, TypeError):
         return []
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from regard.errors import RecipeError
+from regard.models.folder import read_json
 from regard.training import board, checkpoint, curves, saving, state
 from regard.training.distributed import World, restarted, world
 from regard.training.finish import finish
@@ -70,7 +71,7 @@ def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> R
         show.say("there is no checkpoint yet, so the run begins again")
         return _go(run, recipe, here, quiet)
     folder = run.checkpoints / name
-    before = here.together(lambda: checkpoint.read_json(folder / saving.STATE))
+    before = here.together(lambda: read_json(folder / saving.STATE))
     check_unchanged(load(before["recipe"]), recipe, run.folder)
     show.say(f"going on after step {before['progress']['step']:,}")
     # The rounding of sums depends on the number of threads, so it stays what it was unless the recipe says otherwise.
