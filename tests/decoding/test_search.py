@@ -1,92 +1,265 @@
 """The search finds what it says: greedy by the definition, and with room for all texts the very best of them."""
 
+import _thread
 import itertools
+import threading
 
+import numpy as np
 import pytest
 import torch
 
 from regard.data.tokenizer import BOS, EOS
-from regard.decoding.search import Beam, search
-from regard.decoding.translate import translate_tokens
+from regard.decoding.rules import Rules
+from regard.decoding.search import Beam, Search, Task, search
+from regard.decoding.translate import start, translate_tokens
 from regard.errors import OptionError
+from tests.decoding.every import SOURCE, VOCAB, every_text, near_ties, ranked, tiny
 from tests.models.small import DECODERS, ENCODERS, make, make_batch
 
-VOCAB = 7
+SENTENCES = [
+    [5],
+    [4, 19, 7, 6, 12, 9, 9, 15, 4],
+    [8, 8, 11],
+    [17, 5, 4],
+    [6, 13, 4, 9, 18, 10, 7, 7, 16, 4, 5, 12],
+    [9, 5, 8, 6, 14],
+]
 
 
-def tiny(decoder="transformer"):
-    return make(ENCODERS["gru"], DECODERS[decoder], vocab=VOCAB).eval()
-
-
-def log_p(model, source, text, ended):
-    """log p of a text by teacher forcing, PAD and BOS never written."""
-    target = torch.tensor([[BOS, *text]])
-    scores = model(source, target)[0]
-    scores[:, [0, BOS]] = -torch.inf
-    found = torch.log_softmax(scores, -1)
-    words = [*text, EOS] if ended else text
-    return float(sum(found.detach()[i, w] for i, w in enumerate(words)))
-
-
-@pytest.mark.parametrize("decoder", ["none", "bahdanau", "input feeding", "transformer"])
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_beam_with_room_for_all_finds_the_best_of_all_texts(decoder, penalty):
-    model, source, limit = tiny(decoder), torch.tensor([[4, 5, 6, 3]]), 3
-    words = [1, 4, 5, 6]
-    every = {}
-    for n in range(limit):
-        for text in itertools.product(words, repeat=n):
-            every[text] = log_p(model, source, list(text), True) / (n + 1) ** penalty
-    for text in itertools.product(words, repeat=limit):
-        every[text] = log_p(model, source, list(text), False) / limit**penalty
-    found = search(model, model.encode(source), torch.tensor([BOS]), [limit], Beam(100, penalty))[0]
-    best = max(every, key=every.get)
-    assert found[0].tokens == list(best)
-    for hypothesis in found:
-        assert hypothesis.score == pytest.approx(every[tuple(hypothesis.tokens)], abs=1e-9)
+def same(found, wanted):
+    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [[(h.tokens, h.ended) for h in texts] for texts in wanted]
+    for texts, others in zip(found, wanted, strict=True):
+        assert [h.score for h in texts] == pytest.approx([h.score for h in others], abs=1e-11)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_beam_one_is_the_greedy_loop(decoder):
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(decoder, penalty):
+    model = tiny(decoder)
+    wanted = ranked(every_text(model, 3), penalty)
+    found = translate_tokens(model, [SOURCE], beam=Beam(100, penalty), max_length=3)[0]
+    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
+    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
+
+
+def test_a_narrow_beam_is_the_definition_followed_by_hand():
+    model, size, limit = tiny(), 3, 5
+    log_p = every_text(model, limit)
+    prefix = lambda text: np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])  # noqa: E731
+    beam, over = [((), 0.0)], []
+    for n in range(limit):
+        every = [(text, True, log_p[text, True]) for text, _ in beam] if n < limit else []
+        every += [((*text, w), False, prefix((*text, w))) for text, _ in beam for w in (1, 4, 5, 6)]
+        every.sort(key=lambda c: -c[2])
+        over += [(text, p / (n + 1)) for text, ended, p in every[:size] if ended]
+        beam = [(text, p) for text, ended, p in every if not ended][:size]
+        if len(over) >= size:
+            break
+    over += [(text, p / limit) for text, p in beam][: max(0, size - len(over))]
+    found = translate_tokens(model, [SOURCE], beam=Beam(size), max_length=limit)[0]
+    wanted = sorted(over, key=lambda t: -t[1])[:size]
+    assert [(*h.tokens,) for h in found] == [text for text, _ in wanted]
+    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-8)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_beam_one_is_the_greedy_loop_without_caches(decoder):
     model, batch = make(ENCODERS["transformer"], DECODERS[decoder]).eval(), make_batch()
     sentences = [row[: n - 1].tolist() for row, n in zip(batch.source, batch.source_lengths, strict=True)]
     found = translate_tokens(model, sentences, beam=Beam(1), max_length=12)
     for sentence, texts in zip(sentences, found, strict=True):
-        text, source = [], torch.tensor([[*sentence, EOS]])
+        text, source, log_p = [], torch.tensor([[*sentence, EOS]]), 0.0
         while len(text) < 12:
-            scores = model(source, torch.tensor([[BOS, *text]]))[0, -1]
+            scores = model(source, torch.tensor([[BOS, *text]]))[0, -1].detach()
             scores[[0, BOS]] = -torch.inf
             word = int(scores.argmax())
+            log_p += float(torch.log_softmax(scores, -1)[word])
             if word == EOS:
                 break
             text.append(word)
-        assert texts[0].tokens == text
+        assert texts[0].tokens == text and texts[0].ended == (len(text) < 12)
+        assert texts[0].log_p == pytest.approx(log_p, abs=1e-10)
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("decoder", ["simple", "bahdanau", "transformer"])
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_a_sentence_is_translated_alike_alone_and_in_any_company(size, decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
-    sentences = [torch.randint(4, 20, (n,)).tolist() for n in (1, 9, 3, 3, 12, 5)]
-    together = translate_tokens(model, sentences, beam=Beam(size))
-    for sentence, texts in zip(sentences, together, strict=True):
-        alone = translate_tokens(model, [sentence], beam=Beam(size))[0]
-        assert [h.tokens for h in alone] == [h.tokens for h in texts]
-        assert [h.score for h in alone] == pytest.approx([h.score for h in texts], abs=1e-12)
+    alone = [translate_tokens(model, [sentence], beam=Beam(size))[0] for sentence in SENTENCES]
+    same(translate_tokens(model, SENTENCES, beam=Beam(size)), alone)
+    same(translate_tokens(model, SENTENCES[::-1], beam=Beam(size))[::-1], alone)
+    same(translate_tokens(model, SENTENCES, beam=Beam(size), batch_tokens=30 * size), alone)
+    same(translate_tokens(model, SENTENCES, beam=Beam(size), workers=3), alone)
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "convolutional", "attention on gru"])
+def test_the_encoder_sees_no_padding_either(encoder):
+    model = make(ENCODERS[encoder], DECODERS["transformer"]).eval()
+    alone = [translate_tokens(model, [sentence], beam=Beam(3))[0] for sentence in SENTENCES]
+    same(translate_tokens(model, SENTENCES, beam=Beam(3)), alone)
+
+
+@pytest.mark.parametrize("decoder", ["none", "simple", "parameterised", "bilinear", "input feeding", "bahdanau"])
+def test_sentences_that_enter_a_running_batch_are_translated_as_ever(decoder):
+    model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
+    assert model.joins
+    under_way, tasks = Search(model, Beam(3)), [Task(25, sentence) for sentence in SENTENCES]
+    with torch.inference_mode():
+        for i, task in enumerate(tasks):  # one more every third step, whatever its length
+            under_way.add([task], *start(model, [task]))
+            for _ in range(3 if i < 5 else 100):
+                if under_way:
+                    under_way.step()
+    same([task.found for task in tasks], translate_tokens(model, SENTENCES, beam=Beam(3), max_length=25))
+
+
+def test_a_transformer_does_not_claim_that_sentences_can_join():
+    assert not tiny("transformer").joins
+
+
+def test_in_float32_only_near_ties_depend_on_the_company():
+    model = make(ENCODERS["transformer"], DECODERS["transformer"], dim=64).float().eval()
+    draw = torch.Generator().manual_seed(0)
+    sentences = [torch.randint(4, 20, (n,), generator=draw).tolist() for n in list(range(1, 16)) * 2]
+    together = translate_tokens(model, sentences, beam=Beam(2), max_length=12)
+    alone = [translate_tokens(model, [sentence], beam=Beam(2), max_length=12)[0] for sentence in sentences]
+    margin = [texts[0].score - texts[1].score for texts in alone]
+    differ, tied = near_ties([t[0].tokens for t in together], [t[0].tokens for t in alone], margin)
+    print(f"{differ} of {len(sentences)} differ, {tied} of them near-ties")
+    assert differ == tied
 
 
 def test_texts_come_best_first_and_are_all_different():
-    model = tiny()
-    found = translate_tokens(model, [[4, 5]], beam=Beam(5))[0]
+    found = translate_tokens(tiny(), [[4, 5]], beam=Beam(5))[0]
     assert len(found) == 5 and len({(*h.tokens, h.ended) for h in found}) == 5
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+
+
+def test_a_text_that_did_not_end_is_as_long_as_it_may_be():
+    for limit in (1, 2, 4):
+        found = translate_tokens(tiny(), [SOURCE], beam=Beam(6), max_length=limit)[0]
+        assert all(len(h.tokens) == limit for h in found if not h.ended)
+        assert all(len(h.tokens) < limit for h in found if h.ended)
+
+
+def test_one_group_is_the_plain_beam():
+    model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
+    same(
+        translate_tokens(model, SENTENCES, beam=Beam(4, groups=1, diversity=9.0)),
+        translate_tokens(model, SENTENCES, beam=Beam(4)),
+    )
+
+
+def test_groups_are_the_definition_followed_by_hand():
+    """Two groups of two: the second pays for each word the first has chosen at the same step."""
+    model, limit, strength = tiny(), 4, 0.7
+    log_p = every_text(model, limit)
+    prefix = lambda text: np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])  # noqa: E731
+    beams, over = [[((), 0.0)], [((), 0.0)]], [[], []]
+    for n in range(limit):
+        chosen = []
+        for g in range(2):
+            if len(over[g]) >= 2:
+                continue
+            every = [(text, EOS, log_p[text, True]) for text, _ in beams[g]]
+            every += [(text, w, prefix((*text, w))) for text, _ in beams[g] for w in (1, 4, 5, 6)]
+            every.sort(key=lambda c: strength * chosen.count(c[1]) - c[2])
+            over[g] += [(text, p / (n + 1)) for text, w, p in every[:2] if w == EOS]
+            beams[g] = [((*text, w), p) for text, w, p in every if w != EOS][:2]
+            chosen += [w for _, w, _ in every[:2]]
+    wanted = {
+        text: score
+        for g in range(2)
+        for text, score in (*over[g], *((t, p / limit) for t, p in beams[g][: max(0, 2 - len(over[g]))]))
+    }
+    found = translate_tokens(model, [SOURCE], beam=Beam(4, groups=2, diversity=strength), max_length=limit)[0]
+    assert {(*h.tokens,) for h in found} == set(wanted)
+    for h in found:
+        assert h.score == pytest.approx(wanted[(*h.tokens,)], abs=1e-8)
+
+
+def test_diverse_groups_do_not_depend_on_the_company():
+    model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
+    beam = Beam(6, groups=3, diversity=1.0)
+    same(translate_tokens(model, SENTENCES, beam=beam), [translate_tokens(model, [s], beam=beam)[0] for s in SENTENCES])
+
+
+def test_strong_diversity_starts_every_group_with_another_word():
+    found = translate_tokens(tiny(), [SOURCE], beam=Beam(3, groups=3, diversity=1e3), max_length=3)[0]
+    assert len({tuple(h.tokens[:1]) for h in found}) == 3
+
+
+def test_the_function_of_one_batch_is_the_same_search():
+    model, source = tiny(), torch.tensor([[*SOURCE, EOS]])
+    found = search(model, model.encode(source), torch.tensor([BOS]), [6], Beam(3))
+    same(found, translate_tokens(model, [SOURCE], beam=Beam(3), max_length=6))
 
 
 def test_an_empty_sentence_gives_no_text():
     assert translate_tokens(tiny(), [[], [4]], beam=Beam(2))[0] == []
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.5, True])
-def test_a_beam_that_cannot_be_is_refused(size):
-    with pytest.raises(OptionError, match="beam"):
-        Beam(size)
+def test_a_model_in_training_is_searched_without_dropout_and_stays_in_training():
+    model = tiny()
+    wanted = translate_tokens(model, [SOURCE])
+    model.train()
+    same(translate_tokens(model, [SOURCE]), wanted)
+    assert model.training
+
+
+def test_an_interrupt_stops_all_workers_at_once():
+    model, before = make(ENCODERS["gru"], DECODERS["transformer"]).eval(), threading.active_count()
+    steps, step = [], model.step
+
+    def interrupted(*given):
+        steps.append(1)
+        if len(steps) == 5:
+            _thread.interrupt_main()
+        return step(*given)
+
+    model.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        translate_tokens(model, [[5, 9]] * 400, workers=2, batch_tokens=30, max_length=200, rules=Rules(min_length=199))
+    assert len(steps) < 4000  # of 8000 and threading.active_count() == before and torch.get_num_threads() == 1
+
+
+def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():
+    model, before = tiny(), torch.get_num_threads()
+    with pytest.raises(IndexError):
+        translate_tokens(model, [[4], [5], [VOCAB + 1]], workers=2)  # a word beyond the vocabulary
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(((dict(size=size)), "beam must be a whole number of at least 1") for size in (0, -1, 1.5, True)),
+        (dict(size=4, groups=3), "cannot be cut into 3 equal groups"),
+        (dict(length_penalty=float("nan")), "length_penalty must be a number"),
+        (dict(coverage_penalty=-1), "coverage_penalty must be a number of at least 0"),
+        (dict(diversity="much"), "diversity must be a number"),
+    ],
+)
+def test_a_beam_that_cannot_be_is_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        Beam(**options)
+
+
+@pytest.mark.parametrize("name", ["max_length", "batch_tokens", "workers"])
+def test_a_number_that_cannot_be_is_refused(name):
+    for value in (0, -3, 1.5, True):
+        with pytest.raises(OptionError, match=f"{name} must be a whole number of at least 1"):
+            translate_tokens(tiny(), [[4]], **{name: value})
+
+
+def test_every_length_limit_is_kept_on_its_own():
+    model = tiny()
+    tasks = [Task(n, SOURCE) for n in (1, 4, 2)]
+    under_way = Search(model, Beam(2))
+    with torch.inference_mode():
+        under_way.add(tasks, *start(model, tasks))
+        while under_way:
+            under_way.step()
+    for task, n in itertools.product(tasks, (1, 2, 4)):
+        if task.limit == n:
+            same([task.found], translate_tokens(model, [SOURCE], beam=Beam(2), max_length=n))

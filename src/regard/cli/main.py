@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import bleu, cost, data, demo, evaluate, recipes, runs, train
+from regard.cli import align, bleu, cost, data, demo, evaluate, export, generate, recipes, runs, serve, train, translate
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -27,6 +27,12 @@ app.command("evaluate")(evaluate.command)
 app.command("average")(train.average)
 app.command("bleu")(bleu.command)
 app.command("data")(data.command)
+app.command("translate")(translate.command)
+app.command("generate")(generate.command)
+app.command("align")(align.command)
+app.command("serve")(serve.command)
+app.command("export")(export.command)
+app.command("import")(export.bring)
 
 
 def _version(show: bool) -> None:

@@ -1,102 +1,176 @@
-"""One search for every decoder, recurrent or Transformer: start, step, reorder, and a beam of the best texts so far."""
+"""One search for every decoder, recurrent or Transformer, and every strategy: start, step, reorder.
+
+It asks of a writer: `start(memory, first)`, `best(tokens, carried, k)`, `step(tokens, carried)`, and of what it carries
+`reorder(rows)`; with `joins`, also `join(other)`, and then new sentences enter a batch as others leave it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.tokenizer import BOS, EOS, PAD
+from regard.data.tokenizer import EOS
+from regard.decoding.beam import Beam
+from regard.decoding.required import Required
+from regard.decoding.rules import Rules
+from regard.decoding.sample import Sample
+from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Rows, Strategy, Task
 from regard.errors import OptionError
 from regard.models.memory import Memory
-from regard.models.writer import Writer
+from regard.models.writer import log_probabilities
+
+__all__ = ["Beam", "Hypothesis", "Required", "Rules", "Sample", "Search", "Strategy", "Task", "search"]
+
+ROOM = 32  # words a row has room for at first
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A text that was found: its words without the end mark, log p of it, and the score it was ranked by."""
+class Search:
+    """Sentences being searched for, a step at a time. `end` is the word that ends a text; −1: none does."""
 
-    tokens: list[int]
-    log_p: float
-    score: float
-    ended: bool
+    def __init__(self, writer: Any, strategy: Strategy, rules: Rules | None = None, end: int = EOS) -> None:
+        self.writer, self.strategy, self.rules, self.end = writer, strategy, rules or Rules(), end
+        self.shape = strategy.shape()
+        self.carried: Any = None
+        self.tokens = np.zeros(0, np.int64)  # the last word of each row
+        self.groups = Groups.start([], self.shape.groups)
+        self.rows = Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, ROOM), np.int32))
 
+    def __bool__(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self.groups.tasks)
 
-@dataclass(frozen=True)
-class Beam:
-    """Keep the `size` best texts at each step; rank ended ones by log p / lengthᵃ with a = `length_penalty`. Size 1 is greedy."""
+    def add(self, tasks: list[Task], carried: Any, first: Tensor) -> None:
+        """Sentences that begin: what the writer carries for them and their first tokens, one row each."""
+        each = self.shape.groups
+        groups, tokens = Groups.start(tasks, each), first.cpu().numpy()
+        if each > 1:
+            rows = np.repeat(np.arange(len(tasks)), each)
+            carried, tokens = carried.reorder(torch.from_numpy(rows).to(self.writer.device)), tokens[rows]
+        for task in tasks:
+            task.groups = each
+        notes = [self.strategy.note(task) for task in groups.tasks]
+        new = Rows(
+            np.arange(len(groups.tasks)) + len(self.groups.tasks),
+            np.zeros(len(groups.tasks)),
+            np.zeros((len(groups.tasks), ROOM), np.int32),
+            None if notes and notes[0] is None else notes,
+        )
+        if self:
+            self.rows, self.groups, self.carried = self.rows.join(new), self.groups.join(groups), self.carried.join(carried)
+            self.tokens = np.concatenate([self.tokens, tokens])
+        else:
+            self.rows, self.groups, self.carried, self.tokens = new, groups, carried, tokens
 
-    size: int = 1
-    length_penalty: float = 1.0
+    def step(self) -> list[Task]:
+        """One more word of every row. Gives the sentences that are done."""
+        log_p, words = self._candidates()
+        choice = self.strategy.choose(log_p, words, self.rows, self.groups, self.end)
+        self.groups.length += 1
+        self._put_away(choice.ended_row, choice.ended_score)
+        over = self.strategy.closed(self.rows, self.groups, choice)
+        at_limit = (self.groups.length >= self.groups.limit) & ~over
+        group = self.rows.group[choice.row]
+        if at_limit.any():
+            self._cut_off(choice, at_limit[group])
+        over |= at_limit | (np.bincount(group, minlength=len(over)) == 0)
+        self._go_on(choice, ~over[group])
+        return self._leave(over) if over.any() else []
 
-    def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise OptionError(f"beam must be a whole number of at least 1, got {self.size!r}")
+    def _candidates(self) -> tuple[Any, Numbers]:
+        """log p and numbers of words that each row may go on with, (rows, candidates)."""
+        tokens = torch.from_numpy(self.tokens).to(self.writer.device)
+        forced = self._forced()
+        top = self.shape.top
+        if top is not None and not self.rules and not len(forced):
+            log_p, words, self.carried = self.writer.best(tokens, self.carried, top)
+            return self.strategy.draw(log_p, words, self.rows, self.groups)
+        scores, self.carried = self.writer.step(tokens, self.carried)
+        log_p = log_probabilities(scores)
+        rows, words = forced.T.tolist()
+        kept = log_p[rows, words].clone()
+        if self.rules:
+            self.rules.apply(log_p, self.rows.written, self.groups.length[self.rows.group], self.end)
+        if rows:  # a prefix stands above the rules
+            log_p[rows] = -torch.inf
+            log_p[rows, words] = kept
+        return self.strategy.draw(log_p, None, self.rows, self.groups)
 
-    def rank(self, log_p: float, length: int) -> float:
-        return log_p / max(1, length) ** self.length_penalty
+    def _forced(self) -> Numbers:
+        """Rows whose next word is given, and the word."""
+        length = self.groups.length.tolist()
+        words = {i: t.prefix[n] for i, (t, n) in enumerate(zip(self.groups.tasks, length, strict=True)) if len(t.prefix) > n}
+        found = [(row, words[group]) for row, group in enumerate(self.rows.group.tolist()) if group in words] if words else []
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    def _put_away(self, rows: Numbers, scores: Any) -> None:
+        """Texts that end at this step."""
+        for row, log_p in zip(rows.tolist(), scores.tolist(), strict=True):
+            group = int(self.rows.group[row])
+            length = int(self.groups.length[group])  # the end mark counted
+            text = self.rows.written[row, : length - 1].tolist()
+            found = Hypothesis(text, log_p, self.strategy.rank(log_p, length), True, group=int(self.groups.nth[group]))
+            self.groups.tasks[group].found.append(found)
+            self.groups.ended[group] += 1
+
+    def _cut_off(self, choice: Choice, here: Any) -> None:
+        """At the limit the best texts under way stand in for those that did not end."""
+        for at in np.flatnonzero(here).tolist():
+            row, log_p = int(choice.row[at]), float(choice.score[at])
+            group = int(self.rows.group[row])
+            task, length = self.groups.tasks[group], int(self.groups.length[group])
+            if self.groups.ended[group] < self.shape.width and self.strategy.whole(task, choice.notes and choice.notes[at]):
+                text = [*self.rows.written[row, : length - 1].tolist(), int(choice.word[at])]
+                nth = int(self.groups.nth[group])
+                task.found.append(Hypothesis(text, log_p, self.strategy.rank(log_p, length), False, group=nth))
+                self.groups.ended[group] += 1
+
+    def _go_on(self, choice: Choice, stay: Any) -> None:
+        """The rows become those that were chosen and whose groups stay."""
+        pick, words = choice.row[stay], choice.word[stay]
+        if not len(pick):
+            self.rows = self.rows.keep(pick)
+            return
+        if len(pick) != len(self.tokens) or (pick != np.arange(len(pick))).any():
+            self.carried = self.carried.reorder(torch.from_numpy(pick).to(self.writer.device))
+            self.rows = self.rows.keep(pick)
+        place = self.groups.length[self.rows.group] - 1
+        if place.max() >= self.rows.written.shape[1]:
+            self.rows.written = np.pad(self.rows.written, ((0, 0), (0, self.rows.written.shape[1])))
+        self.rows.written[np.arange(len(pick)), place] = words
+        self.rows.score = choice.score[stay]
+        if choice.notes is not None:
+            self.rows.notes = [choice.notes[i] for i in np.flatnonzero(stay).tolist()]
+        self.tokens = words
+
+    def _leave(self, over: Any) -> list[Task]:
+        """Groups that are over leave, and with its last group a sentence."""
+        done = []
+        for group in np.flatnonzero(over).tolist():
+            task = self.groups.tasks[group]
+            task.groups -= 1
+            if task.groups:
+                continue
+            if not task.found:
+                raise OptionError(
+                    f"no text of at most {task.limit} words keeps the rules for sentence {task.index + 1}; "
+                    "allow a longer one, or ask for less"
+                )
+            task.found = self.strategy.order(task.found)
+            done.append(task)
+        self.rows.group = (np.cumsum(~over) - 1)[self.rows.group]
+        self.groups = self.groups.keep(~over)
+        return done
 
 
 @torch.inference_mode()
-def search(model: Writer, memory: Memory | None, first: Tensor, limits: list[int], beam: Beam) -> list[list[Hypothesis]]:
-    """Write on from `first` (batch,), at most `limits` words each; gives up to beam.size texts per sentence, best first."""
-    size = beam.size
-    alive = list(range(len(first)))  # the sentence of each group of `size` rows
-    rows = torch.arange(len(first), device=first.device).repeat_interleave(size)
-    carried = model.start(memory, first).reorder(rows)
-    tokens = first.repeat_interleave(size)
-    scores = torch.full((len(first), size), -torch.inf, device=first.device)
-    scores[:, 0] = 0  # all rows of a sentence begin alike: only the first counts
-    written = tokens.new_empty(len(tokens), 0)
-    found: list[list[Hypothesis]] = [[] for _ in limits]
-    for length in range(1, max(limits, default=0) + 1):
-        logits, carried = model.step(tokens, carried)
-        logits[:, [PAD, BOS]] = -torch.inf
-        log_p = torch.log_softmax(logits.float() if logits.dtype != torch.float64 else logits, -1)
-        vocab = log_p.shape[-1]
-        every = (scores.to(log_p.dtype)[..., None] + log_p.view(len(alive), size, vocab)).flatten(1)
-        best, at = every.topk(min(2 * size, every.shape[-1]), -1)  # of 2·size at most `size` end, so `size` go on
-        beams, words = at // vocab, at % vocab
-        base = torch.arange(len(alive), device=first.device)[:, None] * size
-        _collect(found, alive, length, limits, beam, best, words, written[base + beams])
-        ends = words == EOS
-        order = ends.to(torch.int8).argsort(stable=True, dim=-1)[:, :size]  # those that go on, best first
-        go = [i for i, s in enumerate(alive) if len(found[s]) < size and length < limits[s]]
-        if not go:
-            break
-        pick = torch.tensor(go, device=first.device)
-        scores = best.gather(-1, order).masked_fill(ends.gather(-1, order), -torch.inf)[pick]
-        rows = (base + beams).gather(-1, order)[pick].flatten()
-        tokens = words.gather(-1, order)[pick].flatten()
-        written = torch.cat([written[rows], tokens[:, None]], -1)
-        if size > 1 or len(go) < len(alive):
-            carried = carried.reorder(rows)
-        alive = [alive[i] for i in go]
-    return [sorted(texts, key=lambda h: -h.score)[:size] for texts in found]
-
-
-def _collect(
-    found: list[list[Hypothesis]],
-    alive: list[int],
-    length: int,
-    limits: list[int],
-    beam: Beam,
-    best: Tensor,
-    words: Tensor,
-    before: Tensor,
-) -> None:
-    """Put away texts that end here: those among the `size` best that chose the end mark, and all at the limit."""
-    ends = (words == EOS).tolist()
-    if not any(any(row[: beam.size]) for row in ends) and all(length < limits[s] for s in alive):
-        return
-    values, chosen, texts = best.tolist(), words.tolist(), before.tolist()
-    for i, s in enumerate(alive):
-        for j in range(beam.size):
-            if values[i][j] == -torch.inf:
-                continue
-            if ends[i][j]:
-                found[s].append(Hypothesis(texts[i][j], values[i][j], beam.rank(values[i][j], length), True))
-            elif length == limits[s] and len(found[s]) < beam.size:
-                text = [*texts[i][j], chosen[i][j]]
-                found[s].append(Hypothesis(text, values[i][j], beam.rank(values[i][j], length), False))
+def search(model: Any, memory: Memory | None, first: Tensor, limits: list[int], strategy: Strategy) -> list[list[Hypothesis]]:
+    """Write on from `first` (batch,), at most `limits` words each: the texts of each sentence, as the strategy orders them."""
+    tasks = [Task(limit, index=i) for i, limit in enumerate(limits)]
+    under_way = Search(model, strategy)
+    under_way.add(tasks, model.start(memory, first), first)
+    while under_way:
+        under_way.step()
+    return [task.found for task in tasks]

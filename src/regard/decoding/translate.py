@@ -2,77 +2,220 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import torch
+from torch import Tensor
 
-from regard.data.progress import track
-from regard.data.tokenizer import BOS, EOS, PAD
-from regard.decoding.search import Beam, Hypothesis, search
+from regard.data.tokenizer import BOS, EOS, PAD, UNK
+from regard.decoding.beam import Beam, whole
+from regard.decoding.coverage import rescore, torch_model
+from regard.decoding.crew import search_all, show
+from regard.decoding.limits import Limits
+from regard.decoding.required import Required
+from regard.decoding.rules import Rules, forbid
+from regard.decoding.sample import Sample
+from regard.decoding.search import Search
+from regard.decoding.strategy import Hypothesis, Task
+from regard.decoding.stream import one_row, written
 from regard.errors import OptionError
-from regard.models.translator import Translator
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16}  # a GPU takes about as long for many sentences as for few
+
+class Translation(str):
+    """The best text of a sentence, with all that were asked for in `.hypotheses`, best first (samples: as drawn).
+
+    `.source_tokens` are the numbers of the source's pieces, without the end mark. An empty line has no hypotheses.
+    """
+
+    hypotheses: list[Hypothesis]
+    source_tokens: list[int]
+
+    def __new__(cls, text: str, hypotheses: Sequence[Hypothesis] = (), source_tokens: Sequence[int] = ()) -> Translation:
+        made = super().__new__(cls, text)
+        made.hypotheses, made.source_tokens = list(hypotheses), list(source_tokens)
+        return made
 
 
 def translate(
-    model: Translator,
-    texts: list[str],
+    model: Any,
+    texts: Sequence[str],
     *,
-    beam: int = 1,
+    beam: int | Beam = 1,
     length_penalty: float = 1.0,
+    coverage_penalty: float = 0.0,
+    groups: int = 1,
+    diversity: float = 0.5,
+    sample: Sample | None = None,
+    nbest: int | None = None,
+    prefixes: Sequence[str] | None = None,
+    required: Sequence[Sequence[str]] | None = None,
+    forbidden: Sequence[str] = (),
+    no_repeat: int = 0,
+    min_length: int = 0,
     max_length: int | None = None,
+    attention: bool = False,
     batch_tokens: int | None = None,
+    workers: int | None = None,
     progress: bool = False,
-) -> list[str]:
-    """Translate sentences, in order. An empty line stays empty."""
-    if isinstance(texts, str):
-        raise OptionError("translate takes a list of sentences, got one string; write [text]")
-    encoded = model.source_tokenizer.encode_batch(texts)  # type: ignore[operator, union-attr]
+) -> list[Translation]:
+    """Translate sentences, in order. An empty line stays empty.
+
+    The search is a beam (1: greedy; see `Beam` for the penalties, `groups` and `diversity`), or a `sample`. `nbest` texts are
+    kept for each sentence: of a beam one unless told, of a sample all. Lengths are in tokens; a text is at most 3/2 of its
+    source + 20 long unless `max_length` says otherwise. `prefixes` and `required` hold what each translation begins with, and
+    the words it must hold; `forbidden` words occur in none, and no `no_repeat` tokens in a row occur twice. `attention=True`
+    puts the weights of every layer and head on each hypothesis.
+    """
+    beam = beam if isinstance(beam, Beam) else Beam(beam, length_penalty, coverage_penalty, groups, diversity)
+    nbest = _nbest(nbest, sample or beam)
+    source, target = _tokenizers(model)
+    _texts("texts", texts)
+    for name, given in (("prefixes", prefixes), ("required", required)):
+        if given is not None and len(given) != len(texts):
+            raise OptionError(f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each")
+    _texts("prefixes", prefixes or ())
+    for words in required or ():
+        _texts("required", words)
+    encoded = source.encode_batch(list(texts))
     found = translate_tokens(
-        model, encoded, beam=Beam(beam, length_penalty), max_length=max_length, batch_tokens=batch_tokens, progress=progress
+        model,
+        encoded,
+        beam=beam,
+        sample=sample,
+        rules=Rules(min_length, no_repeat, forbid(target, forbidden)),
+        prefixes=None if prefixes is None else [_spelled(target, "prefix", text) for text in prefixes],
+        required=None if required is None else [[_spelled(target, "required word", w) for w in words] for words in required],
+        max_length=max_length,
+        batch_tokens=batch_tokens,
+        workers=workers,
+        progress=progress,
     )
-    return [model.target_tokenizer.decode(h[0].tokens) if h else "" for h in found]  # type: ignore[operator, union-attr]
+    found = [hypotheses[:nbest] for hypotheses in found]
+    if attention:
+        _look(model, encoded, found)
+    for hypotheses in found:
+        for hypothesis in hypotheses:
+            hypothesis.text = target.decode(hypothesis.tokens)
+    return [Translation(h[0].text if h else "", h, tokens) for h, tokens in zip(found, encoded, strict=True)]
 
 
 def translate_tokens(
-    model: Translator,
-    sentences: list[list[int]],
+    model: Any,
+    sentences: Sequence[Sequence[int]],
     *,
-    beam: Beam,
+    beam: Beam | None = None,
+    sample: Sample | None = None,
+    rules: Rules | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    required: Sequence[Sequence[Sequence[int]]] | None = None,
     max_length: int | None = None,
     batch_tokens: int | None = None,
+    workers: int | None = None,
     progress: bool = False,
 ) -> list[list[Hypothesis]]:
-    """The best texts of each sentence of token ids. Sentences of like length share a batch."""
-    if max_length is not None and max_length < 1:
-        raise OptionError(f"max_length must be at least 1, got {max_length}")
-    found: list[list[Hypothesis]] = [[] for _ in sentences]
-    device = next(model.parameters()).device
-    batch_tokens = batch_tokens or BATCH_TOKENS.get(device.type, 4096)
-    training = model.training
-    model.eval()
-    with track(len(sentences) if progress else 0, "translate", "sentences") as bar:
-        for rows in _batches([len(s) for s in sentences], batch_tokens // beam.size):
-            ids = [[*sentences[i], EOS] for i in rows]
-            longest = max(map(len, ids))
-            source = torch.tensor([s + [PAD] * (longest - len(s)) for s in ids], device=device)
-            lengths = torch.tensor([len(s) for s in ids], device=device)
-            limits = [max_length or len(s) * 3 // 2 + 20 for s in ids]
-            with torch.inference_mode():
-                memory = model.encode(source, lengths)
-            texts = search(model, memory, source.new_full((len(rows),), BOS), limits, beam)
-            for i, text in zip(rows, texts, strict=True):
-                found[i] = text
-            bar.advance(len(rows))
-    model.train(training)
+    """The texts found for each sentence of token ids, as the strategy orders them; none for an empty one.
+
+    Sentences of like length share a batch of at most `batch_tokens` (sources times texts under way), `workers` batches at a time.
+    """
+    strategy, rules = sample or beam or Beam(), rules or Rules()
+    for name, value in (("max_length", max_length), ("batch_tokens", batch_tokens), ("workers", workers)):
+        if value is not None:
+            whole(name, value, 1)
+    limit = Limits(model, max_length, rules)
+    tasks = [
+        limit(Task(0, list(sentence), list(prefixes[i] if prefixes else ()), _phrases(required[i] if required else ()), i))
+        for i, sentence in enumerate(sentences)
+    ]
+    if any(task.required for task in tasks) and (not isinstance(strategy, Beam) or strategy.groups > 1):
+        raise OptionError("required words need a plain beam; leave out the sample or the groups")
+    with show(progress, len(tasks), "translate", "sentences") as bar:
+        begin = lambda tasks: start(model, tasks)  # noqa: E731
+        options: dict[str, Any] = {"rules": rules, "batch_tokens": batch_tokens, "workers": workers}
+        search_all(model, [t for t in tasks if t.given and not t.required], begin, strategy, bar, **options)
+        bound = [t for t in tasks if t.given and t.required]
+        if bound and isinstance(strategy, Beam):
+            search_all(model, bound, begin, Required(strategy), bar, **options)
+    if isinstance(strategy, Beam) and strategy.coverage_penalty:
+        rescore(model, tasks, strategy)
+    return [task.found for task in tasks]
+
+
+def stream(
+    model: Any,
+    text: str,
+    *,
+    sample: Sample | None = None,
+    prefix: str = "",
+    forbidden: Sequence[str] = (),
+    no_repeat: int = 0,
+    min_length: int = 0,
+    max_length: int | None = None,
+) -> Iterator[str]:
+    """A translation piece by piece as its words are found, greedy or one sample; together they are what `translate` gives."""
+    source, target = _tokenizers(model)
+    _texts("text", [text])
+    strategy = one_row(sample)
+    rules = Rules(min_length, no_repeat, forbid(target, forbidden))
+    task = Limits(model, max_length, rules)(Task(0, source.encode(text), _spelled(target, "prefix", prefix)))
+    if not task.given:
+        return iter(())
+    return written(Search(model, strategy, rules), task, lambda: start(model, [task]), target.decode)
+
+
+def start(model: Any, tasks: list[Task]) -> tuple[Any, Tensor]:
+    """What a writer carries before the first word of each sentence, and the token that begins them all."""
+    ids = [[*task.given, EOS] for task in tasks]
+    longest = max(map(len, ids))
+    source = torch.tensor([s + [PAD] * (longest - len(s)) for s in ids], device=model.device)
+    memory = model.encode(source, torch.tensor([len(s) for s in ids], device=model.device))
+    first = source.new_full((len(tasks),), BOS)
+    return model.start(memory, first), first
+
+
+def _tokenizers(model: Any) -> tuple[Any, Any]:
+    found = getattr(model, "source_tokenizer", None), getattr(model, "target_tokenizer", None)
+    if None in found or not hasattr(model, "encode"):
+        raise OptionError(
+            "translate takes a translator with its tokenizers, as regard.load gives it; for a language model use generate"
+        )
     return found
 
 
-def _batches(lengths: list[int], tokens: int) -> list[list[int]]:
-    """Rows sorted by length, longest first so that memory runs out at once if at all; empty ones are left out."""
-    order = sorted((i for i, n in enumerate(lengths) if n), key=lambda i: -lengths[i])
-    batches: list[list[int]] = []
-    for i in order:
-        if not batches or (len(batches[-1]) + 1) * (lengths[batches[-1][0]] + 1) > tokens:
-            batches.append([])
-        batches[-1].append(i)
-    return batches
+def _spelled(tokenizer: Any, what: str, text: str) -> list[int]:
+    tokens = tokenizer.encode(text) if text else []
+    if UNK in tokens:
+        raise OptionError(f"the {what} {text!r} has characters that this model cannot write; leave it out or spell it otherwise")
+    return tokens
+
+
+def _texts(name: str, texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise OptionError(f"{name} is a list of texts, got one string; write [text]")
+    for text in texts:
+        if not isinstance(text, str):
+            raise OptionError(f"{name} is a list of texts, got {text!r} among them")
+
+
+def _phrases(required: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Each phrase once; one of no tokens asks for nothing."""
+    return [list(phrase) for phrase in dict.fromkeys(map(tuple, required)) if phrase]
+
+
+def _nbest(nbest: int | None, strategy: Beam | Sample) -> int:
+    most, name = (strategy.size, "beam") if isinstance(strategy, Beam) else (strategy.count, "count of samples")
+    if nbest is None:
+        return 1 if isinstance(strategy, Beam) else most
+    whole("nbest", nbest, 1)
+    if nbest > most:
+        raise OptionError(f"nbest {nbest} needs a {name} of at least {nbest}, got {most}")
+    return nbest
+
+
+def _look(model: Any, sources: list[list[int]], found: list[list[Hypothesis]]) -> None:
+    """Put the attention of each hypothesis on it."""
+    from regard.decoding.attention import look
+
+    flat = [(tokens, hypothesis) for tokens, hypotheses in zip(sources, found, strict=True) for hypothesis in hypotheses]
+    for (_, hypothesis), seen in zip(flat, look(torch_model(model), [t for t, _ in flat], [h.whole for _, h in flat]), strict=True):
+        hypothesis.attention = seen

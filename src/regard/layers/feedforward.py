@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from regard.layers.dropout import Dropout
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": nn.functional.gelu,
+    "gelu-tanh": partial(nn.functional.gelu, approximate="tanh"),  # as GPT-2 was trained (Hendrycks & Gimpel 2016, eq. 2)
+    "swish": nn.functional.silu,  # as Marian's models are
     "tanh": torch.tanh,
     "swiglu": nn.functional.silu,  # of one half of a doubled first map, times the other (Shazeer 2020)
 }

@@ -112,3 +112,8 @@ def _begin(layer: nn.RNNBase) -> None:
 def reorder(state: State, rows: Tensor) -> State:
     """Keep these batch items, in this order."""
     return [tuple(h.index_select(0, rows) for h in layer) for layer in state]
+
+
+def join(state: State, other: State) -> State:
+    """These batch items, then those."""
+    return [tuple(map(torch.cat, zip(a, b, strict=True))) for a, b in zip(state, other, strict=True)]

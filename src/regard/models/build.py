@@ -38,15 +38,15 @@ Spec = dict[str, Any]
 
 def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
     """A translator when the config has an encoder, else a language model. Weights are drawn from torch's generator."""
-    dim, tie = config["dim"], config["tie"]
-    target = _words(config["decoder"], dim, target_vocab)
+    tie, bias = config["tie"], config.get("output_bias")
+    target = _words(config["decoder"], config, target_vocab)
     if config["encoder"] is None:
         decoder = make_decoder(config["decoder"], config, None)
         # How frequent a word is must not be said by the state: a deep recurrence would saturate there and learn nothing more.
-        return LanguageModel(target, decoder, _output(decoder, target, target_vocab, tie, bias=True))
+        return LanguageModel(target, decoder, _output(decoder, target, target_vocab, tie, bias=bias is not False))
     if source_vocab is None:
         raise OptionError("a model with an encoder reads a source, so it needs a source vocabulary; give source_vocab")
-    source = _words(config["encoder"], dim, source_vocab)
+    source = _words(config["encoder"], config, source_vocab)
     if tie == "all":
         if source_vocab != target_vocab:
             raise OptionError(
@@ -56,14 +56,16 @@ def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Translat
         source.table = target.table
     encoder = make_encoder(config["encoder"], config)
     decoder = make_decoder(config["decoder"], config, encoder)
-    return Translator(source, encoder, target, decoder, _output(decoder, target, target_vocab, tie))
+    return Translator(source, encoder, target, decoder, _output(decoder, target, target_vocab, tie, bias=bool(bias)))
 
 
-def _words(spec: Spec, dim: int, vocab: int) -> Embedding:
-    return Embedding(vocab, dim, scale=math.sqrt(dim), dropout_words=spec.get("dropout_words", 0.0))
+def _words(spec: Spec, config: Spec, vocab: int) -> Embedding:
+    dim = config["dim"]
+    scale = math.sqrt(dim) if config.get("scale_words", True) else 1.0  # folders of before have no such key
+    return Embedding(vocab, dim, scale=scale, dropout_words=spec.get("dropout_words", 0.0))
 
 
-def _output(decoder: nn.Module, target: Embedding, vocab: int, tie: str, *, bias: bool = False) -> Output:
+def _output(decoder: nn.Module, target: Embedding, vocab: int, tie: str, *, bias: bool) -> Output:
     return Output(decoder.width, vocab, tied=None if tie == "none" else target.table, bias=bias)  # type: ignore[arg-type]
 
 

@@ -16,9 +16,9 @@ from regard.attention.mask import Causal
 from regard.errors import ShapeError
 from regard.layers.cache import Cache
 from regard.layers.dropout import Dropout
-from regard.layers.recurrent import RecurrentStack, State, reorder
+from regard.layers.recurrent import RecurrentStack, State, join, reorder
 from regard.models.looks import AdditiveLook
-from regard.models.memory import Memory
+from regard.models.memory import Memory, stack_padded
 from regard.models.transformer import Layer
 
 CAUSAL = Causal()
@@ -44,9 +44,28 @@ class Carried:
         memory = None if self.memory is None else self.memory.reorder(rows)
         return Carried(memory, reorder(self.hidden, rows), pick(self.context), pick(self.projected), self.caches, self.length)
 
+    def join(self, other: Carried) -> Carried:
+        """These sentences, then those of another: a recurrent state knows no length, so they may have come differently far.
+
+        Not for caches of keys and values: one length and one position serve all rows of such a batch.
+        """
+        assert not self.caches and not other.caches
+        if self.memory is None or other.memory is None:
+            return Carried(None, join(self.hidden, other.hidden))
+        projected = None
+        memory = self.memory.join(other.memory)
+        if self.projected is not None and other.projected is not None:
+            projected = stack_padded(self.projected, other.projected, memory.states.shape[1])
+        context = None
+        if self.context is not None and other.context is not None:
+            context = torch.cat([self.context, other.context])
+        return Carried(memory, join(self.hidden, other.hidden), context, projected)
+
 
 class TransformerDecoder(nn.Module):
     """Masked self-attention, attention to the memory, feed-forward, layer after layer."""
+
+    joins = False  # all rows of its caches have one length, so sentences start together
 
     def __init__(self, layers: Sequence[Layer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -76,6 +95,8 @@ class RecurrentDecoder(nn.Module):
 
     The look does not enter the recurrence, so all steps of a known target run at once.
     """
+
+    joins = True
 
     def __init__(
         self,

@@ -42,6 +42,21 @@ class Memory(NamedTuple):
         lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
         return Memory(self.states.index_select(0, rows), lengths, None)
 
+    def join(self, other: Memory) -> Memory:
+        """These sentences, then those of another; no wider than the longest of them."""
+        lengths = torch.cat([m._lengths() for m in (self, other)])
+        return Memory(stack_padded(self.states, other.states, int(lengths.max())), lengths, None)
+
+    def _lengths(self) -> Tensor:
+        whole = self.states.new_full((len(self.states),), self.states.shape[1], dtype=torch.long)
+        return whole if self.lengths is None else self.lengths
+
+
+def stack_padded(x: Tensor, y: Tensor, width: int) -> Tensor:
+    """(a, S, ·) over (b, S', ·) → (a + b, width, ·), cut or filled with zeros behind."""
+    fit = lambda x: torch.nn.functional.pad(x[:, :width], (0, 0, 0, max(0, width - x.shape[1])))  # noqa: E731
+    return torch.cat([fit(x), fit(y)])
+
 
 def real(x: Tensor, lengths: Tensor) -> Tensor:
     """1 at real tokens and 0 at padding, (batch, T, 1), to multiply with x."""

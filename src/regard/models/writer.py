@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data.batches import Batch
+from regard.data.tokenizer import BOS, PAD
 from regard.models.decoder import Carried
 from regard.models.embedding import Embedding, Output
 from regard.models.loss import Loss, cross_entropy
@@ -33,6 +34,29 @@ class Writer(nn.Module):
         """One more word of each sentence, (batch,) → scores of the next, (batch, vocabulary)."""
         features, carried = self.decoder.step(self.target(tokens[:, None])[:, 0], carried)  # type: ignore[operator]
         return self.output(features), carried
+
+    def read(self, tokens: Tensor, carried: Carried) -> Carried:
+        """Words that are given, (batch, T), taken in all at once: the state behind them."""
+        return self.decoder(self.target(tokens), carried.memory, carried)[1]
+
+    def best(self, tokens: Tensor, carried: Carried, k: int) -> tuple[Tensor, Tensor, Carried]:
+        """One more word of each sentence → log p and numbers of the k best next words, (batch, at most k), best first."""
+        scores, carried = self.step(tokens, carried)
+        if k == 1:  # greedy: the place of the maximum, and one sum instead of a second matrix
+            scores = writable(scores)
+            top, words = scores.max(-1, keepdim=True)
+            return top - scores.logsumexp(-1, keepdim=True), words, carried
+        log_p, words = log_probabilities(scores).topk(min(k, scores.shape[-1]), -1)
+        return log_p, words, carried
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def joins(self) -> bool:
+        """Whether new sentences can join running ones: `carried.join(other)`."""
+        return self.decoder.joins  # type: ignore[return-value]
 
     def reorder(self, carried: Carried, rows: Tensor) -> Carried:
         return carried.reorder(rows)
@@ -74,3 +98,15 @@ class Writer(nn.Module):
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Carried | None = None, agreement: float = 0.0) -> Loss:
         """The loss of a batch; with `agreement`, of two readings of it under different dropout (see `cross_entropy`)."""
         raise NotImplementedError
+
+
+def writable(scores: Tensor) -> Tensor:
+    """Scores of at least float32 in which PAD and BOS, which nobody writes, cannot win."""
+    scores = scores if scores.dtype == torch.float64 else scores.float()
+    scores[..., PAD] = scores[..., BOS] = -torch.inf
+    return scores
+
+
+def log_probabilities(scores: Tensor) -> Tensor:
+    """log p of every next word, PAD and BOS excepted."""
+    return torch.log_softmax(writable(scores), -1)

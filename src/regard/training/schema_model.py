@@ -124,7 +124,9 @@ class Transformer(Block):
         default="post", description="normalise after each residual sum, before each branch, never"
     )
     norm_kind: Literal["layer", "rms"] = Field(default="layer", description="LayerNorm or RMSNorm")
-    activation: Literal["relu", "gelu", "swiglu"] = Field(default="relu", description="of the feed-forward sublayer")
+    activation: Literal["relu", "gelu", "gelu-tanh", "swish", "swiglu"] = Field(
+        default="relu", description="of the feed-forward sublayer"
+    )
     position: Position = Field(default="sinusoidal", description="how order enters")
     max_positions: Positive = Field(default=1024, description="rows of a learned position table")
     mask: Mask | None = Field(
@@ -253,6 +255,10 @@ class Model(Block):
     dim: Positive = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
         default="all", description="one matrix for source, target and output words; for target and output; for none"
+    )
+    scale_words: bool = Field(default=True, description="word vectors times √dim, as a table that the output shares needs")
+    output_bias: bool | None = Field(
+        default=None, description="a number per word that is added to the scores; null: in language models alone"
     )
     dropout: Dropout = Field(default=0.1, description="of embeddings and residual branches, where encoder and decoder say nothing")
     shared_recurrence: bool = Field(default=False, description="one recurrence reads and writes: one W^h for encoder and decoder")

@@ -13,6 +13,7 @@ import torch
 from regard.errors import RegardError
 from regard.models.build import build
 from regard.models.folder import read_json
+from regard.models.loss import keep_eager
 from regard.training import checkpoint, optimizer, saving, schedule, state
 from regard.training.average import save
 from regard.training.background import Background
@@ -45,6 +46,7 @@ class Session:
         self.model.flops(1, 1)  # counted before the weights are cut in parts
         module = spread(self.model, world, recipe.training.strategy, recipe.training.agreement)
         if recipe.training.compile:
+            keep_eager()
             module.compile(dynamic=True)
         opt = optimizer.make(self.model, recipe.optimizer)
         ema = Ema(self.model, recipe.training.ema) if recipe.training.ema else None

@@ -1,0 +1,1 @@
+"""Other systems that translate with the weights of a regard model."""

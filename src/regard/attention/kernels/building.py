@@ -1,0 +1,94 @@
+"""C++ that is built with the machine's own compiler on first need and kept in a cache folder: optional, and never at import."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+_FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.environ.get("REGARD_CACHE") or os.path.join(base, "regard"))
+
+
+def _compiler() -> str | None:
+    names = [os.environ.get("CXX"), "g++", "clang++"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def _openmp_runtime() -> str | None:
+    """The OpenMP library that torch itself uses: a second one would fight with it over the cores."""
+    try:
+        with open("/proc/self/maps") as maps:
+            loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "omp" in line})
+    except OSError:
+        loaded = []
+    shipped = glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*.so*"))
+    names = (path for path in loaded + shipped if os.path.basename(path).startswith("libgomp"))
+    return next((path for path in names if os.path.exists(path)), None)
+
+
+def _cpu_flags() -> str:
+    """What the processor can do: a library built elsewhere for another one must not be found."""
+    try:
+        with open("/proc/cpuinfo") as info:
+            return next((line for line in info if line.lower().startswith(("flags", "features"))), "")
+    except OSError:
+        import platform
+
+        return platform.machine() + platform.processor()
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        told = [line for line in lines if "error" in line] or lines  # not the drawings around it
+        raise RuntimeError(f"the compiler failed: {told[-1].strip()}")
+    return done.stdout
+
+
+def _build(source: Path) -> Path:
+    """The path of the compiled library, which is built unless the cache has it."""
+    compiler, runtime = _compiler(), _openmp_runtime()
+    if compiler is None:
+        raise RuntimeError("no C++ compiler (g++ or clang++) was found on PATH")
+    # Linked by name and not with -fopenmp, which would bring the compiler's own runtime along.
+    link = [runtime] if runtime else ["-fopenmp"]
+    key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), source.read_text()])
+    folder = _cache_folder()
+    library = folder / f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
+    if not library.exists():
+        print("regard: compiling its CPU kernels, once for this machine (some seconds)", file=sys.stderr)
+        folder.mkdir(parents=True, exist_ok=True)
+        # A private folder, then one atomic rename: another process may be building the same file.
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            object_file, made = os.path.join(scratch, "native.o"), os.path.join(scratch, "native.so")
+            _run([compiler, *_FLAGS, "-fopenmp", "-c", str(source), "-o", object_file])
+            _run([compiler, "-shared", object_file, *link, "-o", made])
+            os.replace(made, library)
+    return library
+
+
+@functools.cache
+def library(source: Path) -> ctypes.CDLL | str:
+    """The library built from a file, or one sentence why there is none."""
+    if os.environ.get("REGARD_NATIVE", "1") == "0":
+        return "REGARD_NATIVE=0 switches it off"
+    try:
+        return ctypes.CDLL(str(_build(source)))
+    except RuntimeError as error:
+        return str(error)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the native library could not be built or loaded: {error}"

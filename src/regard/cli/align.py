@@ -1,0 +1,195 @@
+"""`regard align`: word alignments of texts and their translations, by a model's attention."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.data.reading import LinePairs
+    from regard.decoding.align import Links, View
+
+CHUNK = 1024  # pairs at a time: sorted by length among themselves, written in order
+MOST = 5000  # characters of a line: the matrices of a longer one would fill memory
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A translator's folder, or the run it is in.")],
+    source: Annotated[Path, typer.Argument(help="Sentences, one a line: plain, .gz or .xz.")],
+    target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
+    reverse: Annotated[Path | None, typer.Option(metavar="MODEL", help="A model that translates back; both are joined.")] = None,
+    join: Annotated[str, typer.Option(help="With --reverse: grow-diag-final-and, intersection or union.")] = "grow-diag-final-and",
+    layer: Annotated[int | None, typer.Option(help="One layer's attention, from 0; the mean of all unless given.")] = None,
+    head: Annotated[str | None, typer.Option(metavar="N|best", help="One head's, or the one that tells most.")] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="By the step that reads a word, not the one that writes it.")] = False,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Every link of at least this weight; else each target word's strongest.")
+    ] = None,
+    gold: Annotated[Path | None, typer.Option(help="Gold links; prints AER, precision and recall instead of links.")] = None,
+    gold_base: Annotated[int | None, typer.Option(min=0, max=1, help="Whether gold counts words from 0 or 1.")] = None,
+    flip_gold: Annotated[bool, typer.Option("--flip-gold", help="Gold has target words first.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the links here, one line a pair.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw each pair's weights between words.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="With --gold: print JSON.")] = False,
+) -> None:
+    """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them."""
+    from regard.data.progress import track
+    from regard.data.reading import LinePairs
+    from regard.decoding.align import flipped, pharaoh, symmetry
+    from regard.errors import OptionError
+    from regard.evaluation.alignment import fitted, read_gold, score
+
+    together = symmetry(join)
+    if as_json and gold is None:
+        raise OptionError("--json prints scores; give the links to score against: --gold FILE")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise OptionError(f"{output} cannot be written, its folder is not there; make it first")
+    pairs = LinePairs(source, target)
+    sizes = _sizes(pairs)
+    wanted = None if gold is None else fitted(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
+    models = [_translator(path, device) for path in ([model] if reverse is None else [model, reverse])]
+    views = [_view(m, pairs, i == 1, layer, head, shift) for i, m in enumerate(models)]
+    found: list[Links] = []
+    with track(len(sizes) * len(models), "align", "sentences") as progress, _lines(output) as write:
+        for left, right in _chunks(pairs):
+            drawn, links = _links(models[0], left, right, views[0], threshold, show, progress.advance)
+            if reverse is not None:
+                _, back = _links(models[1], right, left, views[1], threshold, False, progress.advance)
+                links = [together(a, flipped(b)) for a, b in zip(links, back, strict=True)]
+            if output is not None or (gold is None and not show):
+                write("".join(f"{pharaoh(each)}\n" for each in links))
+            _print("".join(f"{matrix}\n{pharaoh(each)}\n\n" for matrix, each in zip(drawn, links, strict=False)))
+            found += links if wanted is not None else []
+    if wanted is not None:
+        scored = score(found, wanted)
+        _print((json.dumps(scored.as_dict(), indent=2) if as_json else str(scored)) + "\n")
+
+
+@contextmanager
+def _lines(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Where links go: standard output, or a file that is called FILE.part until it is whole."""
+    if path is None:
+        yield _print
+        return
+    part = path.with_name(path.name + ".part")
+    with _saying(part):
+        file = part.open("w", encoding="utf-8", newline="\n")
+
+    def write(text: str) -> None:
+        file.write(text)
+        file.flush()
+
+    try:
+        with file, _saying(part):
+            yield write
+    except BaseException:
+        print(f"regard: what was aligned so far is in {part}", file=sys.stderr)
+        raise
+    with _saying(path):
+        part.replace(path)
+
+
+def _print(text: str) -> None:
+    try:
+        with _saying("standard output"):
+            print(text, end="", flush=True)
+    except BrokenPipeError:  # as `cat` ends when nobody reads on; what is still held back goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(141) from None
+
+
+@contextmanager
+def _saying(name: Path | str) -> Iterator[None]:
+    """What cannot be written is said in one sentence; a closed pipe is the caller's."""
+    from regard.errors import DataError
+
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"{name} cannot be written: {error.strerror or error}; free some space, or write elsewhere") from None
+
+
+def _chunks(pairs: LinePairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[str]]]:
+    """Some pairs at a time, as two lists."""
+    for left, right in pairs.blocks():
+        for start in range(0, len(left), size):
+            yield left[start : start + size], right[start : start + size]
+
+
+def _sizes(pairs: LinePairs) -> list[tuple[int, int]]:
+    """How many words each pair has; files that do not fit together, or are no text, are noticed before any work."""
+    from regard.data.files import BAD, LONG
+    from regard.errors import DataError
+
+    sizes = []
+    for number, row in enumerate(pairs, 1):
+        for path, line in zip(pairs.files, row, strict=True):
+            if line in (BAD, LONG) or len(line) > MOST:
+                why = "is not UTF-8 text" if line == BAD else f"has more than {MOST:,} characters, too many for a sentence"
+                raise DataError(f"line {number} of {path} {why}; give one sentence a line")
+        sizes.append((len(row[0].split()), len(row[1].split())))
+    return sizes
+
+
+def _translator(path: Path, device: str) -> Any:
+    from regard.errors import OptionError
+    from regard.models.folder import load
+    from regard.models.translator import Translator
+    from regard.training.distributed import pick_device
+
+    found = load(path, pick_device(device))
+    if not isinstance(found, Translator):
+        raise OptionError(f"{path} is a language model, which has no source to align with; give a translator")
+    return found
+
+
+def _view(model: Any, pairs: LinePairs, back: bool, layer: int | None, head: str | None, shift: bool) -> View:
+    """What to align by; a head that is not there is noticed on the first pair rather than after the longest."""
+    from regard.decoding.align import SAMPLE, View, align, best_view
+    from regard.errors import OptionError
+
+    left, right = next(_chunks(pairs, SAMPLE))
+    sides = (right, left) if back else (left, right)
+    if head == "best":
+        if layer is not None:
+            raise OptionError("--head best chooses the layer too; leave --layer out")
+        view = best_view(model, *sides, shift=shift)
+        print(f"regard: {'backwards ' if back else ''}by layer {view.layer}, head {view.head}", file=sys.stderr)
+        return view
+    if head is not None and not head.lstrip("-").isdecimal():
+        raise OptionError(f"--head is a number from 0, or best, got {head!r}")
+    view = View(layer, None if head is None else int(head), shift)
+    align(model, ["a"], ["a"], view=view)
+    return view
+
+
+def _links(
+    model: Any,
+    sources: list[str],
+    targets: list[str],
+    view: View,
+    threshold: float | None,
+    draw: bool,
+    advance: Callable[[int], None],
+) -> tuple[list[str], list[Links]]:
+    """Links in order, and with `draw` the matrices."""
+    from regard.cli.matrix import render
+    from regard.decoding.align import aligned, chosen
+
+    drawn, links = {}, {}
+    for i, weights, left, right in aligned(model, sources, targets, view=view):
+        links[i] = chosen(weights, threshold)
+        if draw:
+            drawn[i] = render(weights, left, right)
+        advance(1)
+    return [drawn[i] for i in range(len(drawn))], [links[i] for i in range(len(links))]

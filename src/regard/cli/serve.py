@@ -1,0 +1,78 @@
+"""`regard serve`: a model over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.serving.service import Service
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
+    host: Annotated[str, typer.Option(help="Address to answer at; another than this machine's own needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")] = 8000,
+    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File with the token; or set REGARD_TOKEN.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Batches computed at once; one per core unless given.")
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens computed together.")] = 2048,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = 1000,
+    max_characters: Annotated[int, typer.Option(min=1, help="Characters of one text.")] = 10_000,
+    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 4000,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds a request may take.")] = 60.0,
+    precision: Annotated[str, typer.Option(help="auto, float32, int8 or bfloat16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    access_log: Annotated[bool, typer.Option("--access-log", help="One line for each request on standard error.")] = False,
+) -> None:
+    """Serve a model over HTTP: translate, generate, attention, health, metrics.
+
+    Ctrl-C or SIGTERM finishes what was accepted, refuses what is new, and ends.
+    """
+    from regard.errors import OptionError
+
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise OptionError(f'this needs {error.name}; pip install "regard[serve]"') from None
+    from regard.decoding.job import ready
+    from regard.models.folder import load
+    from regard.serving import auth, server
+    from regard.serving.limits import Limits
+    from regard.serving.service import Service
+    from regard.training.distributed import pick_device
+
+    limits = Limits(
+        body=max_body, texts=max_texts, characters=max_characters, queue=queue, seconds=timeout, batch_tokens=batch_tokens
+    )
+    token = auth.read_token(token_file)
+    auth.check_binding(host, token)
+    sock = server.bind(host, port)  # before loading: a port that is taken is told at once
+    loaded: Any = load(model, pick_device(device))
+    service = Service(
+        loaded, loaded.card.get("name") or model.resolve().name, limits, writer=ready(loaded, precision), workers=workers
+    )
+    service.warm_up()
+    where = server.address(sock)
+    whole = server.serve(
+        service, sock, auth.Door(token, host), log=access_log, started=lambda: print(_welcome(service, where, token), flush=True)
+    )
+    print(f"regard: {'stopped' if whole else 'stopped before everything was answered'}", file=sys.stderr)
+    if not whole:
+        raise typer.Exit(1)
+
+
+def _welcome(service: Service, where: str, token: str | None) -> str:
+    """Where it is, and a line to try it with."""
+    route, body = ("translate", '{"text": "Hello."}') if service.translates else ("generate", '{"prompt": "Hello"}')
+    key = ' -H "Authorization: Bearer $REGARD_TOKEN"' if token else ""
+    return (
+        f"regard: the {service.kind} {service.name} answers at {where} (Ctrl-C ends)\n"
+        f"curl {where}/{route} -H 'Content-Type: application/json'{key} -d '{body}'"
+    )

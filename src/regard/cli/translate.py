@@ -1,0 +1,225 @@
+"""`regard translate`: text, files or standard input, translated."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli import options
+
+if TYPE_CHECKING:
+    from regard.decoding.answer import Answer
+    from regard.decoding.job import Settings
+    from regard.decoding.output import Outputs
+    from regard.decoding.source import Source
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; after -i more files. Else standard input.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--input", "-i", metavar="FILE", help="Text, .gz or .xz; - is standard input.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv and .jsonl as named.")
+    ] = Path("-"),
+    together: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="MODEL", help="Another model that translates together with it.")
+    ] = None,
+    column: Annotated[int | None, typer.Option(min=1, help="Translate this column of a table with tabs.")] = None,
+    field: Annotated[str | None, typer.Option(metavar="NAME", help="Translate this field of JSON lines.")] = None,
+    beam: options.Beam = None,
+    length_penalty: options.LengthPenalty = None,
+    coverage_penalty: Annotated[float | None, typer.Option(help="Prefer texts that looked at every source word.")] = None,
+    nbest: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N best as `line ||| text ||| score`.")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw words by their probability.")] = False,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Every translation begins with this.")] = "",
+    forbid: options.Forbid = None,
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Words that must occur; may be given several times.")
+    ] = None,
+    no_repeat: options.NoRepeat = None,
+    min_length: options.MinLength = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a translation; 1.5 · source + 20 unless given.")
+    ] = None,
+    no_split: Annotated[bool, typer.Option("--no-split", help="Do not cut lines longer than the model was trained for.")] = False,
+    precision: options.Precision = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Batches computed at once.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
+    device: options.Device = "auto",
+    attention: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all attention to a .jsonl or .npz file.")] = None,
+    align: Annotated[bool, typer.Option("--align", help="Word alignment (0-0 1-2) after a tab.")] = False,
+    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Word alignments to a file of their own.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw which words looked at which.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
+    on: Annotated[str | None, typer.Option(metavar="ray", help="Spread the work over a Ray cluster.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Translate text, files or standard input, line by line and in order.
+
+    A job with -o that was stopped goes on when the same command is given again, and gives the same bytes as if it had not stopped.
+    """
+    from regard.decoding.job import Settings
+
+    source = _source(text or [], files, column, field, strict)
+    for name, words in (("prefix", [prefix]), ("forbid", forbid), ("require", require)):
+        options.check_text(name, *(words or ()))
+    search = {
+        "beam": beam, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
+        "max_length": max_length, "no_repeat": no_repeat, "forbidden": forbid or None, "workers": workers,
+        "batch_tokens": batch_tokens,
+    }  # fmt: skip
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    settings = Settings(
+        search={key: value for key, value in search.items() if value is not None}, sample=_sample(sample, beam, drawing),
+        prefix=prefix, required=require or [], split=not no_split, form=_form(output, as_json), column=column, field=field,
+        nbest=nbest, align=align or show or align_to is not None, aligned=str(align_to or ""), attention=str(attention or ""),
+        output=str(output), precision=precision,
+    )  # fmt: skip
+    _fit_together(settings, source, show, on)
+    _run([model, *(together or [])], source, settings, _Run(device, Shown() if show else None, on, restart, quiet))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How a job is run; what it gives does not depend on it."""
+
+    device: str
+    form: Shown | None
+    on: str | None
+    restart: bool
+    quiet: bool
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A translation, and below it which of its words looked at which of the source's."""
+
+    def write(self, answer: Answer) -> str:
+        from regard.cli.matrix import render
+
+        drawn = [render(look.weights, look.source, look.target) for look in answer.looks if look.target]
+        return "\n".join([answer.line, *drawn, ""]) + "\n" * bool(drawn)
+
+
+def _source(text: list[str], files: list[Path] | None, column: int | None, field: str | None, strict: bool) -> Source:
+    from regard.decoding.source import Column, Field, Source, Whole
+    from regard.errors import OptionError
+
+    if column is not None and field is not None:
+        raise OptionError("--column is for tables and --field for JSON lines; give one of them")
+    layout = Column(column) if column is not None else Field(field) if field is not None else Whole()
+    if files:
+        found = Source((*files, *map(Path, text)), layout=layout, strict=strict)
+    elif text:
+        found = Source(texts=tuple(line for each in text for line in each.split("\n")), layout=layout, strict=strict)
+    else:
+        found = Source((Path("-"),), layout=layout, strict=strict)
+    found.check()
+    return found
+
+
+def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str, Any] | None:
+    """How words are drawn, if they are."""
+    from regard.errors import OptionError
+
+    given = {key: value for key, value in drawing.items() if value is not None}
+    if wanted and beam is not None:
+        raise OptionError("--sample draws one word at a time and keeps no beam; give --sample or --beam")
+    if not wanted and given:
+        name = next(iter(given)).replace("_", "-")
+        raise OptionError(f"--{name} is about drawing words and does nothing without --sample; add it, or leave --{name} out")
+    return {"seed": 0, **given} if wanted else None
+
+
+def _form(output: Path, as_json: bool) -> str:
+    from regard.data.files import suffix
+
+    kind = suffix(output)
+    return "json" if as_json or kind in ("jsonl", "ndjson") else "table" if kind == "tsv" else "text"
+
+
+def _fit_together(settings: Settings, source: Source, show: bool, on: str | None) -> None:
+    """Stop in one sentence at options that exclude each other."""
+    from regard.decoding.attention_file import check_attention_path
+    from regard.errors import OptionError
+
+    beam = settings.search.get("beam", 1)
+    if settings.nbest > beam and settings.sample is None:
+        raise OptionError(f"--nbest {settings.nbest} needs a beam of at least as many; add --beam {settings.nbest}")
+    if settings.form == "text" and settings.nbest > 1 and settings.align and not settings.aligned and not show:
+        raise OptionError("lines of --nbest have no place for --align; use --align-to FILE, or --json")
+    if show and (settings.output != "-" or settings.form == "json" or on):
+        raise OptionError("--show draws on the terminal; leave out -o, --json and --on, or --show")
+    if on not in (None, "ray"):
+        raise OptionError(f"--on is followed by ray, got {on!r}")
+    if settings.precision not in ("auto", "float32", "bfloat16", "int8"):
+        raise OptionError(f"--precision is auto, float32, bfloat16 or int8, got {settings.precision!r}")
+    if settings.attention:
+        check_attention_path(settings.attention)
+    places = [Path(path).resolve() for path in settings.paths if path != "-"]
+    if len(set(places)) < len(places):
+        raise OptionError("translations, alignments and attention go to different files; name each only once")
+    both = next((path for path in source.files if path.is_file() and path.resolve() in places), None)
+    if both is not None:
+        raise OptionError(f"{both} would be read and written at once; name another output")
+
+
+def _run(models: list[Path], source: Source, settings: Settings, how: _Run) -> None:
+    from regard.decoding.job import fingerprint, make, run
+    from regard.decoding.output import File, Outputs, output
+    from regard.training.distributed import pick_device
+
+    places = [output(Path(path)) for path in settings.paths]
+    device = pick_device(how.device)
+    work = make(models, settings, device, how.form)
+    total, bad = source.survey() if source.known else (None, None)
+    about = settings.about(fingerprint(models)) if isinstance(places[0], File) else {}
+    outputs = Outputs(places, about, how.restart)
+    over = None
+    if how.on == "ray":
+        from regard.serving.ray import spread
+
+        over = spread(models, settings, device.type)
+    if outputs.lines:
+        _say(f"going on after {outputs.lines:,} lines")
+    asking, shown = os.isatty(0), os.isatty(2)  # of a closed one this says no
+    if not source.known and asking:
+        _say("type a sentence and Enter; Ctrl-D ends")
+    try:
+        progress = not how.quiet and (total is not None or (shown and not asking))
+        reading = run(source, outputs, work, total, progress=progress, over=over)
+    except BrokenPipeError:
+        raise typer.Exit(141) from None  # as `cat` ends when nobody reads on
+    except KeyboardInterrupt:
+        _say(_stopped(outputs))
+        raise typer.Exit(130) from None
+    if (bad or reading.bad).count:
+        _say(str(bad or reading.bad))
+
+
+def _say(what: str) -> None:
+    print(f"regard: {what}", file=sys.stderr, flush=True)
+
+
+def _stopped(outputs: Outputs) -> str:
+    if not outputs.resumable:
+        return f"stopped after {outputs.lines:,} lines"
+    again = shlex.join(["regard", *(word for word in sys.argv[1:] if word != "--restart")])
+    return f"stopped after {outputs.lines:,} lines, which are kept; go on with: {again}"

@@ -1,0 +1,114 @@
+"""Attention written down: JSON lines to read anywhere, or a NumPy archive with every number as it was.
+
+Both are made beside their name and renamed when whole. Arrays go into the archive one by one, so memory holds one text's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.decoding.attention import Attention
+from regard.errors import DataError, OptionError
+
+DIGITS = 6
+
+
+class AttentionWriter(Protocol):
+    """What takes the attention of one text after the other: hypothesis `hypothesis` (0 is the best) of line `line`, from 0."""
+
+    def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None: ...
+
+
+class AttentionLines:
+    """One JSON object a line: pieces of source and target, the score, and the weights rounded to six digits."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None:
+        record = {
+            "line": line,
+            "hypothesis": hypothesis,
+            "score": score,
+            "source": attention.source,
+            "target": attention.target,
+            "inputs": attention.inputs,
+            "weights": {name: w.double().round(decimals=DIGITS).tolist() for name, w in attention.items()},
+        }
+        self._stream.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+class AttentionArchive:
+    """Arrays called LINE/HYPOTHESIS/NAME, (heads, rows, columns), and beside them LINE/HYPOTHESIS/text: the rest, as JSON."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+
+    def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None:
+        about = {"score": score, "source": attention.source, "target": attention.target, "inputs": attention.inputs}
+        self._put(f"{line}/{hypothesis}/text", np.array(json.dumps(about, ensure_ascii=False)))
+        for name, w in attention.items():
+            self._put(f"{line}/{hypothesis}/{name}", w.numpy())
+
+    def _put(self, name: str, array: NDArray[np.generic]) -> None:
+        with self._zip.open(f"{name}.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+
+    def close(self) -> None:
+        """Write the list of contents, without which it is no archive."""
+        self._zip.close()
+
+
+def check_attention_path(path: str | Path) -> Path:
+    """The path, if attention can be written there by its name; to be asked before any work."""
+    path = Path(path)
+    if path.suffix not in (".jsonl", ".npz"):
+        raise OptionError(f"attention is written to a file that ends in .jsonl or .npz, got {path.name}; rename it")
+    if not path.absolute().parent.is_dir():
+        raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
+    return path
+
+
+@contextmanager
+def save_attention(path: str | Path) -> Iterator[AttentionWriter]:
+    """Write attention into a file: `with save_attention("out.npz") as file: file.add(line, hypothesis, attention, score)`."""
+    path = check_attention_path(path)
+    with _whole(path) as stream:
+        if path.suffix == ".npz":
+            archive = AttentionArchive(stream)
+            try:
+                yield archive
+            finally:
+                archive.close()  # while the stream is open, or the archive tries again when it is collected
+        else:
+            with os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", newline="\n") as text:
+                yield AttentionLines(text)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[IO[bytes]]:
+    """A stream beside the path, renamed when all went well; else it is gone and an older file is still there."""
+    cleanup: Callable[[], None] = lambda: None  # noqa: E731
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        cleanup = lambda: Path(temporary).unlink(missing_ok=True)  # noqa: E731
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp's files are for their owner alone
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}; free some space or name another place") from None
+    finally:
+        cleanup()

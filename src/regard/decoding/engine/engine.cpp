@@ -1,0 +1,670 @@
+// A Transformer that reads and writes on one core. Every row is computed by itself in one order of additions, so that
+// what a sentence becomes does not depend on its neighbours: float32 results are equal to the last bit for every batch.
+//
+// Products are the work. A weight matrix W (N, K) is packed once into panels of 64 columns of Wᵀ, and a kernel keeps
+// 6 rows × 64 columns in 24 registers: float32, bfloat16 in pairs, or int8 in fours (weights scaled by column, inputs by
+// row). What follows a product (bias, activation, residual, softmax and the best words) is done while the tile is in registers.
+//
+// The keys and values a decoder has written lie in slots that are never moved; each row of a beam holds the list of the
+// slots of its ancestors. Reordering a beam copies numbers, not vectors. Beams of one sentence share its cross-attention.
+#include <immintrin.h>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || !defined(__AVX512DQ__)
+#error "the engine is written for AVX-512"
+#endif
+
+namespace {
+constexpr int W = 64;   // columns of a panel
+constexpr int MR = 6;   // rows of a tile
+constexpr float NONE = -std::numeric_limits<float>::infinity();
+enum Kind { F32 = 0, INT8 = 1, BF16 = 2 };
+enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, TANH = 4 };
+
+inline int up(int n, int m) { return (n + m - 1) / m * m; }
+
+template <class T> struct Array {  // aligned, grows, never shrinks
+  T* p = nullptr; size_t n = 0;
+  Array() = default;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() { std::free(p); }
+  T* need(size_t k) {
+    if (k > n) { std::free(p); p = static_cast<T*>(std::aligned_alloc(64, up(int64_t(k * sizeof(T)) , 64))); n = k; }
+    return p;
+  }
+  static int64_t up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
+};
+
+// e^x for x ≤ 0 (more is not needed), relative error 1e-7
+inline __m512 exp512(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-87.f));
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+  __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+  p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, _mm512_add_ps(r, _mm512_set1_ps(1.f)));
+  return _mm512_scalef_ps(p, n);
+}
+inline __m512 abs512(__m512 x) { return _mm512_andnot_ps(_mm512_set1_ps(-0.f), x); }
+inline __m512 sigmoid512(__m512 x) {  // by e^−|x|, which cannot overflow
+  const __m512 e = exp512(_mm512_sub_ps(_mm512_setzero_ps(), abs512(x))), one = _mm512_set1_ps(1.f);
+  const __m512 s = _mm512_div_ps(one, _mm512_add_ps(one, e));  // σ(|x|)
+  return _mm512_mask_sub_ps(s, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), one, s);
+}
+inline __m512 tanh512(__m512 x) {
+  return _mm512_fmsub_ps(_mm512_set1_ps(2.f), sigmoid512(_mm512_add_ps(x, x)), _mm512_set1_ps(1.f));
+}
+inline __m512 erf512(__m512 x) {  // Abramowitz & Stegun 7.1.26, error 1.5e-7
+  const __m512 a = abs512(x), one = _mm512_set1_ps(1.f);
+  const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(a, _mm512_set1_ps(0.3275911f), one));
+  __m512 p = _mm512_set1_ps(1.061405429f);
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592f));
+  const __m512 y = _mm512_fnmadd_ps(_mm512_mul_ps(p, t), exp512(_mm512_mul_ps(_mm512_sub_ps(_mm512_setzero_ps(), a), a)), one);
+  return _mm512_or_ps(y, _mm512_and_ps(x, _mm512_set1_ps(-0.f)));
+}
+inline __m512 act512(__m512 x, int kind) {
+  const __m512 half = _mm512_set1_ps(.5f), one = _mm512_set1_ps(1.f);
+  switch (kind) {
+    case RELU: return _mm512_max_ps(x, _mm512_setzero_ps());
+    case GELU: return _mm512_mul_ps(_mm512_mul_ps(half, x), _mm512_add_ps(one, erf512(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)))));
+    case TANH_GELU: {
+      const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
+      const __m512 in = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(0.7978845608f));
+      return _mm512_mul_ps(_mm512_mul_ps(half, x), _mm512_add_ps(one, tanh512(in)));
+    }
+    case TANH: return tanh512(x);
+    default: return _mm512_mul_ps(x, sigmoid512(x));  // SWIGLU's gate
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ products
+struct Matrix {  // y = x Wᵀ + b
+  int kind = F32, N = 0, K = 0, panels = 0, depth = 0;  // depth: groups of inputs that one instruction takes
+  char* data = nullptr;
+  float *bias = nullptr, *scale = nullptr;
+  int32_t* shift = nullptr;  // 128 Σ w, because inputs are stored as x + 128
+  ~Matrix() { std::free(data); std::free(bias); std::free(scale); std::free(shift); }
+};
+
+template <class T> T* room(size_t n) { return static_cast<T*>(std::aligned_alloc(64, Array<T>::up(n * sizeof(T), 64))); }
+
+Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
+  auto* m = new Matrix;
+  const int group = kind == F32 ? 1 : kind == INT8 ? 4 : 2;
+  m->kind = kind; m->N = N; m->K = K; m->panels = up(N, W) / W; m->depth = up(K, group) / group;
+  const size_t cells = size_t(m->panels) * m->depth * W;  // of 4 bytes each
+  m->data = room<char>(cells * 4);
+  std::memset(m->data, 0, cells * 4);
+  m->bias = room<float>(m->panels * W);
+  for (int n = 0; n < m->panels * W; ++n) m->bias[n] = n < N ? (b ? b[n] : 0.f) : NONE;
+  if (kind == INT8) {
+    m->scale = room<float>(m->panels * W);
+    m->shift = room<int32_t>(m->panels * W);
+    for (int n = 0; n < m->panels * W; ++n) { m->scale[n] = 1.f; m->shift[n] = 0; }
+  }
+  for (int n = 0; n < N; ++n) {
+    const float* row = w + size_t(n) * K;
+    float most = 0;
+    for (int k = 0; k < K; ++k) most = std::fmax(most, std::fabs(row[k]));
+    const float s = most > 0 ? 127.f / most : 1.f;
+    int32_t sum = 0;
+    for (int k = 0; k < K; ++k) {
+      const size_t cell = (size_t(n / W) * m->depth + k / group) * W + n % W;
+      if (kind == F32) {
+        reinterpret_cast<float*>(m->data)[cell] = row[k];
+      } else if (kind == INT8) {
+        const int q = int(std::lrintf(row[k] * s));
+        reinterpret_cast<int8_t*>(m->data)[cell * 4 + k % 4] = int8_t(q);
+        sum += q;
+      } else {
+        uint32_t bits; std::memcpy(&bits, row + k, 4);
+        bits += 0x7fff + ((bits >> 16) & 1);  // to the nearest, ties to even
+        reinterpret_cast<uint16_t*>(m->data)[cell * 2 + k % 2] = uint16_t(bits >> 16);
+      }
+    }
+    if (kind == INT8) { m->scale[n] = 1.f / s; m->shift[n] = 128 * sum; }
+  }
+  return m;
+}
+
+struct Input {  // rows as a kernel takes them
+  const void* data = nullptr; size_t stride = 0;  // in units of 4 bytes
+  const float* scale = nullptr;
+};
+
+struct Scratch {
+  Array<char> quant; Array<float> qscale;
+  Array<float> x, h, a, b, c, kt, p;
+};
+
+Input prepare(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
+  if (m.kind == F32) return {x, size_t(ldx), nullptr};
+  const int K = m.K;
+  if (m.kind == BF16) {
+    const size_t stride = up(m.depth * 2, 32) / 2;
+    auto* to = reinterpret_cast<uint16_t*>(s.quant.need(rows * stride * 4));
+    for (int r = 0; r < rows; ++r) {
+      const float* from = x + size_t(r) * ldx;
+      uint16_t* out = to + r * stride * 2;
+      for (int k = 0; k < K; k += 16) {
+        const __mmask16 live = K - k >= 16 ? 0xffff : (1u << (K - k)) - 1;
+        __m512i v = _mm512_castps_si512(_mm512_maskz_loadu_ps(live, from + k));
+        v = _mm512_add_epi32(v, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(_mm512_srli_epi32(v, 16), _mm512_set1_epi32(1))));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
+      }
+    }
+    return {to, stride, nullptr};
+  }
+  const size_t stride = up(m.depth * 4, 64) / 4;
+  auto* to = reinterpret_cast<uint8_t*>(s.quant.need(rows * stride * 4));
+  float* scale = s.qscale.need(rows);
+  for (int r = 0; r < rows; ++r) {
+    const float* from = x + size_t(r) * ldx;
+    uint8_t* out = to + r * stride * 4;
+    __m512 most = _mm512_setzero_ps();
+    for (int k = 0; k < K; k += 16) {
+      const __mmask16 live = K - k >= 16 ? 0xffff : (1u << (K - k)) - 1;
+      most = _mm512_max_ps(most, abs512(_mm512_maskz_loadu_ps(live, from + k)));
+    }
+    const float top = _mm512_reduce_max_ps(most);
+    const float f = top > 0 ? 127.f / top : 1.f;
+    scale[r] = 1.f / f;
+    const __m512 by = _mm512_set1_ps(f);
+    for (int k = 0; k < K; k += 16) {
+      const __mmask16 live = K - k >= 16 ? 0xffff : (1u << (K - k)) - 1;
+      const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(live, from + k), by));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + k), _mm512_cvtepi32_epi8(_mm512_add_epi32(q, _mm512_set1_epi32(128))));
+    }
+  }
+  return {to, stride, scale};
+}
+
+// What a kernel does with four bytes of an input and 64 of a panel. The two instructions are spelled out because gcc 12
+// keeps the sums of their builtins in memory.
+struct Float32 {
+  using Sum = __m512; using Part = __m512;
+  static Sum zero() { return _mm512_setzero_ps(); }
+  static Part load(const char* p) { return _mm512_load_ps(p); }
+  static Part spread(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
+  static Sum add(Sum s, Part a, Part b) { return _mm512_fmadd_ps(a, b, s); }
+  static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
+};
+#ifdef __AVX512VNNI__
+struct Int8 {
+  using Sum = __m512i; using Part = __m512i;
+  static Sum zero() { return _mm512_setzero_si512(); }
+  static Part load(const char* p) { return _mm512_load_si512(p); }
+  static Part spread(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
+  static Sum add(Sum s, Part a, Part b) { asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
+  static __m512 end(Sum s, const Matrix& m, const Input& in, int row, int col) {
+    const __m512 by = _mm512_mul_ps(_mm512_load_ps(m.scale + col), _mm512_set1_ps(in.scale[row]));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(s, _mm512_load_si512(m.shift + col))), by, _mm512_load_ps(m.bias + col));
+  }
+};
+#endif
+#ifdef __AVX512BF16__
+struct BFloat16 {
+  using Sum = __m512; using Part = __m512i;
+  static Sum zero() { return _mm512_setzero_ps(); }
+  static Part load(const char* p) { return _mm512_load_si512(p); }
+  static Part spread(const char* p) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)); }
+  static Sum add(Sum s, Part a, Part b) { asm("vdpbf16ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(b)); return s; }
+  static __m512 end(Sum s, const Matrix& m, const Input&, int, int col) { return _mm512_add_ps(s, _mm512_load_ps(m.bias + col)); }
+};
+#endif
+
+// One tile: R rows × 64 columns over the whole depth, then `end(row, column, four registers)`. Not inlined: a caller with
+// registers of its own would push the sums into memory.
+template <int R, class K, class End> __attribute__((noinline)) void tile(const Matrix& m, const Input& in, int row, int panel, End&& end) {
+  typename K::Sum sum[R][4];
+  const char* w = m.data + size_t(panel) * m.depth * W * 4;
+  const char* x = static_cast<const char*>(in.data) + size_t(row) * in.stride * 4;
+  const size_t step = in.stride * 4;
+  for (int r = 0; r < R; ++r) for (int j = 0; j < 4; ++j) sum[r][j] = K::zero();
+  for (int k = 0; k < m.depth; ++k, w += W * 4, x += 4) {
+    typename K::Part b[4];
+    for (int j = 0; j < 4; ++j) b[j] = K::load(w + 64 * j);
+    for (int r = 0; r < R; ++r) {
+      const typename K::Part a = K::spread(x + r * step);
+      for (int j = 0; j < 4; ++j) sum[r][j] = K::add(sum[r][j], a, b[j]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    __m512 y[4];
+    for (int j = 0; j < 4; ++j) y[j] = K::end(sum[r][j], m, in, row + r, panel * W + 16 * j);
+    end(row + r, panel * W, y);
+  }
+}
+
+template <class K, class End> void sweep(const Matrix& m, const Input& in, int rows, End&& end) {
+  for (int p = 0; p < m.panels; ++p) {
+    int r = 0;
+    for (; r + MR <= rows; r += MR) tile<MR, K>(m, in, r, p, end);
+    switch (rows - r) {
+      case 5: tile<5, K>(m, in, r, p, end); break;
+      case 4: tile<4, K>(m, in, r, p, end); break;
+      case 3: tile<3, K>(m, in, r, p, end); break;
+      case 2: tile<2, K>(m, in, r, p, end); break;
+      case 1: tile<1, K>(m, in, r, p, end); break;
+      default: break;
+    }
+  }
+}
+
+template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end) {
+  const Input in = prepare(s, m, x, rows, ldx);
+  if (m.kind == F32) sweep<Float32>(m, in, rows, end);
+#ifdef __AVX512VNNI__
+  if (m.kind == INT8) sweep<Int8>(m, in, rows, end);
+#endif
+#ifdef __AVX512BF16__
+  if (m.kind == BF16) sweep<BFloat16>(m, in, rows, end);
+#endif
+}
+
+// y = x Wᵀ + b, with an activation; columns beyond N are not written.
+void map(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy, int activation = -1) {
+  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
+    float* to = y + size_t(r) * ldy + c;
+    for (int j = 0; j < 4 && c + 16 * j < m.N; ++j) {
+      const __mmask16 live = m.N - c - 16 * j >= 16 ? 0xffff : (1u << (m.N - c - 16 * j)) - 1;
+      _mm512_mask_storeu_ps(to + 16 * j, live, activation < 0 ? v[j] : act512(v[j], activation));
+    }
+  });
+}
+// y += x Wᵀ + b
+void add(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* y, int ldy) {
+  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
+    float* to = y + size_t(r) * ldy + c;
+    for (int j = 0; j < 4 && c + 16 * j < m.N; ++j) {
+      const __mmask16 live = m.N - c - 16 * j >= 16 ? 0xffff : (1u << (m.N - c - 16 * j)) - 1;
+      _mm512_mask_storeu_ps(to + 16 * j, live, _mm512_add_ps(_mm512_maskz_loadu_ps(live, to + 16 * j), v[j]));
+    }
+  });
+}
+
+// ------------------------------------------------------------------------------------------------ the best words
+struct Best {
+  float max, least;  // of all; of those kept
+  int count;
+  alignas(64) float sum[16];
+};
+
+void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
+  std::vector<Best> state(rows);
+  for (auto& b : state) { b.max = NONE; b.least = NONE; b.count = 0; std::memset(b.sum, 0, sizeof b.sum); }
+  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
+    Best& b = state[r];
+    const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
+    if (top == NONE) return;
+    __m512 sum = _mm512_load_ps(b.sum);
+    if (top > b.max) {
+      if (b.max != NONE) sum = _mm512_mul_ps(sum, exp512(_mm512_set1_ps(b.max - top)));
+      b.max = top;
+    }
+    const __m512 high = _mm512_set1_ps(b.max);
+    for (int j = 0; j < 4; ++j) sum = _mm512_add_ps(sum, exp512(_mm512_sub_ps(v[j], high)));
+    _mm512_store_ps(b.sum, sum);
+    if (b.count == k && !(top > b.least)) return;
+    float* values = log_p + size_t(r) * k;
+    int64_t* names = words + size_t(r) * k;
+    for (int j = 0; j < 4; ++j) {
+      __mmask16 more = _mm512_cmp_ps_mask(v[j], _mm512_set1_ps(b.least), _CMP_GT_OQ);
+      if (!more) continue;
+      alignas(64) float y[16];
+      _mm512_store_ps(y, v[j]);
+      for (; more; more &= more - 1) {
+        const int i = __builtin_ctz(more);
+        if (b.count == k && !(y[i] > b.least)) continue;
+        int at = b.count < k ? b.count++ : k - 1;
+        for (; at > 0 && values[at - 1] < y[i]; --at) { values[at] = values[at - 1]; names[at] = names[at - 1]; }
+        values[at] = y[i]; names[at] = c + 16 * j + i;
+        if (b.count == k) b.least = values[k - 1];
+      }
+    }
+  });
+  for (int r = 0; r < rows; ++r) {
+    const float norm = state[r].max + std::log(_mm512_reduce_add_ps(_mm512_load_ps(state[r].sum)));
+    for (int i = 0; i < k; ++i) {
+      if (i < state[r].count) log_p[size_t(r) * k + i] -= norm;
+      else { log_p[size_t(r) * k + i] = NONE; words[size_t(r) * k + i] = 0; }
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ the layers
+struct Norm { int kind = 0; float eps = 1e-5f; const float *weight = nullptr, *bias = nullptr; };  // 0 none, 1 layer, 2 rms
+
+void normalise(const Norm& n, const float* x, float* y, int rows, int dim) {
+  if (!n.kind) { if (x != y) std::memcpy(y, x, size_t(rows) * dim * 4); return; }
+  for (int r = 0; r < rows; ++r, x += dim, y += dim) {
+    __m512 sum = _mm512_setzero_ps(), square = _mm512_setzero_ps();
+    if (n.kind == 1) for (int i = 0; i < dim; i += 16) sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + i));
+    const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / dim);
+    for (int i = 0; i < dim; i += 16) {
+      const __m512 d = _mm512_sub_ps(_mm512_loadu_ps(x + i), mean);
+      square = _mm512_fmadd_ps(d, d, square);
+    }
+    const __m512 f = _mm512_set1_ps(1.f / std::sqrt(_mm512_reduce_add_ps(square) / dim + n.eps));
+    for (int i = 0; i < dim; i += 16) {
+      __m512 v = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(x + i), mean), f);
+      v = _mm512_mul_ps(v, _mm512_loadu_ps(n.weight + i));
+      if (n.bias) v = _mm512_add_ps(v, _mm512_loadu_ps(n.bias + i));
+      _mm512_storeu_ps(y + i, v);
+    }
+  }
+}
+
+struct Sublayer { Matrix *in = nullptr, *out = nullptr; Norm norm; };
+struct Layer { Sublayer self, feed; Matrix *cross_query = nullptr, *cross_out = nullptr; Norm cross_norm; };
+struct Stack { std::vector<Layer> layers; Norm last; const float* positions = nullptr; };
+
+struct Model {
+  int dim, heads, width, inner, vocab, source_vocab, activation, pre, crossed, kind;
+  float scale;
+  Stack encoder, decoder;
+  const float *source_words = nullptr, *target_words = nullptr;
+  Matrix *cross_memory = nullptr, *output = nullptr;
+  std::vector<Matrix*> owned;
+  ~Model() { for (auto* m : owned) delete m; }
+};
+
+// softmax of n numbers in place (n up to a multiple of 16 readable); gives 1 / sum
+float softmax(float* e, int n) {
+  __m512 most = _mm512_set1_ps(NONE);
+  for (int j = 0; j < n; j += 16) {
+    const __mmask16 live = n - j >= 16 ? 0xffff : (1u << (n - j)) - 1;
+    most = _mm512_mask_max_ps(most, live, most, _mm512_loadu_ps(e + j));
+  }
+  const __m512 top = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+  __m512 sum = _mm512_setzero_ps();
+  for (int j = 0; j < n; j += 16) {
+    const __mmask16 live = n - j >= 16 ? 0xffff : (1u << (n - j)) - 1;
+    const __m512 p = exp512(_mm512_sub_ps(_mm512_loadu_ps(e + j), top));
+    _mm512_storeu_ps(e + j, p);
+    sum = _mm512_mask_add_ps(sum, live, sum, p);
+  }
+  return 1.f / _mm512_reduce_add_ps(sum);
+}
+
+// energies of one query with n keys that lie as columns: kt (D, ld); D a multiple of 4. P registers of keys, and 4 / P sums for
+// each, so that no addition waits for the one before.
+template <int P> inline void energies_of(const float* q, const float* kt, int D, int ld, __m512 f, float* e) {
+  constexpr int C = P >= 3 ? 1 : 4 / P;
+  __m512 a[C][P];
+  for (int c = 0; c < C; ++c) for (int i = 0; i < P; ++i) a[c][i] = _mm512_setzero_ps();
+  for (int d = 0; d < D; d += C)
+    for (int c = 0; c < C; ++c) {
+      const __m512 x = _mm512_set1_ps(q[d + c]);
+      const float* k = kt + size_t(d + c) * ld;
+      for (int i = 0; i < P; ++i) a[c][i] = _mm512_fmadd_ps(x, _mm512_loadu_ps(k + 16 * i), a[c][i]);
+    }
+  for (int i = 0; i < P; ++i) {
+    for (int c = 1; c < C; ++c) a[0][i] = _mm512_add_ps(a[0][i], a[c][i]);
+    _mm512_storeu_ps(e + 16 * i, _mm512_mul_ps(a[0][i], f));
+  }
+}
+inline void energies(const float* q, const float* kt, int D, int n, int ld, float scale, float* e) {
+  const __m512 f = _mm512_set1_ps(scale);
+  for (; n > 48; n -= 64, kt += 64, e += 64) energies_of<4>(q, kt, D, ld, f, e);
+  if (n > 32) energies_of<3>(q, kt, D, ld, f, e);
+  else if (n > 16) energies_of<2>(q, kt, D, ld, f, e);
+  else if (n > 0) energies_of<1>(q, kt, D, ld, f, e);
+}
+
+// out = Σ p_s v_s · by, v_s at `at(s)`; D a multiple of 16
+template <class At> inline void mix(const float* p, int n, int D, float by, float* out, At&& at) {
+  const __m512 f = _mm512_set1_ps(by);
+  int d = 0;
+  for (; d + 64 <= D; d += 64) {
+    __m512 a[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int s = 0; s < n; ++s) {
+      const float* v = at(s) + d;
+      const __m512 w = _mm512_set1_ps(p[s]);
+      for (int i = 0; i < 4; ++i) a[i] = _mm512_fmadd_ps(w, _mm512_loadu_ps(v + 16 * i), a[i]);
+    }
+    for (int i = 0; i < 4; ++i) _mm512_storeu_ps(out + d + 16 * i, _mm512_mul_ps(a[i], f));
+  }
+  for (; d < D; d += 16) {
+    __m512 a = _mm512_setzero_ps();
+    for (int s = 0; s < n; ++s) a = _mm512_fmadd_ps(_mm512_set1_ps(p[s]), _mm512_loadu_ps(at(s) + d), a);
+    _mm512_storeu_ps(out + d, _mm512_mul_ps(a, f));
+  }
+}
+
+// keys (n, ·) of one head as columns (D, ld)
+inline void columns(const float* k, int stride, int n, int D, int ld, float* kt) {
+  for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = k[size_t(s) * stride + d];
+  for (int d = 0; d < D; ++d) for (int s = n; s < ld; ++s) kt[size_t(d) * ld + s] = 0;
+}
+
+// what stands around a sublayer: `f(input, x)` adds its result to x
+template <class F> void around(const Model& m, Scratch& s, const Norm& norm, float* x, int rows, F&& f) {
+  if (m.pre) {
+    float* h = s.h.need(size_t(rows) * m.dim);
+    normalise(norm, x, h, rows, m.dim);
+    f(h);
+  } else {
+    f(x);  // x is read by the first map before the last one adds to it
+    normalise(norm, x, x, rows, m.dim);
+  }
+}
+
+void feed(const Model& m, Scratch& s, const Sublayer& l, const float* h, float* x, int rows) {
+  const int wide = m.activation == SWIGLU ? 2 * m.inner : m.inner;
+  float* a = s.a.need(size_t(rows) * wide);
+  map(s, *l.in, h, rows, m.dim, a, wide, m.activation == SWIGLU ? -1 : m.activation);
+  if (m.activation == SWIGLU)
+    for (int r = 0; r < rows; ++r)
+      for (int i = 0; i < m.inner; i += 16) {
+        float* at = a + size_t(r) * wide + i;
+        _mm512_storeu_ps(at, _mm512_mul_ps(act512(_mm512_loadu_ps(at), SWIGLU), _mm512_loadu_ps(at + m.inner)));
+      }
+  add(s, *l.out, a, rows, wide, x, m.dim);
+}
+
+void embed(const Model& m, const float* table, const float* positions, const int64_t* words, const int32_t* at, int n, float* x) {
+  const __m512 f = _mm512_set1_ps(m.scale);
+  for (int r = 0; r < n; ++r) {
+    const float *e = table + size_t(words[r]) * m.dim, *p = positions ? positions + size_t(at[r]) * m.dim : nullptr;
+    for (int i = 0; i < m.dim; i += 16) {
+      __m512 v = _mm512_mul_ps(_mm512_loadu_ps(e + i), f);
+      if (p) v = _mm512_add_ps(v, _mm512_loadu_ps(p + i));
+      _mm512_storeu_ps(x + size_t(r) * m.dim + i, v);
+    }
+  }
+}
+thread_local Scratch scratch;
+}  // namespace
+
+extern "C" {
+
+// The kind of weights this machine can multiply: 1 float32, 2 int8, 4 bfloat16, added.
+int engine_kinds() {
+  int found = 1;
+#ifdef __AVX512VNNI__
+  found += 2;
+#endif
+#ifdef __AVX512BF16__
+  found += 4;
+#endif
+  return found;
+}
+
+// numbers: dim, heads, width of a head, inner, vocabulary, source vocabulary, activation, pre, crossed, kind, encoder layers,
+// decoder layers, norm kind, last norm of encoder, of decoder. tensors: in the order they are taken below.
+void* engine_new(const int64_t* n, double scale, double eps, const float* const* t) {
+  auto* m = new Model;
+  m->dim = n[0]; m->heads = n[1]; m->width = n[2]; m->inner = n[3]; m->vocab = n[4]; m->source_vocab = n[5];
+  m->activation = n[6]; m->pre = n[7]; m->crossed = n[8]; m->kind = n[9]; m->scale = scale;
+  const int wide = m->heads * m->width, dim = m->dim;
+  auto matrix = [&](int N, int K) { auto* p = pack(m->kind, N, K, t[0], t[1]); t += 2; m->owned.push_back(p); return p; };
+  auto norm = [&](int kind) { Norm x; x.kind = kind; x.eps = float(eps); if (kind) { x.weight = t[0]; x.bias = t[1]; t += 2; } return x; };
+  const int up = m->activation == SWIGLU ? 2 * m->inner : m->inner;
+  auto stack = [&](Stack& s, int layers, bool cross, int last) {
+    s.layers.resize(layers);
+    for (auto& l : s.layers) {
+      l.self.in = matrix(3 * wide, dim); l.self.out = matrix(dim, wide); l.self.norm = norm(n[12]);
+      if (cross) { l.cross_query = matrix(wide, dim); l.cross_out = matrix(dim, wide); l.cross_norm = norm(n[12]); }
+      l.feed.in = matrix(up, dim); l.feed.out = matrix(dim, m->inner); l.feed.norm = norm(n[12]);
+    }
+    s.last = norm(last);
+  };
+  m->target_words = *t++;
+  if (m->crossed) {
+    m->source_words = *t++;
+    stack(m->encoder, n[10], false, n[13]);
+    m->cross_memory = matrix(int(n[11]) * 2 * wide, dim);
+  }
+  stack(m->decoder, n[11], m->crossed, n[14]);
+  m->output = matrix(m->vocab, dim);
+  return m;
+}
+void engine_free(void* m) { delete static_cast<Model*>(m); }
+
+void engine_positions(void* model, const float* encoder, const float* decoder) {
+  auto* m = static_cast<Model*>(model);
+  m->encoder.positions = encoder; m->decoder.positions = decoder;
+}
+
+// Numbers a sentence of n words takes in the memory.
+int64_t engine_room(void* model, int64_t n) {
+  auto* m = static_cast<Model*>(model);
+  return int64_t(m->decoder.layers.size()) * m->heads * m->width * (up(n, 16) + n);
+}
+
+// Sentences one after the other without padding → for each, per decoder layer, keys as columns (heads, D, n up to 16) and values (n, wide).
+void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, float* const* memory, float* states) {
+  auto& m = *static_cast<Model*>(model);
+  auto& s = scratch;
+  int total = 0, longest = 0;
+  for (int b = 0; b < sentences; ++b) { total += lengths[b]; longest = lengths[b] > longest ? lengths[b] : longest; }
+  const int wide = m.heads * m.width, D = m.width, ld = up(longest, 16);
+  const float f = 1.f / std::sqrt(float(D));
+  float* x = s.x.need(size_t(total) * m.dim);
+  embed(m, m.source_words, m.encoder.positions, words, at, total, x);
+  float* kt = s.kt.need(size_t(D) * ld);
+  float* p = s.p.need(ld + 64);
+  for (auto& l : m.encoder.layers) {
+    around(m, s, l.self.norm, x, total, [&](const float* h) {
+      float* qkv = s.a.need(size_t(total) * 3 * wide);
+      map(s, *l.self.in, h, total, m.dim, qkv, 3 * wide);
+      float* out = s.b.need(size_t(total) * wide);
+      size_t o = 0;
+      for (int b = 0; b < sentences; o += lengths[b++])
+        for (int head = 0; head < m.heads; ++head) {
+          const int n = lengths[b];
+          const float* base = qkv + o * 3 * wide + head * D;
+          columns(base + wide, 3 * wide, n, D, up(n, 16), kt);
+          for (int i = 0; i < n; ++i) {
+            energies(base + size_t(i) * 3 * wide, kt, D, n, up(n, 16), f, p);
+            const float by = softmax(p, n);
+            mix(p, n, D, by, out + (o + i) * wide + head * D, [&](int j) { return base + 2 * wide + size_t(j) * 3 * wide; });
+          }
+        }
+      add(s, *l.self.out, out, total, wide, x, m.dim);
+    });
+    around(m, s, l.feed.norm, x, total, [&](const float* h) { feed(m, s, l.feed, h, x, total); });
+  }
+  normalise(m.encoder.last, x, x, total, m.dim);
+  if (states) std::memcpy(states, x, size_t(total) * m.dim * 4);
+  const int layers = m.decoder.layers.size(), all = layers * 2 * wide;
+  float* kv = s.a.need(size_t(total) * all);
+  map(s, *m.cross_memory, x, total, m.dim, kv, all);
+  size_t o = 0;
+  for (int b = 0; b < sentences; o += lengths[b++]) {
+    const int n = lengths[b], ldn = up(n, 16);
+    float* to = memory[b];
+    for (int l = 0; l < layers; ++l) {
+      const float* from = kv + o * all + size_t(l) * 2 * wide;
+      for (int head = 0; head < m.heads; ++head, to += size_t(D) * ldn) columns(from + head * D, all, n, D, ldn, to);
+      for (int i = 0; i < n; ++i, to += wide) std::memcpy(to, from + wide + size_t(i) * all, size_t(wide) * 4);
+    }
+  }
+}
+
+// One more word of each row. Row r has written at[r] words before, whose keys and values are in the slots past[r·stride …];
+// those of this word go into slot first + r. Then the k best next words with log p, or all scores.
+void engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, float* slots,
+                 int64_t first, float* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores) {
+  auto& m = *static_cast<Model*>(model);
+  auto& s = scratch;
+  const int n = rows, wide = m.heads * m.width, D = m.width, layers = m.decoder.layers.size();
+  const size_t slot = size_t(layers) * 2 * wide;
+  const float f = 1.f / std::sqrt(float(D));
+  int most = 0;
+  for (int r = 0; r < n; ++r) {
+    most = at[r] + 1 > most ? at[r] + 1 : most;
+    if (m.crossed) most = lengths[r] > most ? lengths[r] : most;
+  }
+  float* p = s.p.need(up(most, 16) * size_t(m.heads) + 64);
+  const int ldp = up(most, 16);
+  float* x = s.x.need(size_t(n) * m.dim);
+  embed(m, m.target_words, m.decoder.positions, words, at, n, x);
+  for (int i = 0; i < layers; ++i) {
+    auto& l = m.decoder.layers[i];
+    around(m, s, l.self.norm, x, n, [&](const float* h) {
+      float* qkv = s.a.need(size_t(n) * 3 * wide);
+      map(s, *l.self.in, h, n, m.dim, qkv, 3 * wide);
+      float* out = s.b.need(size_t(n) * wide);
+      for (int r = 0; r < n; ++r) {
+        const float* q = qkv + size_t(r) * 3 * wide;
+        float* mine = slots + (first + r) * slot + size_t(i) * 2 * wide;
+        std::memcpy(mine, q + wide, size_t(2) * wide * 4);
+        const int32_t* before = past + r * stride;
+        const int T = at[r] + 1;
+        auto key = [&](int t) { return t < at[r] ? slots + before[t] * slot + size_t(i) * 2 * wide : mine; };
+        for (int t = 0; t < T; ++t) {
+          const float* kk = key(t);
+          for (int head = 0; head < m.heads; ++head) {
+            __m512 a = _mm512_setzero_ps();
+            for (int d = head * D; d < head * D + D; d += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), _mm512_loadu_ps(kk + d), a);
+            p[head * ldp + t] = f * _mm512_reduce_add_ps(a);
+          }
+        }
+        for (int head = 0; head < m.heads; ++head) {
+          float* e = p + head * ldp;
+          const float by = softmax(e, T);
+          mix(e, T, D, by, out + size_t(r) * wide + head * D, [&](int t) { return key(t) + wide + head * D; });
+        }
+      }
+      add(s, *l.self.out, out, n, wide, x, m.dim);
+    });
+    if (m.crossed)
+      around(m, s, l.cross_norm, x, n, [&](const float* h) {
+        float* q = s.a.need(size_t(n) * wide);
+        map(s, *l.cross_query, h, n, m.dim, q, wide);
+        float* out = s.b.need(size_t(n) * wide);
+        for (int r = 0; r < n; ++r) {
+          const int S = lengths[r], ld = up(S, 16);
+          const float* kt = memory[r] + size_t(i) * wide * (ld + S);
+          const float* v = kt + size_t(wide) * ld;
+          for (int head = 0; head < m.heads; ++head) {
+            energies(q + size_t(r) * wide + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
+            const float by = softmax(p, S);
+            mix(p, S, D, by, out + size_t(r) * wide + head * D, [&](int j) { return v + size_t(j) * wide + head * D; });
+          }
+        }
+        add(s, *l.cross_out, out, n, wide, x, m.dim);
+      });
+    around(m, s, l.feed.norm, x, n, [&](const float* h) { feed(m, s, l.feed, h, x, n); });
+  }
+  normalise(m.decoder.last, x, x, n, m.dim);
+  if (scores) map(s, *m.output, x, n, m.dim, scores, m.vocab);
+  else best_words(s, *m.output, x, n, m.dim, int(k), log_p, best);
+}
+}

@@ -1,0 +1,233 @@
+"""The native engine as a writer: encode, start, step, best, and what it carries between steps.
+
+All that lasts is held here in tensors and arrays; `engine.cpp` computes and keeps nothing but the packed weights. So any
+number of searches may use one engine at once, each in its own thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.kernels.building import library
+from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
+from regard.errors import OptionError
+
+_SOURCE = Path(__file__).with_name("engine.cpp")
+KINDS = {"float32": 0, "int8": 1, "bfloat16": 2}
+PRECISIONS = ("auto", *KINDS)
+FIRST = 256  # positions known at first
+_OLD = threading.local()
+
+
+def why_not(model: Any, precision: str = "float32") -> str | None:
+    """None when the engine computes this model in this precision here, otherwise why not."""
+    try:
+        shape(model)
+    except Unfit as reason:
+        return str(reason)
+    loaded = library(_SOURCE)
+    if isinstance(loaded, str):
+        return loaded
+    if not loaded.engine_kinds() & (1 << KINDS[precision]):
+        return f"this processor has no instructions for {precision}"
+    return None
+
+
+def fast(model: Any, precision: str = "auto") -> Any:
+    """The fastest writer there is for a model: the engine where it can, else the model itself. auto is float32."""
+    if precision not in PRECISIONS:
+        raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    wanted = "float32" if precision == "auto" else precision
+    reason = why_not(model, wanted)
+    if reason is None:
+        return Engine(model, wanted)
+    if wanted != "float32":
+        print(f"regard: float32 instead of {wanted}: {reason}", file=sys.stderr)
+        return fast(model)
+    return model
+
+
+class Memory:
+    """The keys and values of some sentences, for all layers of the decoder."""
+
+    def __init__(self, buffer: Tensor, address: Any, lengths: Any) -> None:
+        self.buffer, self.address, self.lengths = buffer, address, lengths
+
+
+class Slots:
+    """Keys and values that were written, a slot for each row and step. When full, those nobody looks back to are dropped."""
+
+    def __init__(self, size: int, rows: int) -> None:
+        old = getattr(_OLD, "buffer", None)  # of this thread's last search: fresh memory costs more than what is done with it
+        fits = old is not None and old.shape[1] == size and len(old) >= 16 * rows
+        self.buffer, self.used, _OLD.buffer = old if fits else torch.empty(max(256, 32 * rows), size), 0, None
+
+    def __del__(self) -> None:
+        _OLD.buffer = self.buffer
+
+    def take(self, rows: int, carried: Carried) -> int:
+        """Room for so many more; gives the first."""
+        if self.used + rows > len(self.buffer):
+            self._tidy(rows, carried)
+        self.used += rows
+        return self.used - rows
+
+    def _tidy(self, rows: int, carried: Carried) -> None:
+        width = carried.past.shape[1]
+        live = np.arange(width) < carried.at[:, None]
+        kept, places = np.unique(carried.past[live], return_inverse=True)
+        size = len(self.buffer)
+        while size < 2 * (len(kept) + rows):
+            size *= 2
+        wide = torch.empty(size, self.buffer.shape[1])
+        torch.index_select(self.buffer, 0, torch.from_numpy(kept.astype(np.int64)), out=wide[: len(kept)])
+        self.buffer, self.used = wide, len(kept)
+        carried.past[live] = places
+
+
+class Carried:
+    """What the search carries: for each row its sentence's memory, how much it has written, and the slots of that."""
+
+    def __init__(self, engine: Engine, memories: list[Memory], address: Any, lengths: Any, at: Any, past: Any, slots: Slots) -> None:
+        self.engine, self.memories, self.address, self.lengths = engine, memories, address, lengths
+        self.at, self.past, self.slots = at, past, slots
+
+    def reorder(self, rows: Tensor) -> Carried:
+        """Keep these rows, in this order. Vectors stay where they are."""
+        pick = rows.numpy()
+        found = Carried(
+            self.engine, self.memories, self.address[pick], self.lengths[pick], self.at[pick], self.past[pick], self.slots
+        )  # fmt: skip
+        if len(self.memories) > 8:  # now and then: forget sentences that have left
+            found.memories = [m for m in self.memories if np.isin(m.address, found.address).any()]
+        return found
+
+    def join(self, other: Carried) -> Carried:
+        """These rows, then newly started ones."""
+        assert not other.at.any()
+        past = np.zeros((len(other.at), self.past.shape[1]), np.int32)
+        both = ((self.address, other.address), (self.lengths, other.lengths), (self.at, other.at), (self.past, past))
+        return Carried(self.engine, self.memories + other.memories, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
+
+
+class Engine:
+    """A Transformer translator or language model, computed natively; equal to its torch model but for rounding."""
+
+    joins = True
+    device = torch.device("cpu")
+    training = False
+
+    def __init__(self, model: Any, precision: str = "float32") -> None:
+        loaded = library(_SOURCE)
+        assert not isinstance(loaded, str)
+        made = shape(model)
+        self.model, self.precision, self._library, self._shape = model, precision, loaded, made
+        for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
+            if hasattr(model, name):
+                setattr(self, name, getattr(model, name))
+        layers = len(model.encoder.layers) if hasattr(model, "encoder") else 0, len(model.decoder.layers)
+        crossed, last = hasattr(model, "encoder"), made.norm if made.place == "pre" else 0
+        self.crossed, self.vocab = crossed, model.output.words.out_features
+        self._slot = layers[1] * 2 * made.heads * made.width
+        numbers = [
+            made.dim, made.heads, made.width, made.inner, self.vocab, 0, ACTIVATIONS[made.activation],
+            made.place == "pre", crossed, KINDS[precision], *layers, made.norm, last, last,
+        ]  # fmt: skip
+        # Word vectors and norms are read where they are, so they are kept; maps are packed.
+        self._kept = [None if t is None else t.detach().contiguous() for t in tensors(model, made)]
+        pointers = (ctypes.c_void_p * len(self._kept))(*(None if t is None else t.data_ptr() for t in self._kept))
+        loaded.engine_new.restype = ctypes.c_void_p
+        loaded.engine_room.restype = ctypes.c_int64
+        eps = epsilon(model.decoder.layers[0].around_attention.norm)
+        made_numbers = (ctypes.c_int64 * len(numbers))(*map(int, numbers))
+        self._native = ctypes.c_void_p(
+            loaded.engine_new(made_numbers, ctypes.c_double(model.target.scale), ctypes.c_double(eps), pointers)
+        )
+        self._lock, self._known, self._tables = threading.Lock(), 0, []
+        self._reach(FIRST)
+
+    def __del__(self) -> None:
+        if getattr(self, "_native", None):
+            self._library.engine_free(self._native)
+
+    def _reach(self, length: int) -> None:
+        """Know the positions up to a length. Older tables stay, since another thread may be reading them."""
+        with self._lock:
+            while self._known < length:
+                self._known = max(FIRST, 2 * self._known)
+                parts = (getattr(self.model, "encoder", None), self.model.decoder)
+                tables = [None if part is None else positions(part, self._shape.dim, self._known) for part in parts]
+                self._tables.append(tables)
+                self._library.engine_positions(self._native, *(None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables))
+
+    @torch.inference_mode()
+    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        """Sentences (batch, S) → memory; padding is cut off first."""
+        sizes = lengths.numpy().astype(np.int32)
+        self._reach(int(sizes.max(initial=0)))
+        real = np.arange(source.shape[1]) < sizes[:, None]
+        words, at = np.ascontiguousarray(source.numpy()[real]), np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real]
+        rooms = np.array([self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
+        buffer = torch.empty(int(rooms.sum()))
+        address = buffer.data_ptr() + 4 * (np.cumsum(rooms) - rooms)
+        self._library.engine_encode(
+            self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(np.ascontiguousarray(at)), _at(address), None
+        )
+        return Memory(buffer, address, sizes)
+
+    def start(self, memory: Memory | None, first: Tensor) -> Carried:
+        rows = len(first)
+        none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
+        address, lengths = none if memory is None else (memory.address, memory.lengths)
+        at, past = np.zeros(rows, np.int32), np.zeros((rows, 32), np.int32)
+        return Carried(self, [] if memory is None else [memory], address, lengths, at, past, Slots(self._slot, rows))
+
+    def best(self, tokens: Tensor, carried: Carried, k: int) -> tuple[Tensor, Tensor, Carried]:
+        """One more word of each row → log p and numbers of the k best next words, (rows, at most k)."""
+        rows, k = len(tokens), min(k, self.vocab)
+        log_p, words = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64)
+        self._step(tokens, carried, k, log_p, words, None)
+        return log_p, words, carried
+
+    def step(self, tokens: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+        """One more word of each row → scores of the next, (rows, vocabulary)."""
+        scores = torch.empty(len(tokens), self.vocab)
+        self._step(tokens, carried, 0, None, None, scores)
+        return scores, carried
+
+    def read(self, tokens: Tensor, carried: Carried) -> Carried:
+        """Words that are given, (rows, T): the state behind them."""
+        for column in tokens.unbind(1):
+            self.best(column.contiguous(), carried, 1)
+        return carried
+
+    def _step(self, tokens: Tensor, c: Carried, k: int, log_p: Tensor | None, words: Tensor | None, scores: Tensor | None) -> None:
+        rows, longest = len(tokens), int(c.at.max(initial=0)) + 1
+        self._reach(longest)
+        first = c.slots.take(rows, c)
+        if longest > c.past.shape[1]:
+            c.past = np.pad(c.past, ((0, 0), (0, c.past.shape[1])))
+        size, tokens = ctypes.c_int64, tokens.contiguous()
+        self._library.engine_step(
+            self._native, size(rows), _of(tokens), _at(c.at), _at(c.past), size(c.past.shape[1]), _of(c.slots.buffer), size(first),
+            _at(c.address), _at(c.lengths), size(k), _of(log_p), _of(words), _of(scores),
+        )  # fmt: skip
+        c.past[np.arange(rows), c.at] = first + np.arange(rows)
+        c.at = c.at + 1
+
+
+def _at(array: Any) -> ctypes.c_void_p:
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _of(tensor: Tensor | None) -> ctypes.c_void_p | None:
+    return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())

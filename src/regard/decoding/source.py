@@ -1,0 +1,260 @@
+"""What is to be translated: lines of files or of standard input; as they are, a column of a table, or a field of JSON.
+
+Lines are read as a stream and handed on in chunks, so that a corpus of any size fits in memory. Only \\n ends a line; a \\r before
+it is dropped. Bytes that are not UTF-8 become � and are counted, or stop the work where `strict` is wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.data.files import check_file, unpacked
+from regard.data.progress import track
+from regard.errors import DataError
+
+LINES, CHARACTERS = 4096, 1 << 17  # of a chunk; a job that was stopped repeats at most one
+LONGEST = 10_000_000  # bytes of a line; beyond it is no text
+BLOCK = 1 << 20
+SHOWN = 5  # line numbers that a report names
+
+
+class Layout(Protocol):
+    """Where in a line the text is. `text` raises ValueError with the reason when it is not there."""
+
+    def text(self, line: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The line is the text."""
+
+    def text(self, line: str) -> str:
+        return line
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table with tabs, counted from 1."""
+
+    number: int
+
+    def text(self, line: str) -> str:
+        cells = line.split("\t")
+        if len(cells) < self.number and line:
+            raise ValueError(f"has {len(cells)} column{'s' * (len(cells) > 1)} and no column {self.number}; check --column")
+        return cells[self.number - 1] if line else ""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a JSON object, with dots into objects within (translation.en)."""
+
+    name: str
+
+    def text(self, line: str) -> str:
+        if not line.strip():
+            return ""
+        found = parsed(line)
+        for name in [self.name] if self.name in found else self.name.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, str):
+            raise ValueError(f"has no text in the field {self.name!r}; check --field")
+        return found
+
+
+def parsed(line: str) -> dict[str, Any]:
+    """The object of a line of JSON."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("is not a JSON object; mend or remove it, or leave out --field to translate whole lines")
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line, and the text in it."""
+
+    line: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that are translated and written together; `first` counts the lines before, `digest` knows all up to its end."""
+
+    first: int
+    rows: list[Row]
+    digest: str
+
+
+@dataclass
+class Bad:
+    """Lines that were not UTF-8."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, place: str) -> None:
+        self.count += 1
+        if self.count <= SHOWN:
+            self.first.append(place)
+
+    def __str__(self) -> str:
+        lines = "line is" if self.count == 1 else "lines are"
+        more = ", …" if self.count > SHOWN else ""
+        return f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); what cannot be read is translated as �"
+
+
+@dataclass
+class Source:
+    """Texts from memory, from files in their order, or from standard input (`-`)."""
+
+    files: tuple[Path, ...] = ()
+    texts: tuple[str, ...] = ()
+    layout: Layout = field(default_factory=Whole)
+    strict: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether it can be read twice, and so be looked through before the work starts."""
+        return all(path.is_file() for path in self.files)
+
+    def check(self) -> None:
+        """Stop in one sentence if a file is missing or cannot be read; an empty one is fine and has no lines."""
+        for path in self.files:
+            if str(path) != "-" and (not path.exists() or path.is_dir() or (path.is_file() and path.stat().st_size)):
+                check_file(path)
+
+    def survey(self) -> tuple[int, Bad]:
+        """How many lines there are, after looking at every one."""
+        size = sum(path.stat().st_size for path in self.files)
+        with track(size, "reading", "bytes") as progress:
+            reading = Reading(self, progress.advance)
+            return sum(len(chunk.rows) for chunk in reading.chunks()), reading.bad
+
+
+class Reading:
+    """One way through a source."""
+
+    def __init__(self, source: Source, advance: Callable[[int], None] = lambda n: None) -> None:
+        self.bad, self.done = Bad(), 0
+        self._layout, self._strict, self._many = source.layout, source.strict, len(source.files) > 1
+        self._hash = hashlib.sha256()
+        self._blocks = _blocks(source, advance)
+        self._left: list[_Block] = []
+
+    def skip(self, count: int) -> str:
+        """Pass over the first lines; gives the digest of them."""
+        while self.done < count and (block := self._next()) is not None:
+            kept = block.lines[: count - self.done]
+            self._count(kept)
+            if len(kept) < len(block.lines):
+                self._left.append(_Block(block.name, block.number + len(kept), block.lines[len(kept) :], block.live))
+        return self._hash.hexdigest()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The lines that are left. What comes in live is passed on as it comes."""
+        rows: list[Row] = []
+        characters = 0
+        while (block := self._next()) is not None:
+            for i, raw in enumerate(block.lines):
+                rows.append(self._row(raw, block.name, block.number + i))
+                self._count([raw])
+                characters += len(raw)
+                if len(rows) >= LINES or characters >= CHARACTERS:
+                    yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
+                    rows, characters = [], 0
+            if rows and block.live:
+                yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
+                rows, characters = [], 0
+        if rows:
+            yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
+
+    def _next(self) -> _Block | None:
+        return self._left.pop() if self._left else next(self._blocks, None)
+
+    def _count(self, lines: Sequence[bytes]) -> None:
+        self.done += len(lines)
+        for line in lines:
+            self._hash.update(line)
+            self._hash.update(b"\n")
+
+    def _row(self, raw: bytes, name: str, number: int) -> Row:
+        place = f"{name} line {number:,}" if self._many else f"line {number:,}"
+        try:
+            line = raw.removesuffix(b"\r").decode("utf-8")
+            text = self._layout.text(line)
+            text.encode("utf-8")  # JSON can spell half a character, \ud83d alone
+        except UnicodeError:
+            if self._strict:
+                raise DataError(f"line {number:,} of {name} is not UTF-8; mend it, or leave out --strict to go on with �") from None
+            self.bad.add(place)
+            line = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
+            return Row(line, self._text(line, name, number).encode("utf-8", "replace").decode("utf-8"))
+        except ValueError as error:
+            raise DataError(f"line {number:,} of {name} {error}") from None
+        return Row(line, text)
+
+    def _text(self, line: str, name: str, number: int) -> str:
+        try:
+            return self._layout.text(line)
+        except ValueError as error:
+            raise DataError(f"line {number:,} of {name} {error}") from None
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Whole lines as bytes: where they are from, the number of the first, and whether the next may be long in coming."""
+
+    name: str
+    number: int
+    lines: list[bytes]
+    live: bool
+
+
+def _blocks(source: Source, advance: Callable[[int], None]) -> Iterator[_Block]:
+    if source.texts:
+        yield _Block("the text", 1, [line.encode("utf-8", "surrogateescape") for line in source.texts], False)
+    for path in source.files:
+        live = not path.is_file()
+        name = "standard input" if str(path) == "-" else str(path)
+        if live or path.stat().st_size:
+            yield from _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
+
+
+def _live(path: Path) -> Iterator[bytes]:
+    """What arrives, when it arrives: a person at a terminal is answered line by line."""
+    try:
+        handle = os.dup(0) if str(path) == "-" else os.open(path, os.O_RDONLY)
+        try:
+            while block := os.read(handle, BLOCK):
+                yield block
+        finally:
+            os.close(handle)
+    except OSError as error:
+        name = "standard input" if str(path) == "-" else path
+        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _lines(name: str, blocks: Iterator[bytes], live: bool) -> Iterator[_Block]:
+    number, tail = 1, b""
+    for i, block in enumerate(blocks):
+        found = (tail + (block.removeprefix(b"\xef\xbb\xbf") if i == 0 else block)).split(b"\n")
+        tail = found.pop()
+        if len(tail) > LONGEST or any(len(line) > LONGEST for line in found):
+            number += next((i for i, line in enumerate(found) if len(line) > LONGEST), len(found))
+            raise DataError(f"line {number:,} of {name} is longer than {LONGEST:,} bytes, as no text is; cut it into lines first")
+        if found:
+            yield _Block(name, number, found, live)
+            number += len(found)
+    if tail:
+        yield _Block(name, number, [tail], live)

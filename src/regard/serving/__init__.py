@@ -1,0 +1,1 @@
+"""Serving: HTTP, export and import, corpora beyond one machine."""

@@ -1,0 +1,68 @@
+"""What the server answers, for the description that other programs read (/openapi.json)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class Problem(BaseModel):
+    """Why a request was not served."""
+
+    error: str = Field(description="One sentence: what is wrong and what to do.")
+
+
+class Health(BaseModel):
+    """Whether requests are taken, and by what."""
+
+    status: str = Field(description="ready or draining")
+    model: str | None = Field(None, description="Told to those who have the token.")
+    kind: str | None = None
+    version: str | None = None
+
+
+class Hypothesis(BaseModel):
+    """A text that was found."""
+
+    text: str
+    score: float = Field(description="What it was ranked by.")
+    log_p: float = Field(description="Its log-probability in nats.")
+    tokens: int = Field(description="How many tokens it has.")
+    ended: bool = Field(description="False where the longest length cut it off.")
+
+
+class Translation(Hypothesis):
+    """The best text; for an empty source it is empty, without a score."""
+
+    score: float | None  # type: ignore[assignment]
+    log_p: float | None  # type: ignore[assignment]
+    hypotheses: list[Hypothesis] | None = Field(None, description="Where there are several: all of them, this first.")
+
+
+class Translations(BaseModel):
+    """One for each sentence, in order."""
+
+    translations: list[Translation]
+
+
+class Generated(BaseModel):
+    """Texts that go on with the prompt, which they do not repeat."""
+
+    texts: list[Hypothesis]
+
+
+class Matrix(BaseModel):
+    """One attention of the model."""
+
+    name: str = Field(description="The module that computed it, as decoder.layers.0.cross.")
+    kind: str = Field(description="encoder, decoder or cross")
+    rows: list[str] = Field(description="The pieces of text that look.")
+    columns: list[str] = Field(description="The pieces of text that are looked at.")
+    weights: list[list[list[float]]] = Field(description="By head, row and column; each row sums to 1 under softmax.")
+
+
+class Looked(BaseModel):
+    """A text and where the model looked while it wrote it."""
+
+    text: str
+    score: float | None
+    attention: list[Matrix]

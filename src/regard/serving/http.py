@@ -1,0 +1,275 @@
+"""The HTTP side of a service: routes, checks before them, and answers that never tell more than they should."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from regard.errors import OptionError, ShapeError
+from regard.serving import answers
+from regard.serving.auth import Door
+from regard.serving.limits import Limits, Refusal, draining
+from regard.serving.metrics import CONTENT_TYPE
+from regard.serving.page import page
+from regard.serving.schema import Body, Generate, Look, LookBack, Read, Translate, described, read
+from regard.serving.service import Service
+from regard.version import __version__
+
+Sampled = TypeVar("Sampled", Translate, Generate)
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ALWAYS = ("/health", "/metrics")  # asked by machines that watch this one, also while it shuts down
+SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+
+
+def make_app(service: Service) -> FastAPI:
+    """The routes that this model can serve."""
+    app = FastAPI(
+        title=f"regard: {service.name}",
+        version=__version__,
+        description=f"A {service.kind} over HTTP.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.exception_handler(Refusal)(lambda _, refusal: refuse(refusal))
+    app.exception_handler(HTTPException)(lambda request, error: refuse(_unrouted(service, request, error)))
+    app.exception_handler(Exception)(lambda _, error: refuse(_accident(error)))
+    _machine_routes(app, service)
+    if service.translates:
+        _translate_route(app, service)
+    else:
+        _generate_route(app, service)
+    _attention_route(app, service)
+    return app
+
+
+def _machine_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/", response_class=HTMLResponse, summary="This page", include_in_schema=False)
+    async def home() -> Response:
+        return HTMLResponse(
+            page(app.openapi()), headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+        )
+
+    @app.get(
+        "/health", summary="Whether requests are taken", responses={200: {"model": answers.Health}, 503: {"model": answers.Health}}
+    )
+    async def health(request: Request) -> Response:
+        found: dict[str, Any] = {"status": "draining" if service.draining else "ready"}
+        if request.scope["regard.known"]:
+            found |= {"model": service.name, "kind": service.kind, "version": __version__}
+        return _json(json.dumps(found), 503 if service.draining else 200)
+
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Counts and times for Prometheus")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _translate_route(app: FastAPI, service: Service) -> None:
+    @app.post("/translate", summary="Translate sentences", **_described(Translate, answers.Translations))
+    async def translate(request: Request) -> Response:
+        asked = read(Translate, await _body(request, service.limits), service.limits)
+        texts = asked.all_texts()
+        options = _seeded(asked).model_copy(
+            update={"text": None, "texts": None}
+        )  # what requests must have in common to share a batch
+        found = await _answers(request, service, options, texts)
+        return _json(f'{{"translations":[{",".join(found)}]}}')
+
+
+def _generate_route(app: FastAPI, service: Service) -> None:
+    @app.post("/generate", summary="Go on with a text", **_described(Generate, answers.Generated))
+    async def generate(request: Request) -> Response:
+        asked = read(Generate, await _body(request, service.limits), service.limits)
+        if asked.stream:
+            return await _streamed(service, asked)
+        options = _seeded(asked).model_copy(update={"prompt": ""})
+        found = await _answers(request, service, options, [asked.prompt])
+        return _json(found[0])
+
+
+def _attention_route(app: FastAPI, service: Service) -> None:
+    kind: type[Read] = Look if service.translates else LookBack
+
+    @app.post("/attention", summary="Where the model looks", **_described(kind, answers.Looked))
+    async def attention(request: Request) -> Response:
+        asked = read(kind, await _body(request, service.limits), service.limits)
+        found = await _answers(request, service, asked.model_copy(update={"text": ""}), [asked.text])
+        return _json(found[0])
+
+
+def _described(asks: type[Body], gives: type[Any]) -> dict[str, Any]:
+    """A route's part of /openapi.json; bodies are read by `read`, whose sentences say more than FastAPI's."""
+    problems = {status: {"model": answers.Problem} for status in (401, 413, 415, 422, 429, 500, 503)}
+    schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": described(asks)}}}}
+    return {"responses": {200: {"model": gives}, **problems}, "openapi_extra": schema}
+
+
+async def _body(request: Request, limits: Limits) -> bytes:
+    """The bytes of a request, if they are JSON, not too many, and come in time."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # a web page can send anything else to this machine without asking first
+        raise Refusal(415, f"the content type is {kind[:60]!r}, and must be application/json")
+    too_long = Refusal(413, f"the request has more than {limits.body:,} bytes; send fewer texts at once")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > limits.body:
+        raise too_long
+    found = bytearray()
+    try:
+        async with asyncio.timeout(limits.seconds):
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > limits.body:
+                    raise too_long
+    except TimeoutError:
+        raise Refusal(408, f"the request did not arrive within {limits.seconds:g} seconds; send it again") from None
+    return bytes(found)
+
+
+async def _answers(request: Request, service: Service, options: Body, texts: list[str]) -> list[str]:
+    """Wait for the workers, but not longer than allowed, and not for a client that has left."""
+    answer = asyncio.wrap_future(service.batcher.submit(options, texts))
+    left = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({answer, left}, timeout=service.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        if left.done():
+            raise Refusal(499, "the client has left")
+        raise Refusal(
+            503,
+            f"the answer took longer than {service.limits.seconds:g} seconds; send fewer or shorter texts, or try again later",
+            {"retry-after": "5"},
+        )
+    except (OptionError, ShapeError) as error:  # options that only the search can judge; other errors may name files
+        raise Refusal(422, str(error)) from None
+    finally:
+        answer.cancel()  # what has not begun is not begun
+        left.cancel()
+
+
+def _seeded(asked: Sampled) -> Sampled:
+    """Draws of one's own for each request that does not give a seed."""
+    if asked.sample is None or asked.sample.seed is not None:
+        return asked
+    return asked.model_copy(update={"sample": asked.sample.model_copy(update={"seed": secrets.randbits(53)})})
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _streamed(service: Service, asked: Generate) -> Response:
+    """Server-sent events: {"text": …} for each piece, then `done`. What is wrong with the request is told before that."""
+    pieces = service.streams.open(lambda: service.stream(asked)).pieces()
+    try:
+        first = await anext(pieces, None)
+    except (OptionError, ShapeError) as error:
+        raise Refusal(422, str(error)) from None
+    return StreamingResponse(_events(first, pieces), media_type="text/event-stream", headers=SAFE)
+
+
+async def _events(first: str | None, pieces: AsyncGenerator[str]) -> AsyncIterator[str]:
+    async with contextlib.aclosing(pieces):  # a client that leaves stops the writing
+        try:
+            if first is not None:
+                yield _event({"text": first})
+                async for piece in pieces:
+                    yield _event({"text": piece})
+            yield f"event: done\n{_event({})}"
+        except Exception as error:  # too late for a status: the last event says it
+            refusal = error if isinstance(error, Refusal) else _accident(error)
+            yield f"event: error\n{_event({'error': refusal.why})}"
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"  # JSON holds no bare line end
+
+
+def refuse(refusal: Refusal) -> Response:
+    return _json(json.dumps({"error": refusal.why}, ensure_ascii=False), refusal.status, refusal.headers)
+
+
+def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(text, status, {**SAFE, **(headers or {})}, "application/json")
+
+
+def _unrouted(service: Service, request: Request, error: HTTPException) -> Refusal:
+    if error.status_code == 404:
+        return Refusal(404, f"there is no such address here; this server holds a {service.kind}, and GET / lists what it answers")
+    if error.status_code == 405:
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        return Refusal(405, f"{request.method} is not answered here; use {headers.get('allow', 'another method')}", headers)
+    return Refusal(error.status_code, HTTPStatus(error.status_code).phrase.lower())
+
+
+def _accident(error: Exception) -> Refusal:
+    """What should not have happened: the server's log has all of it, the client a number to ask about."""
+    number = secrets.token_hex(4)
+    print(f"regard: error {number}\n{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
+    return Refusal(500, f"something went wrong on the server; its log has more under {number}")
+
+
+class Guarded:
+    """The app behind its door, with every request counted, timed and, if wanted, logged."""
+
+    def __init__(self, service: Service, door: Door, *, log: bool = False) -> None:
+        self.service, self.door, self.log = service, door, log
+        self.app = make_app(service)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        status, begin, metrics = 500, time.perf_counter(), self.service.metrics
+        metrics.in_flight += 1
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self.app(scope, receive, noted)
+        except Refusal as refusal:
+            await refuse(refusal)(scope, receive, noted)
+        except Exception as error:  # has been answered and logged; starlette raises it once more
+            del error
+        finally:
+            metrics.in_flight -= 1
+            seconds, route = time.perf_counter() - begin, getattr(scope.get("route"), "path", "other")
+            metrics.requests.add(route, str(status))
+            metrics.seconds.see(seconds, route)
+            if self.log:
+                _log(scope, status, seconds)
+
+    def _check(self, scope: MutableMapping[str, Any]) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        scope["regard.known"] = self.door.check(
+            headers.get(b"host", ""), headers.get(b"authorization"), open_to_all=scope["path"] == "/health"
+        )
+        if scope["path"] in ALWAYS:
+            return
+        if self.service.draining:
+            raise draining()
+        if self.service.metrics.in_flight > self.service.limits.requests:
+            most = self.service.limits.requests
+            raise Refusal(429, f"{most} requests are being answered and no more are at once; try again later", {"retry-after": "1"})
+
+
+def _log(scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
+    path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")  # as it was sent: escapes stay escapes
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    print(f"{now} {scope['method']} {path} {status} {seconds * 1000:.1f} ms", file=sys.stderr, flush=True)

@@ -1,0 +1,53 @@
+"""`regard import`: a Hugging Face folder with a MarianMT or GPT-2 model becomes a regard model folder with the same outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from regard.errors import FolderError
+from regard.models import folder as model_folder
+from regard.serving.export.check import Check, require
+from regard.serving.export.extras import need, quiet_transformers
+from regard.serving.export.write import free_place
+from regard.training.checkpoint import commit
+
+KINDS = ("marian", "gpt2")
+
+
+def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = False) -> Check:
+    """Read a Hugging Face folder, compare the two models on sample sentences, and write a regard folder if they are equal."""
+    source, folder = Path(source), Path(folder)
+    kind = _kind(source)
+    need("transformers")
+    free_place(folder, overwrite)
+    with quiet_transformers():
+        if kind == "marian":
+            from regard.serving import import_marian as reader
+        else:
+            from regard.serving import import_gpt2 as reader
+        model, rows = reader.read(source)
+        found = require(model, reader.runner(source, rows), "regard")
+    card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
+    commit(
+        folder,
+        lambda place: model_folder.save(place, model, model.config, model.source_tokenizer, model.target_tokenizer, card),
+    )
+    return found
+
+
+def _kind(source: Path) -> str:
+    """Which model a folder holds, by its config.json."""
+    if not source.is_dir():
+        raise FolderError(f"there is no folder {source}; give one that transformers' save_pretrained has written")
+    path = source / "config.json"
+    if not path.is_file():
+        raise FolderError(f"{source} has no config.json, so it is no Hugging Face model; give the folder that has it")
+    kind = model_folder.read_json(path).get("model_type")
+    if kind not in KINDS:
+        raise FolderError(f"{path} says model_type {json.dumps(kind)}, and regard imports {' and '.join(KINDS)}; give one of these")
+    if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")):
+        raise FolderError(
+            f"{source} has neither model.safetensors nor pytorch_model.bin; the folder is incomplete, so copy it again"
+        )
+    return kind

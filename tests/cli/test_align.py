@@ -1,0 +1,168 @@
+"""`regard align` as a user meets it: files, links, gold, one-sentence errors."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.cli import main
+from regard.data.tokenizer import Tokenizer
+from regard.decoding.align import View, align, best_view, flipped, grow_diag_final_and, pharaoh
+from regard.evaluation.alignment import Gold, score
+from regard.models import folder as folders
+from regard.models.build import build
+from regard.training.schema_model import Model
+from tests.models.small import DECODERS, ENCODERS
+
+SOURCES = ["ein kleiner Hund läuft", "", "zwei Hunde laufen 🐕", "Hund", "läuft ein Hund"]
+TARGETS = ["a small dog runs", "", "two dogs run 🐕", "dog", "does a dog run"]
+GOLD = "0-0 1-1 2-2 3-3\n\n0-0 1-1 2-2 3?3\n0-0\n1-1 2-2 0-3 0?0\n"
+
+
+def write(path, seed, encoder=ENCODERS["transformer"], decoder=DECODERS["transformer"]):
+    torch.manual_seed(seed)
+    tokenizer = Tokenizer.train([*SOURCES, *TARGETS], "bpe", 60)
+    config = Model.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
+    model = build(config, len(tokenizer) if encoder else None, len(tokenizer))
+    folders.save(path, model, config, tokenizer if encoder else None, tokenizer, {})
+    return folders.load(path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Models of both directions that have learned nothing: what is tested is what is done with their attention."""
+    path = tmp_path_factory.mktemp("align")
+    found = write(path / "forward", 1), write(path / "backward", 2)
+    write(path / "language", 3, encoder=None)
+    write(path / "blind", 4, decoder=DECODERS["none"])
+    (path / "src").write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
+    (path / "tgt.gz").write_bytes(gzip.compress(("\n".join(TARGETS) + "\n").encode()))
+    (path / "gold").write_text(GOLD)
+    (path / "short").write_text("ein Hund\n")
+    (path / "long").write_text("a\nb\n" + "word " * 2000 + "\nd\ne\n")
+    (path / "bad").write_bytes(b"a\n\xff\xfe\xfa\nb\nc\nd\n")
+    (path / "outside").write_text("0-0 7-1\n\n\n\n\n")
+    return path, *found
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def inner(*args):
+        monkeypatch.setattr(sys, "argv", ["regard", "align", *map(str, args)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        return stopped.value.code or 0, *capsys.readouterr()
+
+    return inner
+
+
+def lines(links):
+    return "".join(f"{pharaoh(each)}\n" for each in links)
+
+
+def test_every_line_gets_its_links_and_an_empty_one_none(run, made):
+    path, model, _ = made
+    code, out, err = run(path / "forward", path / "src", path / "tgt.gz")
+    assert (code, err) == (0, "")
+    assert out == lines(align(model, SOURCES, TARGETS))
+    assert out.splitlines()[1] == ""
+
+
+def test_layer_head_shift_and_threshold_are_passed_on(run, made):
+    path, model, _ = made
+    options = ["--layer", 0, "--head", 2, "--shift", "--threshold", 0.2]
+    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", *options)
+    assert out == lines(align(model, SOURCES, TARGETS, view=View(0, 2, True), threshold=0.2))
+    _, out, err = run(path / "forward", path / "src", path / "tgt.gz", "--head", "best")
+    view = best_view(model, SOURCES, TARGETS)
+    assert out == lines(align(model, SOURCES, TARGETS, view=view))
+    assert err == f"regard: by layer {view.layer}, head {view.head}\n"
+
+
+def test_two_directions_are_joined(run, made):
+    path, model, back = made
+    forward, backward = align(model, SOURCES, TARGETS), [flipped(b) for b in align(back, TARGETS, SOURCES)]
+    for name, join in (("grow-diag-final-and", grow_diag_final_and), ("intersection", frozenset.__and__)):
+        _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--reverse", path / "backward", "--join", name)
+        assert out == lines(join(a, b) for a, b in zip(forward, backward, strict=True))
+
+
+def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
+    path, model, _ = made
+    found = align(model, SOURCES, TARGETS)
+    code, out, err = run(path / "forward", path / "src", path / "tgt.gz", "--gold", path / "gold", "-o", tmp_path / "links")
+    assert (code, err) == (0, "")
+    sure = ["0-0 1-1 2-2 3-3", "", "0-0 1-1 2-2", "0-0", "1-1 2-2 0-3"]
+    parsed = [frozenset(tuple(map(int, link.split("-"))) for link in row.split()) for row in sure]
+    more = [{}, {}, {(3, 3)}, {}, {(0, 0)}]
+    scored = score(found, [Gold(s, s.union(p)) for s, p in zip(parsed, more, strict=True)])
+    assert out == f"{scored}\n" and out.startswith("AER ")
+    assert (tmp_path / "links").read_text() == lines(found)
+    assert [p.name for p in tmp_path.iterdir()] == ["links"]
+    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--gold", path / "gold", "--json")
+    assert json.loads(out) == scored.as_dict()
+
+
+def test_show_draws_each_pair_above_its_links(run, made):
+    path, model, _ = made
+    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--show")
+    assert "\x1b" not in out  # not a terminal
+    assert "\nsmall ░" in out and "\ndogs ░" in out
+    for links in align(model, SOURCES, TARGETS):
+        assert pharaoh(links) in out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("nowhere", "src", "tgt.gz"), "there is no folder"),
+        (("language", "src", "tgt.gz"), "is a language model, which has no source to align with"),
+        (("blind", "src", "tgt.gz"), "no attention between target and source"),
+        (("forward", "src", "short"), "src has 5 lines and"),
+        (("forward", "missing", "tgt.gz"), "there is no file"),
+        (("forward", "bad", "tgt.gz"), "line 2 of"),
+        (("forward", "long", "tgt.gz"), "line 3 of"),
+        (("forward", "src", "tgt.gz", "--layer", "3"), "layer 3 is not there"),
+        (("forward", "src", "tgt.gz", "--head", "first"), "--head is a number from 0, or best, got 'first'"),
+        (("forward", "src", "tgt.gz", "--head", "best", "--layer", "0"), "leave --layer out"),
+        (("forward", "src", "tgt.gz", "--join", "some"), "got 'some'"),
+        (("forward", "src", "tgt.gz", "--json"), "--gold FILE"),
+        (("forward", "src", "tgt.gz", "--gold", "outside"), "gold link 7-1 of sentence 1"),
+        (("forward", "src", "tgt.gz", "--output", "no/where"), "its folder is not there"),
+        (("forward", "src", "tgt.gz", "--reverse", "language"), "is a language model"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_two(run, made, args, says):
+    path = made[0]
+    files = {"--gold", "--output", "--reverse"}
+    named = [path / arg if i < 3 or args[i - 1] in files else arg for i, arg in enumerate(args)]
+    code, out, err = run(*named)
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err and err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_reader_that_leaves_early_ends_it_quietly(made):
+    path = made[0]
+    command = [sys.executable, "-m", "regard", "align", *(str(path / name) for name in ("forward", "src", "tgt.gz"))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(120) == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_one_sentence(made):
+    path = made[0]
+    command = [sys.executable, "-m", "regard", "align", *(str(path / name) for name in ("forward", "src", "tgt.gz"))]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("regard: standard output cannot be written: No space left on device")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,79 @@
+"""`regard export` and `regard import` as a user meets them."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from regard.cli import export as commands
+from regard.errors import FolderError, OptionError
+from regard.models import folder
+from regard.serving.export import check
+from tests.serving.exports import LAYER, make
+
+pytest.importorskip("ctranslate2")
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command("export")(commands.command)
+app.command("import")(commands.bring)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    place = tmp_path_factory.mktemp("model")
+    found = make(LAYER, LAYER)
+    folder.save(place, found, found.config, found.source_tokenizer, found.target_tokenizer, {})
+    return place
+
+
+@pytest.fixture(autouse=True)
+def few_sentences(monkeypatch):
+    monkeypatch.setattr(check, "SENTENCES", 4)
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def test_an_export_prints_what_the_check_found_and_where_it_is(model, tmp_path):
+    done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "4 of 4 sample sentences equal word for word" in done.output and "README.md" in done.output
+    assert {"model.bin", "tokenizer.json", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_a_folder_is_replaced_only_when_asked_and_only_if_regard_wrote_it(model, tmp_path):
+    run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
+    again = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
+    assert isinstance(again.exception, OptionError) and "--overwrite" in str(again.exception)
+    done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out", "--overwrite", "--quantization", "int8")
+    assert done.exit_code == 0 and "weights rounded to int8" in done.output
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    refused = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "mine", "--overwrite")
+    assert isinstance(refused.exception, OptionError) and "was not written by regard" in str(refused.exception)
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
+def test_an_export_that_is_not_equal_ends_with_1_and_leaves_nothing(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "FAR", 0.0)  # no difference is small enough
+    done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
+    assert done.exit_code == 1 and "is not equal to regard's" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_round_trip_through_hugging_face(model, tmp_path):
+    pytest.importorskip("transformers")
+    assert run("export", model, "--to", "huggingface", "-o", tmp_path / "hf").exit_code == 0
+    done = run("import", tmp_path / "hf", "-o", tmp_path / "back")
+    assert done.exit_code == 0 and "4 of 4" in done.output
+    assert folder.load(tmp_path / "back").target_tokenizer == folder.load(model).target_tokenizer
+
+
+def test_wrong_words_are_one_sentence(model, tmp_path):
+    for args, kind, said in [
+        (("export", model, "--to", "tflite", "-o", tmp_path / "x"), OptionError, "'tflite'"),
+        (("export", model, "--to", "onnx", "--quantization", "int8", "-o", tmp_path / "x"), OptionError, "only ctranslate2"),
+        (("export", tmp_path / "none", "--to", "onnx", "-o", tmp_path / "x"), FolderError, "there is no folder"),
+        (("import", model, "-o", tmp_path / "x"), FolderError, "model_type null"),
+    ]:
+        done = run(*args)
+        assert isinstance(done.exception, kind) and said in str(done.exception), done

@@ -1,0 +1,93 @@
+"""`regard generate` as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from regard.cli import generate
+from regard.decoding.generate import generate as search
+from regard.decoding.sample import Sample
+from regard.errors import FolderError, OptionError
+from regard.models.folder import load
+from tests.decoding.folders import language_model, translator
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return language_model(tmp_path_factory.mktemp("models") / "language")
+
+
+@pytest.fixture
+def regard(capfdbinary):
+    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    app = typer.Typer()
+    app.command()(generate.command)
+
+    def call(*args):
+        capfdbinary.readouterr()
+        code = app([str(arg) for arg in args], standalone_mode=False)
+        return (code or 0, *(text.decode() for text in capfdbinary.readouterr()))
+
+    return call
+
+
+def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard):
+    (expected,) = search(load(folder), ["Tom is"], sample=Sample(seed=5, top_k=9), max_length=30)
+    assert regard(folder, "Tom is", "--seed", "5", "--top-k", "9", "--length", "30") == (0, f"Tom is{expected}\n", "")
+
+
+def test_several_texts_are_drawn_by_count(folder, regard):
+    (expected,) = search(load(folder), ["Tom"], sample=Sample(seed=5, count=3), max_length=10)
+    texts = [h.text for h in expected.hypotheses]
+    assert len(set(texts)) > 1
+    assert regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10")[1] == "".join(f"Tom{text}\n" for text in texts)
+    records = [
+        json.loads(line)
+        for line in regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10", "--json")[1].splitlines()
+    ]
+    assert [record["text"] for record in records] == texts
+
+
+def test_a_beam_gives_the_likeliest(folder, regard):
+    (expected,) = search(load(folder), ["Tom"], beam=4, max_length=10)
+    assert regard(folder, "Tom", "--beam", "4", "--length", "10")[1] == f"Tom{expected}\n"
+    both = regard(folder, "Tom", "--beam", "4", "--count", "2", "--length", "10")[1]
+    assert both == "".join(f"Tom{h.text}\n" for h in expected.hypotheses[:2])
+
+
+def test_without_a_seed_texts_differ(folder, regard):
+    assert len({regard(folder, "Tom", "--temperature", "3", "--length", "30")[1] for _ in range(3)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "says"),
+    [
+        (["{folder}/none", "x"], FolderError, "there is no folder"),
+        (["{translator}", "x"], FolderError, "is a translator"),
+        (["{folder}", "x", "--beam", "2", "--top-p", "0.5"], OptionError, "--top-p is about drawing words"),
+        (["{folder}", "x", "--beam", "2", "--count", "3"], OptionError, "give --beam 3"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(folder, regard, tmp_path, args, error, says):
+    where = {"folder": folder, "translator": translator(tmp_path / "t")}
+    with pytest.raises(error, match=says):
+        regard(*(arg.format(**where) for arg in args))
+
+
+def test_standard_input_is_the_prompt_and_a_closed_pipe_is_no_error(folder):
+    run = [sys.executable, "-m", "regard", "generate", str(folder), "--seed", "1", "--no-lines"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*run, "--length", "5"], input=b"Tom is\n", capture_output=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"Tom is")
+    process = subprocess.Popen(
+        [*run, "x", "--length", "100000", "--min-length", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdout.read(1) == b"x"
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert process.stderr.read() == b""

@@ -1,0 +1,84 @@
+"""`regard serve` as a user meets it."""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from regard.cli import serve
+from regard.errors import FolderError, OptionError
+from tests.serving.server import process, write_model
+
+TOKEN = "abcdefghijklmnop-1234"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+def run(*args, **variables):
+    """The exit code of a server that does not start, and what it says."""
+    env = {key: value for key, value in os.environ.items() if key != "REGARD_TOKEN"} | variables
+    command = [sys.executable, "-m", "regard", "serve", *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=env)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_other_machines_are_not_let_in_without_a_token(folder):
+    sentence = (
+        "regard: --host 0.0.0.0 lets other machines in, so it needs a token; "
+        "give --token-file FILE, set REGARD_TOKEN, or leave --host out\n"
+    )
+    assert run(folder, "--host", "0.0.0.0") == (2, "", sentence)
+
+
+def test_without_the_extra_it_says_what_to_install(folder, tmp_path):
+    (tmp_path / "fastapi.py").write_text("raise ModuleNotFoundError(name='fastapi')", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert run(folder, PYTHONPATH=path) == (2, "", 'regard: this needs fastapi; pip install "regard[serve]"\n')
+
+
+def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(OptionError, match=f"port {port} of 127.0.0.1 is in use"):
+            serve.command(tmp_path / "no model", port=port)
+
+
+def test_a_folder_without_a_model_is_one_sentence(tmp_path):
+    with pytest.raises(FolderError, match="there is no folder"):
+        serve.command(tmp_path / "none", port=0)
+
+
+def test_a_queue_too_small_for_one_request_is_one_sentence(folder):
+    with pytest.raises(OptionError, match="a queue of 5 texts cannot hold one request of 1000"):
+        serve.command(folder, queue=5)
+
+
+def test_with_a_token_it_answers_its_bearer_and_curl_shows_how(folder, tmp_path):
+    (tmp_path / "token").write_text(TOKEN + "\n", encoding="utf-8")
+    with process(folder, "--host", "127.0.0.1", "--token-file", tmp_path / "token", "--access-log") as (started, client):
+        assert client.post("/translate", {"text": "ein Hund"})[0] == 401
+        assert 'Authorization: Bearer $REGARD_TOKEN"' in client.curl
+        line = client.curl.replace("$REGARD_TOKEN", TOKEN)
+        if shutil.which("curl"):  # the line that was printed, run as it is
+            done = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=60)
+            assert json.loads(done.stdout)["translations"][0]["text"]
+        assert client.post("/translate", {"text": "ein Hund"}, {"authorization": f"Bearer {TOKEN}"})[0] == 200
+        started.terminate()
+        _, err = started.communicate(timeout=60)
+    assert started.returncode == 0
+    assert err.count(" POST /translate ") >= 2
+    assert TOKEN not in err

@@ -1,0 +1,36 @@
+"""Folders of tiny models with drawn weights, whose answers differ from text to text."""
+
+import torch
+
+from regard.data.tokenizer import EOS, Tokenizer
+from regard.models.build import build
+from regard.models.folder import save
+from regard.training.schema_model import Model
+
+ENCODER = {"kind": "recurrent", "cell": "gru"}  # with large weights a recurrence is chaotic: what it writes depends on all it read
+DECODER = {"kind": "recurrent", "cell": "gru", "attention": "bilinear"}
+ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?0123456789"
+
+
+def translator(folder, *, seed=2, max_length=40):
+    """A translator from characters to characters, trained on lines of at most `max_length` of them, or so its card says."""
+    return _folder(folder, ENCODER, seed, {"recipe": {"data": {"max_length": max_length}}})
+
+
+def language_model(folder, *, seed=1):
+    return _folder(folder, None, seed, {})
+
+
+def _folder(folder, encoder, seed, card):
+    tokenizer = Tokenizer.train([ALPHABET], "character", 100)
+    config = Model.model_validate(
+        {"dim": 16, "encoder": encoder, "decoder": DECODER if encoder else DECODER | {"attention": "none"}, "dropout": 0.0}
+    ).model_dump()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = build(config, len(tokenizer) if encoder else None, len(tokenizer))
+        for p in model.parameters():
+            p.data.copy_(torch.randn_like(p))
+        model.output.words.weight.data[EOS] *= 2  # texts of a few words
+    save(folder, model, config, tokenizer if encoder else None, tokenizer, card)
+    return folder

@@ -1,0 +1,269 @@
+"""Attention out of any search: the teacher-forced pass sees exactly what the steps of a beam search saw."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from regard.attention.trace import watch
+from regard.data.tokenizer import BOS, EOS, Tokenizer
+from regard.decoding.attention import KINDS, Attention, best_head, kind_of, look, looks
+from regard.decoding.attention_file import save_attention
+from regard.decoding.search import Beam, search
+from regard.decoding.translate import translate
+from regard.errors import DataError, OptionError
+from regard.models.writer import Writer
+from tests.models.small import DECODERS, ENCODERS, make
+
+LOOKING = ["simple", "parameterised", "bilinear", "input feeding", "bahdanau", "transformer"]
+SENTENCES = [[4, 5, 6, 7, 8, 9], [7, 5], [9, 8, 8, 4], [6]]
+
+
+class Row:
+    """A text under way: its sentence, the tokens it has read, and the weights seen at each of its steps."""
+
+    def __init__(self, sentence, read=(), seen=()):
+        self.sentence, self.read, self.seen = sentence, read, seen
+
+
+class Carrying:
+    """What a decoder carries, and beside it the rows that its search has made of the sentences."""
+
+    def __init__(self, inner, rows, writer):
+        self.inner, self.rows, self.writer = inner, rows, writer
+
+    def reorder(self, rows):
+        picked = rows.tolist()
+        self.writer.moved += picked != list(range(len(self.rows)))
+        return Carrying(self.inner.reorder(rows), [self.rows[i] for i in picked], self.writer)
+
+
+class Recorder(Writer):
+    """A writer that does what its model does and notes each step's attention; `found` is by sentence and tokens read."""
+
+    joins = False
+
+    def __init__(self, model):
+        torch.nn.Module.__init__(self)
+        self.model, self.found, self.moved = model, {}, 0
+
+    def start(self, memory, batch):
+        return Carrying(self.model.start(memory, batch), [Row(i) for i in range(len(batch))], self)
+
+    def step(self, tokens, carried):
+        with watch(self.model) as seen:
+            scores, inner = self.model.step(tokens, carried.inner)
+        weights = {name: seen[name].weights()[:, :, 0] for name in seen}  # (rows, heads, keys)
+        rows = []
+        for i, (row, token) in enumerate(zip(carried.rows, tokens.tolist(), strict=True)):
+            now = {name: w[i] for name, w in weights.items()}
+            rows.append(Row(row.sentence, (*row.read, token), (*row.seen, now)))
+            self.found[row.sentence, rows[-1].read] = rows[-1].seen
+        flat = scores / scores.abs().amax(-1, keepdim=True)  # so that texts mix
+        flat[:, EOS] = 0.5 if len(rows[0].read) > 5 else -1  # and end, after a while
+        return flat, Carrying(inner, rows, self)
+
+
+def padded(sentences):
+    longest = max(map(len, sentences))
+    return torch.tensor([s + [0] * (longest - len(s)) for s in sentences]), torch.tensor([len(s) for s in sentences])
+
+
+@pytest.mark.parametrize("encoder", ["gru", "transformer"])
+@pytest.mark.parametrize("decoder", LOOKING)
+def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
+    model = make(ENCODERS[encoder], DECODERS[decoder], vocab=10).eval()
+    writer, sources = Recorder(model), [[*s, EOS] for s in SENTENCES]
+    with torch.inference_mode():
+        memory = model.encode(*padded(sources))
+    texts = search(writer, memory, torch.full((4,), BOS), [12, 9, 9, 4], Beam(5))
+    assert writer.moved > 2  # the beam has changed the order of its rows, so that a wrong one would show
+    hypotheses = [(i, h) for i, found in enumerate(texts) for h in found]
+    assert {h.ended for _, h in hypotheses} == {True, False}
+    written = [[*h.tokens, EOS] if h.ended else h.tokens for _, h in hypotheses]
+    compared = 0
+    for (i, _), target, attention in zip(
+        hypotheses, written, look(model, [SENTENCES[i] for i, _ in hypotheses], written), strict=True
+    ):
+        steps = writer.found[i, (BOS, *target[:-1])]
+        assert len(steps) == len(target)
+        for t, step in enumerate(steps):
+            assert set(step) == {name for name in attention if kind_of(name) != "encoder"}
+            for name, saw in step.items():
+                row = attention[name][:, t]
+                keys = t + 1 if kind_of(name) == "decoder" else len(sources[i])
+                torch.testing.assert_close(row[:, :keys], saw[:, :keys], atol=1e-10, rtol=0)
+                assert row[:, keys:].abs().sum() == 0 and saw[:, keys:].abs().sum() == 0
+                compared += 1
+    assert compared > 50
+
+
+@pytest.mark.parametrize("decoder", LOOKING)
+def test_company_in_a_batch_changes_no_weight(decoder):
+    model = make(ENCODERS["transformer"], DECODERS[decoder])
+    targets = [[5, 6, EOS], [7, 8, 9, 10, 11], [EOS], [4, EOS]]
+    together = look(model, SENTENCES, targets)
+    assert model.training  # as it was
+    for source, target, found in zip(SENTENCES, targets, together, strict=True):
+        (alone,) = look(model, [[*source, EOS]], [target])  # an end mark that is there is not added
+        assert list(alone) == list(found)
+        for name in found:
+            rows, columns = found.pieces(name)
+            assert found[name].shape[1:] == (len(rows), len(columns))
+            torch.testing.assert_close(found[name], alone[name], atol=1e-12, rtol=0)
+            torch.testing.assert_close(found[name].sum(-1), torch.ones_like(found[name][..., 0]))
+
+
+def test_encoder_weights_are_those_of_a_watched_pass():
+    model = make(ENCODERS["attention on gru"], DECODERS["transformer"]).eval()
+    (found,) = look(model, [[4, 5, 6]], [[7, EOS]])
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.tensor([[4, 5, 6, EOS]]), torch.tensor([[BOS, 7]]))
+    assert list(found) == list(seen)
+    assert [len(found.names(kind)) for kind in KINDS] == [1, 1, 1]
+    for name in seen:
+        torch.testing.assert_close(found[name], seen[name].weights(batch=0), atol=1e-12, rtol=0)
+
+
+def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read():
+    model = make(None, DECODERS["transformer"]).eval()
+    (found,) = look(model, None, [[7, 8, 9]])
+    assert (found.source, found.target, found.inputs) == ([], ["7", "8", "9"], ["2", "7", "8"])
+    assert found.names("decoder") == list(found) and not found.names("cross")
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.tensor([[BOS, 7, 8]]))
+    torch.testing.assert_close(found["decoder.layers.0.attention.self"], seen["decoder.layers.0.attention.self"].weights(batch=0))
+    with pytest.raises(OptionError, match="no attention between target and source"):
+        found.cross()
+    with pytest.raises(OptionError, match="choose a head"):
+        found.best_head()
+
+
+def test_pieces_are_the_tokenizers_and_batches_come_when_asked_for():
+    model = make(ENCODERS["gru"], DECODERS["bahdanau"], vocab=30)
+    tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
+    model.source_tokenizer = model.target_tokenizer = tokenizer
+    sources = [tokenizer.encode(text) for text in ("ab", "cd cd")]
+    at, found = next(looks(model, sources, [[*s, EOS] for s in sources], kinds=("cross",)))
+    assert at == 1  # the longest comes first
+    assert found.source == ["c", "d", "▁", "c", "d", "</s>"] == found.target
+    assert found.inputs == ["<s>", "c", "d", "▁", "c", "d"]
+    assert list(found) == ["decoder.look.cross"]
+
+
+def test_translations_carry_the_attention_of_each_of_their_hypotheses():
+    tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
+    model = make(ENCODERS["transformer"], DECODERS["transformer"], vocab=len(tokenizer)).eval()
+    model.source_tokenizer = model.target_tokenizer = tokenizer
+    found = translate(model, ["ab cd", "", "d"], beam=4, nbest=3, max_length=6, attention=True)
+    assert [len(t.hypotheses) for t in found] == [3, 0, 3]
+    for translation in found:
+        for h in translation.hypotheses:
+            written = [*h.tokens, EOS] if h.ended else h.tokens
+            assert h.attention.target == tokenizer.tokens(written)
+            assert h.attention.source == tokenizer.tokens([*translation.source_tokens, EOS])
+            (alone,) = look(model, [translation.source_tokens], [written])
+            assert all(torch.allclose(h.attention[name], alone[name], atol=1e-12, rtol=0) for name in alone)
+    assert translate(model, ["ab"])[0].hypotheses[0].attention is None
+
+
+def attention(**layers):
+    weights = {f"decoder.layers.{i}.cross": torch.tensor(w, dtype=torch.float64) for i, w in enumerate(layers.values())}
+    return Attention(["a", "b", "</s>"], ["x", "y"], ["<s>", "x"], weights)
+
+
+SPREAD = [[1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]]
+STARING = [[0, 0, 1], [0, 0, 1]]  # at the end mark, whatever it writes
+FOLLOWING = [[0.9, 0.1, 0], [0.1, 0.9, 0]]
+
+
+def test_cross_is_the_mean_of_all_heads_or_of_those_named():
+    found = attention(low=[SPREAD, STARING], high=[SPREAD, FOLLOWING])
+    low, high = torch.tensor([SPREAD, STARING]).double(), torch.tensor([SPREAD, FOLLOWING]).double()
+    torch.testing.assert_close(found.cross(), torch.cat([low, high]).mean(0))
+    torch.testing.assert_close(found.cross(layer=1), high.mean(0))
+    torch.testing.assert_close(found.cross(head=1), (low[1] + high[1]) / 2)
+    torch.testing.assert_close(found.cross(layer=-1, head=-1), high[1])
+    for wrong in ({"layer": 2}, {"head": -3}):
+        with pytest.raises(OptionError, match="is not there; this model's cross-attention has 2"):
+            found.cross(**wrong)
+
+
+def test_the_best_head_follows_the_text_rather_than_staring_at_one_place():
+    assert attention(low=[SPREAD, STARING], high=[SPREAD, FOLLOWING]).best_head() == (1, 1)
+    assert best_head([attention(low=[FOLLOWING, STARING]), attention(low=[STARING, SPREAD])]) == (0, 0)
+
+
+def test_what_cannot_be_looked_at_is_said():
+    model = make(ENCODERS["gru"], DECODERS["simple"])
+    for given, says in [
+        ((model, None, [[4]]), "needs sources"),
+        ((make(None, DECODERS["transformer"]), [[4]], [[4]]), "sources=None"),
+        ((model, [[4]], [[4], [5]]), "1 sources and 2 targets"),
+        ((torch.nn.Linear(2, 2), [[4]], [[4]]), "got Linear"),
+    ]:
+        with pytest.raises(OptionError, match=says):
+            look(*given)
+    with pytest.raises(OptionError, match="there are decoder.look.cross"):
+        look(model, [[4]], [[4]])[0]["decoder.3.cross"]
+    with pytest.raises(OptionError, match="encoder, decoder, cross"):
+        look(model, [[4]], [[4]])[0].names("self")
+    assert look(model, [], []) == []
+
+
+@pytest.fixture
+def two():
+    model = make(ENCODERS["transformer"], DECODERS["transformer"])
+    return look(model, [[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]])
+
+
+def test_json_lines_hold_every_matrix_to_six_digits(tmp_path, two):
+    with save_attention(tmp_path / "out.jsonl") as file:
+        file.add(0, 0, two[0], -0.5)
+        file.add(2, 1, two[1])
+        assert not (tmp_path / "out.jsonl").exists()  # until it is whole
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(r["line"], r["hypothesis"], r["score"]) for r in records] == [(0, 0, -0.5), (2, 1, None)]
+    for record, found in zip(records, two, strict=True):
+        assert (record["source"], record["target"], record["inputs"]) == (found.source, found.target, found.inputs)
+        assert set(record["weights"]) == set(found)
+        for name, rows in record["weights"].items():
+            torch.testing.assert_close(torch.tensor(rows, dtype=torch.float64), found[name], atol=5.1e-7, rtol=0)
+
+
+def test_an_archive_holds_every_number_and_needs_no_pickle(tmp_path, two):
+    with save_attention(tmp_path / "out.npz") as file:
+        for line, found in enumerate(two):
+            file.add(line, 0, found, -1.5)
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as archive:
+        for line, found in enumerate(two):
+            about = json.loads(str(archive[f"{line}/0/text"]))
+            assert about == {"score": -1.5, "source": found.source, "target": found.target, "inputs": found.inputs}
+            for name, w in found.items():
+                assert np.array_equal(archive[f"{line}/0/{name}"], w.numpy())
+        assert len(archive.files) == 2 * (1 + len(two[0]))
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npz"])
+def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path, two, name):
+    (tmp_path / name).write_text("old")
+
+    def fail():
+        with save_attention(tmp_path / name) as file:
+            file.add(0, 0, two[0])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (tmp_path / name).read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_a_place_that_cannot_be_written_is_said_before_work(tmp_path):
+    for path, says in [(tmp_path / "out.txt", "ends in .jsonl or .npz"), (tmp_path / "no" / "out.npz", "its folder is not there")]:
+        with pytest.raises(OptionError, match=says), save_attention(path):
+            pass
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(DataError, match="cannot be written"), save_attention(tmp_path / "folder.npz"):
+        pass

@@ -1,0 +1,73 @@
+"""An ensemble writes by the mean of its models' probabilities, and is searched like one model."""
+
+import pytest
+import torch
+
+from regard.decoding.ensemble import Ensemble
+from regard.decoding.generate import generate
+from regard.decoding.rules import Rules
+from regard.decoding.sample import Sample
+from regard.decoding.search import Beam
+from regard.decoding.translate import stream, translate, translate_tokens
+from regard.errors import OptionError
+from tests.decoding.every import BOS, EOS, SOURCE, WORDS, log_probabilities, tiny
+from tests.decoding.readers import LINES, language_model, translator
+from tests.models.small import DECODERS, ENCODERS, make
+
+
+def best_of_all(models, limit):
+    """Every text by the mean of probabilities at each step, best first by log p / length."""
+    source = torch.tensor([[*SOURCE, EOS]])
+    found, going = {}, {(): 0.0}
+    for n in range(limit):
+        longer = {}
+        for text, log_p in going.items():
+            target = torch.tensor([[BOS, *text]])
+            p = torch.stack([log_probabilities(m(source, target)[0, -1].detach()).exp() for m in models]).mean(0).log()
+            found[text, True] = (log_p + float(p[EOS])) / (n + 1)
+            longer |= {(*text, w): log_p + float(p[w]) for w in WORDS}
+        going = longer
+    found |= {(text, False): p / limit for text, p in going.items()}
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+@pytest.mark.parametrize("kinds", [("transformer", "bahdanau"), ("simple", "input feeding", "none")])
+def test_with_room_for_all_the_texts_come_by_the_mean_of_probabilities(kinds):
+    models = [tiny(kind) for kind in kinds]
+    wanted = best_of_all(models, 3)
+    found = translate_tokens(Ensemble(models), [SOURCE], beam=Beam(100), max_length=3)[0]
+    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
+    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-9)
+
+
+def test_an_ensemble_of_one_model_is_the_model():
+    model = translator()
+    assert translate(Ensemble([model]), LINES, beam=3) == translate(model, LINES, beam=3)
+    assert translate(Ensemble([model, model]), LINES, beam=3) == translate(model, LINES, beam=3)
+
+
+@pytest.mark.parametrize("options", [dict(beam=Beam(3)), dict(sample=Sample(count=2, seed=1)), dict(rules=Rules(no_repeat=1))])
+def test_company_and_workers_change_nothing(options):
+    models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("simple", "bahdanau")])
+    assert models.joins
+    sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
+    alone = [[h.tokens for h in translate_tokens(models, [s], **options)[0]] for s in sentences]
+    for more in ({}, dict(workers=2), dict(batch_tokens=12)):
+        assert [[h.tokens for h in texts] for texts in translate_tokens(models, sentences, **options, **more)] == alone
+
+
+def test_an_ensemble_streams_and_generates():
+    both = Ensemble([translator(), translator("bahdanau")])
+    assert "".join(stream(both, LINES[0])) == translate(both, LINES[:1])[0]
+    assert not both.joins
+    models = [language_model(), language_model("none")]
+    assert generate(Ensemble(models), ["the cat"], max_length=9)[0].hypotheses[0].tokens
+
+
+def test_models_that_do_not_fit_are_refused():
+    with pytest.raises(OptionError, match="at least one model"):
+        Ensemble([])
+    with pytest.raises(OptionError, match="model 2 of the ensemble has another source tokenizer than model 1"):
+        Ensemble([translator(), translator(kind="word")])
+    with pytest.raises(OptionError, match="not both"):
+        Ensemble([translator(), language_model()])

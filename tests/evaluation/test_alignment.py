@@ -1,0 +1,149 @@
+"""Alignment error rate by hand and by definition; gold in every format the sets come in."""
+
+import gzip
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import DataError, OptionError
+from regard.evaluation.alignment import Gold, fitted, read_gold, score
+
+
+def links(text):
+    return frozenset(tuple(map(int, pair.split("-"))) for pair in text.split())
+
+
+def gold(sure, possible=""):
+    return Gold(links(sure), links(sure) | links(possible))
+
+
+def test_the_rates_as_worked_out_by_hand():
+    # A = 5 links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong. S = 3, of which 2-2 is missed.
+    found = score([links("0-0 1-1 2-3 3-2"), links("4-4")], [gold("0-0 1-1 2-2", "2-3 5-5"), gold("")])
+    assert found.precision == pytest.approx(3 / 5)
+    assert found.recall == pytest.approx(2 / 3)
+    assert found.aer == pytest.approx(1 - (2 + 3) / (5 + 3))
+    assert (found.found, found.sure, found.possible, found.sentences) == (5, 3, 5, 2)
+    assert str(found) == (
+        "AER 0.3750, precision 0.6000, recall 0.6667\n2 sentences: 5 links found; gold has 3 sure and 2 more possible ones"
+    )
+
+
+LINKS = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=10)
+
+
+@given(st.lists(st.tuples(LINKS, LINKS, LINKS), min_size=1, max_size=4))
+def test_the_definition_of_och_and_ney_in_exact_numbers(sentences):
+    found = [a for a, _, _ in sentences]
+    wanted = [Gold(s, s | p) for _, s, p in sentences]
+    a = {(i, *link) for i, each in enumerate(found) for link in each}
+    s = {(i, *link) for i, each in enumerate(wanted) for link in each.sure}
+    p = {(i, *link) for i, each in enumerate(wanted) for link in each.possible}
+    result = score(found, wanted)
+    if a or s:
+        assert result.aer == pytest.approx(float(1 - Fraction(len(a & s) + len(a & p), len(a) + len(s))))
+    if a:
+        assert result.precision == pytest.approx(float(Fraction(len(a & p), len(a))))
+    if s:
+        assert result.recall == pytest.approx(float(Fraction(len(a & s), len(s))))
+    assert score([g.sure for g in wanted], wanted).aer == 0
+    if s == p and a and s and a & s:
+        assert result.aer == pytest.approx(1 - 2 / (1 / result.precision + 1 / result.recall))  # one minus F1
+
+
+def test_nothing_to_find_and_nothing_found_is_no_error():
+    assert score([frozenset()], [gold("")]).aer == 0
+    assert score([links("0-0")], [gold("")]).aer == 1
+    assert score([frozenset()], [gold("0-0")]).aer == 1
+
+
+def test_links_and_gold_must_be_of_as_many_sentences():
+    with pytest.raises(DataError, match="links for 1 sentences and gold for 2"):
+        score([frozenset()], [gold(""), gold("")])
+
+
+WANTED = [gold("0-0 1-2", "1-1"), gold(""), gold("", "0-3")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0-0 1-2 1?1\n\n0?3\n", "1-1 2-3 2p2\n\n1p4\n", "0001 1 1 S\n0001 2 3\n0001 2 2 P 0.5\n3 1 4 P\n"],
+    ids=["pharaoh", "talp", "naacl"],
+)
+def test_the_formats_say_the_same(tmp_path, text):
+    (tmp_path / "gold").write_text(text)
+    (tmp_path / "gold.gz").write_bytes(gzip.compress(text.encode()))
+    assert read_gold(tmp_path / "gold") == read_gold(tmp_path / "gold.gz") == WANTED
+    turned = read_gold(tmp_path / "gold", flip=True)
+    assert turned[0] == gold("0-0 2-1", "1-1") and turned[2] == gold("", "3-0")
+
+
+def test_words_are_counted_as_one_says(tmp_path):
+    (tmp_path / "gold").write_text("1-1 2-3\n")
+    assert read_gold(tmp_path / "gold", base=1) == [gold("0-0 1-2")]
+    assert read_gold(tmp_path / "gold") == [gold("1-1 2-3")]
+
+
+@pytest.mark.parametrize(
+    ("text", "base", "says"),
+    [
+        ("0-0\n0-0 x\n", None, "line 2 of .* has 'x' where a link such as 0-0"),
+        ("0-1 1p1\n", None, "a word 0 where words are counted from 1"),
+        ("0 1 1 S\n", None, "a link of sentence 0"),
+        ("99999999 1 1 S\n", None, "a link of sentence 99999999"),
+        ("0-0:S\n", None, "'0-0:S'"),
+    ],
+)
+def test_a_file_that_is_no_gold_is_refused_in_one_sentence(tmp_path, text, base, says):
+    (tmp_path / "gold").write_text(text)
+    with pytest.raises(DataError, match=says):
+        read_gold(tmp_path / "gold", base=base)
+
+
+def test_a_base_that_cannot_be_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="from 0 or from 1, got 2"):
+        read_gold(tmp_path / "gold", base=2)
+
+
+def test_gold_must_fit_the_text():
+    assert fitted(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
+    with pytest.raises(DataError, match="gold link 0-3 of sentence 3, .* outside its 4 source and 1 target words.*flip"):
+        fitted(WANTED, [(2, 3), (1, 1), (4, 1)])
+    with pytest.raises(DataError, match="3 sentences and the text 1"):
+        fitted(WANTED, [(2, 3)])
+
+
+@pytest.fixture
+def corpora():
+    folder = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (folder / "align-hansards-en-fr").is_dir():
+        pytest.skip("the gold alignments are not under REGARD_DATA")
+    return folder
+
+
+def sizes(*paths):
+    texts = [gzip.decompress(path.read_bytes()).decode().splitlines() for path in paths]
+    return [(len(s.split()), len(t.split())) for s, t in zip(*texts, strict=True)]
+
+
+def test_the_hansards_have_the_links_that_the_shared_task_counts(corpora):
+    folder = corpora / "align-hansards-en-fr"
+    for split, sure, possible in (("test", 4038, 13400), ("dev", 338, 1446)):
+        by_sentence, by_link = (read_gold(folder / f"{split}.{name}.gz") for name in ("talp", "wa.nonullalign"))
+        assert by_sentence == fitted(by_link, sizes(folder / f"{split}.en.gz", folder / f"{split}.fr.gz"))
+        assert sum(len(g.sure) for g in by_sentence) == sure
+        assert sum(len(g.possible - g.sure) for g in by_sentence) == possible
+
+
+def test_the_europarl_set_fits_its_text_both_ways(corpora):
+    folder = corpora / "align-europarl-de-en"
+    german, english = folder / "test.de.gz", folder / "test.en.gz"
+    assert sum(len(g.sure) for g in fitted(read_gold(folder / "test.de-en.wa.gz"), sizes(german, english))) == 1232
+    turned = read_gold(folder / "test.de-en.wa.gz", flip=True)
+    assert sum(len(g.sure) for g in fitted(turned, sizes(english, german))) == 1232
+    with pytest.raises(DataError, match="flip"):
+        fitted(turned, sizes(german, english))

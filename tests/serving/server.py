@@ -1,0 +1,98 @@
+"""A real server on a real port, in a thread of the test or as `regard serve`, and a plain client."""
+
+import contextlib
+import http.client
+import json
+import subprocess
+import sys
+import threading
+from urllib.parse import urlsplit
+
+from regard.data.tokenizer import Tokenizer
+from regard.models import folder as folders
+from regard.models.build import build
+from regard.serving import auth, server
+from regard.training.schema_model import Model
+from tests.models.small import LAYER
+
+LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕", "Über den Wolken!"]
+TRANSFORMER = {"kind": "transformer", **LAYER}
+
+
+def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
+    """A model folder with drawn weights: it translates every line to something, and always to the same. Loaded in float64."""
+    tokenizer = Tokenizer.train(LINES, "character", 60)
+    config = Model.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
+    model = build(config, len(tokenizer) if encoder else None, len(tokenizer)).eval()
+    for p in model.parameters():
+        if p.ndim > 1:
+            p.data *= 3  # sharper scores, so that different sources are translated differently
+    folders.save(path, model, config, tokenizer if encoder else None, tokenizer, {"name": "small"})
+    return folders.load(path).double()
+
+
+class Client:
+    """Asks one server, each time over a new connection unless `keep` holds one."""
+
+    def __init__(self, where):
+        self.host, self.port = urlsplit(where).hostname, urlsplit(where).port
+
+    def connect(self):
+        return http.client.HTTPConnection(self.host, self.port, timeout=60)
+
+    def raw(self, method, path, body=None, headers=None, keep=None):
+        connection = keep or self.connect()
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        found = answer.status, dict(answer.getheaders()), answer.read()
+        if keep is None:
+            connection.close()
+        return found
+
+    def get(self, path, **headers):
+        return self.raw("GET", path, None, headers)
+
+    def post(self, path, body, headers=None, keep=None):
+        """The status and the JSON that came back."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, _, found = self.raw("POST", path, data, {"content-type": "application/json", **(headers or {})}, keep)
+        return status, json.loads(found)
+
+
+@contextlib.contextmanager
+def running(service, *, host="127.0.0.1", token=None, log=False):
+    """A client of a server in this process, which is drained in the end."""
+    sock = server.bind("127.0.0.1", 0)
+    started = threading.Event()
+    made = server.Server(service, auth.Door(token, host), log=log, started=started.set)
+    thread = threading.Thread(target=made.run, args=([sock],), daemon=True)
+    thread.start()
+    assert started.wait(20)
+    client = Client(server.address(sock))
+    client.server = made
+    try:
+        yield client
+    finally:
+        made.drain()
+        thread.join(20)
+        service.batcher.close()
+        assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def process(*args, env=None):
+    """`regard serve` as a user starts it, once it says where it answers: its process and a client."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "regard", "serve", "--port", "0", *map(str, args)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env,
+    )  # fmt: skip
+    try:
+        said = started.stdout.readline()
+        assert "answers at" in said, said + started.stderr.read()
+        client = Client(said.split("answers at ")[1].split(" ")[0])
+        client.curl = started.stdout.readline()
+        yield started, client
+    finally:
+        if started.poll() is None:
+            started.kill()
+        started.communicate()

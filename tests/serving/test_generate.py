@@ -1,0 +1,151 @@
+"""A language model over HTTP."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from regard.decoding.attention import look
+from regard.decoding.generate import generate
+from regard.decoding.search import Sample
+from regard.serving.limits import Limits
+from regard.serving.service import Service
+from tests.serving.server import running, write_model
+from tests.serving.test_http import until
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(4)
+    return write_model(tmp_path_factory.mktemp("language"), encoder=None)
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with running(Service(model, "small", Limits(streams=2), workers=1)) as found:
+        yield found
+
+
+def events(client, asked):
+    """The events of a stream: their kinds and data, and the text that they make."""
+    status, headers, body = client.raw(
+        "POST", "/generate", json.dumps({**asked, "stream": True}), {"content-type": "application/json"}
+    )
+    assert status == 200
+    assert headers["content-type"].startswith("text/event-stream")
+    found = []
+    for block in body.decode().removesuffix("\n\n").split("\n\n"):
+        kind, _, data = block.rpartition("data: ")
+        found.append((kind.removeprefix("event: ").strip(), json.loads(data)))
+    return found, "".join(data["text"] for kind, data in found if not kind)
+
+
+def test_texts_are_those_of_the_python_call(model, client):
+    sample = {"seed": 5, "top_k": 6, "count": 3, "temperature": 1.5}
+    drawn = generate(model, ["ein"], sample=Sample(**sample), max_length=12, no_repeat=2)[0]
+    status, found = client.post("/generate", {"prompt": "ein", "sample": sample, "max_length": 12, "no_repeat": 2})
+    assert status == 200
+    assert [t["text"] for t in found["texts"]] == [h.text for h in drawn.hypotheses]
+    best = generate(model, ["ein"], beam=3, max_length=9)[0]
+    found = client.post("/generate", {"prompt": "ein", "beam": 3, "max_length": 9})[1]
+    assert [(t["text"], t["score"]) for t in found["texts"]] == [(h.text, round(h.score, 6)) for h in best.hypotheses]
+
+
+def test_a_stream_is_the_same_text_piece_by_piece(client):
+    asked = {"prompt": "zwei", "sample": {"seed": 2}, "max_length": 20}
+    pieces, text = events(client, asked)
+    assert pieces[-1] == ("done", {})
+    assert len(pieces) > 3
+    assert text == client.post("/generate", asked)[1]["texts"][0]["text"]
+    greedy = {"prompt": "zwei", "beam": 1, "max_length": 20}
+    assert events(client, greedy)[1] == client.post("/generate", greedy)[1]["texts"][0]["text"]
+
+
+def test_draws_without_a_seed_differ_streamed_or_not(client):
+    asked = {"prompt": "a", "max_length": 20, "sample": {"temperature": 3.0}}
+    assert client.post("/generate", asked) != client.post("/generate", asked)
+    assert events(client, asked)[1] != events(client, asked)[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"prompt": 3}, "prompt is 3, and must be text"),
+        ({"stream": True, "beam": 2}, "leave out stream"),
+        ({"stream": True, "sample": {"count": 2}}, "a stream is one text"),
+        ({"max_length": 0}, "max_length is 0, and must be at least 1"),
+        ({"text": "a"}, "there is no field 'text'"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is_sent(client, asked, says):
+    status, found = client.post("/generate", asked)
+    assert status == 422
+    assert says in found["error"]
+
+
+def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
+    class Endless(Service):
+        def stream(self, asked):
+            while not ended.wait(0.01):
+                yield "x"
+            yield "end"
+
+    ended = threading.Event()
+    service = Endless(model, "small", Limits(streams=2), workers=1)
+    with running(service) as client:
+        connections = [client.connect() for _ in range(2)]
+        for connection in connections:
+            connection.request("POST", "/generate", b'{"stream": true}', {"content-type": "application/json"})
+            assert connection.getresponse().read(6) == b"data: "
+        status, found = client.post("/generate", {"stream": True})
+        assert status == 429
+        assert "2 texts are being streamed" in found["error"]
+        connections[0].close()
+        until(lambda: service.streams.running == 1)
+        connections[1].close()
+        until(lambda: service.streams.running == 0)
+        ended.set()
+
+
+def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd):
+    class Breaking(Service):
+        def stream(self, asked):
+            yield "one "
+            if asked.prompt == "break":
+                raise RuntimeError("secret /etc/path")
+            threading.Event().wait(1.0)
+            yield "two"
+
+    with running(Breaking(model, "small", Limits(seconds=0.3), workers=1)) as client:
+        found = events(client, {"prompt": "wait"})[0]
+        assert found[0] == ("", {"text": "one "})
+        assert found[1][0] == "error"
+        assert "longer than 0.3 seconds" in found[1][1]["error"]
+        found = events(client, {"prompt": "break"})[0]
+        assert found[-1][1]["error"].startswith("something went wrong on the server")
+    assert "secret /etc/path" in capfd.readouterr().err
+
+
+def test_attention_of_a_text_is_that_of_a_look(model, client):
+    tokens = model.target_tokenizer.encode("ein Hund")
+    seen = look(model, None, [tokens])[0]
+    status, found = client.post("/attention", {"text": "ein Hund"})
+    assert status == 200
+    assert [m["name"] for m in found["attention"]] == list(seen)
+    weights = torch.tensor(found["attention"][0]["weights"], dtype=torch.float64)
+    assert torch.allclose(weights, seen[found["attention"][0]["name"]], atol=1e-6)
+    assert client.post("/attention", {"text": ""})[1]["attention"] == []
+
+
+def test_attention_that_would_fill_the_memory_is_refused_before_it_does(model):
+    with running(Service(model, "small", Limits(weights=1000), workers=1)) as client:
+        status, found = client.post("/attention", {"text": "x" * 500})
+        assert status == 422
+        assert "at most 1,000 are sent" in found["error"]
+
+
+def test_a_language_model_does_not_translate(client):
+    status, found = client.post("/translate", {"text": "a"})
+    assert status == 404
+    assert "this server holds a language model" in found["error"]

@@ -1,0 +1,383 @@
+"""The HTTP API, asked as a program would ask it: over a real port."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from regard.decoding.attention import look
+from regard.decoding.search import Sample
+from regard.decoding.translate import translate
+from regard.serving.limits import Limits
+from regard.serving.service import Service
+from regard.version import __version__
+from tests.serving.server import Client, running, write_model
+from tests.serving.test_metrics import parse
+
+TEXTS = ["ein Hund", "", "zwei Hunde laufen 🐕", "Wolken!"]
+TOKEN = "abcdefghijklmnop-1234"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(3)
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with running(Service(model, "small", workers=1)) as found:
+        yield found
+
+
+def shown(found):
+    """A translation as the server tells it."""
+    many = [
+        {"text": h.text, "score": round(h.score, 6), "log_p": round(h.log_p, 6), "tokens": len(h.tokens), "ended": h.ended}
+        for h in found.hypotheses
+    ]
+    if not many:
+        return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
+    return many[0] | ({"hypotheses": many} if len(many) > 1 else {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({}, {}),
+        ({"beam": 3, "nbest": 2, "length_penalty": 0.6, "max_length": 9}, None),
+        ({"beam": 4, "groups": 2, "diversity": 1.0, "nbest": 4}, None),
+        ({"beam": 2, "coverage_penalty": 0.2}, None),
+        ({"no_repeat": 2, "min_length": 3, "forbidden": ["s", "ei"]}, None),
+        ({"prefix": "der "}, {"prefixes": ["der "] * 4}),
+        ({"beam": 4, "required": ["Hu"], "max_length": 12}, {"beam": 4, "required": [["Hu"]] * 4, "max_length": 12}),
+        ({"sample": {"seed": 5, "top_k": 4, "count": 2}}, {"sample": Sample(seed=5, top_k=4, count=2)}),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_translations_are_those_of_the_python_call(model, client, asked, options):
+    expected = translate(model, TEXTS, **(asked if options is None else options))
+    status, found = client.post("/translate", {"texts": TEXTS, **asked})
+    assert (status, found) == (200, {"translations": [shown(t) for t in expected]})
+
+
+def test_one_text_is_a_list_of_one(client):
+    status, found = client.post("/translate", {"text": "ein Hund"})
+    assert status == 200
+    assert found == client.post("/translate", {"texts": ["ein Hund"]})[1]
+    assert client.post("/translate", {"texts": []}) == (200, {"translations": []})
+
+
+def test_draws_without_a_seed_differ(client):
+    asked = {"text": "zwei Hunde laufen", "sample": {}}
+    assert client.post("/translate", asked) != client.post("/translate", asked)
+
+
+def test_attention_is_that_of_a_look_at_the_best_translation(model, client):
+    best = translate(model, ["ein Hund"], beam=2, max_length=4)[0]
+    seen = look(model, [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended])[0]
+    status, found = client.post("/attention", {"text": "ein Hund", "beam": 2, "max_length": 4})
+    assert status == 200
+    assert found["text"] == best
+    assert [m["name"] for m in found["attention"]] == list(seen)
+    for matrix in found["attention"]:
+        assert torch.allclose(torch.tensor(matrix["weights"]), seen[matrix["name"]].float(), atol=1e-6)
+        assert (matrix["rows"], matrix["columns"]) == seen.pieces(matrix["name"])
+
+
+def test_attention_of_a_given_translation_and_of_one_kind(client):
+    status, found = client.post("/attention", {"text": "ein Hund", "target": "a dog", "kinds": ["cross"]})
+    assert status == 200
+    assert {m["kind"] for m in found["attention"]} == {"cross"}
+    assert found["attention"][0]["rows"] == ["a", "▁", "d", "o", "g", "</s>"]
+    assert found["attention"][0]["columns"][-1] == "</s>"
+
+
+def test_attention_of_nothing_is_no_matrices(client):
+    assert client.post("/attention", {"text": ""}) == (200, {"text": "", "score": None, "attention": []})
+
+
+def test_health_and_page_and_description(client):
+    status, headers, body = client.get("/health")
+    assert (status, json.loads(body)) == (200, {"status": "ready", "model": "small", "kind": "translator", "version": __version__})
+    assert "server" not in headers
+    status, headers, body = client.get("/")
+    assert status == 200
+    assert "default-src 'none'" in headers["content-security-policy"]
+    text = body.decode()
+    assert all(word in text for word in ("POST /translate", "POST /attention", "GET /health", "GET /metrics", "length_penalty"))
+    assert "http://" not in text and "https://" not in text and "<script" not in text
+    described = json.loads(client.get("/openapi.json")[2])
+    assert set(described["paths"]) == {"/translate", "/attention", "/health", "/metrics"}
+    fields = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert list(fields)[:2] == ["text", "texts"]
+    assert fields["sample"]["anyOf"][0]["properties"]["temperature"]["exclusiveMinimum"] == 0
+    assert "$defs" not in json.dumps(described["paths"])
+
+
+def test_metrics_count_what_happened(client):
+    before = parse(client.get("/metrics")[2].decode())
+    client.post("/translate", {"texts": ["ein Hund", "Wolken!"]})
+    client.post("/translate", {"text": 3})
+    client.get("/nowhere/at/all")
+    _, headers, body = client.get("/metrics")
+    after = parse(body.decode())
+    assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    grown = {key: after[key] - before.get(key, 0) for key in after}
+    assert grown['regard_requests_total{route="/translate",status="200"}'] == 1
+    assert grown['regard_requests_total{route="/translate",status="422"}'] == 1
+    assert grown['regard_requests_total{route="other",status="404"}'] == 1
+    assert grown['regard_tokens_total{side="source"}'] == len("ein Hund") + len("Wolken!")
+    assert grown['regard_request_seconds_count{route="/translate"}'] == 2
+    assert grown["regard_batch_texts_sum"] == 2
+    assert after["regard_requests_in_flight"] == 1  # this one
+    assert after["regard_queue_texts"] == 0
+
+
+BAD = [
+    (b"", "not JSON"),
+    (b"{", "not JSON: EOF"),
+    (b"[]", "the request is [], and must be an object with text, texts"),
+    (b"[" * 100_000, "recursion limit"),
+    (b'{"a":' * 5000 + b"1" + b"}" * 5000, "recursion limit"),
+    (b'{"text": "\xff"}', "invalid unicode"),
+    (rb'{"text": "\ud800"}', "not JSON"),
+    (b'{"text": 3}', "text is 3, and must be text"),
+    (b'{"texts": "a"}', "texts is 'a', and must be a list"),
+    (b'{"texts": ["a", null]}', "texts[1] is null, and must be text"),
+    (b"{}", "give either text, one sentence, or texts"),
+    (b'{"text": "a", "texts": ["a"]}', "give either text"),
+    (b'{"text": "a", "beam": NaN}', "beam is nan, and must be a whole number"),
+    (b'{"text": "a", "length_penalty": NaN}', "length_penalty is nan, and must be a finite number"),
+    (b'{"text": "a", "length_penalty": 1e999}', "length_penalty is inf, and must be a finite number"),
+    (b'{"text": "a", "beam": true}', "beam is true, and must be a whole number"),
+    (b'{"text": "a", "beam": "2"}', "beam is '2', and must be a whole number"),
+    (b'{"text": "a", "beam": 33}', "beam is 33, and must be at most 32"),
+    (b'{"text": "a", "beam": ' + b"9" * 5000 + b"}", "number out of range"),
+    (b'{"text": "a", "bean": 2}', "there is no field 'bean'; did you mean 'beam'?"),
+    (b'{"text": "a", "sample": {"temprature": 2}}', "did you mean 'temperature'?"),
+    (b'{"text": "a", "sample": {"temperature": 0}}', "sample.temperature is 0, and must be more than 0"),
+    (b'{"text": "a", "nbest": 2}', "nbest 2 needs a beam of at least 2"),
+    (b'{"text": "a", "required": ["a"], "sample": {}}', "required words need a plain beam"),
+    (b'{"text": "' + b"a" * 10_001 + b'"}', "text has 10,001 characters and at most 10,000"),
+    (b'{"text": "a", "forbidden": ["' + b"a" * 10_001 + b'"]}', "forbidden[0] has 10,001 characters"),
+    (json.dumps({"texts": ["a"] * 10_000}).encode(), "texts has 10,000 entries and at most 1,000"),
+]
+
+
+@pytest.mark.parametrize(("body", "says"), BAD, ids=[says[:40] for _, says in BAD])
+def test_what_is_wrong_with_a_request_is_said_in_a_sentence(client, body, says):
+    status, found = client.post("/translate", body)
+    assert status == 422
+    assert list(found) == ["error"]
+    assert says in found["error"]
+    assert len(found["error"]) < 400
+    assert "\n" not in found["error"]
+
+
+def test_any_text_is_translated(client):
+    odd = ["a\x00b", "a\nb\tc", "\u202e\ufeff", "🐕" * 50, "   ", "ÿ" * 300]
+    status, found = client.post("/translate", {"texts": odd})
+    assert status == 200
+    assert len(found["translations"]) == len(odd)
+
+
+def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client):
+    status, found = client.post("/translate", b"x" * (3 << 20))
+    assert (status, found) == (413, {"error": "the request has more than 1,048,576 bytes; send fewer texts at once"})
+
+    connection = client.connect()  # chunked: its length is known only when it has come
+    connection.request("POST", "/translate", iter([b"x" * 65536] * 40), {"content-type": "application/json"}, encode_chunked=True)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_addresses_methods_and_content_types_are_named(client):
+    status, _, body = client.get("/translat")
+    assert status == 404
+    assert "this server holds a translator" in json.loads(body)["error"]
+    status, headers, body = client.get("/translate")
+    assert (status, headers["allow"]) == (405, "POST")
+    assert "use POST" in json.loads(body)["error"]
+    assert client.post("/generate", {"prompt": "a"})[0] == 404
+    status, _, body = client.raw(
+        "POST", "/translate", b'{"text": "a"}', {"content-type": "text/plain"}
+    )  # all a foreign page can send
+    assert (status, json.loads(body)["error"]) == (415, "the content type is 'text/plain', and must be application/json")
+
+
+def test_no_foreign_page_is_let_in(client):
+    status, _, body = client.get("/health", host="evil.example")
+    assert status == 421
+    assert "localhost only" in json.loads(body)["error"]
+    status, headers, _ = client.get("/health", origin="http://evil.example")
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+def test_broken_http_does_not_stop_the_server(client):
+    for sent in (
+        b"\x00\xff\xfe\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+    ):
+        with socket.create_connection((client.host, client.port), 5) as sock:
+            sock.sendall(sent)
+            assert b"400" in sock.recv(1000)
+    assert client.get("/health")[0] == 200
+
+
+def test_with_a_token_strangers_learn_nothing(model):
+    with running(Service(model, "small", workers=1), host="0.0.0.0", token=TOKEN) as client:
+        assert json.loads(client.get("/health", host="example.org")[2]) == {"status": "ready"}
+        for path in ("/", "/metrics", "/openapi.json", "/nowhere"):
+            status, headers, body = client.get(path, host="example.org")
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+            assert "small" not in body.decode()
+        assert client.post("/translate", {"text": "a"}, {"authorization": "Bearer wrong"})[0] == 401
+        status, found = client.post("/translate", {"text": "a"}, {"authorization": f"Bearer {TOKEN}", "host": "example.org"})
+        assert status == 200
+        assert len(found["translations"]) == 1
+
+
+class Slow(Service):
+    """Holds every batch until told."""
+
+    def __init__(self, *args, **kwargs):
+        self.go = threading.Event()
+        super().__init__(*args, **kwargs)
+
+    def _work(self, options, texts):
+        assert self.go.wait(20)
+        return super()._work(options, texts)
+
+
+def in_background(call):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    return thread, found
+
+
+def until(true):
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_full_queue_is_429_and_what_was_accepted_is_answered(model):
+    service = Slow(model, "small", Limits(queue=2, texts=2), workers=1)
+    with running(service) as client:
+        first = in_background(lambda: client.post("/translate", {"text": "eins"}))
+        until(lambda: service.metrics.in_flight and not service.batcher.waiting)
+        second = in_background(lambda: client.post("/translate", {"texts": ["zwei", "drei"]}))
+        until(lambda: service.batcher.waiting == 2)
+        status, headers, body = client.raw("POST", "/translate", b'{"text": "vier"}', {"content-type": "application/json"})
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert "2 texts are waiting and the queue holds 2" in json.loads(body)["error"]
+        service.go.set()
+        for thread, found in (first, second):
+            thread.join(20)
+            assert found[0][0] == 200
+
+
+def test_too_many_requests_at_once_are_429_before_they_are_read(model):
+    service = Slow(model, "small", Limits(requests=1), workers=1)
+    with running(service) as client:
+        first = in_background(lambda: client.post("/translate", {"text": "eins"}))
+        until(lambda: service.metrics.in_flight == 1)
+        status, found = client.post("/translate", {"text": "zwei"})
+        assert status == 429
+        assert "1 requests are being answered" in found["error"]
+        assert client.get("/health")[0] == 200
+        service.go.set()
+        first[0].join(20)
+        assert first[1][0][0] == 200
+
+
+def test_what_takes_too_long_is_503_and_is_not_computed_later(model):
+    service = Slow(model, "small", Limits(seconds=0.2), workers=1)
+    with running(service) as client:
+        first = in_background(lambda: client.post("/translate", {"text": "eins"}))
+        until(lambda: service.metrics.in_flight and not service.batcher.waiting)
+        status, found = client.post("/translate", {"text": "zwei"})
+        assert status == 503
+        assert "longer than 0.2 seconds" in found["error"]
+        service.go.set()
+        first[0].join(20)
+        until(lambda: not service.batcher.waiting)
+        assert client.post("/translate", {"text": "drei"})[0] == 200
+        assert service.metrics.tokens.value("source") in (len("drei"), len("einsdrei"))  # "zwei" was never computed
+
+
+def test_a_client_that_leaves_is_not_worked_for(model):
+    service = Slow(model, "small", workers=1)
+    with running(service) as client:
+        first = in_background(lambda: client.post("/translate", {"text": "eins"}))
+        until(lambda: service.metrics.in_flight and not service.batcher.waiting)
+        connection = client.connect()
+        connection.request("POST", "/translate", b'{"text": "zwei"}', {"content-type": "application/json"})
+        until(lambda: service.batcher.waiting == 1)
+        connection.close()
+        until(lambda: service.metrics.in_flight == 1)
+        service.go.set()
+        first[0].join(20)
+        until(lambda: not service.batcher.waiting)
+        assert service.metrics.tokens.value("source") == len("eins")
+
+
+def test_an_accident_is_500_with_a_number_and_nothing_else(model, capfd):
+    class Broken(Service):
+        def _work(self, options, texts):
+            raise RuntimeError("secret /etc/path")
+
+    with running(Broken(model, "small", workers=1)) as client:
+        status, found = client.post("/translate", {"text": "a"})
+        assert status == 500
+        number = found["error"].split()[-1]
+        assert found["error"] == f"something went wrong on the server; its log has more under {number}"
+        assert client.get("/health")[0] == 200
+    log = capfd.readouterr().err
+    assert f"regard: error {number}" in log
+    assert "secret /etc/path" in log
+    assert log.count("Traceback") == 1
+
+
+def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
+    with running(Service(model, "small", workers=1), log=True) as client:
+        client.get("/health")
+        client.get("/a%0aGET%20/fake%20200")
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split()[1:4] for line in lines] == [["GET", "/health", "200"], ["GET", "/a%0aGET%20/fake%20200", "404"]]
+
+
+def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
+    service = Slow(model, "small", workers=1)
+    texts = [["Hund", "Hunde laufen", "ein kleiner Hund", "Wolken"][i % 4] + "!" * (i % 5) for i in range(24)]
+    expected = [shown(t) for t in translate(model, texts)]
+    with running(service) as client:
+        asked = [in_background(lambda text=text: client.post("/translate", {"text": text})) for text in texts]
+        until(lambda: service.metrics.in_flight == len(texts))
+        service.go.set()
+        for thread, _ in asked:
+            thread.join(20)
+        sizes = parse(client.get("/metrics")[2].decode())
+    assert [found[0][1]["translations"][0] for _, found in asked] == expected
+    assert sizes["regard_batch_texts_count"] <= 3
+
+
+def test_a_connection_is_used_again(client):
+    connection = client.connect()
+    for text in ("ein Hund", "Wolken!"):
+        assert client.post("/translate", {"text": text}, keep=connection)[0] == 200
+    sock = connection.sock
+    assert client.post("/translate", b"nonsense", keep=connection)[0] == 422
+    assert connection.sock is sock
+    connection.close()
+
+
+def test_an_address_over_ipv6_is_spelled_in_brackets():
+    assert (Client("http://[::1]:80").host, Client("http://[::1]:80").port) == ("::1", 80)

@@ -1,0 +1,94 @@
+"""Many clients at once: nothing is lost, and the answers are those of `translate` without a server."""
+
+import http.client
+import json
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from regard.decoding.translate import translate
+from regard.models.folder import load
+from tests.serving.server import process, write_model
+from tests.serving.test_metrics import parse
+
+NEAR = 1e-4  # scores that differ by less are one score: float32 adds up differently in batches of different shape
+WORDS = "the small dog and two dogs run over there I like you very much 🐕".split()
+
+
+def sentences(count):
+    return [" ".join(WORDS[(i * 7 + j * (2 + i // 45)) % len(WORDS)] for j in range(1 + i % 9)) for i in range(count)]
+
+
+def load_with(client, requests, connections):
+    """Every request over one of some connections that stay open; the answers by the request's number."""
+    found, todo, lock = {}, list(enumerate(requests))[::-1], threading.Lock()
+
+    def work():
+        connection = http.client.HTTPConnection(client.host, client.port, timeout=300)
+        while True:
+            with lock:
+                if not todo:
+                    break
+                i, body = todo.pop()
+            connection.request("POST", "/translate", json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            found[i] = answer.status, json.loads(answer.read())
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(connections)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found, time.perf_counter() - begin
+
+
+def check(folder, count, connections):
+    """Requests of one or several texts, greedy and with beams, against the same texts translated here."""
+    texts = sentences(count)
+    beams = [(1, 1, 2, 4)[i % 4] for i in range(count)]
+    requests = [{"texts": texts[i : i + 1 + i % 3], "beam": beams[i]} for i in range(count)]
+    model = load(folder)
+    expected = {beam: dict(zip(texts, translate(model, texts, beam=beam), strict=True)) for beam in set(beams)}
+    with process(folder) as (_, client):
+        found, seconds = load_with(client, requests, connections)
+        counted = parse(client.get("/metrics")[2].decode())
+    assert sorted(found) == list(range(count))  # nothing lost
+    assert {status for status, _ in found.values()} == {200}
+    assert counted['regard_requests_total{route="/translate",status="200"}'] == count
+    total = ties = 0
+    for i, (_, answer) in found.items():
+        assert len(answer["translations"]) == len(requests[i]["texts"])
+        for text, translation in zip(requests[i]["texts"], answer["translations"], strict=True):
+            best = expected[beams[i]][text]
+            total += 1
+            if translation["text"] != best:
+                ties += 1
+                assert abs(translation["score"] - best.hypotheses[0].score) < NEAR, (text, translation, best)
+    assert ties <= total // 100
+    batches = counted["regard_batch_texts_sum"] / counted["regard_batch_texts_count"]
+    print(
+        f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s: {count / seconds:.0f} requests/s, "
+    )
+    print(f"{total / seconds:.0f} texts/s, {batches:.1f} texts a batch; {ties} of {total} differ by a near tie")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+def test_sixty_requests_from_eight_connections(folder):
+    check(folder, 60, 8)
+
+
+@pytest.mark.slow
+def test_a_thousand_requests_from_sixty_four_connections(folder):
+    check(os.environ.get("REGARD_LOAD_MODEL", folder), 1000, 64)

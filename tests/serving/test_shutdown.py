@@ -1,0 +1,114 @@
+"""The end of a server: what it accepted is answered, what is new is refused, and it says so."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from regard.errors import OptionError
+from regard.serving import server
+from regard.serving.limits import Limits
+from tests.serving.server import Client, process, running, write_model
+from tests.serving.test_http import Slow, in_background, until
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+@pytest.fixture
+def slow(folder):
+    from regard.models.folder import load
+
+    return Slow(load(folder), "small", workers=1)
+
+
+def test_a_draining_server_finishes_refuses_and_tells(slow):
+    with running(slow) as client:
+        kept = client.connect()
+        assert client.raw("GET", "/health", keep=kept)[0] == 200
+        accepted = [in_background(lambda i=i: client.post("/translate", {"text": "ein Hund" + "!" * i})) for i in range(4)]
+        until(lambda: slow.metrics.in_flight == 4)
+        client.server.drain()
+        status, headers, body = client.raw("POST", "/translate", b'{"text": "a"}', {"content-type": "application/json"}, kept)
+        assert (status, headers["retry-after"]) == (503, "5")
+        assert "shutting down" in json.loads(body)["error"]
+        status, _, body = client.get("/health")
+        assert (status, json.loads(body)["status"]) == (503, "draining")
+        assert b"regard_ready 0" in client.get("/metrics")[2]
+        time.sleep(0.3)  # a few turns of the loop: it must not end before they are answered
+        assert client.get("/health")[0] == 503
+        slow.go.set()
+        for thread, found in accepted:
+            thread.join(20)
+            assert found[0][0] == 200
+        kept.close()
+    with pytest.raises(OSError, match="refused"):
+        client.get("/health")
+
+
+def test_draining_does_not_wait_for_ever(folder):
+    from regard.models.folder import load
+
+    service = Slow(load(folder), "small", Limits(seconds=0.5), workers=1)
+    with running(service) as client:
+        asked = in_background(lambda: client.post("/translate", {"text": "ein Hund"}))
+        until(lambda: service.metrics.in_flight == 1)
+        client.server.drain()
+        asked[0].join(20)
+        assert asked[1][0][0] == 503  # its own time limit
+        service.go.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
+    with process(folder, "--workers", "1") as (started, client):
+        texts = ["ein kleiner Hund läuft"] * 40
+        asked = [in_background(lambda: client.post("/translate", {"texts": texts, "beam": 8})) for _ in range(4)]
+        until(lambda: b"regard_requests_in_flight 5" in client.get("/metrics")[2])
+        os.kill(started.pid, number)
+        for thread, found in asked:
+            thread.join(60)
+            assert found[0][0] == 200
+            assert len(found[0][1]["translations"]) == len(texts)
+        _, err = started.communicate(timeout=60)
+    assert started.returncode == 0
+    assert err == "regard: finishing what was accepted; once more stops at once\nregard: stopped\n"
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(OptionError, match=f"port {port} of 127.0.0.1 is in use by another program; choose another with --port"):
+            server.bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "8.8.8.8", "a" * 300, ".."])
+def test_an_address_that_is_not_ours_is_one_sentence(host):
+    with pytest.raises(OptionError, match="is no address of this machine"):
+        server.bind(host, 0)
+
+
+def test_an_address_is_written_as_one_asks_for_it():
+    with server.bind("localhost", 0) as sock:
+        assert server.address(sock).startswith("http://127.0.0.1:")
+        assert Client(server.address(sock)).port == sock.getsockname()[1]
+
+
+def test_no_thread_is_left_behind(slow):
+    before = threading.active_count()
+    slow.go.set()
+    with running(slow) as client:
+        assert client.post("/translate", {"text": "a"})[0] == 200
+    until(lambda: threading.active_count() < before)  # the worker has ended too
