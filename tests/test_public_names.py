@@ -11,7 +11,7 @@ DtypeError Energy Entmax Finding Hard KernelError Learned Mask Match MultiHead N
 Recorded Recurrence RegardError RelativeBuckets RelativeVectors Rotary ScaledDot Seen ShapeError Sigmoid Sinusoidal SlicedMultiHead
 Softmax Sparsemax Window attend cost explain is_equivariant is_separable lookup watch weights
 Batch Beam DataError FolderError LanguageModel Recipe RecipeError Tokenizer Translator build load resume scores sentence_bleu train
-translate
+translate Ensemble Hypothesis Sample Translation fast generate look
 """.split()
 
 

@@ -64,10 +64,12 @@ __all__ = [
     "Dot",
     "DtypeError",
     "Energy",
+    "Ensemble",
     "Entmax",
     "Finding",
     "FolderError",
     "Hard",
+    "Hypothesis",
     "KernelError",
     "LanguageModel",
     "Learned",
@@ -88,6 +90,7 @@ __all__ = [
     "RelativeBuckets",
     "RelativeVectors",
     "Rotary",
+    "Sample",
     "ScaledDot",
     "Seen",
     "ShapeError",
@@ -97,15 +100,19 @@ __all__ = [
     "Softmax",
     "Sparsemax",
     "Tokenizer",
+    "Translation",
     "Translator",
     "Window",
     "attend",
     "build",
     "cost",
     "explain",
+    "fast",
+    "generate",
     "is_equivariant",
     "is_separable",
     "load",
+    "look",
     "lookup",
     "resume",
     "scores",
@@ -120,12 +127,19 @@ __all__ = [
 _LATER = {
     "Batch": "regard.data.batches",
     "Beam": "regard.decoding.search",
+    "Ensemble": "regard.decoding.ensemble",
+    "Hypothesis": "regard.decoding.strategy",
     "LanguageModel": "regard.models.language",
     "Recipe": "regard.training.recipe",
+    "Sample": "regard.decoding.sample",
     "Tokenizer": "regard.data.tokenizer",
+    "Translation": "regard.decoding.translate",
     "Translator": "regard.models.translator",
     "build": "regard.training.recipe",
+    "fast": "regard.decoding.engine",
+    "generate": "regard.decoding.generate",
     "load": "regard.models.folder",
+    "look": "regard.decoding.attention",
     "resume": "regard.training.trainer",
     "scores": "regard.evaluation.text",
     "sentence_bleu": "regard.evaluation.bleu",
@@ -136,8 +150,14 @@ _LATER = {
 if TYPE_CHECKING:
     from regard.data.batches import Batch
     from regard.data.tokenizer import Tokenizer
+    from regard.decoding.attention import look
+    from regard.decoding.engine import fast
+    from regard.decoding.ensemble import Ensemble
+    from regard.decoding.generate import generate
+    from regard.decoding.sample import Sample
     from regard.decoding.search import Beam
-    from regard.decoding.translate import translate
+    from regard.decoding.strategy import Hypothesis
+    from regard.decoding.translate import Translation, translate
     from regard.evaluation.bleu import sentence_bleu
     from regard.evaluation.text import scores
     from regard.models.folder import load

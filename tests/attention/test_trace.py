@@ -1,6 +1,7 @@
 """Weights on demand: names, exact rows after a fused pass, parts only, and records that stay true."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -238,3 +239,25 @@ def test_a_compiled_model_cannot_be_watched_and_says_so():
         pass
     with pytest.raises(regard.OptionError, match="takes a torch module"), watch("model"):
         pass
+
+
+def test_another_thread_may_run_the_watched_model():
+    layer = regard.MultiHead(8, 2)
+    x, stop, errors = torch.randn(1, 3, 8), threading.Event(), []
+
+    def other():
+        while not stop.is_set():
+            try:
+                layer(x)
+            except Exception as error:  # a hook of the watch that is not this thread's
+                errors.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    for _ in range(50):
+        with regard.watch(torch.nn.Sequential(layer)) as seen:
+            layer(x)
+        assert list(seen) == ["0.self"] and len(seen.calls("0.self")) == 1
+    stop.set()
+    thread.join()
+    assert not errors

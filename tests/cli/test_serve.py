@@ -42,12 +42,6 @@ def test_other_machines_are_not_let_in_without_a_token(folder):
     assert run(folder, "--host", "0.0.0.0") == (2, "", sentence)
 
 
-def test_without_the_extra_it_says_what_to_install(folder, tmp_path):
-    (tmp_path / "fastapi.py").write_text("raise ModuleNotFoundError(name='fastapi')", encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    assert run(folder, PYTHONPATH=path) == (2, "", 'regard: this needs fastapi; pip install "regard[serve]"\n')
-
-
 def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -107,7 +107,7 @@ def test_an_empty_file_is_named(regard, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_said(regard):
-    fails(regard, ("training.device is cuda", "no GPU", "training.device=cpu"), "train", "small", "training.device=cuda")
+    fails(regard, ("the device is cuda", "no GPU", "choose cpu"), "train", "small", "training.device=cuda")
 
 
 def test_a_folder_with_a_run_is_not_overwritten_unless_asked(regard, trained):

@@ -220,7 +220,8 @@ def test_an_interrupt_stops_all_workers_at_once():
     model.step = interrupted
     with pytest.raises(KeyboardInterrupt):
         translate_tokens(model, [[5, 9]] * 400, workers=2, batch_tokens=30, max_length=200, rules=Rules(min_length=199))
-    assert len(steps) < 4000  # of 8000 and threading.active_count() == before and torch.get_num_threads() == 1
+    assert len(steps) < 4000  # of 8000
+    assert threading.active_count() == before and torch.get_num_threads() == 1
 
 
 def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():

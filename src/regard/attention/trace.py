@@ -35,6 +35,15 @@ class _Watch:
         self.kind: str | None = None  # "self" or "cross", when a layer says so
         self.bare = 0
 
+    def enter(self, name: str) -> None:
+        """A module begins; not when another thread runs the same model and nobody watches there."""
+        if self in _watches.get():
+            self.path.append(name)
+
+    def leave(self) -> None:
+        if self in _watches.get():
+            self.path.pop()
+
 
 _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("regard_watches", default=())
 
@@ -86,8 +95,8 @@ def watch(model: nn.Module | None = None) -> Iterator[Seen]:
     hooks = []
     for name, module in model.named_modules() if model is not None else ():
         if name:
-            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: state.path.append(name)))
-            hooks.append(module.register_forward_hook(lambda *_: state.path.pop() and None, always_call=True))
+            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: state.enter(name)))
+            hooks.append(module.register_forward_hook(lambda *_: state.leave(), always_call=True))
     token = _watches.set((*_watches.get(), state))
     try:
         yield state.seen

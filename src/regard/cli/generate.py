@@ -36,7 +36,7 @@ def command(
 
     Words are drawn by their probability; --beam takes the likeliest text instead.
     """
-    from regard.decoding.job import ready
+    from regard.decoding.engine import fast
     from regard.errors import FolderError
     from regard.models.folder import load
     from regard.models.language import LanguageModel
@@ -51,7 +51,7 @@ def command(
     loaded = load(model, pick_device(device))
     if not isinstance(loaded, LanguageModel):
         raise FolderError(f"{model} is a translator, and generating takes a language model; `regard translate` uses it")
-    writer = ready(loaded, precision)
+    writer = fast(loaded, precision)
     try:
         if count == 1 and "sample" in search and not as_json:
             _stream(writer, text, search | given)

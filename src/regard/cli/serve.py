@@ -34,14 +34,7 @@ def command(
 
     Ctrl-C or SIGTERM finishes what was accepted, refuses what is new, and ends.
     """
-    from regard.errors import OptionError
-
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise OptionError(f'this needs {error.name}; pip install "regard[serve]"') from None
-    from regard.decoding.job import ready
+    from regard.decoding.engine import fast
     from regard.models.folder import load
     from regard.serving import auth, server
     from regard.serving.limits import Limits
@@ -56,7 +49,7 @@ def command(
     sock = server.bind(host, port)  # before loading: a port that is taken is told at once
     loaded: Any = load(model, pick_device(device))
     service = Service(
-        loaded, loaded.card.get("name") or model.resolve().name, limits, writer=ready(loaded, precision), workers=workers
+        loaded, loaded.card.get("name") or model.resolve().name, limits, writer=fast(loaded, precision), workers=workers
     )
     service.warm_up()
     where = server.address(sock)

@@ -169,8 +169,6 @@ def _fit_together(settings: Settings, source: Source, show: bool, on: str | None
         raise OptionError("--show draws on the terminal; leave out -o, --json and --on, or --show")
     if on not in (None, "ray"):
         raise OptionError(f"--on is followed by ray, got {on!r}")
-    if settings.precision not in ("auto", "float32", "bfloat16", "int8"):
-        raise OptionError(f"--precision is auto, float32, bfloat16 or int8, got {settings.precision!r}")
     if settings.attention:
         check_attention_path(settings.attention)
     places = [Path(path).resolve() for path in settings.paths if path != "-"]

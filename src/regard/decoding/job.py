@@ -21,6 +21,7 @@ from regard.data.progress import track
 from regard.data.store import file_sha256
 from regard.data.tokenizer import EOS
 from regard.decoding.answer import Alignment, Answer, Form, Json, Look, Nbest, Table, Text
+from regard.decoding.engine import fast
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.limits import positions
 from regard.decoding.output import Outputs, packing
@@ -174,7 +175,7 @@ def make(folders: Sequence[Path], settings: Settings, device: Any = "cpu", form:
     for folder, model in zip(folders, models, strict=True):
         if not isinstance(model, Translator):
             raise FolderError(f"{folder} is a language model, and translating takes a translator; `regard generate` lets it write")
-    writers = [ready(model, settings.precision) for model in models]
+    writers = [fast(model, settings.precision) for model in models]
     made = Translating(cast(Translator, models[0]), writers[0] if len(writers) == 1 else Ensemble(writers), settings, form)
     translate(made.writer, [], **settings.arguments())  # nothing to do, so this only looks at the options
     if settings.align or settings.attention:
@@ -190,17 +191,6 @@ def _check_looks(models: Sequence[Any]) -> None:
     seen = look(models[0], [[EOS]], [[EOS]], ("cross",))
     if not seen[0].names("cross"):
         raise OptionError("this model's decoder does not look at the source, so there is no alignment to show")
-
-
-def ready(model: Any, precision: str) -> Any:
-    """The fastest writer that computes in a precision here."""
-    try:
-        from regard.decoding.engine import fast  # type: ignore[import-not-found]
-    except ImportError:
-        if precision not in ("auto", "float32"):
-            raise OptionError(f"precision {precision} needs the native engine, which is not here; use float32") from None
-        return model
-    return fast(model, precision)
 
 
 def longest(model: Translator) -> int | None:

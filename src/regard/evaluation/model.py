@@ -14,6 +14,7 @@ from regard.data import corpora
 from regard.data.batches import Batch, Batches, Windows
 from regard.data.load import Split, load_split
 from regard.data.progress import track
+from regard.decoding.engine import fast
 from regard.decoding.score import negative_log_likelihood
 from regard.decoding.translate import translate
 from regard.errors import DataError, OptionError
@@ -36,7 +37,7 @@ class Evaluation:
     text: dict[str, Scores] = field(default_factory=dict)  # by tokenisation, 13a first
     language: LanguageScores | None = None
     lengths: ByLength | None = None
-    translations: list[str] = field(default_factory=list)
+    translations: Sequence[str] = field(default_factory=list)
     beam: int | None = None
 
     @property
@@ -116,7 +117,7 @@ def _translated(result: Evaluation, model: Any, split: Split, beam: int | None, 
     result.beam = beam or settings.get("beam", 5)
     penalty, longest = settings.get("length_penalty", 1.0), settings.get("max_length")
     result.translations = translate(
-        model, split.sources, beam=result.beam or 1, length_penalty=penalty, max_length=longest, progress=progress
+        fast(model), split.sources, beam=result.beam or 1, length_penalty=penalty, max_length=longest, progress=progress
     )
     # Text whose full stops stand apart is scored as published figures on it are: token by token, as it is.
     kinds = ("13a", "none") if tokenised(split.targets) else ("13a",)

@@ -109,7 +109,7 @@ def _chunked(*given: Any) -> tuple[Tensor, Tensor]:
 def keep_eager() -> None:
     """Leave the loss out of what torch.compile takes: torch 2.11 traces it as if nothing had a gradient."""
     global _chunked
-    _chunked = torch.compiler.disable(_Chunked.apply)
+    _chunked = torch.compiler.disable(_Chunked.apply)  # type: ignore[assignment]
 
 
 def _piece(

@@ -116,12 +116,12 @@ def restarted() -> bool:
 def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
     """The device a recipe asks for; a GPU that is not there is an error."""
     if wanted not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"training.device is {wanted!r}, and must be auto, cpu or cuda")
+        raise DeviceError(f"the device is {wanted!r}, and must be auto, cpu or cuda")
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted == "auto" and not there):
         return torch.device("cpu")
     if not there:
-        raise DeviceError("training.device is cuda, and torch sees no GPU here; set training.device=cpu or install torch for CUDA")
+        raise DeviceError("the device is cuda, and torch sees no GPU here; choose cpu or install torch for CUDA")
     if local_rank >= there:
         raise DeviceError(
             f"process {local_rank} of this machine has no GPU, there are {there}; start torchrun with --nproc-per-node {there}"

@@ -17,6 +17,7 @@ import torch
 
 _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
 
+
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(os.environ.get("REGARD_CACHE") or os.path.join(base, "regard"))

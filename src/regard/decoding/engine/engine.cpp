@@ -24,7 +24,7 @@ constexpr int W = 64;   // columns of a panel
 constexpr int MR = 6;   // rows of a tile
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 enum Kind { F32 = 0, INT8 = 1, BF16 = 2 };
-enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, TANH = 4 };
+enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, SWISH = 4 };
 
 inline int up(int n, int m) { return (n + m - 1) / m * m; }
 
@@ -86,8 +86,7 @@ inline __m512 act512(__m512 x, int kind) {
       const __m512 in = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(0.7978845608f));
       return _mm512_mul_ps(_mm512_mul_ps(half, x), _mm512_add_ps(one, tanh512(in)));
     }
-    case TANH: return tanh512(x);
-    default: return _mm512_mul_ps(x, sigmoid512(x));  // SWIGLU's gate
+    default: return _mm512_mul_ps(x, sigmoid512(x));  // SWISH, and SWIGLU's gate
   }
 }
 

@@ -67,8 +67,10 @@ class Slots:
 
     def __init__(self, size: int, rows: int) -> None:
         old = getattr(_OLD, "buffer", None)  # of this thread's last search: fresh memory costs more than what is done with it
-        fits = old is not None and old.shape[1] == size and len(old) >= 16 * rows
-        self.buffer, self.used, _OLD.buffer = old if fits else torch.empty(max(256, 32 * rows), size), 0, None
+        if old is None or old.shape[1] != size or len(old) < 16 * rows:
+            old = torch.empty(max(256, 32 * rows), size)
+        self.buffer: Tensor = old
+        self.used, _OLD.buffer = 0, None
 
     def __del__(self) -> None:
         _OLD.buffer = self.buffer
@@ -96,7 +98,9 @@ class Slots:
 class Carried:
     """What the search carries: for each row its sentence's memory, how much it has written, and the slots of that."""
 
-    def __init__(self, engine: Engine, memories: list[Memory], address: Any, lengths: Any, at: Any, past: Any, slots: Slots) -> None:
+    def __init__(
+        self, engine: Engine, memories: list[Memory], address: Any, lengths: Any, at: Any, past: Any, slots: Slots
+    ) -> None:
         self.engine, self.memories, self.address, self.lengths = engine, memories, address, lengths
         self.at, self.past, self.slots = at, past, slots
 
@@ -135,7 +139,9 @@ class Engine:
                 setattr(self, name, getattr(model, name))
         layers = len(model.encoder.layers) if hasattr(model, "encoder") else 0, len(model.decoder.layers)
         crossed, last = hasattr(model, "encoder"), made.norm if made.place == "pre" else 0
-        self.crossed, self.vocab = crossed, model.output.words.out_features
+        self.vocab = model.output.words.out_features
+        if crossed:  # a language model has nothing to encode, and searches ask by this name
+            self.encode = self._encode
         self._slot = layers[1] * 2 * made.heads * made.width
         numbers = [
             made.dim, made.heads, made.width, made.inner, self.vocab, 0, ACTIVATIONS[made.activation],
@@ -166,15 +172,20 @@ class Engine:
                 parts = (getattr(self.model, "encoder", None), self.model.decoder)
                 tables = [None if part is None else positions(part, self._shape.dim, self._known) for part in parts]
                 self._tables.append(tables)
-                self._library.engine_positions(self._native, *(None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables))
+                self._library.engine_positions(
+                    self._native, *(None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables)
+                )
 
     @torch.inference_mode()
-    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+    def _encode(self, source: Tensor, lengths: Tensor) -> Memory:
         """Sentences (batch, S) → memory; padding is cut off first."""
         sizes = lengths.numpy().astype(np.int32)
         self._reach(int(sizes.max(initial=0)))
         real = np.arange(source.shape[1]) < sizes[:, None]
-        words, at = np.ascontiguousarray(source.numpy()[real]), np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real]
+        words, at = (
+            np.ascontiguousarray(source.numpy()[real]),
+            np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real],
+        )
         rooms = np.array([self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
         buffer = torch.empty(int(rooms.sum()))
         address = buffer.data_ptr() + 4 * (np.cumsum(rooms) - rooms)

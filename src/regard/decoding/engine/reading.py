@@ -18,7 +18,7 @@ from regard.models.decoder import TransformerDecoder
 from regard.models.encoder import TransformerEncoder
 from regard.models.transformer import Layer, NoPosition
 
-ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2, "gelu-tanh": 3, "tanh": 4, "swish": 5}
+ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2, "gelu-tanh": 3, "swish": 4}
 NORMS = {nn.Identity: 0, nn.LayerNorm: 1, nn.RMSNorm: 2}
 
 
@@ -55,6 +55,8 @@ def shape(model: Any) -> Shape:
     if len(shapes) > 1:
         raise Unfit("its layers are all alike, and here they differ in heads, width, norm or activation")
     found = shapes.pop()
+    if found.activation not in ACTIVATIONS:
+        raise Unfit(f"the activation is {found.activation}")
     if found.dim % 16 or found.width % 16 or found.inner % 16:
         raise Unfit("dim, inner and the width of a head must be multiples of 16")
     if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):

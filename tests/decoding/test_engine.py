@@ -1,0 +1,214 @@
+"""The native engine computes what the torch model computes, and what a sentence becomes does not depend on its neighbours."""
+
+import pytest
+import torch
+
+from regard.data.tokenizer import BOS, EOS
+from regard.decoding.beam import Beam
+from regard.decoding.engine import Engine, fast, why_not
+from regard.decoding.engine.native import Slots
+from regard.decoding.translate import translate_tokens
+from regard.errors import OptionError
+from regard.models.writer import log_probabilities
+from tests.models.small import DECODERS, ENCODERS, make
+
+LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
+VOCAB = 150  # more than two panels of words
+SENTENCES = [
+    [5, 9, 20],
+    [7],
+    [30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50],
+    [8, 8, 9],
+    [99, 4],
+]
+
+
+def small(*, vocab=VOCAB, language=False, **changes):
+    """A model in float32."""
+    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_words") if key in changes}
+    spec = {**LAYERS, **changes}
+    return make(None if language else spec, spec, vocab=vocab, **rest).float().eval()
+
+
+def ready(model, precision="float32"):
+    reason = why_not(model, precision)
+    if reason is not None:
+        pytest.skip(reason)
+    return Engine(model, precision)
+
+
+def padded(sentences):
+    rows = [torch.tensor([*s, EOS]) for s in sentences]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
+
+
+VARIANTS = {
+    "post": {},
+    "pre": {"norm": "pre"},
+    "no norm": {"norm": "none"},
+    "rms": {"norm": "pre", "norm_kind": "rms"},
+    "learned positions": {"position": "learned", "max_positions": 64},
+    "no positions": {"position": "none"},
+    "gelu": {"activation": "gelu"},
+    "gelu-tanh": {"activation": "gelu-tanh"},
+    "swish": {"activation": "swish"},
+    "swiglu": {"activation": "swiglu"},
+    "untied": {"tie": "none"},
+    "output bias": {"output_bias": True},
+    "words as they are": {"scale_words": False},
+    "one layer, one head": {"layers": 1, "heads": 1},
+}
+
+
+@torch.inference_mode()
+def errors(model, engine, steps=6):
+    """The largest error of float32 torch and of the engine against float64, over some steps of a batch."""
+    exact = make_exact(model)
+    source, lengths = padded(SENTENCES)
+    first = torch.full((len(SENTENCES),), BOS)
+    writers = (exact, model, engine)
+    carried = [w.start(w.encode(source, lengths), first) for w in writers]
+    found, tokens = [0.0, 0.0], first
+    for _ in range(steps):
+        scores = []
+        for i, writer in enumerate(writers):
+            s, carried[i] = writer.step(tokens, carried[i])
+            scores.append(s.double()[:, EOS:])
+        found = [max(e, float((s - scores[0]).abs().max())) for e, s in zip(found, scores[1:], strict=True)]
+        tokens = scores[0].argmax(-1) + EOS
+    return found
+
+
+def make_exact(model):
+    import copy
+
+    return copy.deepcopy(model).double()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_shape_it_takes_is_as_exact_as_torch(name):
+    model = small(**VARIANTS[name])
+    torchs, ours = errors(model, ready(model))
+    assert ours <= 4 * torchs + 2e-6
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("int8", 0.5), ("bfloat16", 0.2)])
+def test_smaller_numbers_stay_near(precision, bound):
+    model = small()
+    assert 0 < errors(model, ready(model, precision))[1] < bound
+
+
+@torch.inference_mode()
+def test_the_best_words_are_the_best_of_all_scores():
+    model = small()
+    engine = ready(model)
+    source, lengths = padded(SENTENCES)
+    first = torch.full((len(SENTENCES),), BOS)
+    for k in (1, 2, 7, 147, 1000):
+        memory = engine.encode(source, lengths)
+        scores, _ = engine.step(first, engine.start(memory, first))
+        log_p, words, _ = engine.best(first, engine.start(memory, first), k)
+        want, at = log_probabilities(scores).topk(min(k, VOCAB), -1)
+        writable = VOCAB - 2  # neither PAD nor BOS
+        torch.testing.assert_close(log_p[:, :writable], want[:, :writable], atol=2e-6, rtol=0)
+        assert torch.equal(words[:, :writable], at[:, :writable])
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_batch_order_and_workers_change_no_bit(precision, beam):
+    engine = ready(small(), precision)
+    sentences = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
+    alone = [translate_tokens(engine, [s], beam=Beam(beam))[0] for s in sentences]
+    key = lambda found: [[(h.tokens, h.log_p) for h in texts] for texts in found]  # noqa: E731
+    assert key(translate_tokens(engine, sentences, beam=Beam(beam))) == key(alone)
+    assert key(translate_tokens(engine, sentences[::-1], beam=Beam(beam)))[::-1] == key(alone)
+    assert key(translate_tokens(engine, sentences, beam=Beam(beam), batch_tokens=40)) == key(alone)  # enter as others leave
+    assert key(translate_tokens(engine, sentences, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_search_finds_what_it_finds_with_torch(beam):
+    model = small(norm="pre")
+    engine = ready(model)
+    exact = make_exact(model)
+    for ours, want in zip(
+        translate_tokens(engine, SENTENCES, beam=Beam(beam)), translate_tokens(exact, SENTENCES, beam=Beam(beam)), strict=True
+    ):
+        assert [h.score for h in ours] == pytest.approx([h.score for h in want], abs=1e-4)
+        assert ours[0].tokens == want[0].tokens or ours[0].score - ours[1].score < 1e-4
+
+
+def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
+    engine = ready(small())
+    want = translate_tokens(engine, SENTENCES, beam=Beam(3), max_length=40)
+    tidied = []
+    plain = Slots._tidy
+    monkeypatch.setattr(Slots, "_tidy", lambda self, *given: (tidied.append(1), plain(self, *given))[1])
+    monkeypatch.setattr(
+        Slots,
+        "__init__",
+        lambda self, size, rows: (setattr(self, "buffer", torch.empty(rows, size)), setattr(self, "used", 0), None)[2],
+    )
+    found = translate_tokens(engine, SENTENCES, beam=Beam(3), max_length=40)
+    assert tidied
+    assert [[h.log_p for h in texts] for texts in found] == [[h.log_p for h in texts] for texts in want]
+
+
+@torch.inference_mode()
+def test_a_language_model_reads_its_prompt():
+    model = small(language=True, norm="pre")
+    engine = ready(model)
+    prompt = torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
+    ours = engine.read(prompt[:, :-1], engine.start(None, prompt[:, 0]))
+    scores, _ = engine.step(prompt[:, -1], ours)
+    torch.testing.assert_close(scores[:, EOS:], model(prompt)[:, -1, EOS:], atol=1e-5, rtol=0)
+
+
+def test_texts_longer_than_the_first_table_of_positions():
+    model = small(layers=1)
+    engine = ready(model)
+    long = [[4 + i % 100 for i in range(400)]]
+    ours, want = (translate_tokens(w, long, max_length=300)[0][0] for w in (engine, make_exact(model)))
+    assert ours.log_p == pytest.approx(want.log_p, abs=1e-2) and len(ours.tokens) == len(want.tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"position": "rotary"}, "rotation"),
+        ({"position": "alibi"}, "bias"),
+        ({"energy": "dot"}, "scaled dot"),
+        ({"normalize": "sparsemax"}, "normalised by Sparsemax"),
+        ({"key_heads": 1}, "shared key heads"),
+        ({"heads": 4}, "multiples of 16"),
+    ],
+)
+def test_what_it_does_not_compute_is_left_to_torch(changes, says):
+    model = small(**changes)
+    assert says in (why_not(model) or "")
+    assert fast(model) is model
+
+
+def test_recurrent_models_are_left_to_torch():
+    model = make(ENCODERS["gru"], DECODERS["bahdanau"]).float()
+    assert "Transformers" in (why_not(model) or "") and fast(model) is model
+
+
+def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
+    from regard.decoding.engine import native
+
+    monkeypatch.setattr(native, "library", lambda source: "no C++ compiler (g++ or clang++) was found on PATH")
+    model = small()
+    assert fast(model, "int8") is model
+    assert capsys.readouterr().err == "regard: float32 instead of int8: no C++ compiler (g++ or clang++) was found on PATH\n"
+    assert fast(model) is model and not capsys.readouterr().err
+
+
+def test_an_unknown_precision_is_named():
+    with pytest.raises(OptionError, match="precision must be one of auto, float32, int8, bfloat16, got 'int4'"):
+        fast(small(), "int4")
+
+
+def test_a_language_model_is_no_translator():
+    assert not hasattr(ready(small(language=True)), "encode") and hasattr(ready(small()), "encode")
