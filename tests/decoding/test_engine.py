@@ -148,7 +148,7 @@ def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
     monkeypatch.setattr(
         Slots,
         "__init__",
-        lambda self, size, rows: (setattr(self, "buffer", torch.empty(rows, size)), setattr(self, "used", 0), None)[2],
+        lambda self, size, rows, dtype: (setattr(self, "buffer", torch.empty(rows, size)), setattr(self, "used", 0), None)[2],
     )
     found = translate_tokens(engine, SENTENCES, beam=Beam(3), max_length=40)
     assert tidied

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.data.progress import Progress, track
 from regard.data.tokenizer import EOS
+from regard.decoding.beam import Beam
 from regard.decoding.rules import Rules
 from regard.decoding.search import Search
 from regard.decoding.strategy import Strategy, Task
@@ -73,6 +74,9 @@ def search_all(
 
     def work() -> None:
         with torch.inference_mode():
+            if isinstance(strategy, Beam) and searches_itself(writer, tasks, strategy, rules):
+                _hand_over(writer, strategy, end, queue, begin, room, bar, stop)
+                return
             _work(Search(writer, strategy, rules, end), queue, begin, room, bar, stop)
 
     with reading(writer):
@@ -103,6 +107,23 @@ def _work(search: Search, queue: Queue, begin: Begin, room: int, bar: Progress, 
         if done:
             used -= sum(map(cost, done))
             bar.advance(len(done))
+
+
+def searches_itself(writer: Any, tasks: list[Task], strategy: Strategy, rules: Rules | None) -> bool:
+    """Whether the writer has a search of its own for this: an engine on a GPU has one for plain beams."""
+    plain = type(strategy) is Beam and strategy.groups == 1 and not rules and not any(task.prefix for task in tasks)
+    return plain and hasattr(writer, "search")
+
+
+def _hand_over(
+    writer: Any, beam: Beam, end: int, queue: Queue, begin: Begin, room: int, bar: Progress, stop: threading.Event
+) -> None:
+    while not stop.is_set():
+        batch = queue.take(room, 1)
+        if not batch:
+            return
+        writer.search(batch, *begin(batch), beam, end)
+        bar.advance(len(batch))
 
 
 def _side_by_side(work: Callable[[], None], workers: int, stop: threading.Event) -> None:

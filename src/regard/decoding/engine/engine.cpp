@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #if !defined(__AVX512F__) || !defined(__AVX512BW__) || !defined(__AVX512VL__) || !defined(__AVX512DQ__)
@@ -91,6 +92,16 @@ inline __m512 act512(__m512 x, int kind) {
 }
 
 // ------------------------------------------------------------------------------------------------ products
+// bfloat16: the nearest, ties to even
+inline uint16_t rounded(float x) {
+  uint32_t bits; std::memcpy(&bits, &x, 4);
+  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+inline __m256i rounded(__m512 x) {
+  const __m512i v = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(v, 16), _mm512_set1_epi32(1));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(v, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd)), 16));
+}
+
 struct Matrix {  // y = x Wᵀ + b
   int kind = F32, N = 0, K = 0, panels = 0, depth = 0;  // depth: groups of inputs that one instruction takes
   char* data = nullptr;
@@ -130,9 +141,7 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
         reinterpret_cast<int8_t*>(m->data)[cell * 4 + k % 4] = int8_t(q);
         sum += q;
       } else {
-        uint32_t bits; std::memcpy(&bits, row + k, 4);
-        bits += 0x7fff + ((bits >> 16) & 1);  // to the nearest, ties to even
-        reinterpret_cast<uint16_t*>(m->data)[cell * 2 + k % 2] = uint16_t(bits >> 16);
+        reinterpret_cast<uint16_t*>(m->data)[cell * 2 + k % 2] = rounded(row[k]);
       }
     }
     if (kind == INT8) { m->scale[n] = 1.f / s; m->shift[n] = 128 * sum; }
@@ -161,9 +170,7 @@ Input prepare(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
       uint16_t* out = to + r * stride * 2;
       for (int k = 0; k < K; k += 16) {
         const __mmask16 live = K - k >= 16 ? 0xffff : (1u << (K - k)) - 1;
-        __m512i v = _mm512_castps_si512(_mm512_maskz_loadu_ps(live, from + k));
-        v = _mm512_add_epi32(v, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(_mm512_srli_epi32(v, 16), _mm512_set1_epi32(1))));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k), _mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + k), rounded(_mm512_maskz_loadu_ps(live, from + k)));
       }
     }
     return {to, stride, nullptr};
@@ -382,6 +389,17 @@ struct Model {
   ~Model() { for (auto* m : owned) delete m; }
 };
 
+// Keys and values are kept as float32, or as bfloat16 where the weights are rounded anyway: reading them waits for memory.
+inline __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
+inline __m512 load16(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
+}
+inline void keep16(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
+inline void keep16(uint16_t* to, __m512 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded(x)); }
+inline float keep(float x, float) { return x; }
+inline uint16_t keep(float x, uint16_t) { return rounded(x); }
+template <class T> void copy(const float* from, T* to, int n) { for (int i = 0; i < n; i += 16) keep16(to + i, _mm512_loadu_ps(from + i)); }
+
 // softmax of n numbers in place (n up to a multiple of 16 readable); gives 1 / sum
 float softmax(float* e, int n) {
   __m512 most = _mm512_set1_ps(NONE);
@@ -402,22 +420,22 @@ float softmax(float* e, int n) {
 
 // energies of one query with n keys that lie as columns: kt (D, ld); D a multiple of 4. P registers of keys, and 4 / P sums for
 // each, so that no addition waits for the one before.
-template <int P> inline void energies_of(const float* q, const float* kt, int D, int ld, __m512 f, float* e) {
+template <int P, class T> inline void energies_of(const float* q, const T* kt, int D, int ld, __m512 f, float* e) {
   constexpr int C = P >= 3 ? 1 : 4 / P;
   __m512 a[C][P];
   for (int c = 0; c < C; ++c) for (int i = 0; i < P; ++i) a[c][i] = _mm512_setzero_ps();
   for (int d = 0; d < D; d += C)
     for (int c = 0; c < C; ++c) {
       const __m512 x = _mm512_set1_ps(q[d + c]);
-      const float* k = kt + size_t(d + c) * ld;
-      for (int i = 0; i < P; ++i) a[c][i] = _mm512_fmadd_ps(x, _mm512_loadu_ps(k + 16 * i), a[c][i]);
+      const T* k = kt + size_t(d + c) * ld;
+      for (int i = 0; i < P; ++i) a[c][i] = _mm512_fmadd_ps(x, load16(k + 16 * i), a[c][i]);
     }
   for (int i = 0; i < P; ++i) {
     for (int c = 1; c < C; ++c) a[0][i] = _mm512_add_ps(a[0][i], a[c][i]);
     _mm512_storeu_ps(e + 16 * i, _mm512_mul_ps(a[0][i], f));
   }
 }
-inline void energies(const float* q, const float* kt, int D, int n, int ld, float scale, float* e) {
+template <class T> inline void energies(const float* q, const T* kt, int D, int n, int ld, float scale, float* e) {
   const __m512 f = _mm512_set1_ps(scale);
   for (; n > 48; n -= 64, kt += 64, e += 64) energies_of<4>(q, kt, D, ld, f, e);
   if (n > 32) energies_of<3>(q, kt, D, ld, f, e);
@@ -432,22 +450,22 @@ template <class At> inline void mix(const float* p, int n, int D, float by, floa
   for (; d + 64 <= D; d += 64) {
     __m512 a[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     for (int s = 0; s < n; ++s) {
-      const float* v = at(s) + d;
+      const auto* v = at(s) + d;
       const __m512 w = _mm512_set1_ps(p[s]);
-      for (int i = 0; i < 4; ++i) a[i] = _mm512_fmadd_ps(w, _mm512_loadu_ps(v + 16 * i), a[i]);
+      for (int i = 0; i < 4; ++i) a[i] = _mm512_fmadd_ps(w, load16(v + 16 * i), a[i]);
     }
     for (int i = 0; i < 4; ++i) _mm512_storeu_ps(out + d + 16 * i, _mm512_mul_ps(a[i], f));
   }
   for (; d < D; d += 16) {
     __m512 a = _mm512_setzero_ps();
-    for (int s = 0; s < n; ++s) a = _mm512_fmadd_ps(_mm512_set1_ps(p[s]), _mm512_loadu_ps(at(s) + d), a);
+    for (int s = 0; s < n; ++s) a = _mm512_fmadd_ps(_mm512_set1_ps(p[s]), load16(at(s) + d), a);
     _mm512_storeu_ps(out + d, _mm512_mul_ps(a, f));
   }
 }
 
 // keys (n, ·) of one head as columns (D, ld)
-inline void columns(const float* k, int stride, int n, int D, int ld, float* kt) {
-  for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = k[size_t(s) * stride + d];
+template <class T> void columns(const float* k, int stride, int n, int D, int ld, T* kt) {
+  for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = keep(k[size_t(s) * stride + d], T());
   for (int d = 0; d < D; ++d) for (int s = n; s < ld; ++s) kt[size_t(d) * ld + s] = 0;
 }
 
@@ -488,6 +506,91 @@ void embed(const Model& m, const float* table, const float* positions, const int
   }
 }
 thread_local Scratch scratch;
+
+// What the decoder's layers will look up of every sentence.
+template <class T>
+void remember(const Model& m, Scratch& s, int sentences, const int32_t* lengths, int total, const float* x, T* const* memory) {
+  const int layers = m.decoder.layers.size(), wide = m.heads * m.width, all = layers * 2 * wide, D = m.width;
+  float* kv = s.a.need(size_t(total) * all);
+  map(s, *m.cross_memory, x, total, m.dim, kv, all);
+  for (int b = 0; b < sentences; kv += size_t(lengths[b++]) * all) {
+    const int n = lengths[b], ld = up(n, 16);
+    T* to = memory[b];
+    for (int l = 0; l < layers; ++l) {
+      const float* from = kv + size_t(l) * 2 * wide;
+      for (int head = 0; head < m.heads; ++head, to += size_t(D) * ld) columns(from + head * D, all, n, D, ld, to);
+      for (int i = 0; i < n; ++i, to += wide) copy(from + wide + size_t(i) * all, to, wide);
+    }
+  }
+}
+
+template <class T>
+void step(const Model& m, Scratch& s, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, T* slots,
+          int64_t first, T* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores) {
+  const int n = rows, wide = m.heads * m.width, D = m.width, layers = m.decoder.layers.size();
+  const size_t slot = size_t(layers) * 2 * wide;
+  const float f = 1.f / std::sqrt(float(D));
+  int most = 0;
+  for (int r = 0; r < n; ++r) {
+    most = at[r] + 1 > most ? at[r] + 1 : most;
+    if (m.crossed) most = lengths[r] > most ? lengths[r] : most;
+  }
+  float* p = s.p.need(up(most, 16) * size_t(m.heads) + 64);
+  const int ldp = up(most, 16);
+  float* x = s.x.need(size_t(n) * m.dim);
+  embed(m, m.target_words, m.decoder.positions, words, at, n, x);
+  for (int i = 0; i < layers; ++i) {
+    auto& l = m.decoder.layers[i];
+    around(m, s, l.self.norm, x, n, [&](const float* h) {
+      float* qkv = s.a.need(size_t(n) * 3 * wide);
+      map(s, *l.self.in, h, n, m.dim, qkv, 3 * wide);
+      float* out = s.b.need(size_t(n) * wide);
+      for (int r = 0; r < n; ++r) {
+        const float* q = qkv + size_t(r) * 3 * wide;
+        T* mine = slots + (first + r) * slot + size_t(i) * 2 * wide;
+        copy(q + wide, mine, 2 * wide);
+        const int32_t* before = past + r * stride;
+        const int steps = at[r] + 1;
+        auto key = [&](int t) { return t < at[r] ? slots + before[t] * slot + size_t(i) * 2 * wide : mine; };
+        for (int t = 0; t < steps; ++t) {
+          const T* kk = key(t);
+          for (int head = 0; head < m.heads; ++head) {
+            __m512 a = _mm512_setzero_ps();
+            for (int d = head * D; d < head * D + D; d += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), load16(kk + d), a);
+            p[head * ldp + t] = f * _mm512_reduce_add_ps(a);
+          }
+        }
+        for (int head = 0; head < m.heads; ++head) {
+          float* e = p + head * ldp;
+          const float by = softmax(e, steps);
+          mix(e, steps, D, by, out + size_t(r) * wide + head * D, [&](int t) { return key(t) + wide + head * D; });
+        }
+      }
+      add(s, *l.self.out, out, n, wide, x, m.dim);
+    });
+    if (m.crossed)
+      around(m, s, l.cross_norm, x, n, [&](const float* h) {
+        float* q = s.a.need(size_t(n) * wide);
+        map(s, *l.cross_query, h, n, m.dim, q, wide);
+        float* out = s.b.need(size_t(n) * wide);
+        for (int r = 0; r < n; ++r) {
+          const int S = lengths[r], ld = up(S, 16);
+          const T* kt = memory[r] + size_t(i) * wide * (ld + S);
+          const T* v = kt + size_t(wide) * ld;
+          for (int head = 0; head < m.heads; ++head) {
+            energies(q + size_t(r) * wide + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
+            const float by = softmax(p, S);
+            mix(p, S, D, by, out + size_t(r) * wide + head * D, [&](int j) { return v + size_t(j) * wide + head * D; });
+          }
+        }
+        add(s, *l.cross_out, out, n, wide, x, m.dim);
+      });
+    around(m, s, l.feed.norm, x, n, [&](const float* h) { feed(m, s, l.feed, h, x, n); });
+  }
+  normalise(m.decoder.last, x, x, n, m.dim);
+  if (scores) map(s, *m.output, x, n, m.dim, scores, m.vocab);
+  else best_words(s, *m.output, x, n, m.dim, int(k), log_p, best);
+}
 }  // namespace
 
 extern "C" {
@@ -547,7 +650,7 @@ int64_t engine_room(void* model, int64_t n) {
 }
 
 // Sentences one after the other without padding → for each, per decoder layer, keys as columns (heads, D, n up to 16) and values (n, wide).
-void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, float* const* memory, float* states) {
+void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, void* const* memory) {
   auto& m = *static_cast<Model*>(model);
   auto& s = scratch;
   int total = 0, longest = 0;
@@ -580,90 +683,20 @@ void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const
     around(m, s, l.feed.norm, x, total, [&](const float* h) { feed(m, s, l.feed, h, x, total); });
   }
   normalise(m.encoder.last, x, x, total, m.dim);
-  if (states) std::memcpy(states, x, size_t(total) * m.dim * 4);
-  const int layers = m.decoder.layers.size(), all = layers * 2 * wide;
-  float* kv = s.a.need(size_t(total) * all);
-  map(s, *m.cross_memory, x, total, m.dim, kv, all);
-  size_t o = 0;
-  for (int b = 0; b < sentences; o += lengths[b++]) {
-    const int n = lengths[b], ldn = up(n, 16);
-    float* to = memory[b];
-    for (int l = 0; l < layers; ++l) {
-      const float* from = kv + o * all + size_t(l) * 2 * wide;
-      for (int head = 0; head < m.heads; ++head, to += size_t(D) * ldn) columns(from + head * D, all, n, D, ldn, to);
-      for (int i = 0; i < n; ++i, to += wide) std::memcpy(to, from + wide + size_t(i) * all, size_t(wide) * 4);
-    }
-  }
+  if (m.kind == F32) remember(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
+  else remember(m, s, sentences, lengths, total, x, reinterpret_cast<uint16_t* const*>(memory));
 }
 
 // One more word of each row. Row r has written at[r] words before, whose keys and values are in the slots past[r·stride …];
 // those of this word go into slot first + r. Then the k best next words with log p, or all scores.
-void engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, float* slots,
-                 int64_t first, float* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores) {
+void engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, void* slots,
+                 int64_t first, void* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores) {
   auto& m = *static_cast<Model*>(model);
-  auto& s = scratch;
-  const int n = rows, wide = m.heads * m.width, D = m.width, layers = m.decoder.layers.size();
-  const size_t slot = size_t(layers) * 2 * wide;
-  const float f = 1.f / std::sqrt(float(D));
-  int most = 0;
-  for (int r = 0; r < n; ++r) {
-    most = at[r] + 1 > most ? at[r] + 1 : most;
-    if (m.crossed) most = lengths[r] > most ? lengths[r] : most;
-  }
-  float* p = s.p.need(up(most, 16) * size_t(m.heads) + 64);
-  const int ldp = up(most, 16);
-  float* x = s.x.need(size_t(n) * m.dim);
-  embed(m, m.target_words, m.decoder.positions, words, at, n, x);
-  for (int i = 0; i < layers; ++i) {
-    auto& l = m.decoder.layers[i];
-    around(m, s, l.self.norm, x, n, [&](const float* h) {
-      float* qkv = s.a.need(size_t(n) * 3 * wide);
-      map(s, *l.self.in, h, n, m.dim, qkv, 3 * wide);
-      float* out = s.b.need(size_t(n) * wide);
-      for (int r = 0; r < n; ++r) {
-        const float* q = qkv + size_t(r) * 3 * wide;
-        float* mine = slots + (first + r) * slot + size_t(i) * 2 * wide;
-        std::memcpy(mine, q + wide, size_t(2) * wide * 4);
-        const int32_t* before = past + r * stride;
-        const int T = at[r] + 1;
-        auto key = [&](int t) { return t < at[r] ? slots + before[t] * slot + size_t(i) * 2 * wide : mine; };
-        for (int t = 0; t < T; ++t) {
-          const float* kk = key(t);
-          for (int head = 0; head < m.heads; ++head) {
-            __m512 a = _mm512_setzero_ps();
-            for (int d = head * D; d < head * D + D; d += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), _mm512_loadu_ps(kk + d), a);
-            p[head * ldp + t] = f * _mm512_reduce_add_ps(a);
-          }
-        }
-        for (int head = 0; head < m.heads; ++head) {
-          float* e = p + head * ldp;
-          const float by = softmax(e, T);
-          mix(e, T, D, by, out + size_t(r) * wide + head * D, [&](int t) { return key(t) + wide + head * D; });
-        }
-      }
-      add(s, *l.self.out, out, n, wide, x, m.dim);
-    });
-    if (m.crossed)
-      around(m, s, l.cross_norm, x, n, [&](const float* h) {
-        float* q = s.a.need(size_t(n) * wide);
-        map(s, *l.cross_query, h, n, m.dim, q, wide);
-        float* out = s.b.need(size_t(n) * wide);
-        for (int r = 0; r < n; ++r) {
-          const int S = lengths[r], ld = up(S, 16);
-          const float* kt = memory[r] + size_t(i) * wide * (ld + S);
-          const float* v = kt + size_t(wide) * ld;
-          for (int head = 0; head < m.heads; ++head) {
-            energies(q + size_t(r) * wide + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
-            const float by = softmax(p, S);
-            mix(p, S, D, by, out + size_t(r) * wide + head * D, [&](int j) { return v + size_t(j) * wide + head * D; });
-          }
-        }
-        add(s, *l.cross_out, out, n, wide, x, m.dim);
-      });
-    around(m, s, l.feed.norm, x, n, [&](const float* h) { feed(m, s, l.feed, h, x, n); });
-  }
-  normalise(m.decoder.last, x, x, n, m.dim);
-  if (scores) map(s, *m.output, x, n, m.dim, scores, m.vocab);
-  else best_words(s, *m.output, x, n, m.dim, int(k), log_p, best);
+  auto run = [&](auto* kept) {
+    using T = std::remove_pointer_t<decltype(kept)>;
+    step<T>(m, scratch, rows, words, at, past, stride, kept, first, reinterpret_cast<T* const*>(memory), lengths, k, log_p, best, scores);
+  };
+  if (m.kind == F32) run(static_cast<float*>(slots));
+  else run(static_cast<uint16_t*>(slots));
 }
 }

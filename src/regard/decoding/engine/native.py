@@ -45,6 +45,10 @@ def fast(model: Any, precision: str = "auto") -> Any:
     """The fastest writer there is for a model: the engine where it can, else the model itself. auto is float32."""
     if precision not in PRECISIONS:
         raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if model.device.type == "cuda":
+        from regard.decoding.engine.cuda import on_cuda
+
+        return on_cuda(model, precision)
     wanted = "float32" if precision == "auto" else precision
     reason = why_not(model, wanted)
     if reason is None:
@@ -65,10 +69,10 @@ class Memory:
 class Slots:
     """Keys and values that were written, a slot for each row and step. When full, those nobody looks back to are dropped."""
 
-    def __init__(self, size: int, rows: int) -> None:
+    def __init__(self, size: int, rows: int, dtype: torch.dtype) -> None:
         old = getattr(_OLD, "buffer", None)  # of this thread's last search: fresh memory costs more than what is done with it
-        if old is None or old.shape[1] != size or len(old) < 16 * rows:
-            old = torch.empty(max(256, 32 * rows), size)
+        if old is None or old.dtype != dtype or old.shape[1] != size or len(old) < 16 * rows:
+            old = torch.empty(max(256, 32 * rows), size, dtype=dtype)
         self.buffer: Tensor = old
         self.used, _OLD.buffer = 0, None
 
@@ -89,7 +93,7 @@ class Slots:
         size = len(self.buffer)
         while size < 2 * (len(kept) + rows):
             size *= 2
-        wide = torch.empty(size, self.buffer.shape[1])
+        wide = torch.empty(size, self.buffer.shape[1], dtype=self.buffer.dtype)
         torch.index_select(self.buffer, 0, torch.from_numpy(kept.astype(np.int64)), out=wide[: len(kept)])
         self.buffer, self.used = wide, len(kept)
         carried.past[live] = places
@@ -142,6 +146,7 @@ class Engine:
         self.vocab = model.output.words.out_features
         if crossed:  # a language model has nothing to encode, and searches ask by this name
             self.encode = self._encode
+        self._kept_as = torch.float32 if precision == "float32" else torch.bfloat16  # keys and values
         self._slot = layers[1] * 2 * made.heads * made.width
         numbers = [
             made.dim, made.heads, made.width, made.inner, self.vocab, 0, ACTIVATIONS[made.activation],
@@ -187,10 +192,10 @@ class Engine:
             np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real],
         )
         rooms = np.array([self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
-        buffer = torch.empty(int(rooms.sum()))
-        address = buffer.data_ptr() + 4 * (np.cumsum(rooms) - rooms)
+        buffer = torch.empty(int(rooms.sum()), dtype=self._kept_as)
+        address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(rooms) - rooms)
         self._library.engine_encode(
-            self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(np.ascontiguousarray(at)), _at(address), None
+            self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(np.ascontiguousarray(at)), _at(address)
         )
         return Memory(buffer, address, sizes)
 
@@ -199,7 +204,7 @@ class Engine:
         none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
         address, lengths = none if memory is None else (memory.address, memory.lengths)
         at, past = np.zeros(rows, np.int32), np.zeros((rows, 32), np.int32)
-        return Carried(self, [] if memory is None else [memory], address, lengths, at, past, Slots(self._slot, rows))
+        return Carried(self, [] if memory is None else [memory], address, lengths, at, past, Slots(self._slot, rows, self._kept_as))
 
     def best(self, tokens: Tensor, carried: Carried, k: int) -> tuple[Tensor, Tensor, Carried]:
         """One more word of each row → log p and numbers of the k best next words, (rows, at most k)."""

@@ -1,0 +1,449 @@
+"""The engine for a GPU: what it finds is what the torch model finds. Here in float64 without a GPU; those marked `cuda` with one."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from regard.data.tokenizer import BOS, EOS
+from regard.decoding.beam import Beam
+from regard.decoding.engine import cuda as on_gpu
+from regard.decoding.engine import fast
+from regard.decoding.engine.cuda import Board, Recorded, Trail, bucket, engine, top
+from regard.decoding.engine.reading import Unfit
+from regard.decoding.rules import Rules
+from regard.decoding.sample import Sample
+from regard.decoding.search import Search, Task
+from regard.decoding.translate import start, translate_tokens
+from regard.models.writer import log_probabilities
+from tests.decoding.every import every_text, near_ties, ranked
+from tests.models.small import DECODERS, ENCODERS, make
+
+LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
+VOCAB = 150  # more than two chunks of words
+SENTENCES = [[4 + (7 * i + 3 * j) % 140 for j in range(1 + 5 * i % 17)] for i in range(20)]
+VARIANTS = {
+    "post": {},
+    "pre": {"norm": "pre"},
+    "no norm": {"norm": "none"},
+    "rms": {"norm": "pre", "norm_kind": "rms"},
+    "learned positions": {"position": "learned", "max_positions": 50},
+    "no positions": {"position": "none"},
+    "gelu": {"activation": "gelu"},
+    "swiglu": {"activation": "swiglu"},
+    "untied": {"tie": "none"},
+    "output bias": {"output_bias": True},
+    "words as they are": {"scale_words": False},
+    "one layer, one head": {"layers": 1, "heads": 1},
+}
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+def small(*, vocab=VOCAB, language=False, **changes):
+    """A model in float64."""
+    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_words") if key in changes}
+    spec = {**LAYERS, **changes}
+    return make(None if language else spec, spec, vocab=vocab, **rest).eval()
+
+
+def ends_early(**changes):
+    """A model with a liking for the end mark, so that texts end at many lengths, and some do not."""
+    model = small(output_bias=True, tie="none", **changes)
+    with torch.no_grad():
+        model.output.words.bias[EOS] += 2
+    return model
+
+
+def same(found, wanted, near=1e-10):
+    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [[(h.tokens, h.ended) for h in texts] for texts in wanted]
+    for texts, others in zip(found, wanted, strict=True):
+        assert [h.score for h in texts] == pytest.approx([h.score for h in others], abs=near)
+        assert [h.log_p for h in texts] == pytest.approx([h.log_p for h in others], abs=near)
+
+
+def padded(sentences):
+    rows = [torch.tensor([*s, EOS]) for s in sentences]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
+
+
+# ------------------------------------------------------------------------------------------------------------ whole searches
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_whole_search_finds_what_the_plain_one_finds(name, size):
+    model = small(**VARIANTS[name])
+    same(translate_tokens(engine(model), SENTENCES, beam=Beam(size)), translate_tokens(model, SENTENCES, beam=Beam(size)))
+
+
+@pytest.mark.parametrize(("size", "penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (5, 0.6), (40, 1.0)])
+def test_texts_that_end_anywhere_are_found_in_their_order(size, penalty):
+    model = ends_early()
+    wanted = translate_tokens(model, SENTENCES, beam=Beam(size, penalty))
+    every = [h for texts in wanted for h in texts]
+    assert len({len(h.tokens) for h in every if h.ended}) > 3 and (size == 40 or not all(h.ended for h in every))
+    same(translate_tokens(engine(model), SENTENCES, beam=Beam(size, penalty)), wanted)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(penalty):
+    model = small(vocab=7)
+    wanted = ranked(every_text(model, 3), penalty)
+    found = translate_tokens(engine(model), [[4, 5, 6]], beam=Beam(100, penalty), max_length=3)[0]
+    assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
+    assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 8, 9, 17])
+def test_every_limit_is_kept(limit):
+    model = ends_early()
+    for size in (1, 3):
+        wanted = translate_tokens(model, SENTENCES[:5], beam=Beam(size), max_length=limit)
+        same(translate_tokens(engine(model), SENTENCES[:5], beam=Beam(size), max_length=limit), wanted)
+
+
+def test_sentences_of_one_batch_have_limits_of_their_own():
+    model = ends_early()
+    writer, limits = engine(model), [1, 30, 2, 9, 16, 8]
+    tasks = [Task(n, SENTENCES[3]) for n in limits]
+    writer.search(tasks, *start(writer, tasks), Beam(3), EOS)
+    for task in tasks:
+        same([task.found], translate_tokens(model, [SENTENCES[3]], beam=Beam(3), max_length=task.limit))
+
+
+def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
+    sizes, narrow = [], Board.narrow
+    monkeypatch.setattr(Board, "narrow", lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1])
+    model = ends_early()
+    sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
+    for size in (1, 3):
+        same(translate_tokens(engine(model), sentences, beam=Beam(size)), translate_tokens(model, sentences, beam=Beam(size)))
+    assert len(sizes) >= 2 and min(sizes) < 40
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_batches_order_and_workers_change_nothing(size):
+    writer = engine(ends_early())
+    alone = [translate_tokens(writer, [s], beam=Beam(size))[0] for s in SENTENCES]
+    same(translate_tokens(writer, SENTENCES[::-1], beam=Beam(size))[::-1], alone)
+    same(translate_tokens(writer, SENTENCES, beam=Beam(size), batch_tokens=40 * size), alone)
+    same(translate_tokens(writer, SENTENCES, beam=Beam(size), batch_tokens=64 * size, workers=3), alone)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_language_model_goes_on_from_its_prompt(size):
+    model = ends_early(language=True, norm="pre")
+    writer, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
+    found, wanted = [], []
+    for each, texts in ((writer, found), (model, wanted)):
+        tasks, under_way = [Task(12, row) for row in prompts.tolist()], Search(each, Beam(size))
+        with torch.inference_mode():
+            carried = each.read(prompts[:, :-1], each.start(None, prompts[:, 0]))
+            if each is writer:
+                writer.search(tasks, carried, prompts[:, -1], Beam(size), EOS)
+            else:
+                under_way.add(tasks, carried, prompts[:, -1])
+                while under_way:
+                    under_way.step()
+        texts.extend(task.found for task in tasks)
+    same(found, wanted)
+    assert not hasattr(writer, "encode")
+
+
+def test_without_an_end_mark_texts_run_to_their_limit():
+    model = ends_early(language=True)
+    writer, tasks = engine(model), [Task(11, [BOS]), Task(5, [BOS])]
+    writer.search(tasks, writer.start(None, torch.full((2,), BOS)), torch.full((2,), BOS), Beam(2), -1)
+    assert [[len(h.tokens) for h in task.found] for task in tasks] == [[11, 11], [5, 5]]
+    assert any(EOS in h.tokens for task in tasks for h in task.found)  # a word like others
+
+
+def test_weights_that_are_not_numbers_are_named():
+    model = small()
+    with torch.no_grad():
+        model.target.table.weight[9] = torch.nan
+        model.decoder.layers[0].feed.W1.weight[:] = torch.nan
+    with pytest.raises(on_gpu.OptionError, match="sentence 1 has a probability"):
+        translate_tokens(engine(model), [[5]])
+
+
+def test_a_sentence_of_nan_leaves_nothing_behind(monkeypatch):
+    """A word vector that is NaN spoils its own sentence, not those that later have its place on a kept board."""
+    model = small(tie="none")
+    wanted = translate_tokens(model, [[5, 6, 7]])
+    with torch.no_grad():
+        model.source.table.weight[9] = torch.nan
+    writer = engine(model)
+    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    with pytest.raises(on_gpu.OptionError):
+        translate_tokens(writer, [[9, 6, 7]])
+    same(translate_tokens(writer, [[5, 6, 7]]), wanted)
+
+
+# ---------------------------------------------------------------------------------------------------------- the one search on it
+@torch.inference_mode()
+def test_steps_are_those_of_the_torch_model_whatever_the_order_of_rows():
+    model = small()
+    writers, (source, lengths) = (model, engine(model)), padded(SENTENCES[:9])
+    tokens = torch.full((9,), BOS)
+    carried = [w.start(w.encode(source, lengths), tokens) for w in writers]
+    draw = torch.Generator().manual_seed(1)
+    for step, rows in enumerate((9, 9, 30, 7, 7, 2, 20)):
+        pick = torch.randint(0, len(tokens), (rows,), generator=draw)
+        tokens, carried = tokens[pick], [c.reorder(pick) for c in carried]
+        if step % 2:
+            (want, carried[0]), (found, carried[1]) = (w.step(tokens, c) for w, c in zip(writers, carried, strict=True))
+            torch.testing.assert_close(found[:, EOS:], want[:, EOS:], atol=1e-12, rtol=0)
+        else:
+            answers = [w.best(tokens, c, 5) for w, c in zip(writers, carried, strict=True)]
+            torch.testing.assert_close(answers[1][0], answers[0][0], atol=1e-12, rtol=0)
+            assert torch.equal(answers[1][1], answers[0][1])
+        tokens = torch.randint(4, VOCAB, (rows,), generator=draw)
+
+
+@torch.inference_mode()
+def test_the_best_words_are_the_best_of_all_scores():
+    writer = engine(small())
+    source, lengths = padded(SENTENCES[:4])
+    first, memory = torch.full((4,), BOS), writer.encode(source, lengths)
+    scores, _ = writer.step(first, writer.start(memory, first))
+    for k in (1, 2, 3, 7, 148, 1000):
+        log_p, words, _ = writer.best(first, writer.start(memory, first), k)
+        want, at = log_probabilities(scores.clone()).topk(min(k, VOCAB), -1)
+        torch.testing.assert_close(log_p, want, atol=1e-12, rtol=0)
+        assert torch.equal(words[:, :148], at[:, :148])  # neither PAD nor BOS
+
+
+def test_the_best_of_chunks_are_the_best_of_all():
+    scores = torch.randn(50, 1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores[::2, 70:90] += 5  # many of the best in one chunk
+    for k in (1, 2, 9, 15, 16, 100):
+        found, wanted = top(scores, k), scores.topk(k, -1)
+        assert torch.equal(found[0], wanted.values) and torch.equal(found[1], wanted.indices)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam": Beam(3), "rules": Rules(min_length=5, no_repeat=2)},
+        {"beam": Beam(1), "prefixes": [s[:2] for s in SENTENCES]},
+        {"beam": Beam(4, groups=2)},
+        {"beam": Beam(3), "required": [[[7, 8]] for _ in SENTENCES]},
+        {"sample": Sample(count=3, seed=1, top_k=20)},
+        {"beam": Beam(2), "rules": Rules(min_length=70), "max_length": 80},  # longer than a board is at first
+    ],
+    ids=["rules", "prefixes", "groups", "required", "sample", "long"],
+)
+def test_all_else_goes_through_the_one_search(options):
+    model = ends_early()
+    options = {**options, "max_length": options.get("max_length", 12)}
+    same(translate_tokens(engine(model), SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
+
+
+def test_attention_and_coverage_find_the_torch_model():
+    model = ends_early()
+    beam = Beam(3, coverage_penalty=0.5)
+    same(translate_tokens(engine(model), SENTENCES[:4], beam=beam), translate_tokens(model, SENTENCES[:4], beam=beam))
+
+
+# -------------------------------------------------------------------------------------------------------------------- recordings
+class _Tape(TorchDispatchMode):
+    """Notes each operation with the tensors it read and wrote."""
+
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        self.notes.append((func, args, kwargs or {}, found))
+        return found
+
+
+class Taped(Recorded):
+    """Repeats the noted operations on the same tensors: what a CUDA graph does, where there is none.
+
+    What changes between steps but is no tensor is as frozen here as it is there.
+    """
+
+    replays = 0
+
+    def record(self, body):
+        with _Tape() as tape:
+            found = body()
+        before = [(func, args, kwargs, out) for func, args, kwargs, out in tape.notes]
+        ran = [True]  # taping ran it, so the first replay is over
+
+        def replay():
+            self.replays += 1
+            if ran and ran.pop():
+                return
+            for func, args, kwargs, out in before:
+                self._again(func, args, kwargs, out)
+
+        return replay, found
+
+    @staticmethod
+    def _again(func, args, kwargs, out):
+        mutates = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+        views = any(r.alias_info is not None for r in func._schema.returns)
+        new = func(*args, **kwargs) if mutates or not views else None
+        if mutates or views:
+            return
+        pairs = zip(out, new, strict=True) if isinstance(out, tuple) else [(out, new)]
+        for held, fresh in pairs:
+            if isinstance(held, torch.Tensor):
+                held.copy_(fresh)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_step_can_be_recorded_once_and_replayed(monkeypatch, size):
+    model, run = ends_early(), Taped()
+    writer = engine(model, run=run)
+    monkeypatch.setattr(writer.boards, "_most", 1 << 30)  # boards wait with their recordings, as on a GPU
+    wanted = translate_tokens(model, SENTENCES, beam=Beam(size))
+    same(translate_tokens(writer, SENTENCES, beam=Beam(size)), wanted)
+    before = run.replays
+    same(translate_tokens(writer, SENTENCES, beam=Beam(size)), wanted)
+    again = translate_tokens(writer, SENTENCES[::-1], beam=Beam(size), batch_tokens=60 * size)[::-1]
+    same(again, wanted)
+    assert run.replays > before > 0
+
+
+def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
+    model, run = ends_early(), Taped()
+    writer = engine(model, run=run)
+    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    for options in ({"beam": Beam(3), "rules": Rules(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 2:
+        same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
+    assert run.replays > 20
+
+
+# ---------------------------------------------------------------------------------------------------------------- which, and sizes
+@pytest.mark.parametrize(("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")])
+def test_what_it_does_not_compute_is_refused(changes, says):
+    with pytest.raises(Unfit, match=says):
+        engine(small(**changes))
+
+
+def test_recurrent_models_are_left_to_torch(capsys):
+    model = make(ENCODERS["gru"], DECODERS["bahdanau"])
+    assert on_gpu.on_cuda(model) is model and not capsys.readouterr().err
+    assert on_gpu.on_cuda(model, "bfloat16") is model
+    assert capsys.readouterr().err.startswith("regard: float32 instead of bfloat16: it computes Transformers")
+
+
+def test_int8_is_not_for_a_gpu_and_that_is_said(capsys):
+    writer = on_gpu.on_cuda(small().float(), "int8")
+    assert writer.dtype == torch.float32
+    assert capsys.readouterr().err == "regard: float32 instead of int8: a GPU computes in float32 or bfloat16 here\n"
+
+
+def test_the_weights_are_left_as_they_were():
+    model = small()
+    before = copy.deepcopy(model.state_dict())
+    writer = engine(model, torch.bfloat16)
+    assert {str(p.dtype) for p in model.parameters()} == {"torch.float64"} and writer.readout[0].dtype == torch.bfloat16
+    assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
+
+
+def test_bfloat16_stays_near():
+    model = small()
+    for ours, exact in zip(translate_tokens(engine(model, torch.bfloat16), SENTENCES), translate_tokens(model, SENTENCES), strict=True):
+        assert abs(ours[0].score - exact[0].score) < 0.1
+
+
+def test_sizes_are_few_and_none_is_half_again_too_large():
+    sizes = {bucket(n) for n in range(1, 5000)}
+    assert len(sizes) < 24 and all(size % 8 == 0 for size in sizes)
+    assert all(n <= bucket(n) <= max(8, 2 * n, 16) and (n < 16 or bucket(n) < 1.5 * n) for n in range(1, 5000))
+
+
+def test_boards_wait_until_there_are_too_many(monkeypatch):
+    boards = engine(small()).boards
+    with torch.inference_mode():
+        first, second = boards.take(3, 1, 9, 20), boards.take(3, 1, 9, 20)
+        assert first is not second
+        monkeypatch.setattr(boards, "_most", first.bytes)
+        boards.give(first)
+        assert boards.take(8, 1, 16, 17) is first
+        boards.give(first)
+        boards.give(second)
+        assert boards._free == [second]
+
+
+def test_texts_are_read_back_through_their_parents():
+    trail = Trail([Task(3)], Beam(2), 3)
+    trail.words[:, 0] = [[10, 11], [20, 21], [30, 31]]
+    trail.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
+    found = trail._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
+    assert found.tolist() == [[10, 21, 30], [10, 21, 0]]
+
+
+# ------------------------------------------------------------------------------------------------------------------- with a GPU
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("size", [1, 4])
+def test_graphs_in_float64_find_what_the_cpu_finds(size):
+    model = ends_early()
+    wanted = translate_tokens(model, SENTENCES, beam=Beam(size))
+    writer = fast(copy.deepcopy(model).cuda())
+    for _ in range(3):  # in earnest, recorded, replayed
+        same(translate_tokens(writer, SENTENCES, beam=Beam(size)), wanted)
+    same(translate_tokens(writer, SENTENCES[::-1], beam=Beam(size), batch_tokens=60 * size)[::-1], wanted)
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_graphs_of_the_one_search_find_what_the_cpu_finds():
+    model = ends_early()
+    writer = fast(copy.deepcopy(model).cuda())
+    for options in ({"beam": Beam(3), "rules": Rules(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 3:
+        same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("name", VARIANTS)
+def test_graphs_in_float32_differ_from_torch_in_near_ties_alone(name):
+    model = small(**VARIANTS[name]).float()
+    exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, beam=Beam(2))
+    writer = fast(model.cuda())
+    found = [translate_tokens(writer, SENTENCES, beam=Beam(2)) for _ in range(3)][-1]
+    margin = [texts[0].score - texts[1].score for texts in exact]
+    differ, tied = near_ties([t[0].tokens for t in found], [t[0].tokens for t in exact], margin)
+    print(f"{name}: {differ} of {len(SENTENCES)} differ, {tied} of them near-ties")
+    assert differ == tied
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_bfloat16_on_a_gpu_stays_near():
+    model = small()
+    writer = fast(copy.deepcopy(model).float().cuda(), "bfloat16")
+    exact = translate_tokens(model, SENTENCES)
+    for _ in range(3):
+        for ours, want in zip(translate_tokens(writer, SENTENCES), exact, strict=True):
+            assert abs(ours[0].score - want[0].score) < 0.1
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_memory_that_waits_is_given_up_when_it_is_needed():
+    writer = fast(small().cuda())
+    translate_tokens(writer, SENTENCES)
+    waiting = writer.boards._free
+    assert waiting
+    plenty, make = torch.cuda.memory_allocated(), writer.boards._make
+    calls = []
+
+    def once(size):
+        calls.append(size)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("made for this test")
+        return make(size)
+
+    writer.boards._make = once
+    with torch.inference_mode():
+        writer.boards.take(64, 1, 64, 64)
+    assert len(calls) == 2 and not writer.boards._free and plenty
