@@ -1,6 +1,7 @@
 """One thread per worker, the same drawn examples on every run in CI, and a fresh seed for each test."""
 
 import os
+import signal
 
 import pytest
 import torch
@@ -23,3 +24,8 @@ def own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_configure():
+    """Interrupts can be tested even when the tests run in the background, where a shell lets processes ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

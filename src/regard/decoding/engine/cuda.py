@@ -150,6 +150,7 @@ class Weights:
             for x in part.layers
         ]  # fmt: skip
         self.norm, self.position, self.made = norm(part.norm), part.position, made
+        self._places = self.layers[0].qkv[0].new_zeros(0, made.dim)
 
     def around(self, norm: nn.Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         return x + sublayer(norm(x)) if self.made.place == "pre" else norm(x + sublayer(x))
@@ -173,11 +174,12 @@ class Weights:
 
     def places(self, length: int) -> Tensor:
         """What is added to the first words, (length, dim); zeros behind the end of a learned table, where nobody looks."""
-        weight = self.layers[0].qkv[0]
-        zeros = weight.new_zeros(1, length, self.made.dim)
-        known = min(length, self.position.maxlen) if isinstance(self.position, Learned) else length
-        zeros[:, :known] = self.position(zeros[:, :known])
-        return zeros[0]
+        if len(self._places) < length:
+            found = self._places.new_zeros(1, bucket(length), self.made.dim)
+            known = min(found.shape[1], self.position.maxlen) if isinstance(self.position, Learned) else found.shape[1]
+            found[:, :known] = self.position(found[:, :known])
+            self._places = found[0]
+        return self._places[:length]
 
 
 def _joined(maps: tuple[nn.Linear, ...], dtype: torch.dtype) -> Map:
@@ -505,15 +507,15 @@ class CudaEngine:
         row = order // k
         alive, ends = total > -torch.inf, word == end
         over = alive & ends
-        over[:, width:] = False  # an end counts when it is among the best `width`
+        over[:, width:].fill_(False)  # an end counts when it is among the best `width`
         on = alive & ~ends
         rank = on.cumsum(1)
         on = on & (rank <= width)
-        place = torch.where(over, board.ended[:, None] + over.cumsum(1) - 1, 2 * width)
+        place = (board.ended[:, None] + over.cumsum(1) - 1).masked_fill(~over, 2 * width)
         for held, given in ((board.found_score, total), (board.found_row, row), (board.found_at, board.at.expand_as(row))):
             held.scatter_(1, place, given)
         board.ended.add_(over.sum(1))
-        place = torch.where(on, rank - 1, width)
+        place = (rank - 1).masked_fill(~on, width)
         chosen = lambda given, none: given.new_full((groups, width + 1), none).scatter_(1, place, given)[:, :width]  # noqa: E731
         self._go_on(board, length, chosen(total, -torch.inf), chosen(word, PAD), chosen(row, 0), on.any(1))
 
@@ -627,11 +629,10 @@ class Trail:
         groups, ended = np.concatenate([group, cut_group]), np.arange(len(group) + len(cut_group)) < len(group)
         lengths = np.concatenate([length[group, nth], limit[cut_group]])
         texts = self._read(ids[groups], np.concatenate([row[group, nth], slot]), lengths)
-        log_p = np.concatenate([score[group, nth], last[cut_group, slot]]).tolist()
-        for at, i in enumerate(ids[groups].tolist()):
-            n, whole = int(lengths[at]), bool(ended[at])
-            text = texts[at, :n].tolist()
-            self.tasks[i].found.append(Hypothesis(text, log_p[at], self.beam.rank(log_p[at], n + whole), whole))
+        log_p = np.concatenate([score[group, nth], last[cut_group, slot]])
+        columns = (ids[groups], texts, lengths, log_p, ended)  # as lists: a number at a time out of an array is slow
+        for i, text, n, p, whole in zip(*(column.tolist() for column in columns), strict=True):
+            self.tasks[i].found.append(Hypothesis(text[:n], p, self.beam.rank(p, n + whole), whole))
         for i in ids.tolist():
             if not self.tasks[i].found:
                 raise OptionError(f"no text of sentence {self.tasks[i].index + 1} has a probability; are the weights NaN?")

@@ -149,6 +149,31 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
   return m;
 }
 
+// Some columns of a matrix as a matrix of their own. `cells`: the weights column by column, in groups of 4 bytes.
+Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* columns) {
+  auto* m = new Matrix;
+  m->kind = from.kind; m->N = n; m->K = from.K; m->panels = up(n, W) / W; m->depth = from.depth;
+  m->data = room<char>(size_t(m->panels) * m->depth * W * 4);
+  m->bias = room<float>(m->panels * W);
+  if (m->kind == INT8) { m->scale = room<float>(m->panels * W); m->shift = room<int32_t>(m->panels * W); }
+  for (int i = 0; i < m->panels * W; ++i) {
+    m->bias[i] = i < n ? from.bias[columns[i]] : NONE;
+    if (m->kind == INT8) { m->scale[i] = i < n ? from.scale[columns[i]] : 1.f; m->shift[i] = i < n ? from.shift[columns[i]] : 0; }
+  }
+  for (int i = 0; i < m->panels * W; i += 16) {
+    const __mmask16 live = n - i >= 16 ? 0xffff : n <= i ? 0 : (1u << (n - i)) - 1;
+    // 16 columns from the first of them on: places count from there, so that they stay small in any vocabulary
+    const int32_t first = live ? columns[i] : 0;
+    const __m512i places = _mm512_mullo_epi32(
+        _mm512_sub_epi32(_mm512_maskz_loadu_epi32(live, columns + i), _mm512_set1_epi32(first)), _mm512_set1_epi32(m->depth));
+    const int32_t* in = cells + size_t(first) * m->depth;
+    auto* to = reinterpret_cast<int32_t*>(m->data) + size_t(i / W) * m->depth * W + i % W;
+    for (int k = 0; k < m->depth; ++k)
+      _mm512_store_si512(to + size_t(k) * W, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), live, places, in + k, 4));
+  }
+  return m;
+}
+
 struct Input {  // rows as a kernel takes them
   const void* data = nullptr; size_t stride = 0;  // in units of 4 bytes
   const float* scale = nullptr;
@@ -156,7 +181,8 @@ struct Input {  // rows as a kernel takes them
 
 struct Scratch {
   Array<char> quant; Array<float> qscale;
-  Array<float> x, h, a, b, c, kt, p;
+  Array<float> x, h, a, b, c, kt, p, own;
+  Array<int32_t> filled;
 };
 
 Input prepare(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
@@ -305,50 +331,105 @@ void add(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* 
 
 // ------------------------------------------------------------------------------------------------ the best words
 struct Best {
-  float max, least;  // of all; of those kept
-  int count;
-  alignas(64) float sum[16];
-};
+  float max = NONE, least = NONE;  // of all; of those kept
+  int count = 0;
+  alignas(64) float sum[16] = {};
 
-void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
-  std::vector<Best> state(rows);
-  for (auto& b : state) { b.max = NONE; b.least = NONE; b.count = 0; std::memset(b.sum, 0, sizeof b.sum); }
-  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
-    Best& b = state[r];
+  // 64 more scores of a row, word c and those that follow
+  void look(int c, const __m512* v, int k, float* values, int64_t* names) {
     const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
     if (top == NONE) return;
-    __m512 sum = _mm512_load_ps(b.sum);
-    if (top > b.max) {
-      if (b.max != NONE) sum = _mm512_mul_ps(sum, exp512(_mm512_set1_ps(b.max - top)));
-      b.max = top;
+    __m512 total = _mm512_load_ps(sum);
+    if (top > max) {
+      if (max != NONE) total = _mm512_mul_ps(total, exp512(_mm512_set1_ps(max - top)));
+      max = top;
     }
-    const __m512 high = _mm512_set1_ps(b.max);
-    for (int j = 0; j < 4; ++j) sum = _mm512_add_ps(sum, exp512(_mm512_sub_ps(v[j], high)));
-    _mm512_store_ps(b.sum, sum);
-    if (b.count == k && !(top > b.least)) return;
-    float* values = log_p + size_t(r) * k;
-    int64_t* names = words + size_t(r) * k;
+    const __m512 high = _mm512_set1_ps(max);
+    for (int j = 0; j < 4; ++j) total = _mm512_add_ps(total, exp512(_mm512_sub_ps(v[j], high)));
+    _mm512_store_ps(sum, total);
+    if (count == k && !(top > least)) return;
     for (int j = 0; j < 4; ++j) {
-      __mmask16 more = _mm512_cmp_ps_mask(v[j], _mm512_set1_ps(b.least), _CMP_GT_OQ);
+      __mmask16 more = _mm512_cmp_ps_mask(v[j], _mm512_set1_ps(least), _CMP_GT_OQ);
       if (!more) continue;
       alignas(64) float y[16];
       _mm512_store_ps(y, v[j]);
       for (; more; more &= more - 1) {
         const int i = __builtin_ctz(more);
-        if (b.count == k && !(y[i] > b.least)) continue;
-        int at = b.count < k ? b.count++ : k - 1;
+        if (count == k && !(y[i] > least)) continue;
+        int at = count < k ? count++ : k - 1;
         for (; at > 0 && values[at - 1] < y[i]; --at) { values[at] = values[at - 1]; names[at] = names[at - 1]; }
         values[at] = y[i]; names[at] = c + 16 * j + i;
-        if (b.count == k) b.least = values[k - 1];
+        if (count == k) least = values[k - 1];
       }
     }
-  });
-  for (int r = 0; r < rows; ++r) {
-    const float norm = state[r].max + std::log(_mm512_reduce_add_ps(_mm512_load_ps(state[r].sum)));
+  }
+  // scores become log p
+  void close(int k, float* values, int64_t* names) const {
+    const float norm = max + std::log(_mm512_reduce_add_ps(_mm512_load_ps(sum)));
     for (int i = 0; i < k; ++i) {
-      if (i < state[r].count) log_p[size_t(r) * k + i] -= norm;
-      else { log_p[size_t(r) * k + i] = NONE; words[size_t(r) * k + i] = 0; }
+      if (i < count) values[i] -= norm;
+      else { values[i] = NONE; names[i] = 0; }
     }
+  }
+};
+
+void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
+  std::vector<Best> state(rows);
+  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) { state[r].look(c, v, k, log_p + size_t(r) * k, words + size_t(r) * k); });
+  for (int r = 0; r < rows; ++r) state[r].close(k, log_p + size_t(r) * k, words + size_t(r) * k);
+}
+
+// A shortlist: the words that a row may write, in order, and a matrix that holds them among those of its neighbours; a bit for
+// each column says which are its own.
+struct Listed { const Matrix* some; const uint64_t* own; const int32_t* words; int64_t count; };
+
+// The scores of each row's own words side by side, so that nothing from here on depends on its neighbours; up to a multiple of
+// 64 they are NONE. Gives the distance between rows.
+size_t own_scores(Scratch& s, const Listed* listed, const float* x, int rows, int ldx) {
+  int64_t most = 0;
+  for (int r = 0; r < rows; ++r) most = listed[r].count > most ? listed[r].count : most;
+  const size_t ld = up(int(most), W) + W;
+  float* y = s.own.need(rows * ld);
+  int32_t* filled = s.filled.need(rows);
+  std::memset(filled, 0, rows * sizeof *filled);
+  for (int r = 0, end; r < rows; r = end) {
+    for (end = r + 1; end < rows && listed[end].some == listed[r].some;) ++end;
+    product(s, *listed[r].some, x + size_t(r) * ldx, end - r, ldx, [&](int i, int c, const __m512* v) {
+      const uint64_t own = listed[r + i].own[c / W];
+      float* to = y + (r + i) * ld;
+      int32_t& n = filled[r + i];
+      for (int j = 0; j < 4; ++j) {
+        const __mmask16 mine = own >> (16 * j);
+        _mm512_storeu_ps(to + n, _mm512_maskz_compress_ps(mine, v[j]));
+        n += _mm_popcnt_u32(mine);
+      }
+    });
+  }
+  for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < up(filled[r], W); ++i) y[r * ld + i] = NONE;
+  return ld;
+}
+
+void best_listed(Scratch& s, const Listed* listed, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
+  const size_t ld = own_scores(s, listed, x, rows, ldx);
+  for (int r = 0; r < rows; ++r) {
+    Best best;
+    float* values = log_p + size_t(r) * k;
+    int64_t* names = words + size_t(r) * k;
+    for (int c = 0; c < listed[r].count; c += W) {
+      const float* y = s.own.p + r * ld + c;
+      const __m512 v[4] = {_mm512_loadu_ps(y), _mm512_loadu_ps(y + 16), _mm512_loadu_ps(y + 32), _mm512_loadu_ps(y + 48)};
+      best.look(c, v, k, values, names);
+    }
+    best.close(k, values, names);
+    for (int i = 0; i < best.count; ++i) names[i] = listed[r].words[names[i]];
+  }
+}
+
+void all_listed(Scratch& s, const Listed* listed, const float* x, int rows, int ldx, float* scores, int vocab) {
+  const size_t ld = own_scores(s, listed, x, rows, ldx);
+  for (int r = 0; r < rows; ++r, scores += vocab) {
+    for (int i = 0; i < vocab; ++i) scores[i] = NONE;
+    for (int i = 0; i < listed[r].count; ++i) scores[listed[r].words[i]] = s.own.p[r * ld + i];
   }
 }
 
@@ -385,6 +466,8 @@ struct Model {
   Stack encoder, decoder;
   const float *source_words = nullptr, *target_words = nullptr;
   Matrix *cross_memory = nullptr, *output = nullptr;
+  const int32_t* by_word = nullptr;  // the weights of the output word by word, for a shortlist to choose from
+  Array<int32_t> cells;
   std::vector<Matrix*> owned;
   ~Model() { for (auto* m : owned) delete m; }
 };
@@ -526,7 +609,8 @@ void remember(const Model& m, Scratch& s, int sentences, const int32_t* lengths,
 
 template <class T>
 void step(const Model& m, Scratch& s, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, T* slots,
-          int64_t first, T* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores) {
+          int64_t first, T* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores,
+          const Listed* listed) {
   const int n = rows, wide = m.heads * m.width, D = m.width, layers = m.decoder.layers.size();
   const size_t slot = size_t(layers) * 2 * wide;
   const float f = 1.f / std::sqrt(float(D));
@@ -588,7 +672,9 @@ void step(const Model& m, Scratch& s, int64_t rows, const int64_t* words, const 
     around(m, s, l.feed.norm, x, n, [&](const float* h) { feed(m, s, l.feed, h, x, n); });
   }
   normalise(m.decoder.last, x, x, n, m.dim);
-  if (scores) map(s, *m.output, x, n, m.dim, scores, m.vocab);
+  if (listed && scores) all_listed(s, listed, x, n, m.dim, scores, m.vocab);
+  else if (listed) best_listed(s, listed, x, n, m.dim, int(k), log_p, best);
+  else if (scores) map(s, *m.output, x, n, m.dim, scores, m.vocab);
   else best_words(s, *m.output, x, n, m.dim, int(k), log_p, best);
 }
 }  // namespace
@@ -637,6 +723,23 @@ void* engine_new(const int64_t* n, double scale, double eps, const float* const*
   return m;
 }
 void engine_free(void* m) { delete static_cast<Model*>(m); }
+
+// Get ready to choose words: `weight` (vocabulary, dim) stays where it is.
+void engine_list(void* model, const float* weight) {
+  auto& m = *static_cast<Model*>(model);
+  const Matrix& o = *m.output;
+  if (o.kind == F32) { m.by_word = reinterpret_cast<const int32_t*>(weight); return; }
+  int32_t* to = m.cells.need(size_t(o.N) * o.depth);
+  for (int n = 0; n < o.N; ++n)
+    for (int k = 0; k < o.depth; ++k) *to++ = reinterpret_cast<const int32_t*>(o.data)[(size_t(n / W) * o.depth + k) * W + n % W];
+  m.by_word = m.cells.p;
+}
+// The columns of some words in rising order; engine_forget gives it back.
+void* engine_choose(void* model, int64_t n, const int32_t* words) {
+  auto& m = *static_cast<Model*>(model);
+  return choose(*m.output, m.by_word, int(n), words);
+}
+void engine_forget(void* chosen) { delete static_cast<Matrix*>(chosen); }
 
 void engine_positions(void* model, const float* encoder, const float* decoder) {
   auto* m = static_cast<Model*>(model);
@@ -688,13 +791,15 @@ void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const
 }
 
 // One more word of each row. Row r has written at[r] words before, whose keys and values are in the slots past[r·stride …];
-// those of this word go into slot first + r. Then the k best next words with log p, or all scores.
+// those of this word go into slot first + r. Then the k best next words with log p, or all scores; of listed words, if there are.
 void engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, void* slots,
-                 int64_t first, void* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores) {
+                 int64_t first, void* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores,
+                 const void* listed) {
   auto& m = *static_cast<Model*>(model);
   auto run = [&](auto* kept) {
     using T = std::remove_pointer_t<decltype(kept)>;
-    step<T>(m, scratch, rows, words, at, past, stride, kept, first, reinterpret_cast<T* const*>(memory), lengths, k, log_p, best, scores);
+    step<T>(m, scratch, rows, words, at, past, stride, kept, first, reinterpret_cast<T* const*>(memory), lengths, k, log_p, best, scores,
+            static_cast<const Listed*>(listed));
   };
   if (m.kind == F32) run(static_cast<float*>(slots));
   else run(static_cast<uint16_t*>(slots));

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 
 from regard.attention.kernels.building import library
+from regard.decoding.engine.families import Families
 from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
+from regard.decoding.engine.shortlist import Shortlist
 from regard.errors import OptionError
 
 _SOURCE = Path(__file__).with_name("engine.cpp")
@@ -41,29 +44,41 @@ def why_not(model: Any, precision: str = "float32") -> str | None:
     return None
 
 
-def fast(model: Any, precision: str = "auto") -> Any:
-    """The fastest writer there is for a model: the engine where it can, else the model itself. auto is float32."""
+def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None) -> Any:
+    """The fastest writer there is for a model: the engine where it can, else the model itself. auto is float32.
+
+    With a `shortlist` it writes listed words only, which the engine alone can do.
+    """
     if precision not in PRECISIONS:
         raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if model.device.type == "cuda":
+        if shortlist is not None:
+            raise OptionError("a shortlist is for the engine on a CPU, and this model is on a GPU; choose the CPU, or leave it out")
         from regard.decoding.engine.cuda import on_cuda
 
         return on_cuda(model, precision)
     wanted = "float32" if precision == "auto" else precision
     reason = why_not(model, wanted)
     if reason is None:
-        return Engine(model, wanted)
+        return Engine(model, wanted, shortlist)
     if wanted != "float32":
         print(f"regard: float32 instead of {wanted}: {reason}", file=sys.stderr)
-        return fast(model)
+        return fast(model, "float32", shortlist)
+    if shortlist is not None:
+        raise OptionError(f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out")
     return model
 
 
 class Memory:
-    """The keys and values of some sentences, for all layers of the decoder."""
+    """The keys and values of some sentences, for all layers of the decoder; with a shortlist, what each may be translated by."""
 
-    def __init__(self, buffer: Tensor, address: Any, lengths: Any) -> None:
-        self.buffer, self.address, self.lengths = buffer, address, lengths
+    def __init__(self, buffer: Tensor, address: Any, lengths: Any, allowed: list[Any] | None = None) -> None:
+        self.buffer, self.address, self.lengths, self.allowed = buffer, address, lengths, allowed
+
+    def allow(self, words: Sequence[Iterable[int]]) -> None:
+        """Words of each sentence that must be possible, listed or not."""
+        if self.allowed is not None:
+            self.allowed = [np.union1d(a, np.array([*w], np.int32)) for a, w in zip(self.allowed, words, strict=True)]
 
 
 class Slots:
@@ -103,16 +118,17 @@ class Carried:
     """What the search carries: for each row its sentence's memory, how much it has written, and the slots of that."""
 
     def __init__(
-        self, engine: Engine, memories: list[Memory], address: Any, lengths: Any, at: Any, past: Any, slots: Slots
+        self, memories: list[Memory], listed: Families | None, address: Any, lengths: Any, at: Any, past: Any, slots: Slots
     ) -> None:
-        self.engine, self.memories, self.address, self.lengths = engine, memories, address, lengths
+        self.memories, self.listed, self.address, self.lengths = memories, listed, address, lengths
         self.at, self.past, self.slots = at, past, slots
 
     def reorder(self, rows: Tensor) -> Carried:
         """Keep these rows, in this order. Vectors stay where they are."""
         pick = rows.numpy()
+        listed = self.listed and self.listed.reorder(pick)
         found = Carried(
-            self.engine, self.memories, self.address[pick], self.lengths[pick], self.at[pick], self.past[pick], self.slots
+            self.memories, listed, self.address[pick], self.lengths[pick], self.at[pick], self.past[pick], self.slots
         )  # fmt: skip
         if len(self.memories) > 8:  # now and then: forget sentences that have left
             found.memories = [m for m in self.memories if np.isin(m.address, found.address).any()]
@@ -123,7 +139,8 @@ class Carried:
         assert not other.at.any()
         past = np.zeros((len(other.at), self.past.shape[1]), np.int32)
         both = ((self.address, other.address), (self.lengths, other.lengths), (self.at, other.at), (self.past, past))
-        return Carried(self.engine, self.memories + other.memories, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
+        listed = self.listed and other.listed and self.listed.join(other.listed)
+        return Carried(self.memories + other.memories, listed, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
 
 
 class Engine:
@@ -133,7 +150,7 @@ class Engine:
     device = torch.device("cpu")
     training = False
 
-    def __init__(self, model: Any, precision: str = "float32") -> None:
+    def __init__(self, model: Any, precision: str = "float32", shortlist: Shortlist | None = None) -> None:
         loaded = library(_SOURCE)
         assert not isinstance(loaded, str)
         made = shape(model)
@@ -162,6 +179,11 @@ class Engine:
         self._native = ctypes.c_void_p(
             loaded.engine_new(made_numbers, ctypes.c_double(model.target.scale), ctypes.c_double(eps), pointers)
         )
+        self.shortlist = shortlist
+        if shortlist is not None:
+            shortlist.check(model)
+            loaded.engine_choose.restype = ctypes.c_void_p
+            loaded.engine_list(self._native, _of(self._kept[-2]))
         self._lock, self._known, self._tables = threading.Lock(), 0, []
         self._reach(FIRST)
 
@@ -197,14 +219,20 @@ class Engine:
         self._library.engine_encode(
             self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(np.ascontiguousarray(at)), _at(address)
         )
-        return Memory(buffer, address, sizes)
+        allowed = None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
+        return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> Carried:
         rows = len(first)
         none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
         address, lengths = none if memory is None else (memory.address, memory.lengths)
         at, past = np.zeros(rows, np.int32), np.zeros((rows, 32), np.int32)
-        return Carried(self, [] if memory is None else [memory], address, lengths, at, past, Slots(self._slot, rows, self._kept_as))
+        listed = None if memory is None or memory.allowed is None else Families.of(memory.allowed, self._choose)
+        slots = Slots(self._slot, rows, self._kept_as)
+        return Carried([] if memory is None else [memory], listed, address, lengths, at, past, slots)
+
+    def _choose(self, words: Any) -> Chosen:
+        return Chosen(self, words)
 
     def best(self, tokens: Tensor, carried: Carried, k: int) -> tuple[Tensor, Tensor, Carried]:
         """One more word of each row → log p and numbers of the k best next words, (rows, at most k)."""
@@ -235,9 +263,22 @@ class Engine:
         self._library.engine_step(
             self._native, size(rows), _of(tokens), _at(c.at), _at(c.past), size(c.past.shape[1]), _of(c.slots.buffer), size(first),
             _at(c.address), _at(c.lengths), size(k), _of(log_p), _of(words), _of(scores),
+            None if c.listed is None else _at(c.listed.rows),
         )  # fmt: skip
         c.past[np.arange(rows), c.at] = first + np.arange(rows)
         c.at = c.at + 1
+
+
+class Chosen:
+    """The weights of some words of the output, in rising order, as a matrix of their own."""
+
+    def __init__(self, engine: Engine, words: Any) -> None:
+        self._engine = engine  # it outlives what is chosen from it
+        self.address: int = engine._library.engine_choose(engine._native, ctypes.c_int64(len(words)), _at(words))
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._engine._library.engine_forget(ctypes.c_void_p(self.address))
 
 
 def _at(array: Any) -> ctypes.c_void_p:
