@@ -5,7 +5,7 @@ so that every system writes the same number of words. Tokens/s count the words o
 from token ids to token ids, all of a run together in one batch, the median of some runs. The check compares our texts with those
 that the torch model finds by the plain search, in float32, where only near-ties may differ.
 
-Needs torch, numpy and regard; transformers for the peer. `--profile` shows where the time of one search goes.
+Needs torch, numpy, tokenizers and regard; transformers for the peer. `--profile` shows where the time of one search goes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ QUICK = Sizes(dim=64, layers=2, heads=4, inner=128, vocabulary=1000, words=12)
 def ours(sizes: Sizes, device: str) -> Any:
     """A regard translator with every key of its recipe section written out: no schema is needed."""
     part = {
-        "kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "key_heads": None, "inner": sizes.inner, "norm": "post",
-        "norm_kind": "layer", "activation": "relu", "position": "sinusoidal", "max_positions": 1024, "mask": None, "sliced": False,
-        "energy": "scaled-dot", "normalize": "softmax", "dropout": None, "attention_dropout": 0.0, "inner_dropout": 0.0,
+        "kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "key_heads": None, "inner": sizes.inner,
+        "norm": "post", "norm_kind": "layer", "activation": "relu", "position": "sinusoidal", "max_positions": 1024,
+        "mask": None, "sliced": False, "energy": "scaled-dot", "normalize": "softmax", "dropout": None,
+        "attention_dropout": 0.0, "inner_dropout": 0.0,
     }  # fmt: skip
     config = {"dim": sizes.dim, "tie": "all", "scale_words": True, "output_bias": True, "dropout": 0.0, "shared_recurrence": False}
     torch.manual_seed(0)
@@ -96,7 +97,7 @@ class Marian:
         torch.manual_seed(0)
         self.model = MarianMTModel(config).eval().to(device=device, dtype=dtype)
         self.model.final_logits_bias[0, EOS] = NEVER
-        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @torch.inference_mode()
     def __call__(self, sentences: Sentences, beam: int) -> list[list[int]]:

@@ -10,8 +10,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.train_speed import corpus, environments, measure, report
-from benchmarks.train_speed.environments import Place
+from benchmarks.peers import environments
+from benchmarks.peers.environments import Place
+from benchmarks.peers.process import say
+from benchmarks.train_speed import corpus, measure, report
 from benchmarks.train_speed.measure import OURS, Result
 from benchmarks.train_speed.task import Sizes, make
 
@@ -76,14 +78,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     told = report.facts(task, name, command(argv))
     if told["load"] and told["load"] > 0.5:
-        measure.say(f"the machine is busy (load {told['load']:.1f}): expect noise, most of all with several threads")
+        say(f"the machine is busy (load {told['load']:.1f}): expect noise, most of all with several threads")
     results: list[Result] = []
     finished = True
     for precision in options.precision:
         try:
             results += measure.run(task, places, precision, sorted(set(options.threads)), options.seconds)
         except KeyboardInterrupt:
-            measure.say(f"stopped in {precision}")
+            say(f"stopped in {precision}")
             finished = False
             break
     if results:

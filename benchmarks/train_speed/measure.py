@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.train_speed.environments import Place
+from benchmarks.peers.environments import Place
+from benchmarks.peers.process import Failed, Process, say
 from benchmarks.train_speed.task import Pairs, Task
 
 OURS = "regard"
-ROOT = Path(__file__).resolve().parents[2]
+WORKER = "benchmarks.train_speed.worker"
 
 
 @dataclass
@@ -53,55 +51,6 @@ class Result:
         return None if seconds is None else tokens / seconds
 
 
-class Failed(Exception):
-    """A worker said, or showed by ending, that its system cannot go on."""
-
-
-class Process:
-    """One worker, seen from the parent."""
-
-    def __init__(self, system: str, precision: str, place: Place, folder: Path, threads: int) -> None:
-        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads), "PYTHONUTF8": "1"}
-        environment |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
-        self.said = (folder / f"{system.replace(' ', '-')}-{precision}.txt").open("w+", encoding="utf-8", errors="replace")
-        self.running = subprocess.Popen(
-            [str(place.python), "-m", "benchmarks.train_speed.worker", system, precision, str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, encoding="utf-8", env=environment, cwd=ROOT,
-        )  # fmt: skip
-
-    def ask(self, do: str, **options: int) -> dict:
-        assert self.running.stdin is not None and self.running.stdout is not None
-        try:
-            self.running.stdin.write(json.dumps({"do": do, **options}) + "\n")
-            self.running.stdin.flush()
-            line = self.running.stdout.readline()
-        except OSError:
-            line = ""
-        if not line:
-            raise Failed(self._last_words())
-        answer = json.loads(line)
-        if "trouble" in answer:
-            raise Failed(answer["trouble"])
-        return answer
-
-    def _last_words(self) -> str:
-        code = self.running.wait()
-        self.said.seek(0)
-        lines = [line.strip() for line in self.said if line.strip()]
-        return f"ended with code {code}: {lines[-1][:200] if lines else 'it said nothing'}"
-
-    def end(self) -> None:
-        if self.running.stdin is not None:
-            self.running.stdin.close()  # the worker's loop ends with its input
-        try:
-            self.running.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.running.kill()
-            self.running.wait()
-        self.said.close()
-
-
 def run(task: Task, places: dict[str, Place], precision: str, threads: list[int], seconds: float) -> list[Result]:
     """All systems in one precision: first they learn, then they are timed in turns."""
     results = {name: Result(name, precision, trouble=place.trouble) for name, place in places.items()}
@@ -112,7 +61,7 @@ def run(task: Task, places: dict[str, Place], precision: str, threads: list[int]
         try:
             for system, place in places.items():
                 if place.python is not None:
-                    processes[system] = Process(system, precision, place, folder, max(threads))
+                    processes[system] = Process(WORKER, [system, precision], place, folder, max(threads))
             for system in _learn_all(processes, results):
                 processes.pop(system).end()
             _time(processes, results, task.timed, threads, seconds)
@@ -196,14 +145,10 @@ def profile(task: Task, places: dict[str, Place], precision: str, threads: int, 
             if place.python is None:
                 print(f"{system}: {place.trouble}")
                 continue
-            process = Process(system, precision, place, Path(name), threads)
+            process = Process(WORKER, [system, precision], place, Path(name), threads)
             try:
                 print(f"{system}, {precision}, {threads} threads\n{process.ask('profile', threads=threads, rows=rows)['table']}")
             except Failed as trouble:
                 print(f"{system}: {trouble}")
             finally:
                 process.end()
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

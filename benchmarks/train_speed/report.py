@@ -11,7 +11,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from benchmarks.train_speed.environments import PLACES
+from benchmarks.peers import machine
+from benchmarks.peers.environments import PLACES
 from benchmarks.train_speed.measure import OURS, Result
 from benchmarks.train_speed.task import Task
 
@@ -31,9 +32,9 @@ def facts(task: Task, corpus: str, command: str) -> dict:
         "padding": 1 - sum(pairs.tokens for pairs in timed) / sum(pairs.padded for pairs in timed),
         "steps": len(task.learn),
         "batches": [f"{len(pairs.source)}×({pairs.source.shape[1]}, {pairs.target.shape[1] - 1})" for pairs in timed],
-        "cpu": cpu_name(),
+        "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load": machine.load(),
         "torch": version("torch"),
         "python": platform.python_version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -158,12 +159,3 @@ def markdown(results: list[Result], told: dict, task: Task) -> str:
 def as_json(results: list[Result], told: dict, task: Task) -> str:
     found = [asdict(r) | {"rate": r.rate(told["labels"]), "rate_all": r.rate(told["tokens"])} for r in results]
     return json.dumps({"facts": told, "sizes": asdict(task.sizes), "results": found}, ensure_ascii=False, indent=1)
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            found = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "")
-    except OSError:
-        found = ""
-    return found or platform.processor() or platform.machine()

@@ -1,9 +1,7 @@
-"""The process in which one system trains. It reads one command a line from standard input and answers each with a line of JSON."""
+"""The process in which one system trains."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.peers.answering import answer, peak_memory
 from benchmarks.train_speed import systems
 from benchmarks.train_speed.task import Pairs, Sizes, Task
 
@@ -101,34 +100,9 @@ class Worker:
         return {"table": seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=48)}
 
 
-def peak_memory() -> int | None:
-    """The most memory this process held so far, in bytes. Linux's own mark; getrusage's would count the parent's at the start."""
-    try:
-        with open("/proc/self/status", encoding="utf-8") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        return None
-
-
-def first_line(trouble: BaseException) -> str:
-    lines = [line.strip() for line in str(trouble).splitlines() if line.strip()]
-    return f"{type(trouble).__name__}: {lines[0] if lines else ''}"[:200]
-
-
 def main() -> None:
     name, precision, folder = sys.argv[1:]
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # whatever a peer prints is not an answer
-    worker: Worker | None = None
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            if worker is None:
-                worker = Worker(name, precision, Path(folder))
-            answer = getattr(worker, command.pop("do"))(**command)
-        except Exception as trouble:  # a peer may fail in any way; the table says how
-            answer = {"trouble": first_line(trouble)}
-        answers.write(json.dumps(answer) + "\n")
+    answer(lambda: Worker(name, precision, Path(folder)))
 
 
 if __name__ == "__main__":

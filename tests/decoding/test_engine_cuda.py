@@ -1,11 +1,14 @@
-"""The engine for a GPU: what it finds is what the torch model finds. Here in float64 without a GPU; those marked `cuda` with one."""
+"""The engine for a GPU: what it finds is what the torch model finds. In float64 without a GPU; those marked `cuda` with one."""
 
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
@@ -315,6 +318,21 @@ def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
     assert run.replays > 20
 
 
+@pytest.mark.parametrize(("width", "k"), [(1, 1), (3, 4)])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_step_asks_the_host_for_nothing(name, width, k):
+    """On tensors without data, where to ask for a value is an error; and none of the host's tensors takes part, for to fetch one
+    would end a recording."""
+    writer = engine(small(**VARIANTS[name]).to("meta"), torch.bfloat16)
+    with torch.no_grad():
+        board = writer.boards.take(writer, 5, width, 16, 20)
+        with _Tape() as tape:
+            writer._on(board, "grow", 8, lambda board, length: writer._grow(board, length, k, EOS))
+            writer._on(board, "best", 8, lambda board, length: writer._best(board, length, k))
+    tensors = [x for note in tape.notes for x in tree_leaves(note) if isinstance(x, torch.Tensor)]
+    assert len(tensors) > 100 and {x.device.type for x in tensors} == {"meta"}
+
+
 # ---------------------------------------------------------------------------------------------------------------- which, and sizes
 @pytest.mark.parametrize(("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")])
 def test_what_it_does_not_compute_is_refused(changes, says):
@@ -358,16 +376,51 @@ def test_sizes_are_few_and_none_is_half_again_too_large():
 
 
 def test_boards_wait_until_there_are_too_many(monkeypatch):
-    boards = engine(small()).boards
+    writer = engine(small())
+    boards = writer.boards
     with torch.inference_mode():
-        first, second = boards.take(3, 1, 9, 20), boards.take(3, 1, 9, 20)
+        first, second = boards.take(writer, 3, 1, 9, 20), boards.take(writer, 3, 1, 9, 20)
         assert first is not second
         monkeypatch.setattr(boards, "_most", first.bytes)
         boards.give(first)
-        assert boards.take(8, 1, 16, 17) is first
+        assert boards.take(writer, 8, 1, 16, 17) is first
         boards.give(first)
         boards.give(second)
         assert boards._free == [second]
+
+
+def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
+    writer, refused = engine(small()), []
+
+    class Scarce(Board):
+        def __init__(self, *given):
+            if not refused:
+                refused.append(given)
+                raise torch.OutOfMemoryError("as a full GPU says")
+            super().__init__(*given)
+
+    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    translate_tokens(writer, SENTENCES[:9])
+    assert writer.boards._free
+    monkeypatch.setattr(on_gpu, "Board", Scarce)
+    found = translate_tokens(writer, SENTENCES[:3], beam=Beam(2))
+    assert refused and {type(board) for board in writer.boards._free} == {Scarce}
+    same(found, translate_tokens(writer.model, SENTENCES[:3], beam=Beam(2)))
+
+
+def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
+    writer = engine(small(), run=Taped())
+    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    translate_tokens(writer, SENTENCES[:3], beam=Beam(2), rules=Rules(min_length=3))
+    translate_tokens(writer, SENTENCES[:3], beam=Beam(2))
+    gone = [weakref.ref(x) for x in (writer, *writer.boards._free)]
+    monkeypatch.undo()
+    gc.disable()
+    try:
+        del writer
+        assert len(gone) > 2 and all(x() is None for x in gone)  # at once, not when Python next looks for cycles
+    finally:
+        gc.enable()
 
 
 def test_texts_are_read_back_through_their_parents():
@@ -402,6 +455,15 @@ def test_graphs_of_the_one_search_find_what_the_cpu_finds():
 
 @pytest.mark.cuda
 @needs_cuda
+def test_threads_share_an_engine_on_a_gpu():
+    model = ends_early()
+    wanted, writer = translate_tokens(model, SENTENCES, beam=Beam(3)), fast(copy.deepcopy(model).cuda())
+    for _ in range(3):
+        same(translate_tokens(writer, SENTENCES, beam=Beam(3), workers=3, batch_tokens=150), wanted)
+
+
+@pytest.mark.cuda
+@needs_cuda
 @pytest.mark.parametrize("name", VARIANTS)
 def test_graphs_in_float32_differ_from_torch_in_near_ties_alone(name):
     model = small(**VARIANTS[name]).float()
@@ -423,25 +485,3 @@ def test_bfloat16_on_a_gpu_stays_near():
     for _ in range(3):
         for ours, want in zip(translate_tokens(writer, SENTENCES), exact, strict=True):
             assert abs(ours[0].score - want[0].score) < 0.1
-
-
-@pytest.mark.cuda
-@needs_cuda
-def test_memory_that_waits_is_given_up_when_it_is_needed():
-    writer = fast(small().cuda())
-    translate_tokens(writer, SENTENCES)
-    waiting = writer.boards._free
-    assert waiting
-    plenty, make = torch.cuda.memory_allocated(), writer.boards._make
-    calls = []
-
-    def once(size):
-        calls.append(size)
-        if len(calls) == 1:
-            raise torch.OutOfMemoryError("made for this test")
-        return make(size)
-
-    writer.boards._make = once
-    with torch.inference_mode():
-        writer.boards.take(64, 1, 64, 64)
-    assert len(calls) == 2 and not writer.boards._free and plenty

@@ -27,6 +27,9 @@ def command(
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 4000,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds a request may take.")] = 60.0,
     precision: Annotated[str, typer.Option(help="auto, float32, int8 or bfloat16.")] = "auto",
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     access_log: Annotated[bool, typer.Option("--access-log", help="One line for each request on standard error.")] = False,
 ) -> None:
@@ -35,6 +38,7 @@ def command(
     Ctrl-C or SIGTERM finishes what was accepted, refuses what is new, and ends.
     """
     from regard.decoding.engine import fast
+    from regard.decoding.engine.shortlist import load as load_shortlist
     from regard.models.folder import load
     from regard.serving import auth, server
     from regard.serving.limits import Limits
@@ -48,9 +52,8 @@ def command(
     auth.check_binding(host, token)
     sock = server.bind(host, port)  # before loading: a port that is taken is told at once
     loaded: Any = load(model, pick_device(device))
-    service = Service(
-        loaded, loaded.card.get("name") or model.resolve().name, limits, writer=fast(loaded, precision), workers=workers
-    )
+    writer = fast(loaded, precision, load_shortlist(model) if shortlist else None)
+    service = Service(loaded, loaded.card.get("name") or model.resolve().name, limits, writer=writer, workers=workers)
     service.warm_up()
     where = server.address(sock)
     whole = server.serve(

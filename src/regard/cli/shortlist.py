@@ -12,7 +12,9 @@ def command(
     model: Annotated[Path, typer.Argument(help="A translator's folder, or the run it is in.")],
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", metavar="NAME|FILE", help="A known corpus, or files (source, then target); the model's own unless given."),
+        typer.Option(
+            "--data", metavar="NAME|FILE", help="A known corpus, or files (source, then target); the model's own unless given."
+        ),
     ] = None,
     best: Annotated[int, typer.Option(min=1, max=1000, help="Target tokens for each source token.")] = 60,
     frequent: Annotated[int, typer.Option(min=0, help="Most frequent target tokens, for every sentence.")] = 200,
@@ -37,4 +39,6 @@ def command(
     prepared = prepare(split_rows(own, "train", "translate"), source, target, settings, what="train")  # type: ignore[arg-type]
     found = associate(prepared, source, target, best, frequent)
     path = found.save(model)
-    print(f"{path}: {found.best.shape[1]} target tokens for each of {len(found.best):,} source tokens, {len(found.frequent)} for all")
+    print(
+        f"{path}: {found.best.shape[1]} target tokens for each of {len(found.best):,} source tokens, {len(found.frequent)} for all"
+    )

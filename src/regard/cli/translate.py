@@ -58,6 +58,9 @@ def command(
     ] = None,
     no_split: Annotated[bool, typer.Option("--no-split", help="Do not cut lines longer than the model was trained for.")] = False,
     precision: options.Precision = "auto",
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Batches computed at once.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
     device: options.Device = "auto",
@@ -90,7 +93,7 @@ def command(
         search={key: value for key, value in search.items() if value is not None}, sample=_sample(sample, beam, drawing),
         prefix=prefix, required=require or [], split=not no_split, form=_form(output, as_json), column=column, field=field,
         nbest=nbest, align=align or show or align_to is not None, aligned=str(align_to or ""), attention=str(attention or ""),
-        output=str(output), precision=precision,
+        output=str(output), precision=precision, shortlist=shortlist,
     )  # fmt: skip
     _fit_together(settings, source, show, on)
     _run([model, *(together or [])], source, settings, _Run(device, Shown() if show else None, on, restart, quiet))
@@ -188,7 +191,7 @@ def _run(models: list[Path], source: Source, settings: Settings, how: _Run) -> N
     device = pick_device(how.device)
     work = make(models, settings, device, how.form)
     total, bad = source.survey() if source.known else (None, None)
-    about = settings.about(fingerprint(models)) if isinstance(places[0], File) else {}
+    about = settings.about(fingerprint(models, settings.shortlist)) if isinstance(places[0], File) else {}
     outputs = Outputs(places, about, how.restart)
     over = None
     if how.on == "ray":

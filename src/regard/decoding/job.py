@@ -22,6 +22,8 @@ from regard.data.store import file_sha256
 from regard.data.tokenizer import EOS
 from regard.decoding.answer import Alignment, Answer, Form, Json, Look, Nbest, Table, Text
 from regard.decoding.engine import fast
+from regard.decoding.engine.shortlist import NAME as SHORTLIST
+from regard.decoding.engine.shortlist import load as load_shortlist
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.limits import positions
 from regard.decoding.output import Outputs, packing
@@ -57,6 +59,7 @@ class Settings:
     attention: str = ""  # the file attention goes to
     output: str = ""
     precision: str = "auto"
+    shortlist: bool = False  # only words that the model's shortlist names
 
     @property
     def paths(self) -> list[str]:
@@ -175,7 +178,10 @@ def make(folders: Sequence[Path], settings: Settings, device: Any = "cpu", form:
     for folder, model in zip(folders, models, strict=True):
         if not isinstance(model, Translator):
             raise FolderError(f"{folder} is a language model, and translating takes a translator; `regard generate` lets it write")
-    writers = [fast(model, settings.precision) for model in models]
+    if settings.shortlist and len(models) > 1:
+        raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
+    shortlist = load_shortlist(folders[0]) if settings.shortlist else None
+    writers = [fast(model, settings.precision, shortlist) for model in models]
     made = Translating(cast(Translator, models[0]), writers[0] if len(writers) == 1 else Ensemble(writers), settings, form)
     translate(made.writer, [], **settings.arguments())  # nothing to do, so this only looks at the options
     if settings.align or settings.attention:
@@ -210,15 +216,16 @@ def _form(settings: Settings) -> Form:
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files that make a model, of a model folder or the run it is in."""
+    """The files that make a model, and its shortlist, of a model folder or the run it is in."""
     folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
-    names = ("config.json", "model.safetensors", "tokenizer.json", "source.json", "target.json", "card.json")
+    names = ("config.json", "model.safetensors", "tokenizer.json", "source.json", "target.json", "card.json", SHORTLIST)
     return [folder / name for name in names if (folder / name).is_file()]
 
 
-def fingerprint(folders: Sequence[Path]) -> str:
-    """SHA-256 over the files of all models."""
-    return hashlib.sha256("".join(file_sha256(path) for folder in folders for path in model_files(folder)).encode()).hexdigest()
+def fingerprint(folders: Sequence[Path], shortlist: bool = False) -> str:
+    """SHA-256 over the files of all models; over their shortlists only when these are used."""
+    files = [path for folder in folders for path in model_files(folder) if shortlist or path.name != SHORTLIST]
+    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
 
 
 def run(

@@ -260,7 +260,6 @@ class Board:
         rows, length = memory.cross.shape[2], memory.cross.shape[4]
         self.cross[:, :, :rows, :, :length].copy_(memory.cross)
         self.hidden[:rows, :, :, :length].copy_(memory.hidden)
-        self.hidden[:rows, :, :, length:] = -torch.inf
 
     def follow(self, other: Board, rows: Tensor, at: int) -> None:
         """Go on where some sentences of another board (or of this one) are after `at` words."""
@@ -268,7 +267,6 @@ class Board:
         self.cache[:, :, :n, :, :at, :width].copy_(other.cache[:, :, :, :, :at].index_select(2, rows))
         self.cross[:, :, :n, :, :source].copy_(other.cross.index_select(2, rows))
         self.hidden[:n, :, :, :source].copy_(other.hidden.index_select(0, rows))
-        self.hidden[:n, :, :, source:] = -torch.inf
         self.at.fill_(at)
 
     def begin(self, first: Tensor, limits: list[int], at: int) -> None:
@@ -295,19 +293,17 @@ class Board:
 class Boards:
     """Boards by size; those that nobody uses wait, with their recordings, as long as there is memory for it."""
 
-    def __init__(self, engine: CudaEngine) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._free: list[Board] = []
         self._lock = threading.Lock()
-        self._make = lambda size: Board(engine, size)
-        cuda = engine.device.type == "cuda"
-        self._most = torch.cuda.get_device_properties(engine.device).total_memory // 3 if cuda else 0
+        self._most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else 0
 
-    def take(self, groups: int, width: int, source: int, length: int) -> Board:
+    def take(self, engine: CudaEngine, groups: int, width: int, source: int, length: int) -> Board:
         size = Size(bucket(groups), width, bucket(source) if source else 0, bucket(length))
         with self._lock:
             at = next((i for i, board in enumerate(self._free) if board.size == size), None)
             board = None if at is None else self._free.pop(at)
-        board = board or self._new(size)
+        board = board or self._new(engine, size)
         board.clear()
         return board
 
@@ -317,14 +313,14 @@ class Boards:
             while self._free and sum(b.bytes for b in self._free) > self._most:
                 self._free.pop(0)
 
-    def _new(self, size: Size) -> Board:
+    def _new(self, engine: CudaEngine, size: Size) -> Board:
         try:
-            return self._make(size)
+            return Board(engine, size)
         except torch.OutOfMemoryError:  # what waits can be made again
             with self._lock:
                 self._free.clear()
             torch.cuda.empty_cache()
-            return self._make(size)
+            return Board(engine, size)
 
 
 class Memory(NamedTuple):
@@ -358,7 +354,7 @@ class Carried:
     def ready(self) -> Board:
         """The board, with room for one more word."""
         if self.board is None:
-            self.board = self.engine.boards.take(self.rows, 1, self.source, FIRST)
+            self.board = self.engine.boards.take(self.engine, self.rows, 1, self.source, FIRST)
             self.board.load(self.memory)
             self.memory = None
         elif self.at >= self.board.size.length:
@@ -380,7 +376,7 @@ class Carried:
     def _move(self, rows: Tensor, length: int) -> None:
         old = self.board
         assert old is not None
-        self.board = self.engine.boards.take(len(rows), 1, old.size.source, length)
+        self.board = self.engine.boards.take(self.engine, len(rows), 1, old.size.source, length)
         self.board.follow(old, rows, self.at)
         self.engine.boards.give(old)
 
@@ -411,7 +407,7 @@ class CudaEngine:
             self.decoder = Weights(model.decoder, self.made, self.dtype)
         self._seen, self._hidden = (torch.full((), x, dtype=self.dtype, device=self.device) for x in (0.0, -torch.inf))
         self._run = run or (Graphs(self.device) if self.device.type == "cuda" else at_once)
-        self.boards = Boards(self)
+        self.boards = Boards(self.device)
 
     def start(self, memory: Memory | None, first: Tensor) -> Carried:
         return Carried(self, memory, len(first))
@@ -451,8 +447,12 @@ class CudaEngine:
     def _on(self, board: Board, key: Any, words: int, body: Callable[[Board, int], Any]) -> Any:
         """Run a step in which at most so many words are seen."""
         length = min(bucket(words), board.size.length)
-        with _kernels(self.device):
-            return self._run(board.recordings, (key, length), lambda: body(board, length))
+
+        def whole() -> Any:
+            with _kernels(self.device):
+                return body(board, length)
+
+        return self._run(board.recordings, (key, length), whole)
 
     # ---------------------------------------------------------------------------------- one step; nothing here may wait for a value
     def _features(self, board: Board, length: int) -> Tensor:
@@ -538,7 +538,7 @@ class CudaEngine:
         """Find the texts of all tasks by a plain beam, without a word to the host but for now and then: who is done?"""
         start, longest, k = carried.at, max(task.limit for task in tasks), min(beam.shape().top or 1, self.vocab)
         trail, ids = Trail(tasks, beam, longest), np.arange(len(tasks))
-        board = self.boards.take(len(tasks), beam.size, carried.source, start + longest)
+        board = self.boards.take(self, len(tasks), beam.size, carried.source, start + longest)
         try:
             if carried.board is None:
                 board.load(carried.memory)
@@ -565,7 +565,7 @@ class CudaEngine:
         """A smaller board for those who are left."""
         if not len(rows):
             return board
-        small = self.boards.take(len(rows), board.size.width, board.size.source, board.size.length)
+        small = self.boards.take(self, len(rows), board.size.width, board.size.source, board.size.length)
         small.narrow(board, rows, at)
         self.boards.give(board)
         return small

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,11 @@ class Memory:
     def __init__(self, buffer: Tensor, address: Any, lengths: Any, allowed: list[Any] | None = None) -> None:
         self.buffer, self.address, self.lengths, self.allowed = buffer, address, lengths, allowed
 
-    def allow(self, words: Sequence[Iterable[int]]) -> None:
-        """Words of each sentence that must be possible, listed or not."""
+    def allow(self, words: Sequence[Collection[int]]) -> None:
+        """Words that must be possible, for each sentence; to be said before it starts."""
         if self.allowed is not None:
-            self.allowed = [np.union1d(a, np.array([*w], np.int32)) for a, w in zip(self.allowed, words, strict=True)]
+            both = zip(self.allowed, words, strict=True)
+            self.allowed = [np.union1d(listed, np.array([*more], np.int32)) if more else listed for listed, more in both]
 
 
 class Slots:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.tokenizer import BOS, EOS, PAD, UNK
+from regard.data.tokenizer import EOS, UNK
 from regard.errors import FolderError, OptionError
 
 NAME = "shortlist.safetensors"
@@ -21,9 +21,9 @@ FORMAT = "1"
 
 @dataclass(frozen=True)
 class Shortlist:
-    """`best` (source vocabulary, N): the tokens that each source token is likely translated by, filled up with EOS. `frequent`: those
-    that any sentence may hold. `source` and `target` are the fingerprints of the tokenizers whose numbers these are, `size` the
-    number of target tokens.
+    """`best` (source vocabulary, N): the tokens that each source token is likely translated by, filled up with EOS. `frequent`:
+    those that any sentence may hold. `source` and `target` are the fingerprints of the tokenizers whose numbers these are, `size`
+    the number of target tokens.
     """
 
     best: NDArray[np.int32]
@@ -41,12 +41,15 @@ class Shortlist:
         for tokens in sentences:
             mine = every.copy()
             mine[self.best[tokens]] = True
-            mine[[PAD, BOS]] = False  # nobody writes these
+            if self.source == self.target:  # names and numbers are often left as they are
+                mine[tokens] = True
             found.append(np.flatnonzero(mine).astype(np.int32))
         return found
 
     def check(self, model: Any) -> None:
-        """Refuse a model with another vocabulary."""
+        """Refuse a model with another vocabulary, or with none to translate from."""
+        if not hasattr(model, "source"):
+            raise OptionError("a shortlist is for translators, and this is a language model; leave it out")
         sizes = [model.source.table.num_embeddings, model.output.words.out_features]
         if [len(self.best), self.size] != sizes:
             raise FolderError(
@@ -100,7 +103,8 @@ def load(folder: str | Path) -> Shortlist:
         if isinstance(error, FolderError):
             raise
         raise FolderError(f"{path} cannot be read ({error}); make it again with `regard shortlist {folder}`") from None
-    if any(words.min(initial=0) < 0 or words.max(initial=0) >= found.size for words in (found.best, found.frequent)):
+    tables = (found.best, 2), (found.frequent, 1)
+    if any(t.ndim != n or t.dtype != np.int32 or t.min(initial=0) < 0 or t.max(initial=0) >= found.size for t, n in tables):
         raise FolderError(f"{path} names words that its vocabulary has not; make it again with `regard shortlist {folder}`")
     return found
 
@@ -109,8 +113,3 @@ def place(folder: str | Path) -> Path:
     """The file in a model's folder, or in that of the run it is in."""
     folder = Path(folder)
     return (folder / "model" if (folder / "model" / "config.json").is_file() else folder) / NAME
-
-
-def check_size(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise OptionError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,74 @@
+"""Joey NMT: the model its `build_model` gives, with our weights, and its own Batch and `search`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.decode_peers.joey_weights import joey_tokens, same_epsilon
+from benchmarks.decode_peers.systems import Batching, Sentences, cut, padded
+
+SPECIALS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # its numbers of them
+
+
+class JoeyNMT(Batching):
+    """It has no cache: each step computes all words anew. Beams are ranked by log p / ((5 + n) / 6), the nearest to log p / n."""
+
+    note = "ranks beams by log p / ((5 + length) / 6), the nearest to log p / length that it has"
+
+    def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
+        import torch
+        from joeynmt.batch import Batch
+        from joeynmt.model import build_model
+        from joeynmt.search import search
+
+        self.Batch, self.search, self.special, self.version = Batch, search, told["specials"], version("joeynmt")
+        source, target = (_vocabulary(told[f"{side}_pieces"]) for side in ("source", "target"))
+        if told["source_pieces"] == told["target_pieces"]:
+            target = source
+        self.model = build_model(_config(told["config"]), source, target).eval()
+        found = self.model.load_state_dict(torch.load(folder / "joey.pt"), strict=False)
+        wrong = [name for name in found.missing_keys if not name.endswith("pe.pe")] + found.unexpected_keys
+        if wrong:
+            raise ValueError(f"weights that have no place: {', '.join(wrong[:5])}")
+        same_epsilon(self.model)
+
+    def batch(self, sentences: Sentences, beam: int, limit: int) -> Sentences:
+        import torch
+
+        source = padded(sentences, self.special["pad"], self.special["eos"])
+        pad, unk = (source == self.special[name] for name in ("pad", "unk"))
+        source = source.masked_fill(pad, SPECIALS["pad"]).masked_fill(unk, SPECIALS["unk"])
+        batch = self.Batch(
+            src=source, src_length=(~pad).sum(1), src_prompt_mask=None, trg=None, trg_prompt_mask=None,
+            indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=SPECIALS["pad"], eos_index=SPECIALS["eos"],
+        )  # fmt: skip
+        longest = min(limit, source.shape[1] * 3 // 2 + 20)  # less to do for it than the limit of all sentences
+        found, _, _ = self.search(self.model, batch, longest, beam, 1.0)
+        ours = {SPECIALS[name]: self.special[name] for name in SPECIALS}
+        return [[ours.get(word, word) for word in cut(words, SPECIALS["eos"])] for words in found.tolist()]
+
+
+def _vocabulary(pieces: list[str]) -> Any:
+    from joeynmt.vocabulary import Vocabulary
+
+    tokens = joey_tokens(pieces)
+    names = {f"{name}_token": tokens[number] for name, number in SPECIALS.items()} | {"sep_token": None, "lang_tags": []}
+    ids = {f"{name}_id": number for name, number in SPECIALS.items()} | {"sep_id": None}
+    return Vocabulary(tokens[len(SPECIALS) :], SimpleNamespace(**names, **ids))
+
+
+def _config(config: dict[str, Any]) -> dict[str, Any]:
+    sides = {}
+    for side in ("encoder", "decoder"):
+        spec = config[side]
+        sides[side] = {
+            "type": "transformer", "num_layers": spec["layers"], "num_heads": spec["heads"], "hidden_size": config["dim"],
+            "ff_size": spec["inner"], "dropout": 0.0, "layer_norm": spec["norm"], "activation": spec["activation"],
+            "embeddings": {"embedding_dim": config["dim"], "scale": config.get("scale_words", True), "dropout": 0.0},
+        }  # fmt: skip
+    tied = {"tied_embeddings": config["tie"] == "all", "tied_softmax": config["tie"] != "none"}
+    begun = {"initializer": "xavier_uniform", "embed_initializer": "xavier_uniform", "bias_initializer": "zeros"}
+    return sides | tied | begun

@@ -1,0 +1,40 @@
+"""regard: the engine and its search, from token ids to token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from benchmarks.decode_peers.systems import THREADS, Sentences, Setting
+from regard.decoding.beam import Beam
+from regard.decoding.engine import fast, why_not
+from regard.decoding.translate import translate_tokens
+
+
+class Regard:
+    def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
+        model = regard.load(told["model"])
+        reason = why_not(model, precision)
+        if reason is not None and precision != "float32":
+            raise ValueError(reason)
+        self.writer, self.version = fast(model, precision), regard.__version__
+        self.note = "" if reason is None else f"without the engine: {reason}"
+
+    def settings(self) -> list[Setting]:
+        return [{"workers": n, "batch_tokens": tokens} for n in THREADS for tokens in (2048, 1024, 4096)]
+
+    def alone(self) -> list[Setting]:
+        return [{"workers": 1, "batch_tokens": 4096}]
+
+    def prepare(self, setting: Setting, sentences: Sentences) -> Sentences:
+        torch.set_num_threads(setting["workers"])
+        return sentences
+
+    def translate(self, prepared: Sentences, beam: int, limit: int, setting: Setting) -> Any:
+        return translate_tokens(self.writer, prepared, beam=Beam(beam, length_penalty=1.0), max_length=limit, **setting)
+
+    def tokens(self, found: Any, limit: int) -> Sentences:
+        return [hypotheses[0].whole for hypotheses in found]

@@ -1,0 +1,272 @@
+"""A shortlist: what it lists, and that the engine with it computes exactly that, whoever the neighbours are."""
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from regard.cli import shortlist as shortlist_command
+from regard.data.prepare import prepare
+from regard.data.reading import from_files
+from regard.data.tokenizer import BOS, EOS, UNK, Tokenizer
+from regard.decoding.beam import Beam
+from regard.decoding.engine import Engine, association, families, fast, why_not
+from regard.decoding.engine.shortlist import NAME, Shortlist, load
+from regard.decoding.job import Settings, fingerprint, make, model_files
+from regard.decoding.source import Chunk, Row
+from regard.decoding.translate import translate, translate_tokens
+from regard.errors import FolderError, OptionError, RegardError
+from regard.models.build import build
+from regard.models.folder import load as load_model
+from regard.models.folder import save
+from regard.models.writer import log_probabilities
+from regard.training.schema_model import Model
+from tests.decoding.folders import language_model, translator
+from tests.decoding.test_engine import SENTENCES, VOCAB, padded, small
+
+PRECISIONS = ["float32", "int8", "bfloat16"]
+MANY = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
+PAIRS = [
+    ("the house is small", "das haus ist klein"),
+    ("the house is big", "das haus ist groß"),
+    ("a small house", "ein kleines haus"),
+    ("a man is here", "ein mann ist da"),
+    ("the man is small", "der mann ist klein"),
+    ("a dog is here", "ein hund ist da"),
+    ("the dog", "der hund"),
+]
+
+
+def drawn(words=7, frequent=12, vocab=VOCAB):
+    rng = np.random.default_rng(3)
+    best = rng.integers(4, vocab, (vocab, words)).astype(np.int32)
+    return Shortlist(best, np.arange(10, 10 + frequent, dtype=np.int32), "a", "b", vocab)
+
+
+def engine(shortlist, precision="float32", **changes) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)  # the same model every time
+        model = small(**changes)
+    reason = why_not(model, precision)
+    if reason is not None:
+        pytest.skip(reason)
+    return Engine(model, precision, shortlist)
+
+
+def key(found):
+    return [[(h.tokens, h.log_p) for h in texts] for texts in found]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """A corpus in two files, and its tokenizers."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, column in zip(("s.en", "s.de"), zip(*PAIRS, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in column), encoding="utf-8")
+    tokenizers = [Tokenizer.train(column, "word", 100) for column in zip(*PAIRS, strict=True)]
+    return folder, tokenizers
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+
+
+def prepared(pairs):
+    folder, tokenizers = pairs
+    return prepare(from_files([folder / "s.en", folder / "s.de"], None, None, True), *tokenizers)
+
+
+def model_one(rows, rounds=2):
+    """Model 1 as it is written down: expected counts c(e, f) after some rounds."""
+    t, count = defaultdict(lambda: 1.0), {}
+    for _ in range(rounds):
+        count = defaultdict(float)
+        for source, target in rows:
+            for f in target:
+                total = sum(t[e, f] for e in source)
+                for e in source:
+                    count[e, f] += t[e, f] / total
+        sums = defaultdict(float)
+        for (e, _), c in count.items():
+            sums[e] += c
+        t = defaultdict(float, {(e, f): c / sums[e] for (e, f), c in count.items()})
+    return count
+
+
+@pytest.mark.parametrize(("cells", "at_once"), [(1 << 20, 1 << 20), (100, 20)])
+def test_the_words_listed_are_those_of_model_one(pairs, cache, monkeypatch, cells, at_once):
+    monkeypatch.setattr(association, "CELLS", cells)  # blocks of a few target words
+    monkeypatch.setattr(association, "PAIRS", at_once)  # and chunks of a row or two
+    data, (source, target) = prepared(pairs), pairs[1]
+    found = association.associate(data, source, target, best=3, frequent=2)
+    rows = [(data.source(i).tolist(), data.target(i).tolist()) for i in range(data.rows)]
+    often = np.bincount(np.concatenate([row[1] for row in rows]), minlength=len(target))
+    assert sorted(often[found.frequent]) == sorted(often)[-2:]
+    given = {UNK, EOS, *found.frequent.tolist()}
+    counts = model_one(rows)
+    for e in range(4, len(source)):
+        scores = {f: c for (word, f), c in counts.items() if word == e and f not in given}
+        listed = [f for f in found.best[e].tolist() if f != EOS]
+        want = sorted(scores.values(), reverse=True)[:3]
+        assert sorted((scores[f] for f in listed), reverse=True) == pytest.approx(want, rel=1e-5)
+    assert target.encode("hund")[0] in found.best[source.encode("dog")[0]]
+
+
+def test_a_sentence_may_be_translated_by_what_its_words_list_and_the_frequent_ones():
+    best = np.full((30, 2), EOS, np.int32)
+    best[5], best[6] = [20, 21], [21, 22]
+    found = Shortlist(best, np.array([9], np.int32), "a", "b", 30).words([[5, 6, EOS], [7, EOS]])
+    assert [words.tolist() for words in found] == [[UNK, EOS, 9, 20, 21, 22], [UNK, EOS, 9]]
+    shared = Shortlist(best, np.array([9], np.int32), "a", "a", 30)  # one vocabulary: a word may stay as it is
+    assert shared.words([[5, EOS]])[0].tolist() == [UNK, EOS, 5, 9, 20, 21]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@torch.inference_mode()
+def test_scores_outside_of_the_list_are_nothing_and_inside_the_same(precision):
+    with_list, without = engine(drawn(), precision, output_bias=True), engine(None, precision, output_bias=True)
+    source, lengths = padded(SENTENCES)
+    first = torch.full((len(SENTENCES),), BOS)
+    memory = with_list.encode(source, lengths)
+    scores, _ = with_list.step(first, with_list.start(memory, first))
+    whole, _ = without.step(first, without.start(without.encode(source, lengths), first))
+    listed = torch.zeros_like(scores, dtype=torch.bool)
+    for row, words in enumerate(memory.allowed):
+        listed[row, words] = True
+    assert listed.sum(1).min() > 10 and listed.sum(1).max() < VOCAB
+    assert torch.equal(scores, whole.masked_fill(~listed, -torch.inf))
+    for k in (1, 5, 1000):
+        log_p, words, _ = with_list.best(first, with_list.start(memory, first), k)
+        want, at = log_probabilities(scores.clone()).topk(min(k, VOCAB), -1)
+        known = want > -torch.inf
+        torch.testing.assert_close(log_p, want, atol=2e-6, rtol=0)
+        assert torch.equal(words[known], at[known])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_list_of_all_words_changes_no_bit(precision):
+    every = drawn(1, 0)
+    every = Shortlist(every.best, np.arange(VOCAB, dtype=np.int32), "a", "b", VOCAB)
+    found, want = (translate_tokens(engine(each, precision), SENTENCES, beam=Beam(3)) for each in (every, None))
+    assert key(found) == key(want)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch):
+    listed = engine(drawn(), precision)
+    alone = [translate_tokens(listed, [s], beam=Beam(beam))[0] for s in MANY]
+    assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
+    assert key(translate_tokens(listed, MANY[::-1], beam=Beam(beam)))[::-1] == key(alone)
+    assert key(translate_tokens(listed, MANY, beam=Beam(beam), batch_tokens=40)) == key(alone)  # enter as others leave
+    assert key(translate_tokens(listed, MANY, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
+    monkeypatch.setattr(families, "SIZE", 3)
+    assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
+    for given, texts in zip(MANY, alone, strict=True):
+        (words,) = listed.shortlist.words([[*given, EOS]])
+        assert all({*h.tokens} <= {*words.tolist()} for h in texts)
+    assert key(translate_tokens(engine(None, precision), MANY, beam=Beam(beam))) != key(alone)
+
+
+@torch.inference_mode()
+def test_weights_of_sentences_that_left_are_given_back():
+    listed = engine(drawn())
+    source, lengths = padded(MANY)
+    carried = listed.start(listed.encode(source, lengths), torch.full((len(MANY),), BOS))
+    assert len(carried.listed._kept) == 3
+    assert len(carried.reorder(torch.tensor([0, 1, 23, 0])).listed._kept) == 2
+
+
+@torch.inference_mode()
+def test_words_that_are_asked_for_are_possible():
+    listed = engine(drawn())
+    source, lengths = padded(SENTENCES)
+    first = torch.full((len(SENTENCES),), BOS)
+    memory = listed.encode(source, lengths)
+    outside = [int(np.setdiff1d(np.arange(4, VOCAB), words)[0]) for words in memory.allowed]
+    memory.allow([[word] for word in outside])
+    scores, _ = listed.step(first, listed.start(memory, first))
+    assert torch.isfinite(scores[range(len(outside)), outside]).all()
+    assert all(words.dtype == np.int32 and (np.diff(words) > 0).all() for words in memory.allowed)
+
+
+# ------------------------------------------------------------------------------------------------ in a model's folder
+@pytest.fixture
+def folder(tmp_path, pairs, cache):
+    """A Transformer of drawn weights, and a card that says what it was trained on."""
+    section = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}
+    config = Model.model_validate({"dim": 32, "encoder": section, "decoder": section, "tie": "none", "dropout": 0.0}).model_dump()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = build(config, len(pairs[1][0]), len(pairs[1][1]))
+    data = {"train": [str(pairs[0] / "s.en"), str(pairs[0] / "s.de")], "source": "en", "target": "de", "max_length": 20}
+    save(tmp_path / "model", model, config, *pairs[1], {"recipe": {"data": data}})
+    return tmp_path / "model"
+
+
+def test_the_command_learns_from_the_models_own_data_or_from_what_is_named(folder, pairs, capsys):
+    shortlist_command.command(folder, None, 3, 2)
+    source, target = pairs[1]
+    assert f"{folder / NAME}: 3 target tokens for each of {len(source)} source tokens, 2 for all" in capsys.readouterr().out
+    own = load(folder)
+    want = association.associate(prepared(pairs), source, target, 3, 2)
+    assert np.array_equal(own.best, want.best) and np.array_equal(own.frequent, want.frequent)
+    shortlist_command.command(folder, [str(pairs[0] / "s.en"), str(pairs[0] / "s.en")], 3, 2)
+    assert not np.array_equal(load(folder).best, own.best)
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_job_uses_it_and_knows_when_it_has_changed(folder, pairs):
+    if why_not(load_model(folder)) is not None:
+        pytest.skip("no engine here")
+    with pytest.raises(FolderError, match=f"has no shortlist; make one with `regard shortlist {folder}`"):
+        make([folder], Settings(shortlist=True))
+    before = fingerprint([folder])
+    shortlist_command.command(folder, None, 2, 1)
+    assert fingerprint([folder]) == before != fingerprint([folder], shortlist=True)
+    assert folder / NAME in model_files(folder)  # goes wherever the model goes
+    settings = Settings(shortlist=True, output="-")
+    assert json.loads(json.dumps(settings.about("x")))["shortlist"] is True
+    lines = [source for source, _ in PAIRS]
+    (data,) = make([folder], settings)(Chunk(0, [Row(text, text) for text in lines], ""))
+    want = translate(Engine(load_model(folder), "float32", load(folder)), lines)
+    assert data.decode().splitlines() == [str(text) for text in want]
+    with pytest.raises(OptionError, match="a shortlist is for one model; leave out --with"):
+        make([folder, folder], settings)
+
+
+def test_a_list_that_does_not_belong_to_the_model_is_refused(folder, pairs):
+    shortlist_command.command(folder, None, 2, 1)
+    found, model = load(folder), load_model(folder)
+    other = Shortlist(found.best, found.frequent, "elsewhere", found.target, found.size)
+    with pytest.raises(FolderError, match="made with another source tokenizer than the model's; make one with `regard shortlist"):
+        fast(model, shortlist=other)
+    with pytest.raises(FolderError, match=r"for 150 source and 150 target tokens, and the model has \d+ and \d+"):
+        fast(model, shortlist=drawn())
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:40], lambda data: b"", lambda data: data.replace(b'"1"', b'"9"')])
+def test_a_damaged_list_is_named(folder, spoil):
+    shortlist_command.command(folder, None, 2, 1)
+    (folder / NAME).write_bytes(spoil((folder / NAME).read_bytes()))
+    with pytest.raises(FolderError, match=rf"{NAME} (cannot be read|is not a shortlist).*make it again"):
+        load(folder)
+
+
+def test_models_that_cannot_have_one_are_told_so(tmp_path):
+    with pytest.raises(
+        OptionError, match="a shortlist needs the engine, which does not compute this model: it computes Transformers"
+    ):
+        fast(load_model(translator(tmp_path / "gru")), shortlist=drawn())
+    with pytest.raises(OptionError, match="is a language model, which has no source words"):
+        shortlist_command.command(language_model(tmp_path / "language"), None, 2, 1)
+    with pytest.raises(OptionError, match="a shortlist is for translators"):
+        Engine(small(language=True), "float32", drawn())
+    model: Any = load_model(tmp_path / "gru")
+    save(tmp_path / "bare", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    with pytest.raises(RegardError, match="card does not say what it was trained on; name a text with --data"):
+        shortlist_command.command(tmp_path / "bare", None, 2, 1)
