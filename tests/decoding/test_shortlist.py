@@ -194,6 +194,23 @@ def test_words_that_are_asked_for_are_possible():
     assert all(words.dtype == np.int32 and (np.diff(words) > 0).all() for words in memory.allowed)
 
 
+def test_prefixes_and_required_words_need_not_be_listed():
+    listed = engine(drawn())
+    words = listed.shortlist.words([[*s, EOS] for s in MANY])
+    outside = [np.setdiff1d(np.arange(4, VOCAB), each)[:2].tolist() for each in words]
+    asked = [pair if i % 2 else [] for i, pair in enumerate(outside)]  # every second sentence
+    plain = key(translate_tokens(listed, MANY, beam=Beam(2)))
+    begun = translate_tokens(listed, MANY, beam=Beam(2), prefixes=asked)
+    held = translate_tokens(listed, MANY, beam=Beam(2), required=[[pair] if pair else [] for pair in asked])
+    for i, pair in enumerate(asked):
+        assert all(h.tokens[: len(pair)] == pair and np.isfinite(h.log_p) for h in begun[i])
+        assert all(str(pair)[1:-1] in str(h.tokens) for h in held[i])
+        if not pair:  # its neighbours' prefixes do not change a sentence
+            assert [h.tokens for h in begun[i]] == [tokens for tokens, _ in plain[i]]
+    alone = [translate_tokens(listed, [s], beam=Beam(2), prefixes=[p])[0] for s, p in zip(MANY, asked, strict=True)]
+    assert [[h.tokens for h in texts] for texts in begun] == [[h.tokens for h in texts] for texts in alone]
+
+
 # ------------------------------------------------------------------------------------------------ in a model's folder
 @pytest.fixture
 def folder(tmp_path, pairs, cache):
@@ -204,7 +221,7 @@ def folder(tmp_path, pairs, cache):
         torch.manual_seed(1)
         model = build(config, len(pairs[1][0]), len(pairs[1][1]))
     data = {"train": [str(pairs[0] / "s.en"), str(pairs[0] / "s.de")], "source": "en", "target": "de", "max_length": 20}
-    save(tmp_path / "model", model, config, *pairs[1], {"recipe": {"data": data}})
+    save(tmp_path / "model", model, config, pairs[1][0], pairs[1][1], {"recipe": {"data": data}})
     return tmp_path / "model"
 
 

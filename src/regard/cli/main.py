@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import align, bleu, cost, data, demo, evaluate, export, generate, recipes, runs, serve, train, translate
+from regard.cli import align, bleu, cost, data, demo, evaluate, export, generate, recipes, runs, serve, shortlist, train, translate
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command("translate")(translate.command)
 app.command("generate")(generate.command)
 app.command("align")(align.command)
 app.command("serve")(serve.command)
+app.command("shortlist")(shortlist.command)
 app.command("export")(export.command)
 app.command("import")(export.bring)
 

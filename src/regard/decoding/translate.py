@@ -169,6 +169,8 @@ def start(model: Any, tasks: list[Task]) -> tuple[Any, Tensor]:
     longest = max(map(len, ids))
     source = torch.tensor([s + [PAD] * (longest - len(s)) for s in ids], device=model.device)
     memory = model.encode(source, torch.tensor([len(s) for s in ids], device=model.device))
+    if hasattr(memory, "allow"):  # a shortlist: what a text must hold stays possible
+        memory.allow([{*task.prefix, *(word for phrase in task.required for word in phrase)} for task in tasks])
     first = source.new_full((len(tasks),), BOS)
     return model.start(memory, first), first
 
