@@ -45,8 +45,7 @@ class JoeyNMT(Batching):
             src=source, src_length=(~pad).sum(1), src_prompt_mask=None, trg=None, trg_prompt_mask=None,
             indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=SPECIALS["pad"], eos_index=SPECIALS["eos"],
         )  # fmt: skip
-        longest = min(limit, source.shape[1] * 3 // 2 + 20)  # less to do for it than the limit of all sentences
-        found, _, _ = self.search(self.model, batch, longest, beam, 1.0)
+        found, _, _ = self.search(self.model, batch, limit, beam, 1.0)
         ours = {SPECIALS[name]: self.special[name] for name in SPECIALS}
         return [[ours.get(word, word) for word in cut(words, SPECIALS["eos"])] for words in found.tolist()]
 

@@ -15,6 +15,8 @@ from regard.decoding.translate import translate_tokens
 
 
 class Regard:
+    """Length-sorted batches of `batch_tokens`, as many workers at a time as are asked for."""
+
     def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
         model = regard.load(told["model"])
         reason = why_not(model, precision)
@@ -24,7 +26,7 @@ class Regard:
         self.note = "" if reason is None else f"without the engine: {reason}"
 
     def settings(self) -> list[Setting]:
-        return [{"workers": n, "batch_tokens": tokens} for n in THREADS for tokens in (2048, 1024, 4096)]
+        return [{"workers": n, "batch_tokens": tokens} for n in THREADS for tokens in (2048, 1024, 4096, 8192)]
 
     def alone(self) -> list[Setting]:
         return [{"workers": 1, "batch_tokens": 4096}]
@@ -34,7 +36,8 @@ class Regard:
         return sentences
 
     def translate(self, prepared: Sentences, beam: int, limit: int, setting: Setting) -> Any:
-        return translate_tokens(self.writer, prepared, beam=Beam(beam, length_penalty=1.0), max_length=limit, **setting)
+        options: dict[str, Any] = dict(setting)
+        return translate_tokens(self.writer, prepared, beam=Beam(beam, length_penalty=1.0), max_length=limit, **options)
 
     def tokens(self, found: Any, limit: int) -> Sentences:
         return [hypotheses[0].whole for hypotheses in found]

@@ -18,6 +18,7 @@ from benchmarks.peers import machine
 from regard.data.tokenizer import EOS
 
 NONE = "–"
+SHAPE = ("layers", "heads", "inner", "norm")
 HEADER = ["beam", "system", "precision", "tokens/s", f"× {CT2}", "× HF", "× Joey", "BLEU", "peak MiB", "rounds", "setting"]
 ALONE = ["system", "precision", "first word, ms", f"× {CT2}", "whole sentence, ms", f"× {CT2}", "settings"]
 
@@ -31,20 +32,10 @@ def facts(model: Any, texts: list[Text], command: str) -> dict[str, Any]:
             "parameters": sum(p.numel() for p in model.parameters()),
             "vocabulary": len(model.target_tokenizer),
             "dim": config["dim"],
-            **{
-                side: {key: config[side].get(key) for key in ("layers", "heads", "inner", "norm")}
-                for side in ("encoder", "decoder")
-            },
+            **{side: {key: config[side].get(key) for key in SHAPE} for side in ("encoder", "decoder")},
         },
         "texts": [
-            {
-                "name": t.name,
-                "sentences": len(t.sources),
-                "tokens": sum(map(len, t.sources)),
-                "unknown": t.unknown(),
-                "limit": t.limit,
-            }
-            for t in texts
+            {"name": t.name, "sentences": len(t.sources), "tokens": sum(map(len, t.sources)), "unknown": t.unknown()} for t in texts
         ],
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
@@ -80,9 +71,8 @@ def _described(rows: list[Row], told: dict[str, Any]) -> str:
     model, load = told["model"], told["load"]
     sides = (model["encoder"], model["decoder"])
     shape = f"{'+'.join(str(s['layers']) for s in sides)} layers, {sides[1]['norm']}-norm, width {model['dim']}, "
-    shape += (
-        f"{sides[1]['heads']} heads, inner {sides[1]['inner']}, {model['vocabulary']} tokens, {model['parameters'] / 1e6:.1f} M"
-    )
+    shape += f"{sides[1]['heads']} heads, inner {sides[1]['inner']}, {model['vocabulary']} tokens, "
+    shape += f"{model['parameters'] / 1e6:.1f} M weights"
     versions = ", ".join(dict.fromkeys(f"{row.system} {row.version}" for row in rows if row.version))
     busy = "" if load is None else f", load {load:.1f} at the start"
     around = f"torch {told['torch']}, Python {told['python']}; {told['date']}"
@@ -159,9 +149,9 @@ def _alike(one: list[int], other: list[int]) -> bool:
 
 def _legend() -> list[str]:
     return [
-        "tokens/s: target tokens of a system's own translations, end marks counted, at the median of the rounds; token ids in, token "
-        "ids out (tokenisation excluded); all systems in turns, each in a process of its own with the setting that was its fastest on "
-        "sentences of median length.",
+        "tokens/s: target tokens of a system's own translations, end marks counted, at the median of the rounds (±: half of their "
+        "range); token ids in, token ids out, so tokenisation is excluded. All systems take turns, each in a process of its own with "
+        "the setting that was its fastest on sentences of about the median length.",
         f"× {CT2}: of the same precision and beam; it has no bfloat16 on a CPU. × HF, × Joey: against their fastest precision. All "
         "rank by log p / length where they can, and write at most 3/2 of the longest source + 20 tokens.",
         "peak MiB: the most the whole process held, interpreter and libraries included, in a fresh process with the one setting.",

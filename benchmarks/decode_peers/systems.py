@@ -1,7 +1,7 @@
 """The peers, each called as its own users do. One class per system; each imports its package when it is made.
 
-A sentence is a list of token ids without the end mark; an answer has the end mark where it came. `settings` are what a user may turn
-for speed, the likely ones first, and `alone` those for one sentence at a time; `note` says where a system cannot be as the others.
+A sentence is a list of token ids without the end mark; an answer has the end mark where it came. `settings` are what a user may
+turn for speed, the likely one first, and `alone` those for one sentence at a time; `note` says where a system is not as the others.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class Batching:
         found: Sentences = [[]] * len(prepared)
         for start in range(0, len(order), setting["sentences"]):
             part = order[start : start + setting["sentences"]]
-            for i, words in zip(part, self.batch([prepared[i] for i in part], beam, limit), strict=True):
+            most = min(limit, (len(prepared[part[0]]) + 1) * 3 // 2 + 20)  # less to do than the limit of all sentences
+            for i, words in zip(part, self.batch([prepared[i] for i in part], beam, most), strict=True):
                 found[i] = words
         return found
 
