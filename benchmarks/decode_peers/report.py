@@ -150,7 +150,8 @@ def _alike(one: list[int], other: list[int]) -> bool:
 def _legend() -> list[str]:
     return [
         "tokens/s: target tokens of a system's own translations, end marks counted, at the median of the rounds (±: half of "
-        "their range); token ids in, token ids out, so tokenisation is excluded. All systems take turns, each in its own process with "
+        "their range); token ids in, token ids out, so tokenisation is excluded. All systems take turns, "
+        "each in its own process with "
         "the setting that was its fastest on sentences of about the median length.",
         f"× {CT2}: of the same precision and beam; it has no bfloat16 on a CPU. × HF, × Joey: against their fastest precision. All "
         "rank by log p / length where they can, and write at most 3/2 of the longest source + 20 tokens.",
