@@ -39,7 +39,8 @@ test: $(VENV)/.test .cache/onnx-1.22.0
 test-all: $(VENV)/.test .cache/onnx-1.22.0
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-lint: $(VENV)/.lint
+# pyright reads the libraries that the extras bring, so lint needs those of the tests.
+lint: $(VENV)/.lint $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
