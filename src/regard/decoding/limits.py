@@ -43,7 +43,9 @@ class Limits:
 
 def positions(part: Any) -> int | None:
     """The length of a learned table of positions; None where there is none."""
-    found = [m.maxlen for m in part.modules() if isinstance(m, Learned)] if hasattr(part, "modules") else []
+    parts = (part, getattr(part, "below", None), getattr(part, "above", None))  # of an encoder on top of another
+    tables = (getattr(each, "position", None) for each in parts)
+    found = [table.maxlen for table in tables if isinstance(table, Learned)]
     return min(found, default=None)
 
 

@@ -42,15 +42,6 @@ Runner = Callable[[dict[Any, Any], Any, Body], Any]  # recordings, the key of on
 
 
 # ------------------------------------------------------------------------------------------------ which models, which precision
-def fits(model: Any) -> Shape:
-    """The shape of a model's layers, or Unfit; whatever the type and device of the weights."""
-    bare: dict[int, Any] = {id(p): nn.Parameter(torch.empty(()).expand(p.shape), requires_grad=False) for p in model.parameters()}
-    for name in ("source_tokenizer", "target_tokenizer"):
-        kept = getattr(model, name, None)
-        bare[id(kept)] = kept
-    return shape(copy.deepcopy(model, bare))  # nothing of size is copied
-
-
 def on_cuda(model: Any, precision: str = "auto") -> Any:
     """The engine for a model that lies on a GPU, or the model itself where it does not fit. auto: as the weights are."""
     if precision not in ("auto", *PRECISIONS):
@@ -395,7 +386,7 @@ class CudaEngine:
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> None:
         """dtype: that of the weights unless told. `run` runs the steps: as CUDA graphs on a GPU, at once elsewhere."""
-        self.made, self.model = fits(model), model
+        self.made, self.model = shape(model), model
         self.dtype, self.device = dtype or model.target.table.weight.dtype, model.device
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):

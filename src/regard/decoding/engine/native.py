@@ -36,6 +36,8 @@ def why_not(model: Any, precision: str = "float32") -> str | None:
         shape(model)
     except Unfit as reason:
         return str(reason)
+    if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
+        return "the weights are not float32 on the CPU"
     loaded = library(_SOURCE)
     if isinstance(loaded, str):
         return loaded

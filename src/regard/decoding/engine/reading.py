@@ -59,8 +59,6 @@ def shape(model: Any) -> Shape:
         raise Unfit(f"the activation is {found.activation}")
     if found.dim % 16 or found.width % 16 or found.inner % 16:
         raise Unfit("dim, inner and the width of a head must be multiples of 16")
-    if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
-        raise Unfit("the weights are not float32 on the CPU")
     return found
 
 
