@@ -3,6 +3,7 @@
 import _thread
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -221,6 +222,9 @@ def test_an_interrupt_stops_all_workers_at_once():
     with pytest.raises(KeyboardInterrupt):
         translate_tokens(model, [[5, 9]] * 400, workers=2, batch_tokens=30, max_length=200, rules=Rules(min_length=199))
     assert len(steps) < 4000  # of 8000
+    deadline = time.monotonic() + 5  # a thread that has ended is counted for a moment more
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threading.active_count() == before and torch.get_num_threads() == 1
 
 

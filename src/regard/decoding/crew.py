@@ -129,27 +129,32 @@ def _hand_over(
 def _side_by_side(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
     """Threads of one core each: torch and the engine compute without Python's lock. An error or Ctrl-C stops them all."""
     errors: list[BaseException] = []
+    # Not Thread.join: when Ctrl-C interrupts it, Python 3.11 takes a running thread for an ended one.
+    ended = [threading.Event() for _ in range(workers)]
 
-    def guarded() -> None:
+    def guarded(mine: threading.Event) -> None:
         try:
             torch.set_num_threads(1)
             work()
         except BaseException as error:  # raised again where it can be seen
             errors.append(error)
             stop.set()
+        finally:
+            mine.set()
 
-    threads, before = [threading.Thread(target=guarded, daemon=True) for _ in range(workers)], torch.get_num_threads()
+    threads, before = [threading.Thread(target=guarded, args=(event,), daemon=True) for event in ended], torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.1)  # now and then, so that Ctrl-C is noticed
+        for event in ended:
+            while not event.wait(0.1):  # now and then, so that Ctrl-C is noticed
+                pass
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        for thread, event in zip(threads, ended, strict=True):
+            if thread.ident is not None:  # it was started
+                event.wait()
         torch.set_num_threads(before)
     if errors:
         raise errors[0]
