@@ -26,8 +26,7 @@ def kill_again_and_again(folder, reference, length, kills, draw, **changes):
         run = folder / "killed"
         begun = (run / "recipe.yaml").is_file()
         process = tiny.start(folder, "resume" if begun else "train", None if begun else tiny.recipe(folder, **changes), run)
-        if done < kills and process.wait(draw.uniform(0, 0.7 * length)) is None:
-            process.kill()
+        if done < kills and process.wait(draw.uniform(0, 0.7 * length)) is None and process.kill():
             done += 1
             continue
         process.finish()

@@ -88,8 +88,10 @@ class Child:
         os.kill(self.pid, number)
 
     def kill(self):
+        """Whether the signal ended it; it may have come to its own end a moment before."""
         self.send(signal.SIGKILL)
-        assert self.wait(60) == -signal.SIGKILL
+        assert self.wait(60) in (-signal.SIGKILL, 0), self.said()
+        return self.code != 0
 
     def said(self):
         return self.output.read_text(encoding="utf-8")
