@@ -21,7 +21,8 @@ import torch
 
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.beam import Beam
-from regard.decoding.engine.cuda import at_once, engine
+from regard.decoding.engine.cuda import engine
+from regard.decoding.engine.cuda.recording import at_once
 from regard.decoding.translate import translate_tokens
 from regard.models.build import build
 

@@ -111,6 +111,8 @@ class Beam(Strategy):
 
     def order(self, found: list[Hypothesis]) -> list[Hypothesis]:
         """Best first, and each text once: two groups may find the same."""
+        if len(found) < 2:
+            return found
         different: dict[tuple[object, ...], Hypothesis] = {}
         for hypothesis in sorted(found, key=lambda h: -h.score):
             different.setdefault((hypothesis.ended, *hypothesis.tokens), hypothesis)

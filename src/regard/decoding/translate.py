@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -165,14 +166,21 @@ def stream(
 
 def start(model: Any, tasks: list[Task]) -> tuple[Any, Tensor]:
     """What a writer carries before the first word of each sentence, and the token that begins them all."""
-    ids = [[*task.given, EOS] for task in tasks]
-    longest = max(map(len, ids))
-    source = torch.tensor([s + [PAD] * (longest - len(s)) for s in ids], device=model.device)
-    memory = model.encode(source, torch.tensor([len(s) for s in ids], device=model.device))
+    lengths = np.array([len(task.given) + 1 for task in tasks])
+    ids = np.full((len(tasks), lengths.max()), PAD)
+    ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.fromiter(_with_ends(tasks), np.int64, lengths.sum())
+    source = torch.from_numpy(ids).to(model.device)
+    memory = model.encode(source, torch.from_numpy(lengths).to(model.device))
     if hasattr(memory, "allow"):  # a shortlist: what a text must hold stays possible
         memory.allow([{*task.prefix, *(word for phrase in task.required for word in phrase)} for task in tasks])
     first = source.new_full((len(tasks),), BOS)
     return model.start(memory, first), first
+
+
+def _with_ends(tasks: list[Task]) -> Iterator[int]:
+    for task in tasks:
+        yield from task.given
+        yield EOS
 
 
 def _tokenizers(model: Any) -> tuple[Any, Any]:

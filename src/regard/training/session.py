@@ -47,7 +47,8 @@ class Session:
         module = spread(self.model, world, recipe.training.strategy, recipe.training.agreement)
         if recipe.training.compile:
             keep_eager()
-            module.compile(dynamic=True)
+            # Inductor's search for tilings fails on shapes that vary (torch 2.11 to 2.14), which it was not made for.
+            module.compile(dynamic=True, options={"triton.coalesce_tiling_analysis": False})
         opt = optimizer.make(self.model, recipe.optimizer)
         ema = Ema(self.model, recipe.training.ema) if recipe.training.ema else None
         self.stepper = Stepper(self.model, module, opt, recipe, world, ema)
