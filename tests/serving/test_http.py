@@ -298,6 +298,19 @@ def test_too_many_requests_at_once_are_429_before_they_are_read(model):
         assert first[1][0][0] == 200
 
 
+def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(model, monkeypatch):
+    sentences = ["ein Hund.", "Wolken!", "Wir laufen."]
+    most = max(len(model.source_tokenizer.encode(s)) for s in sentences)
+    monkeypatch.setattr(model, "card", {"recipe": {"data": {"max_length": most}}}, raising=False)
+    with running(Service(model, "small", workers=1)) as client:
+        found = client.post("/translate", {"texts": ["ein Hund. Wolken!\nWir laufen.", "ein Hund."]})[1]
+    parts = translate(model, sentences)
+    long, short = found["translations"]
+    assert long["text"] == f"{parts[0]} {parts[1]}\n{parts[2]}" and long["parts"] == 3
+    assert long["log_p"] == pytest.approx(sum(p.hypotheses[0].log_p for p in parts), abs=1e-5)
+    assert short == shown(parts[0])
+
+
 def test_what_takes_too_long_is_503_and_is_not_computed_later(model):
     service = Slow(model, "small", Limits(seconds=0.2), workers=1)
     with running(service) as client:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from regard.decoding.align import Links, pharaoh, strongest
-from regard.decoding.sentences import Piece, join
+from regard.decoding.cutting import joined
+from regard.decoding.sentences import Piece
 from regard.decoding.source import Row, parsed
 from regard.decoding.translate import Translation
 
@@ -44,13 +45,8 @@ class Answer:
         return _BREAKS.sub(" ", self.nbest()[0][0])
 
     def nbest(self) -> list[tuple[str, float]]:
-        """The best translations with their scores. The second of a line in parts is made of each part's second, and so on."""
-        many = max((len(part.hypotheses) for part in self.parts), default=0)
-        found = []
-        for rank in range(many):
-            chosen = [part.hypotheses[min(rank, len(part.hypotheses) - 1)] for part in self.parts if part.hypotheses]
-            texts = [part.hypotheses[min(rank, len(part.hypotheses) - 1)].text if part.hypotheses else "" for part in self.parts]
-            found.append((join(self.pieces, texts), sum(each.score for each in chosen) / len(chosen)))
+        """The best translations with their scores, of a line in parts the mean of theirs."""
+        found = [(text, sum(each.score for each in chosen) / len(chosen)) for text, chosen in joined(self.pieces, self.parts)]
         return found or [("", 0.0)]
 
     @property

@@ -21,14 +21,13 @@ from regard.data.progress import track
 from regard.data.store import file_sha256
 from regard.data.tokenizer import EOS
 from regard.decoding.answer import Alignment, Answer, Form, Json, Look, Nbest, Table, Text
+from regard.decoding.cutting import Cutting, longest
 from regard.decoding.engine import fast
 from regard.decoding.engine.shortlist import NAME as SHORTLIST
 from regard.decoding.engine.shortlist import load as load_shortlist
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.limits import positions
 from regard.decoding.output import Outputs, packing
 from regard.decoding.sample import Sample
-from regard.decoding.sentences import Piece, pieces
 from regard.decoding.source import Chunk, Reading, Source
 from regard.decoding.translate import translate
 from regard.errors import FolderError, OptionError
@@ -84,7 +83,7 @@ class Translating:
     def __init__(self, model: Translator, writer: Any, settings: Settings, form: Form | None = None) -> None:
         self.model, self.writer, self.settings = model, writer, settings
         self._forms = [form or _form(settings)] + [Alignment()] * bool(settings.aligned)
-        self.limit = longest(model) if settings.split else None
+        self.cut = Cutting(model, longest(model) if settings.split else None)
         self._packings = [packing(Path(path)) for path in settings.paths]
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
@@ -96,8 +95,7 @@ class Translating:
 
     def answers(self, chunk: Chunk) -> list[Answer]:
         """Each line's parts, translated all together and dealt out again."""
-        texts = [row.text if row.text.strip() else "" for row in chunk.rows]
-        cut = self._cut(texts)
+        cut = self.cut([row.text for row in chunk.rows])
         flat = [piece.text for line in cut for piece in line]
         first = [i == 0 for line in cut for i in range(len(line))]  # what a line must begin with and hold is up to its first part
         more: dict[str, Any] = {}
@@ -113,21 +111,6 @@ class Translating:
         if self.settings.align:
             self._look(answers)
         return answers
-
-    def _cut(self, texts: list[str]) -> list[list[Piece]]:
-        """Lines that the model was not trained to hold become several pieces."""
-        most = self.limit
-        whole = [[Piece(text, "", True)] if text else [] for text in texts]
-        if most is None:
-            return whole
-        long = [i for i, text in enumerate(texts) if len(text.encode()) >= most or "\n" in text]  # no token is less than a byte
-        for i, tokens in zip(long, self._count([texts[i] for i in long]), strict=True):
-            if tokens > most or "\n" in texts[i]:
-                whole[i] = pieces(texts[i], self._count, most)
-        return whole
-
-    def _count(self, texts: Sequence[str]) -> list[int]:
-        return [len(tokens) for tokens in self.model.source_tokenizer.encode_batch(texts)]  # type: ignore[operator, union-attr]
 
     def _look(self, answers: list[Answer]) -> None:
         """Where the words of each best translation looked."""
@@ -199,13 +182,6 @@ def _check_looks(models: Sequence[Any]) -> None:
         raise OptionError("this model's decoder does not look at the source, so there is no alignment to show")
 
 
-def longest(model: Translator) -> int | None:
-    """How many tokens a line may have: what the model was trained on, and no more than it has positions for (one for the end)."""
-    card: dict[str, Any] = getattr(model, "card", {})
-    trained, room = ((card.get("recipe") or {}).get("data") or {}).get("max_length"), positions(model.encoder)
-    return min([each for each in (trained, room and room - 1) if each], default=None)
-
-
 def _form(settings: Settings) -> Form:
     beside = settings.align and not settings.aligned
     if settings.form == "json":
@@ -234,6 +210,7 @@ def run(
     work: Work,
     total: int | None,
     *,
+    what: str = "translate",
     progress: bool = True,
     over: Over | None = None,
 ) -> Reading:
@@ -245,7 +222,7 @@ def run(
             "give the same text, or start over with --restart"
         )
     chunks = reading.chunks()
-    bar = track(None if total is None else total - outputs.lines, "translate", "lines")
+    bar = track(None if total is None else total - outputs.lines, what, "lines")
     with bar if progress else nullcontext():
         for chunk, data in over(work, chunks) if over else ((chunk, work(chunk)) for chunk in chunks):
             outputs.commit(data, chunk.first + len(chunk.rows), chunk.digest)

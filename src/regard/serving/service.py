@@ -15,8 +15,10 @@ import torch
 
 from regard.data.tokenizer import EOS
 from regard.decoding.attention import Attention, kind_of, look
+from regard.decoding.cutting import Cutting, joined, longest
 from regard.decoding.generate import generate, stream
 from regard.decoding.search import Hypothesis, Sample
+from regard.decoding.sentences import Piece
 from regard.decoding.translate import Translation, translate
 from regard.errors import OptionError
 from regard.models.translator import Translator
@@ -37,6 +39,7 @@ class Service:
         self.model, self.name, self.limits = model, name, limits or Limits()
         self.writer = model if writer is None else writer
         self.translates = isinstance(model, Translator)
+        self.cut = Cutting(model, longest(model) if self.translates else None)
         self.draining = False
         self.metrics = Metrics()
         self.streams = Streams(self.limits.streams, self.limits.seconds)
@@ -77,10 +80,14 @@ class Service:
         return (self.model.source_tokenizer if self.translates else self.model.target_tokenizer).encode(text)
 
     def _translate(self, options: Translate, texts: list[str]) -> list[dict[str, Any]]:
-        return [_translation(found) for found in self._found(options, texts)]
+        """Texts longer than the model holds are translated in parts; what a text must begin with and hold is up to its first."""
+        cut = self.cut(texts)
+        flat = [piece.text for line in cut for piece in line]
+        found = iter(self._found(options, flat, [i == 0 for line in cut for i in range(len(line))]))
+        return [_translation(line, [next(found) for _ in line]) for line in cut]
 
-    def _found(self, options: Search, texts: list[str]) -> list[Translation]:
-        given = _options(options, len(texts))
+    def _found(self, options: Search, texts: list[str], leads: Sequence[bool]) -> list[Translation]:
+        given = _options(options, leads)
         if given.get("coverage_penalty"):  # which is seen by watching
             with self._looking:
                 found = translate(self._watched, texts, **given)
@@ -108,7 +115,7 @@ class Service:
         if options.target is not None:
             tokens = [*self.model.target_tokenizer.encode(options.target), EOS]
             return [self._looked(options.target, None, self._tokens(text), tokens, options.kinds) for text in texts]
-        return [self._looked_at_best(found, options) for found in self._found(options, texts)]
+        return [self._looked_at_best(found, options) for found in self._found(options, texts, [True] * len(texts))]
 
     def _look_back(self, options: LookBack, texts: list[str]) -> list[dict[str, Any]]:
         return [self._looked(text, None, None, self._tokens(text), ("decoder",)) for text in texts]
@@ -171,11 +178,25 @@ def _hypothesis(found: Hypothesis) -> dict[str, Any]:
     }
 
 
-def _translation(found: Translation) -> dict[str, Any]:
-    if not found.hypotheses:
+def _translation(pieces: Sequence[Piece], parts: Sequence[Translation]) -> dict[str, Any]:
+    """The answer to one text. In parts, its score is the mean of theirs and its log p their sum."""
+    found = [_together(text, chosen) for text, chosen in joined(pieces, parts)]
+    if not found:
         return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
-    best = _hypothesis(found.hypotheses[0])
-    return best if len(found.hypotheses) == 1 else best | {"hypotheses": [_hypothesis(h) for h in found.hypotheses]}
+    return found[0] if len(found) == 1 else found[0] | {"hypotheses": found}
+
+
+def _together(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
+    if len(chosen) == 1:
+        return _hypothesis(chosen[0])
+    return {
+        "text": text,
+        "score": round(sum(h.score for h in chosen) / len(chosen), 6),
+        "log_p": round(sum(h.log_p for h in chosen), 6),
+        "tokens": sum(len(h.tokens) for h in chosen),
+        "ended": all(h.ended for h in chosen),
+        "parts": len(chosen),
+    }
 
 
 def _matrix(found: Attention, name: str) -> dict[str, Any]:
@@ -184,13 +205,13 @@ def _matrix(found: Attention, name: str) -> dict[str, Any]:
     return {"name": name, "kind": kind_of(name), "rows": rows, "columns": columns, "weights": weights}
 
 
-def _options(asked: Search, count: int) -> dict[str, Any]:
-    """The options of a request as `translate` takes them, for so many sentences."""
+def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
+    """The options of a request as `translate` takes them, for sentences that lead a text or follow in one."""
     given = asked.model_dump(exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True)
     if isinstance(asked, Translate):
         given["sample"] = asked.sample and Sample(**asked.sample.model_dump())
-        given["prefixes"] = asked.prefix and [asked.prefix] * count
-        given["required"] = [asked.required] * count if asked.required else None
+        given["prefixes"] = asked.prefix and [asked.prefix if first else "" for first in leads]
+        given["required"] = [asked.required if first else () for first in leads] if asked.required else None
     return given | {"workers": 1}
 
 
