@@ -212,3 +212,19 @@ def test_an_unknown_precision_is_named():
 
 def test_a_language_model_is_no_translator():
     assert not hasattr(ready(small(language=True)), "encode") and hasattr(ready(small()), "encode")
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8", "bfloat16"])
+def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precision):
+    model = small(inner=300, vocab=1000)  # several panels, an uneven number of them
+    engine, before, found = ready(model, precision), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            for size in (1, 4):
+                texts = translate_tokens(engine, SENTENCES * 3, beam=Beam(size), workers=1)
+                found.append([[(h.tokens, h.log_p) for h in each] for each in texts])
+    finally:
+        torch.set_num_threads(before)
+        engine._share()
+    assert found[:2] == found[2:4] == found[4:]

@@ -1,5 +1,6 @@
-// A Transformer that reads and writes on one core. Every row is computed by itself in one order of additions, so that
-// what a sentence becomes does not depend on its neighbours: float32 results are equal to the last bit for every batch.
+// A Transformer that reads and writes on one core, or on two where one sentence is waited for. Every row is computed by
+// itself in one order of additions, so that what a sentence becomes does not depend on its neighbours: float32 results are
+// equal to the last bit for every batch.
 //
 // Products are the work. A weight matrix W (N, K) is packed once into panels of 64 columns of Wᵀ, and a kernel keeps
 // 6 rows × 64 columns in 24 registers: float32, bfloat16 in pairs, or int8 in fours (weights scaled by column, inputs by
@@ -8,11 +9,18 @@
 // The keys and values a decoder has written lie in slots that are never moved; each row of a beam holds the list of the
 // slots of its ancestors. Reordering a beam copies numbers, not vectors. Beams of one sentence share its cross-attention.
 #include <immintrin.h>
+#include <unistd.h>
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -282,8 +290,8 @@ template <int R, class K, class End> __attribute__((noinline)) void tile(const M
   }
 }
 
-template <class K, class End> void sweep(const Matrix& m, const Input& in, int rows, End&& end) {
-  for (int p = 0; p < m.panels; ++p) {
+template <class K, class End> void sweep(const Matrix& m, const Input& in, int rows, int first, int last, End&& end) {
+  for (int p = first; p < last; ++p) {
     int r = 0;
     for (; r + MR <= rows; r += MR) tile<MR, K>(m, in, r, p, end);
     switch (rows - r) {
@@ -297,15 +305,84 @@ template <class K, class End> void sweep(const Matrix& m, const Input& in, int r
   }
 }
 
-template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end) {
+// A second thread for whoever has cores to spare and waits for one sentence: it takes one half of a product if it comes in time;
+// if not, whoever offered does both. It spins for a moment between two offers, then sleeps.
+class Partner {
+ public:
+  Partner() : thread_([this] { run(); }) {}
+  ~Partner() {
+    if (getpid() != home_) { thread_.detach(); return; }  // a child by fork has no such thread
+    { std::lock_guard<std::mutex> held(lock_); over_ = true; }
+    wake_.notify_one();
+    thread_.join();
+  }
+  template <class Mine, class Yours> void both(Mine&& mine, Yours&& yours) {
+    if (rest_ > 0) { --rest_; mine(); yours(); return; }
+    job_ = [](void* f) { (*static_cast<std::remove_reference_t<Yours>*>(f))(); };
+    what_ = &yours;
+    state_.store(OFFERED);
+    if (asleep_.load()) { std::lock_guard<std::mutex> held(lock_); wake_.notify_one(); }
+    const auto begin = __rdtsc();
+    mine();
+    int seen = OFFERED;
+    if (state_.compare_exchange_strong(seen, NOTHING)) { yours(); return missed(); }
+    const auto done = __rdtsc();
+    while (state_.load(std::memory_order_acquire) != DONE) _mm_pause();
+    state_.store(NOTHING);
+    misses_ = 0;
+    if (__rdtsc() - done > (done - begin) + 50000) rest();
+    else if (++good_ == 4000) { penalty_ = 256; good_ = 0; }
+  }
+
+ private:
+  enum { NOTHING, OFFERED, TAKEN, DONE };
+  // Somebody else has the other core: a thread that lost it in the middle of its half is waited for, and one that wakes up may take
+  // the place of whoever woke it. Rest then, longer each time.
+  void rest() { rest_ = penalty_; penalty_ = penalty_ < (1 << 20) ? 4 * penalty_ : penalty_; good_ = misses_ = 0; }
+  void missed() { if (++misses_ == 24) rest(); }
+  bool take() { int seen = OFFERED; return state_.load(std::memory_order_relaxed) == OFFERED && state_.compare_exchange_strong(seen, TAKEN); }
+  void run() {
+    for (int idle = 0;;) {
+      if (take()) { job_(what_); state_.store(DONE, std::memory_order_release); idle = 0; continue; }
+      if (++idle < 12000) { _mm_pause(); continue; }
+      std::unique_lock<std::mutex> held(lock_);
+      asleep_ = true;
+      wake_.wait(held, [&] { return over_ || state_.load() == OFFERED; });
+      asleep_ = false;
+      if (over_) return;
+      idle = 0;
+    }
+  }
+  std::atomic<int> state_{NOTHING};
+  std::atomic<bool> asleep_{false};
+  bool over_ = false;
+  void (*job_)(void*) = nullptr;
+  void* what_ = nullptr;
+  const pid_t home_ = getpid();
+  int rest_ = 0, penalty_ = 256, good_ = 0, misses_ = 0;
+  std::mutex lock_;
+  std::condition_variable wake_;
+  std::thread thread_;  // last: it starts when the rest is there
+};
+thread_local std::unique_ptr<Partner> partner;
+
+// Columns from here on are the second half of a product. Halves are computed alike whether one thread does them or two.
+inline int second_half(const Matrix& m) { return m.panels / 2; }
+
+template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end, bool apart = true) {
   const Input in = prepare(s, m, x, rows, ldx);
-  if (m.kind == F32) sweep<Float32>(m, in, rows, end);
+  auto part = [&](int first, int last) {
+    if (m.kind == F32) sweep<Float32>(m, in, rows, first, last, end);
 #ifdef __AVX512VNNI__
-  if (m.kind == INT8) sweep<Int8>(m, in, rows, end);
+    if (m.kind == INT8) sweep<Int8>(m, in, rows, first, last, end);
 #endif
 #ifdef __AVX512BF16__
-  if (m.kind == BF16) sweep<BFloat16>(m, in, rows, end);
+    if (m.kind == BF16) sweep<BFloat16>(m, in, rows, first, last, end);
 #endif
+  };
+  const int half = second_half(m);
+  if (!apart || !partner || half == 0) return part(0, m.panels);
+  partner->both([&] { part(0, half); }, [&] { part(half, m.panels); });
 }
 
 // y = x Wᵀ + b, with an activation; columns beyond N are not written.
@@ -355,13 +432,28 @@ struct Best {
       _mm512_store_ps(y, v[j]);
       for (; more; more &= more - 1) {
         const int i = __builtin_ctz(more);
-        if (count == k && !(y[i] > least)) continue;
-        int at = count < k ? count++ : k - 1;
-        for (; at > 0 && values[at - 1] < y[i]; --at) { values[at] = values[at - 1]; names[at] = names[at - 1]; }
-        values[at] = y[i]; names[at] = c + 16 * j + i;
-        if (count == k) least = values[k - 1];
+        put(y[i], c + 16 * j + i, k, values, names);
       }
     }
+  }
+  // one more candidate; of equals the first stays in front
+  void put(float value, int64_t name, int k, float* values, int64_t* names) {
+    if (count == k && !(value > least)) return;
+    int at = count < k ? count++ : k - 1;
+    for (; at > 0 && values[at - 1] < value; --at) { values[at] = values[at - 1]; names[at] = names[at - 1]; }
+    values[at] = value; names[at] = name;
+    if (count == k) least = values[k - 1];
+  }
+  // what was seen of words that follow
+  void join(const Best& other, int k, float* values, int64_t* names, const float* more, const int64_t* more_names) {
+    if (other.max == NONE) return;
+    const float top = max > other.max ? max : other.max;
+    auto scaled = [&](const Best& b) {
+      return b.max == NONE ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_load_ps(b.sum), exp512(_mm512_set1_ps(b.max - top)));
+    };
+    _mm512_store_ps(sum, _mm512_add_ps(scaled(*this), scaled(other)));
+    max = top;
+    for (int i = 0; i < other.count; ++i) put(more[i], more_names[i], k, values, names);
   }
   // scores become log p
   void close(int k, float* values, int64_t* names) const {
@@ -374,9 +466,19 @@ struct Best {
 };
 
 void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
-  std::vector<Best> state(rows);
-  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) { state[r].look(c, v, k, log_p + size_t(r) * k, words + size_t(r) * k); });
-  for (int r = 0; r < rows; ++r) state[r].close(k, log_p + size_t(r) * k, words + size_t(r) * k);
+  const int half = second_half(m) * W;
+  std::vector<Best> state(2 * rows);  // of the first half of the words, then of the second
+  float* other = s.own.need(size_t(rows) * k);
+  std::vector<int64_t> names(size_t(rows) * k);
+  product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
+    if (c < half) state[r].look(c, v, k, log_p + size_t(r) * k, words + size_t(r) * k);
+    else state[rows + r].look(c, v, k, other + size_t(r) * k, names.data() + size_t(r) * k);
+  });
+  for (int r = 0; r < rows; ++r) {
+    const size_t at = size_t(r) * k;
+    state[r].join(state[rows + r], k, log_p + at, words + at, other + at, names.data() + at);
+    state[r].close(k, log_p + at, words + at);
+  }
 }
 
 // A shortlist: the words that a row may write, in order, and a matrix that holds them among those of its neighbours; a bit for
@@ -403,7 +505,7 @@ size_t own_scores(Scratch& s, const Listed* listed, const float* x, int rows, in
         _mm512_storeu_ps(to + n, _mm512_maskz_compress_ps(mine, v[j]));
         n += _mm_popcnt_u32(mine);
       }
-    });
+    }, false);  // words in order
   }
   for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < up(filled[r], W); ++i) y[r * ld + i] = NONE;
   return ld;
@@ -691,6 +793,12 @@ int engine_kinds() {
   found += 4;
 #endif
   return found;
+}
+
+// Whether a second thread may take part in what this one computes from now on.
+void engine_share(int wanted) {
+  if (bool(partner) == bool(wanted)) return;
+  try { partner.reset(wanted ? new Partner : nullptr); } catch (const std::system_error&) {}  // no thread to be had: alone, then
 }
 
 // numbers: dim, heads, width of a head, inner, vocabulary, source vocabulary, activation, pre, crossed, kind, encoder layers,

@@ -206,9 +206,14 @@ class Engine:
                     self._native, *(None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables)
                 )
 
+    def _share(self) -> None:
+        """A second core takes half of each product where torch may use one: workers side by side have set that to one thread."""
+        self._library.engine_share(int(torch.get_num_threads() > 1))
+
     @torch.inference_mode()
     def _encode(self, source: Tensor, lengths: Tensor) -> Memory:
         """Sentences (batch, S) → memory; padding is cut off first."""
+        self._share()
         sizes = lengths.numpy().astype(np.int32)
         self._reach(int(sizes.max(initial=0)))
         real = np.arange(source.shape[1]) < sizes[:, None]
@@ -226,6 +231,7 @@ class Engine:
         return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> Carried:
+        self._share()
         rows = len(first)
         none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
         address, lengths = none if memory is None else (memory.address, memory.lengths)
