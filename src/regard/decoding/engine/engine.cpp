@@ -513,15 +513,20 @@ size_t own_scores(Scratch& s, const Listed* listed, const float* x, int rows, in
 
 void best_listed(Scratch& s, const Listed* listed, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
   const size_t ld = own_scores(s, listed, x, rows, ldx);
+  std::vector<float> more(k);
+  std::vector<int64_t> more_names(k);
   for (int r = 0; r < rows; ++r) {
-    Best best;
+    Best best, second;  // in halves, as all words are
     float* values = log_p + size_t(r) * k;
     int64_t* names = words + size_t(r) * k;
+    const int half = up(int(listed[r].count), W) / W / 2 * W;
     for (int c = 0; c < listed[r].count; c += W) {
       const float* y = s.own.p + r * ld + c;
       const __m512 v[4] = {_mm512_loadu_ps(y), _mm512_loadu_ps(y + 16), _mm512_loadu_ps(y + 32), _mm512_loadu_ps(y + 48)};
-      best.look(c, v, k, values, names);
+      if (c < half) best.look(c, v, k, values, names);
+      else second.look(c, v, k, more.data(), more_names.data());
     }
+    best.join(second, k, values, names, more.data(), more_names.data());
     best.close(k, values, names);
     for (int i = 0; i < best.count; ++i) names[i] = listed[r].words[names[i]];
   }
