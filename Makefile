@@ -49,6 +49,7 @@ lint: $(VENV)/.lint $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.attend
 	$(BIN)/python -m benchmarks.train_speed
+	@echo "python -m benchmarks.decode_speed MODEL compares decoding, with a model that you have trained"
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

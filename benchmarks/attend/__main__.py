@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import signal
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import torch
 
 from benchmarks.attend import report
 from benchmarks.attend.cases import Case, choose
 from benchmarks.attend.measure import ON_GPU, OURS, QUICK, Effort, Row, run_case
+from benchmarks.peers import command
 
+NAME = "benchmarks.attend"
 ABOUT = """\
 Time, error and memory of regard.attend beside its peers, one table over energies, masks, biases, lengths, forward and training.
 
@@ -37,21 +36,13 @@ examples:
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m benchmarks.attend", description=ABOUT, epilog=EXAMPLES, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command.parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     parser.add_argument("--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only")
     parser.add_argument("--only", metavar="SUBSTRING", help="only the cases whose name contains this, of all cases")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers there")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table there, with the command that made it")
     parser.add_argument("--threads", metavar="N", type=int, help=f"threads of every system (default {torch.get_num_threads()})")
-    options = parser.parse_args(argv)
-    if options.threads is not None and options.threads < 1:
-        parser.error(f"--threads must be at least 1, got {options.threads}")
-    for path in (options.json, options.markdown):
-        if path is not None and not path.resolve().parent.is_dir():
-            parser.error(f"the folder of {path} does not exist; make it first, hours of numbers would go nowhere")
+    options = command.parse(parser, argv, threads=1)
     if options.device == "cuda" and not options.list and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; leave --device out to run on the CPU")
     return options
@@ -70,11 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore")  # the peers' own, of which there are many
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` stops as Ctrl-C does
     effort = QUICK if options.quick else ON_GPU if options.device == "cuda" else Effort()
-    facts = report.facts(options.device, command(argv))
-    if options.device == "cpu" and facts["load"] and facts["load"] > 0.5:
-        print(f"the machine is busy (load {facts['load']:.1f}): expect noise, most of all with several threads", file=sys.stderr)
+    facts = report.facts(options.device, command.line(NAME, argv), command.busy())
     rows, missing, finished = run_all(cases, effort)
     if rows:
         show(rows, facts, missing, options)
@@ -83,17 +71,9 @@ def main(argv: list[str] | None = None) -> int:
     return 130 if not finished else int(wrong)
 
 
-def command(argv: list[str]) -> str:
-    """The command line without this machine's folders."""
-    return shlex.join(["python", "-m", "benchmarks.attend", *(Path(x).name if Path(x).is_absolute() else x for x in argv)])
-
-
 def show(rows: list[Row], facts: dict, missing: dict[str, str], options: argparse.Namespace) -> None:
     report.print_table(rows, facts, missing)
-    if options.json is not None:
-        options.json.write_text(report.as_json(rows, facts, missing) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(report.markdown(rows, facts, missing), encoding="utf-8")
+    command.keep(options, json=report.as_json(rows, facts, missing), markdown=report.markdown(rows, facts, missing))
 
 
 def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
 from collections.abc import Callable
@@ -197,7 +196,7 @@ def _row_as_dict(row: Row) -> dict:
 
 
 # ---------------------------------------------------------------------------------------------------- the facts
-def facts(device: str, command: str) -> dict:
+def facts(device: str, command: str, load: float | None) -> dict:
     """Where and with what this was measured."""
     return {
         "command": command,
@@ -206,7 +205,7 @@ def facts(device: str, command: str) -> dict:
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,  # before we began
+        "load": load,  # before we began
         "python": platform.python_version(),
         "versions": {"regard": regard.__version__} | {name: _version(name) for name in ("torch", "x-transformers", "keras")},
     }

@@ -23,7 +23,7 @@ HEADER = ["beam", "system", "precision", "tokens/s", f"× {CT2}", "× HF", "× J
 ALONE = ["system", "precision", "first word, ms", f"× {CT2}", "whole sentence, ms", f"× {CT2}", "settings"]
 
 
-def facts(model: Any, texts: list[Text], command: str) -> dict[str, Any]:
+def facts(model: Any, texts: list[Text], command: str, load: float | None) -> dict[str, Any]:
     config = model.config
     return {
         "command": command,
@@ -39,7 +39,7 @@ def facts(model: Any, texts: list[Text], command: str) -> dict[str, Any]:
         ],
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
-        "load": machine.load(),
+        "load": load,
         "torch": version("torch"),
         "python": platform.python_version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -14,7 +14,10 @@ PLACES: dict[str, tuple[str, ...]] = {
     # importlib_metadata is imported by Joey NMT 2.3.0 and not among its requirements
     "joeynmt": ("joeynmt==2.3.0", "importlib_metadata"),
     "transformers": ("transformers==5.22.2", "x-transformers==2.31.10"),
+    "scikit-learn": ("scikit-learn==1.9.1",),
+    "fasttext": ("fasttext-wheel==0.9.2", "numpy<2"),  # it asks numpy for what version 2 no longer does
 }
+WITHOUT_TORCH = ("scikit-learn", "fasttext")
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ def cache() -> Path:
 
 def peer(name: str) -> Place:
     """The environment of a peer, made on the first call. It counts as made once everything in it was installed."""
-    wanted = [*PLACES[name], f"torch=={version('torch').split('+')[0]}"]
+    torch = () if name in WITHOUT_TORCH else (f"torch=={version('torch').split('+')[0]}",)
+    wanted = [*PLACES[name], *torch]
     folder = cache() / name
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     made = folder / "made.txt"

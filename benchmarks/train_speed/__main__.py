@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import signal
 import sys
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.peers import environments
+from benchmarks.peers import command, environments
 from benchmarks.peers.environments import Place
 from benchmarks.peers.process import say
 from benchmarks.train_speed import corpus, measure, report
 from benchmarks.train_speed.measure import OURS, Result
 from benchmarks.train_speed.task import Sizes, make
 
+NAME = "benchmarks.train_speed"
 ABOUT = """\
 Tokens per second of training, forward, backward and update, of the same Transformer on the same batches:
 regard, Joey NMT, Hugging Face Marian and x-transformers, on the CPU.
@@ -38,8 +36,7 @@ HOMES = {"Joey NMT": "joeynmt", "HF Marian": "transformers", "x-transformers": "
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     cores = os.cpu_count() or 1
-    parser = argparse.ArgumentParser("python -m benchmarks.train_speed", description=ABOUT, epilog=EXAMPLES, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command.parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument("--seconds", type=float, default=60.0, help="time for each system and number of threads (default 60)")
     parser.add_argument("--steps", type=int, default=60, help="steps that each learns before it is timed (default 60)")
     parser.add_argument("--tokens", type=int, default=4096, help="padded tokens a side of a batch (default 4096)")
@@ -51,24 +48,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "--only", nargs="+", choices=(OURS, *HOMES), metavar="SYSTEM", help="these only: " + ", ".join((OURS, *HOMES))
     )
     parser.add_argument("--profile", type=int, metavar="ROWS", help="print the profiler's longest rows instead of timing")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers there")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the table there, with the command that made it")
-    options = parser.parse_args(argv)
-    for name, least in (("seconds", 0), ("steps", 0), ("tokens", 64), ("batches", 1)):
-        if getattr(options, name) < least:
-            parser.error(f"--{name} must be at least {least}, got {getattr(options, name)}")
-    if min(options.threads) < 1:
-        parser.error(f"--threads must be at least 1, got {min(options.threads)}")
-    for path in (options.json, options.markdown):
-        if path is not None and not path.resolve().parent.is_dir():
-            parser.error(f"the folder of {path} does not exist; make it first, the numbers would go nowhere")
-    return options
+    return command.parse(parser, argv, seconds=0, steps=0, tokens=64, batches=1, threads=1)
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = arguments(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` stops as Ctrl-C does
     name, train, held_out = corpus.read()
     task = make(train, held_out, replace(Sizes(), dropout=options.dropout), options.tokens, options.steps, options.batches)
     places = homes(options.only or (OURS, *HOMES))
@@ -76,9 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         for precision in options.precision:
             measure.profile(task, places, precision, max(options.threads), options.profile)
         return 0
-    told = report.facts(task, name, command(argv))
-    if told["load"] and told["load"] > 0.5:
-        say(f"the machine is busy (load {told['load']:.1f}): expect noise, most of all with several threads")
+    told = report.facts(task, name, command.line(NAME, argv), command.busy())
     results: list[Result] = []
     finished = True
     for precision in options.precision:
@@ -90,10 +73,7 @@ def main(argv: list[str] | None = None) -> int:
             break
     if results:
         print(report.plain_text(results, told, task))
-        if options.json is not None:
-            options.json.write_text(report.as_json(results, told, task) + "\n", encoding="utf-8")
-        if options.markdown is not None:
-            options.markdown.write_text(report.markdown(results, told, task), encoding="utf-8")
+        command.keep(options, json=report.as_json(results, told, task), markdown=report.markdown(results, told, task))
     # A peer that fails is the peer's affair and is told in a footnote; our own failure is a bug here.
     return 130 if not finished else int(any(r.system == OURS and r.trouble for r in results))
 
@@ -102,11 +82,6 @@ def homes(names: list[str] | tuple[str, ...]) -> dict[str, Place]:
     """The environment of each system, one for both packages of Hugging Face's kin."""
     made = {home: environments.peer(home) for home in dict.fromkeys(HOMES[name] for name in names if name != OURS)}
     return {name: environments.here() if name == OURS else made[HOMES[name]] for name in names}
-
-
-def command(argv: list[str]) -> str:
-    """The command line without this machine's folders."""
-    return shlex.join(["python", "-m", "benchmarks.train_speed", *(Path(x).name if Path(x).is_absolute() else x for x in argv)])
 
 
 if __name__ == "__main__":

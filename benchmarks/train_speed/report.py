@@ -22,7 +22,7 @@ HEADER = [
 ]  # fmt: skip
 
 
-def facts(task: Task, corpus: str, command: str) -> dict:
+def facts(task: Task, corpus: str, command: str, load: float | None) -> dict:
     timed = task.timed
     return {
         "command": command,
@@ -34,7 +34,7 @@ def facts(task: Task, corpus: str, command: str) -> dict:
         "batches": [f"{len(pairs.source)}×({pairs.source.shape[1]}, {pairs.target.shape[1] - 1})" for pairs in timed],
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
-        "load": machine.load(),
+        "load": load,
         "torch": version("torch"),
         "python": platform.python_version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
