@@ -13,11 +13,12 @@ from pathlib import Path
 PLACES: dict[str, tuple[str, ...]] = {
     # importlib_metadata is imported by Joey NMT 2.3.0 and not among its requirements
     "joeynmt": ("joeynmt==2.3.0", "importlib_metadata"),
+    "surprise": ("scikit-surprise==1.1.5",),
     "transformers": ("transformers==5.22.2", "x-transformers==2.31.10"),
     "scikit-learn": ("scikit-learn==1.9.1",),
     "fasttext": ("fasttext-wheel==0.9.2", "numpy<2"),  # it asks numpy for what version 2 no longer does
 }
-WITHOUT_TORCH = ("scikit-learn", "fasttext")
+WITHOUT_TORCH = ("scikit-learn", "fasttext", "surprise")
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ __all__ = [
     "Cache",
     "Causal",
     "Channel",
+    "Classification",
+    "Classifier",
     "Convolution",
     "Cosine",
     "Cost",
@@ -63,6 +65,7 @@ __all__ = [
     "Documents",
     "Dot",
     "DtypeError",
+    "Embedder",
     "Energy",
     "Ensemble",
     "Entmax",
@@ -70,6 +73,7 @@ __all__ = [
     "FolderError",
     "Hard",
     "Hypothesis",
+    "Index",
     "KernelError",
     "LanguageModel",
     "Learned",
@@ -99,13 +103,16 @@ __all__ = [
     "SlicedMultiHead",
     "Softmax",
     "Sparsemax",
+    "Tagger",
     "Tokenizer",
     "Translation",
     "Translator",
     "Window",
     "attend",
     "build",
+    "classify",
     "cost",
+    "embed",
     "explain",
     "fast",
     "generate",
@@ -117,6 +124,7 @@ __all__ = [
     "resume",
     "scores",
     "sentence_bleu",
+    "tag",
     "train",
     "translate",
     "watch",
@@ -127,15 +135,22 @@ __all__ = [
 _LATER = {
     "Batch": "regard.data.batches",
     "Beam": "regard.decoding.search",
+    "Classification": "regard.decoding.classify",
+    "Classifier": "regard.models.classifier",
+    "Embedder": "regard.models.embedder",
     "Ensemble": "regard.decoding.ensemble",
     "Hypothesis": "regard.decoding.strategy",
+    "Index": "regard.searching.index",
     "LanguageModel": "regard.models.language",
     "Recipe": "regard.training.recipe",
     "Sample": "regard.decoding.sample",
+    "Tagger": "regard.models.tagger",
     "Tokenizer": "regard.data.tokenizer",
     "Translation": "regard.decoding.translate",
     "Translator": "regard.models.translator",
     "build": "regard.training.recipe",
+    "classify": "regard.decoding.classify",
+    "embed": "regard.decoding.embed",
     "fast": "regard.decoding.engine",
     "generate": "regard.decoding.generate",
     "load": "regard.models.folder",
@@ -143,6 +158,7 @@ _LATER = {
     "resume": "regard.training.trainer",
     "scores": "regard.evaluation.text",
     "sentence_bleu": "regard.evaluation.bleu",
+    "tag": "regard.models.tagger",
     "train": "regard.training.trainer",
     "translate": "regard.decoding.translate",
 }
@@ -151,6 +167,8 @@ if TYPE_CHECKING:
     from regard.data.batches import Batch
     from regard.data.tokenizer import Tokenizer
     from regard.decoding.attention import look
+    from regard.decoding.classify import Classification, classify
+    from regard.decoding.embed import embed
     from regard.decoding.engine import fast
     from regard.decoding.ensemble import Ensemble
     from regard.decoding.generate import generate
@@ -160,9 +178,13 @@ if TYPE_CHECKING:
     from regard.decoding.translate import Translation, translate
     from regard.evaluation.bleu import sentence_bleu
     from regard.evaluation.text import scores
+    from regard.models.classifier import Classifier
+    from regard.models.embedder import Embedder
     from regard.models.folder import load
     from regard.models.language import LanguageModel
+    from regard.models.tagger import Tagger, tag
     from regard.models.translator import Translator
+    from regard.searching.index import Index
     from regard.training.recipe import Recipe, build
     from regard.training.trainer import resume, train
 

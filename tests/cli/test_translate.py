@@ -153,7 +153,7 @@ def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n\n")
     code, out, err = regard(folder, "-i", tmp_path / "bad.txt")
     assert (code, out.count("\n")) == (0, 3)
-    assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read is translated as �\n"
+    assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read becomes �\n"
 
 
 def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, regard, tmp_path):

@@ -22,13 +22,24 @@ ROWS = {
     ("wmt-newstest", "newsdiscusstest2015", "fr", "en"): 1500,
     ("wikitext-2", "train", None, None): 36_718,
     ("wikitext-2", "valid", None, None): 3760,
+    ("sst2", "train", None, None): 6920,
+    ("sst2", "test", None, None): 1821,
+    ("trec-qc", "test", None, None): 500,
+    ("sentence-polarity", "train", None, None): 10662,
+    ("wnut17", "validation", None, None): 1009,
+    ("broad-twitter", "train", None, None): 6338,
+    ("broad-twitter", "validation", None, None): 1001,
+    ("germeval2014-ner", "train", None, None): 2200,
+    ("stsb-en-de-fr", "train", "fr", None): 1406,
+    ("stsb-en-de-fr", "test", None, None): 1379,
 }
 
 
 def test_the_names():
     assert corpora.names() == [
-        "europarl-en-de", "europarl-en-fr", "multi30k", "tatoeba-en-de", "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare",
-        "wikitext-2", "wmt-newstest",
+        "broad-twitter", "europarl-en-de", "europarl-en-fr", "germeval2014-ner", "multi30k", "sentence-polarity", "sst2",
+        "stsb-en-de-fr", "tatoeba-en-de", "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare", "trec-qc", "wikitext-2",
+        "wmt-newstest", "wnut17",
     ]  # fmt: skip
 
 
@@ -40,7 +51,9 @@ def test_the_manifest_says_where_from_and_under_which_licence(name):
     for facts in known._facts["files"].values():
         assert len(facts["text"]) == len(facts["packed"]) == 64
     for each in known._facts["sets"]:
-        files = each["files"].values() if "files" in each else [each.get("table") or each.get("text")]
+        files = each["files"].values() if "files" in each else [each[key] for key in ("table", "text", "csv") if key in each]
+        files = [*files, *(part["file"] for part in each.get("conll", []))]
+        assert files
         assert set(files) <= set(known._facts["files"])
     assert set(known.roles.values()) <= set(known.splits)
 

@@ -143,7 +143,7 @@ def test_a_vocabulary_learns_from_evenly_spaced_rows(tmp_path, monkeypatch):
     [
         ({}, {}, "translate", "names no corpus and no files for train"),
         ({"corpus": "tatoeba-sample"}, {}, "language", "is for task translate, not language"),
-        ({"corpus": "tatoeba-sample"}, {}, "sing", "translate or language, got 'sing'"),
+        ({"corpus": "tatoeba-sample"}, {}, "sing", "one of translate, language, classify, tag, embed, got 'sing'"),
         ({"corpus": "tatoeba-sample"}, {"kind": "bbpe"}, "translate", "tokenizer.kind is one of"),
         ({"corpus": "tatoeba-sample"}, {"kind": "word", "dropout": 0.1}, "translate", "tokenizer.dropout is for the kinds bpe"),
         ({"corpus": "tatoeba-sample"}, {"size": 30}, "translate", "vocabulary of 30 cannot hold the"),

@@ -6,6 +6,7 @@ from regard.data.tokenizer import EOS, Tokenizer
 from regard.models.build import build
 from regard.models.folder import save
 from regard.training.schema_model import Model
+from regard.training.schema_text import Classifier
 
 ENCODER = {"kind": "recurrent", "cell": "gru"}  # with large weights a recurrence is chaotic: what it writes depends on all it read
 DECODER = {"kind": "recurrent", "cell": "gru", "attention": "bilinear"}
@@ -19,6 +20,19 @@ def translator(folder, *, seed=2, max_length=40):
 
 def language_model(folder, *, seed=1):
     return _folder(folder, None, seed, {})
+
+
+def classifier(folder, *, encoder="words", pooling="attention", labels=("bad", "fine", "good"), seed=3):
+    """A classifier of texts of characters, with drawn weights."""
+    source, target = Tokenizer.train([ALPHABET], "character", 100), Tokenizer.labels(list(labels))
+    encoder = {"kind": encoder} if isinstance(encoder, str) else encoder
+    config = Classifier.model_validate({"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0}).model_dump()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = build(config, len(source), len(target))
+        model.head.labels.weight.data.mul_(4)  # sure of some, not of others
+    save(folder, model, config, source, target, {})
+    return folder
 
 
 def _folder(folder, encoder, seed, card):

@@ -1,6 +1,8 @@
 """Lines to translate: from anything, in chunks, never trusted."""
 
+import csv
 import gzip
+import io
 import json
 import lzma
 import os
@@ -9,7 +11,7 @@ import threading
 import pytest
 
 from regard.decoding import source as module
-from regard.decoding.source import Column, Field, Reading, Source
+from regard.decoding.source import Column, Csv, Field, Reading, Source
 from regard.errors import DataError
 
 
@@ -131,3 +133,42 @@ def test_json_written_by_json_is_read_as_it_was(tmp_path):
     values = ["plain", "tab\tand\nline feed", "😀 \u2028", '"quoted" \\']
     path = write(tmp_path, "\n".join(json.dumps({"t": v}) for v in values).encode())
     assert texts(Source((path,), layout=Field("t"))) == values
+
+
+def test_cells_of_a_table_with_commas_hold_commas_quotes_and_ends_of_lines(tmp_path, monkeypatch):
+    rows = [
+        ["1", "plain"],
+        ["2", 'a "word", quoted'],
+        ["3", "two\nlines\r\nor three"],
+        ["4", ""],
+        ["5", 'ends in "'],
+        ["6", "last"],
+    ]
+    held = io.StringIO(newline="")
+    csv.writer(held, lineterminator="\n").writerows([["id", "the text"], *rows])
+    path = write(tmp_path, held.getvalue().encode(), "in.csv")
+    source = Source((path,), layout=Csv(2), header=True)
+    assert texts(source) == [text for _, text in rows]
+    assert texts(source, skip=3) == ["", 'ends in "', "last"]
+    for block in (1, 2, 7, 20):  # whatever the blocks a file comes in
+        monkeypatch.setattr("regard.data.files.BLOCK", block)
+        assert texts(source) == [text for _, text in rows]
+        assert source.survey()[0] == 6
+    path = write(tmp_path, b'a,"two\nlines"\nb,x\nc\n', "in.csv")
+    with pytest.raises(DataError, match=r"line 4 of .*in\.csv has 1 column and no column 2"):
+        texts(Source((path,), layout=Csv(2)))
+
+
+def test_a_quotation_mark_within_a_cell_opens_nothing_and_one_that_nothing_closes_is_named(tmp_path):
+    path = write(tmp_path, b'a,5" disk\nb,x\n', "in.csv")
+    assert texts(Source((path,), layout=Csv(2))) == ['5" disk', "x"]
+    path = write(tmp_path, b'a,x\nb,"never\nc,x\n', "in.csv")
+    with pytest.raises(DataError, match=r"line 2 of .*in\.csv opens a quotation mark that nothing closes"):
+        texts(Source((path,), layout=Csv(2)))
+
+
+def test_the_line_that_names_the_columns_is_passed_over_in_every_file(tmp_path):
+    one, two = write(tmp_path, b"id\ttext\n1\ta\n", "1.tsv"), write(tmp_path, b"id\ttext\n", "2.tsv")
+    source = Source((one, two, one), layout=Column(2), header=True)
+    assert texts(source) == ["a", "a"]
+    assert source.survey()[0] == 2

@@ -116,8 +116,8 @@ def test_folders_that_cannot_be_imported_are_refused_in_one_sentence(tmp_path):
         import_model(tmp_path / "none", tmp_path / "out")
     with pytest.raises(FolderError, match="has no config.json"):
         import_model(tmp_path, tmp_path / "out")
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(FolderError, match='model_type "bert", and regard imports marian and gpt2'):
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(FolderError, match='model_type "t5", and regard imports marian, gpt2, bert'):
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(FolderError, match="neither model.safetensors nor pytorch_model.bin"):

@@ -149,7 +149,7 @@ def _translator(path: Path, device: str) -> Any:
 
     found = load(path, pick_device(device))
     if not isinstance(found, Translator):
-        raise OptionError(f"{path} is a language model, which has no source to align with; give a translator")
+        raise OptionError(f"{path} is {found.what}, which has no source to align with; give a translator")
     return found
 
 

@@ -66,6 +66,8 @@ def _corpus(
 ) -> None:
     from rich.table import Table
 
+    from regard.data.forms import form_of
+
     console.print(f"[bold]{known.name}[/bold]: {known.about}")
     for name, text in (("source", known.source), ("licence", known.licence), ("cite", known.cite), ("folder", known.folder)):
         console.print(f"{name}: {text}", markup=False, soft_wrap=True)
@@ -84,7 +86,7 @@ def _corpus(
     asked = split or next(iter(known.roles))
     if split is None and any(finding.state == "missing" for finding in found):
         return
-    labels = known.pair(source, target) if known.task == "translate" else ("text",)
+    labels = known.pair(source, target) if known.task == "translate" else form_of(known.task).columns
     console.print(f"[bold]{known.roles.get(asked, asked)}[/bold]")
     _rows(console, known.rows(asked, source, target, version), samples, labels)
 

@@ -18,18 +18,40 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", metavar="NAME|FILE", help="A known corpus, or files (source, then target); the model's own unless given."
+            "--data",
+            metavar="NAME|FILE",
+            help="A known corpus, or files (.tsv, .csv, .jsonl, CoNLL, or source and target); its own unless given.",
         ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Part of the corpus; its customary test set unless given.")] = None,
     beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Beam; the recipe's unless given.")] = None,
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by sentence length.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw BLEU by sentence length into this file.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the translations here, one a line.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PNG",
+            help="Draw into this file: BLEU by sentence length, or the confusion of labels and (beside it) calibration.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the translations, labels or tags here, one line for each.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model: BLEU, chrF and TER of its translations, or perplexity and bits per character, and what it cost to train."""
+    """Score a model on text it did not learn from, and say what it cost to train.
+
+    A translator gets BLEU, chrF and TER; a language model perplexity and bits per character; a classifier accuracy, F1 by class,
+    the confusion matrix and calibration; a tagger precision, recall and F1 of entities; an embedder how it tells what is alike.
+
+    Examples:
+
+        regard evaluate runs/multi30k-en-de --by-length
+
+        regard evaluate runs/sst2 --plot confusion.png
+
+        regard evaluate runs/sst2 --data my.tsv
+    """
     from regard.errors import OptionError
     from regard.evaluation import model as evaluation
     from regard.models.folder import load
@@ -40,10 +62,10 @@ def command(
             raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
     loaded: Any = load(model, pick_device(device))
     section = evaluation.section(loaded.card, data or ())
-    result = evaluation.evaluate(loaded, section, split, beam=beam, lengths=by_length or plot is not None, progress=not as_json)
+    result = evaluation.evaluate(
+        loaded, section, split, beam=beam, lengths=by_length, picture=plot, output=output is not None, progress=not as_json
+    )
     if output is not None:
-        if not result.translations:
-            raise OptionError("--output writes translations, and a language model makes none; leave it out")
         output.write_text("".join(f"{line}\n" for line in result.translations), encoding="utf-8")
     if plot is not None and result.lengths is not None:
         from regard.evaluation.lengths import plot as draw
@@ -61,8 +83,9 @@ def _print(result: Evaluation, cost: Any) -> None:
 
     beam = f", beam {result.beam}" if result.beam else ""
     print(f"{result.data}, {result.split}: {result.lines} lines in {result.seconds:.1f} s{beam}")
-    if result.language is not None:
-        print(result.language)
+    for each in (result.language, result.figures):
+        if each is not None:
+            print(each)
     for tokenize, found in result.text.items():
         if len(result.text) > 1:
             again = (
@@ -77,6 +100,6 @@ def _print(result: Evaluation, cost: Any) -> None:
                 print(f"regard: warning: {warning}", file=sys.stderr)
     if result.lengths is not None:
         print(f"\n{result.lengths}")
-    if cost is not None:
+    if cost is not None and result.figures is None:
         print("\ntraining cost in FLOPs beside the lecture's WMT-2014 table (other tasks: costs compare, scores do not)")
         print(table(cost))

@@ -39,11 +39,11 @@ def command(
 
 
 def bring(
-    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder with a MarianMT or GPT-2 model.")],
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder: MarianMT, GPT-2 or BERT-like.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder that is made.")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a regard model of a Hugging Face one, and check that it writes the same."""
+    """Make a regard model of a Hugging Face one, and check that it writes the same, or makes the same vectors."""
     from regard.serving.export.check import UnequalError
     from regard.serving.importing import import_model
 
@@ -53,4 +53,4 @@ def bring(
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(str(found))
-    typer.echo(f"the model is in {output}; `regard translate` or `regard generate` runs it")
+    typer.echo(f"the model is in {output}; `regard translate`, `regard generate` or `regard index --model` runs it")

@@ -50,7 +50,7 @@ def command(
     text = _prompt(prompt)
     loaded = load(model, pick_device(device))
     if not isinstance(loaded, LanguageModel):
-        raise FolderError(f"{model} is a translator, and generating takes a language model; `regard translate` uses it")
+        raise FolderError(f"{model} is {loaded.what}, and generating takes a language model; `{loaded.command}` uses it")
     writer = fast(loaded, precision)
     try:
         if count == 1 and "sample" in search and not as_json:

@@ -8,7 +8,29 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import align, bleu, cost, data, demo, evaluate, export, generate, recipes, runs, serve, shortlist, train, translate
+from regard.cli import (
+    align,
+    bleu,
+    classify,
+    cost,
+    data,
+    demo,
+    duplicates,
+    evaluate,
+    export,
+    generate,
+    index,
+    label,
+    recipes,
+    recommend,
+    runs,
+    search,
+    serve,
+    shortlist,
+    tag,
+    train,
+    translate,
+)
 from regard.errors import RegardError
 
 app = typer.Typer(
@@ -32,6 +54,13 @@ app.command("generate")(generate.command)
 app.command("align")(align.command)
 app.command("serve")(serve.command)
 app.command("shortlist")(shortlist.command)
+app.command("classify")(classify.command)
+app.command("tag")(tag.command)
+app.command("index")(index.command)
+app.command("search")(search.command)
+app.command("duplicates")(duplicates.command)
+app.command("label")(label.command)
+app.command("recommend")(recommend.command)
 app.command("export")(export.command)
 app.command("import")(export.bring)
 

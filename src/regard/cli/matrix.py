@@ -82,6 +82,11 @@ def _header(words: Sequence[str]) -> list[str]:
     return ["".join(_fill(c[i], CELL) for c in columns) for i in range(high)]
 
 
+def plain(word: str) -> str:
+    """A word without the characters that would move the cursor."""
+    return "".join(_letters(word))
+
+
 def _letters(word: str) -> list[str]:
     """Characters as they are seen: marks, joiners and what they join stay with the character before."""
     found: list[str] = []

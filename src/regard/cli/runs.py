@@ -15,6 +15,7 @@ def command(
 ) -> None:
     """List runs with step, state, scores, time and training FLOPs."""
     from regard.training.runs import summaries
+    from regard.training.tasks import TASKS
 
     found = summaries(folder)
     if as_json:
@@ -30,7 +31,7 @@ def command(
     for head in ("run", "state", "step", "loss", "score", "time", "FLOPs"):
         table.add_column(head, justify="left" if head in ("run", "state") else "right", no_wrap=True)
     for run in found:
-        score = "–" if run.score is None else f"{run.score:.2f} {'BLEU' if run.score_name == 'bleu' else 'perplexity'}"
+        score = "–" if run.score is None else f"{run.score:{'.4f' if TASKS[run.task].shares else '.2f'}} {TASKS[run.task].title}"
         numbers = (number(run.loss, ".3f"), score, duration(run.seconds), number(run.flops, ".1e"))
         table.add_row(Path(run.folder).name, run.state, f"{run.step:,}", *numbers)
     Console().print(table, highlight=False, markup=False)

@@ -30,7 +30,7 @@ def command(
 
     loaded: Any = load(model)
     if not isinstance(loaded, Translator):
-        raise OptionError(f"{model} is a language model, which has no source words to list translations of; give a translator")
+        raise OptionError(f"{model} is {loaded.what}, which has no source words to list translations of; give a translator")
     own = section(loaded.card, data or ())  # type: ignore[arg-type]
     if data and "test" in own:
         own["train"] = own.pop("test")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +13,6 @@ from regard.cli import options
 if TYPE_CHECKING:
     from regard.decoding.answer import Answer
     from regard.decoding.job import Settings
-    from regard.decoding.output import Outputs
     from regard.decoding.source import Source
 
 
@@ -122,20 +118,14 @@ class Shown:
 
 
 def _source(text: list[str], files: list[Path] | None, column: int | None, field: str | None, strict: bool) -> Source:
-    from regard.decoding.source import Column, Field, Source, Whole
+    from regard.cli.lines import find_source
+    from regard.decoding.source import Column, Field, Whole
     from regard.errors import OptionError
 
     if column is not None and field is not None:
         raise OptionError("--column is for tables and --field for JSON lines; give one of them")
     layout = Column(column) if column is not None else Field(field) if field is not None else Whole()
-    if files:
-        found = Source((*files, *map(Path, text)), layout=layout, strict=strict)
-    elif text:
-        found = Source(texts=tuple(line for each in text for line in each.split("\n")), layout=layout, strict=strict)
-    else:
-        found = Source((Path("-"),), layout=layout, strict=strict)
-    found.check()
-    return found
+    return find_source(text, files, layout, strict)
 
 
 def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str, Any] | None:
@@ -160,6 +150,7 @@ def _form(output: Path, as_json: bool) -> str:
 
 def _fit_together(settings: Settings, source: Source, show: bool, on: str | None) -> None:
     """Stop in one sentence at options that exclude each other."""
+    from regard.cli.lines import check_paths
     from regard.decoding.attention_file import check_attention_path
     from regard.errors import OptionError
 
@@ -174,53 +165,24 @@ def _fit_together(settings: Settings, source: Source, show: bool, on: str | None
         raise OptionError(f"--on is followed by ray, got {on!r}")
     if settings.attention:
         check_attention_path(settings.attention)
-    places = [Path(path).resolve() for path in settings.paths if path != "-"]
-    if len(set(places)) < len(places):
-        raise OptionError("translations, alignments and attention go to different files; name each only once")
-    both = next((path for path in source.files if path.is_file() and path.resolve() in places), None)
-    if both is not None:
-        raise OptionError(f"{both} would be read and written at once; name another output")
+    check_paths(source, settings.paths)
 
 
 def _run(models: list[Path], source: Source, settings: Settings, how: _Run) -> None:
-    from regard.decoding.job import fingerprint, make, run
-    from regard.decoding.output import File, Outputs, output
+    from regard.cli.lines import How, work_through
+    from regard.decoding.job import fingerprint, make
+    from regard.decoding.output import output
     from regard.training.distributed import pick_device
 
     places = [output(Path(path)) for path in settings.paths]
     device = pick_device(how.device)
     work = make(models, settings, device, how.form)
-    total, bad = source.survey() if source.known else (None, None)
-    about = settings.about(fingerprint(models, settings.shortlist)) if isinstance(places[0], File) else {}
-    outputs = Outputs(places, about, how.restart)
-    over = None
-    if how.on == "ray":
+
+    def over() -> Any:
         from regard.serving.ray import spread
 
-        over = spread(models, settings, device.type)
-    if outputs.lines:
-        _say(f"going on after {outputs.lines:,} lines")
-    asking, shown = os.isatty(0), os.isatty(2)  # of a closed one this says no
-    if not source.known and asking:
-        _say("type a sentence and Enter; Ctrl-D ends")
-    try:
-        progress = not how.quiet and (total is not None or (shown and not asking))
-        reading = run(source, outputs, work, total, progress=progress, over=over)
-    except BrokenPipeError:
-        raise typer.Exit(141) from None  # as `cat` ends when nobody reads on
-    except KeyboardInterrupt:
-        _say(_stopped(outputs))
-        raise typer.Exit(130) from None
-    if (bad or reading.bad).count:
-        _say(str(bad or reading.bad))
+        return spread(models, settings, device.type)
 
-
-def _say(what: str) -> None:
-    print(f"regard: {what}", file=sys.stderr, flush=True)
-
-
-def _stopped(outputs: Outputs) -> str:
-    if not outputs.resumable:
-        return f"stopped after {outputs.lines:,} lines"
-    again = shlex.join(["regard", *(word for word in sys.argv[1:] if word != "--restart")])
-    return f"stopped after {outputs.lines:,} lines, which are kept; go on with: {again}"
+    about = lambda: settings.about(fingerprint(models, settings.shortlist))  # noqa: E731
+    run = How("translate", how.restart, how.quiet)
+    work_through(source, places, work, about, run, over if how.on == "ray" else None)

@@ -7,10 +7,10 @@ The entry that a trainer calls (`regard.data.load.load`):
 `data` and `tokenizer` are the sections of a recipe: any objects with (some of) these attributes, absent ones having the defaults
 
     data:       corpus=None source=None target=None version=None train=[] validation=[] test=[]
-                max_length=256 max_ratio=None limit=None
-    tokenizer:  kind="bpe" size=8000 joint=True lowercase=False dropout=0.0 variants=8 load=None
+                max_length=256 max_ratio=None limit=None fold=None folds=None hold_out=None
+    tokenizer:  kind="bpe" size=8000 joint=True lowercase=False dropout=0.0 variants=8 load=None min_count=1
 
-and `task` is "translate" or "language". A Corpus has
+and `task` is one of `forms.FORMS`: translate, language, classify, tag, embed. A Corpus has
 
     .train: Prepared                  .validation: Split | None         .test_names: list[str]    .test(name) -> Split
     .source_tokenizer: Tokenizer | None (None for language)             .target_tokenizer: Tokenizer (the same object when joint)

@@ -7,7 +7,7 @@ batches that would have followed. Only index arrays lie in memory; tokens are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -127,7 +127,8 @@ class Batches(_Stream):
 
     The budget holds for the larger side: B · max(S, T+1) ≤ tokens. Micro-batch i of an epoch goes to rank i % world, and an
     incomplete last round is dropped, so that all ranks get equally many. `shuffle=False` gives every epoch the same order, by
-    length. Epoch e reads variant e % variants of a set prepared with BPE-dropout.
+    length. Epoch e reads variant e % variants of a set prepared with BPE-dropout. `count` says what a batch's labels are where
+    they are not all tokens of the target.
     """
 
     def __init__(
@@ -140,11 +141,13 @@ class Batches(_Stream):
         world: int = 1,
         max_sentences: int | None = None,
         shuffle: bool = True,
+        count: Callable[[Batch], int] | None = None,
     ) -> None:
         for name, value, least in (("batch.tokens", tokens, 2), ("batch.sentences", max_sentences, 1), ("seed", seed, 0)):
             if value is not None and value < least:
                 raise OptionError(f"{name} must be at least {least}, got {value}")
         self.prepared, self.tokens, self.seed, self.max_sentences, self.shuffle = prepared, tokens, seed, max_sentences, shuffle
+        self.count = count
         identity = {
             "data": prepared.checksum, "tokens": tokens, "seed": seed, "sentences": max_sentences, "shuffle": shuffle
         }  # fmt: skip
@@ -240,6 +243,7 @@ class Batches(_Stream):
         target, target_lengths = _gather(self.prepared, "target", self._variant, rows, 1)
         target[:, 0] = BOS
         batch = Batch(torch.from_numpy(target), torch.from_numpy(target_lengths), torch.from_numpy(rows))
+        batch = batch if self.count is None else replace(batch, tokens=self.count(batch))
         if not self.prepared.paired:
             return batch
         source, source_lengths = _gather(self.prepared, "source", self._variant, rows, 0)

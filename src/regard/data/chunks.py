@@ -63,7 +63,11 @@ class ChunkEncoder:
     def __init__(self, tokenizers: Sequence[Tokenizer], settings: Settings) -> None:
         encoders = {tokenizer: Encoder(tokenizer) for tokenizer in tokenizers}  # one memory where both sides share a vocabulary
         self.encoders = [encoders[tokenizer] for tokenizer in tokenizers]
-        self.drops = [BpeDropout(tokenizer, settings.dropout) for tokenizer in tokenizers] if settings.dropout else []
+        # Labels are not merged, so they are the same in every variant.
+        self.drops = [
+            BpeDropout(tokenizer, settings.dropout) if settings.dropout and tokenizer.kind != "label" else None
+            for tokenizer in tokenizers
+        ]
         self.settings = settings
 
     def run(self, columns: Sequence[Sequence[str]], number: int) -> Encoding:
@@ -76,11 +80,12 @@ class ChunkEncoder:
             found = each.only(keep)
             counts["unknown"] += int((found.tokens == UNK).sum())
             counts["source_tokens" if i + 1 < len(encoded) else "target_tokens"] = len(found.tokens) + len(found.lengths)
-            if not self.drops:
-                sides.append([_small(found.tokens, found.lengths)])
+            drop = self.drops[i]
+            if drop is None:
+                sides.append([_small(found.tokens, found.lengths)] * self.settings.variants)
                 continue
             draw = np.random.default_rng([self.settings.seed, i, number])
-            drawn = self.drops[i].variants(found.tokens, found.pieces, self.settings.variants, draw)
+            drawn = drop.variants(found.tokens, found.pieces, self.settings.variants, draw)
             sides.append([_small(tokens, sums(pieces, found.piece_counts)) for tokens, pieces in drawn])
         return Encoding(keep, counts, sides)
 

@@ -17,10 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from regard.data.cuts import Part
 from regard.data.files import unpacked
 from regard.data.progress import track
-from regard.data.reading import Drawn, LinePairs, Rows, Table, Text
+from regard.data.reading import Drawn, Joined, LinePairs, Rows, Table, Text
 from regard.data.store import cache_folder, file_sha256, write_atomically
+from regard.data.tables import Csv
 from regard.errors import DataError
 
 ENDINGS = ("", ".gz", ".xz")
@@ -88,7 +90,7 @@ class Known:
 
     @property
     def task(self) -> str:
-        """What its recipes train: translate, or language."""
+        """What its recipes train: translate, language, classify, tag or embed."""
         return self._facts["task"]
 
     @property
@@ -109,6 +111,11 @@ class Known:
     def roles(self) -> dict[str, str]:
         """Which part serves as train, validation and test, where it has one."""
         return self._facts["roles"]
+
+    @property
+    def folds(self) -> int | None:
+        """In how many folds it is customarily cross-validated, where it has no split of its own."""
+        return self._facts.get("folds")
 
     @property
     def folder(self) -> Path:
@@ -135,11 +142,27 @@ class Known:
         found = self._set(split, source, target, version)
         if "text" in found:
             return Text(self._file(found["text"]), tuple(found.get("part", (0.0, 1.0))))
+        if "conll" in found:
+            return self._conll(found["conll"])
+        if "csv" in found:
+            return Csv(self._file(found["csv"]), tuple(found["columns"]), score=found.get("score"), least=found.get("least"))
+        if self.task == "classify":
+            return Table(self._file(found["table"]), tuple(found["columns"]))
         pair = self.pair(source, target)
         if "table" in found:
             columns = tuple(found["columns"][language] for language in pair)
             return Drawn(Table(self._file(found["table"]), columns), pair.index("en"), found["drawn"])
         return LinePairs(*(self._file(found["files"][language]) for language in pair))
+
+    def _conll(self, sets: list[dict[str, Any]]) -> Rows:
+        """Words and tags of one file after the other; of some only the part between two shares of the sentences."""
+        from regard.data.conll import Conll
+
+        parts: list[Rows] = []
+        for each in sets:
+            rows = Conll(self._file(each["file"]), columns=tuple(each.get("columns", (1, 2))))
+            parts.append(Part(rows, *each["part"]) if "part" in each else rows)
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
 
     def files(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
@@ -205,8 +228,8 @@ class Known:
         if not sets:
             kind = f" of version {version}" if version else ""
             raise DataError(f"{self.name} has no part {split!r}{kind}; it has {', '.join(self.splits)}")
-        if self.task == "language":
-            return sets[0]
+        if self.task != "translate":
+            return next((each for each in sets if each.get("language") == (source or self.languages[0])), sets[0])
         pair = self.pair(source, target)
         for each in sets:
             if set(pair) <= set(each.get("files") or each["columns"]):

@@ -55,7 +55,7 @@ class Encoder:
         """The tokens of texts, for which `Tokenizer.encode` gives the same."""
         if self.tokenizer.kind == "character":
             return self._characters(texts) if not self.tokenizer.lowercase else self._whole(texts)
-        split = [text.split(" ") for text in texts]
+        split = [[text] if self.tokenizer.kind == "label" else text.split(" ") for text in texts]  # a label is one word
         self._learn(split)
         odd = [i for i, words in enumerate(split) if not self._odd.isdisjoint(words)] if self._odd else []
         return self._mixed(texts, split, odd) if odd else self._words(split)
@@ -67,7 +67,7 @@ class Encoder:
         if new := list(dict.fromkeys(word for words in split for word in words if word not in number)):
             number.update(zip(new, range(len(number), len(number) + len(new)), strict=True))
             self._parts = [_join([*self._parts, self._whole(new)])]
-            if self.tokenizer.kind != "word":  # between whose words any number of spaces is nothing
+            if self.tokenizer.kind not in ("word", "label"):  # between whose words any number of spaces is nothing
                 # A space before such a word may form one piece with the spaces around it: its text must be encoded whole.
                 self._odd.update(word for word in new if not word or word[0].isspace())
 

@@ -10,33 +10,44 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from regard.data import corpora
+from regard.data.cuts import Cut
+from regard.data.forms import Form, form_of
 from regard.data.prepare import Hashes, Prepared, Report, Settings, prepare, usable
 from regard.data.progress import track
-from regard.data.reading import Joined, Rows, from_files
+from regard.data.reading import Joined, Rows
 from regard.data.store import build_folder, cache_folder
-from regard.data.tokenizer import KINDS, Tokenizer
+from regard.data.tables import Csv
+from regard.data.tokenizer import EOS, EVERY_KIND, Tokenizer
 from regard.errors import DataError, OptionError
 
 SAMPLE_ROWS, SAMPLE_CHARACTERS = 1_000_000, 300_000_000  # at most so much text teaches a vocabulary; evenly spaced rows of more
 SPLITS = ("train", "validation", "test")
 DATA = {
     "corpus": None, "source": None, "target": None, "version": None, "train": (), "validation": (), "test": (),
-    "max_length": 256, "max_ratio": None, "limit": None,
+    "max_length": 256, "max_ratio": None, "limit": None, "fold": None, "folds": None, "hold_out": None,
+    "scheme": None, "repair": False,
 }  # fmt: skip
 TOKENIZER = {
-    "kind": "bpe", "size": 8000, "joint": True, "lowercase": False, "dropout": 0.0, "variants": 8, "load": None
+    "kind": "bpe", "size": 8000, "joint": True, "lowercase": False, "dropout": 0.0, "variants": 8, "load": None,
+    "min_count": 1,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Split:
-    """A part that is scored: every row as text, and those that fit as tokens. A language model's part has no sources."""
+    """A part that is scored: every row as text, and those that fit as tokens. A language model's part has no sources.
+
+    Pairs of an embedder may have `scores`, how alike people found them.
+    """
 
     name: str
     sources: list[str]
     targets: list[str]
     prepared: Prepared
+    scores: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -67,6 +78,7 @@ def load(data: Any, tokenizer: Any, task: str = "translate", seed: int = 1) -> C
     of absent ones). `seed` decides what BPE-dropout draws.
     """
     data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
+    form = form_of(task)
     rows = {split: split_rows(data, split, task) for split in ("train", "validation") if split == "train" or _has(data, split)}
     if data.test:
         rows["test"] = split_rows(data, "test", task)
@@ -77,8 +89,12 @@ def load(data: Any, tokenizer: Any, task: str = "translate", seed: int = 1) -> C
         variants=wanted.variants, seed=seed,
     )  # fmt: skip
     hashes = Hashes()
-    source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes)
+    source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes, form.labels)
+    for each in rows.values():
+        form.check(each, target)
     train = prepare(rows["train"], source, target, settings, hashes=hashes, what="train", expected=expected)
+    if form.classes and data.limit is None:
+        _every_class(train, target, rows["train"])
     validation = None
     if "validation" in rows:
         validation = _split("validation", rows["validation"], source, target, settings.max_length, hashes)
@@ -101,47 +117,80 @@ def load_split(
 ) -> Split:
     """One part of a `data` section, encoded by tokenizers that exist: train, validation, test, or a corpus's own name for it."""
     data = _section("data", data, DATA)
-    return _split(split, split_rows(data, split, task), source_tokenizer, target_tokenizer, data.max_length, Hashes())
+    rows = split_rows(data, split, task)
+    form_of(task).check(rows, target_tokenizer)
+    return _split(split, rows, source_tokenizer, target_tokenizer, data.max_length, Hashes())
 
 
 def split_rows(data: Any, split: str, task: str) -> Rows:
     """The reader of one part: the files that the section names for it, or the part of its corpus.
 
-    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014].
+    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014]. Where the data
+    have no such part, one is cut off the training rows: a fold to test on, a share held out to validate on.
     """
-    if task not in ("translate", "language"):
-        raise OptionError(f"the task is translate or language, got {task!r}")
+    form = form_of(task)
     data = _section("data", data, DATA)
+    fold = None if data.test else _fold(data)
+    share = data.hold_out if not _named(data, "validation") else None
+    if split == "test" and fold is not None:
+        return Cut(_named_rows(data, "train", form), *fold, classes=form.classes)
+    if split not in ("train", "validation") or (split == "validation" and share is None):
+        return _named_rows(data, split, form)
+    rows = _named_rows(data, "train", form)
+    if fold is not None:
+        rows = Cut(rows, *fold, inside=False, classes=form.classes)
+    return rows if share is None else Cut(rows, 0.0, share, inside=split == "validation", classes=form.classes)
+
+
+def _fold(data: Any) -> tuple[float, float] | None:
+    """The share of the rows that the fold of a cross-validation tests on; None where there are no folds."""
+    folds = data.folds or (corpora.find(data.corpus).folds if data.corpus is not None else None)
+    if folds is None:
+        if data.fold is not None:
+            raise OptionError(f"data.fold is {data.fold} and data.folds does not say of how many; set data.folds, as 10")
+        return None
+    fold = data.fold or 1
+    if not 1 <= fold <= folds or folds < 2:
+        raise OptionError(f"data.fold is {fold} and there are {folds} folds; take one of 1 to {folds}, of at least 2")
+    return (fold - 1) / folds, fold / folds
+
+
+def _named_rows(data: Any, split: str, form: Form) -> Rows:
+    """What the section itself has for a part."""
     named = getattr(data, split) if split in SPLITS else ()
     if isinstance(named, (str, Path)):
         named = [named]
     if not named:
         if data.corpus is None:
             raise DataError(f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files")
-        return _corpus_rows(data.corpus, split, data, task)
+        return form.finish(_corpus_rows(data.corpus, split, data, form.task), data)
     known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
-    parts = [_corpus_rows(name, part or split, data, task) for name, _, part in (item.partition(":") for item in known)]
+    parts = [_corpus_rows(name, part or split, data, form.task) for name, _, part in (item.partition(":") for item in known)]
     files = [item for item in named if item not in known]
     if files:
-        parts.append(from_files(files, data.source, data.target, task == "translate"))
-    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+        parts.append(form.read(files, data.source, data.target))
+    return form.finish(parts[0] if len(parts) == 1 else Joined(tuple(parts)), data)
 
 
 def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
     found = corpora.find(name)
-    if found.task != task:
+    if found.task != task and not (task == "embed" and found.task == "translate"):  # translations mean the same
         raise DataError(f"{name} is for task {found.task}, not {task}; set task: {found.task}, or choose another corpus")
     version = data.version if name == data.corpus else None
     return found.rows(split, data.source, data.target, version)
 
 
-def _has(data: Any, split: str) -> bool:
+def _named(data: Any, split: str) -> bool:
     return bool(getattr(data, split)) or (data.corpus is not None and split in corpora.find(data.corpus).roles)
+
+
+def _has(data: Any, split: str) -> bool:
+    return _named(data, split) or (split == "validation" and data.hold_out is not None)
 
 
 def _test_names(data: Any) -> list[str]:
     """The parts for testing, the customary one first."""
-    if data.test:
+    if data.test or _fold(data) is not None:
         return ["test"]
     if data.corpus is None:
         return []
@@ -154,7 +203,19 @@ def _test_names(data: Any) -> list[str]:
 def _split(name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes) -> Split:
     texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (1 + rows.paired)
     prepared = prepare(rows, source, target, Settings(max_length=max_length), hashes=hashes, what=name, expected=len(texts[0]))
-    return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared)
+    scores = rows.scores() if isinstance(rows, Csv) and rows.score is not None else []
+    return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
+
+
+def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
+    """Each label must have rows left to learn from."""
+    counts = np.bincount(train.arrays("target")[0], minlength=len(target))[EOS + 1 :]
+    without = [label for label, count in zip(target.entries, counts, strict=True) if not count]
+    if without:
+        raise DataError(
+            f"the label {without[0]!r} has no examples in {rows.files[0]} ({train.report}); "
+            "add some, raise data.max_length, or leave the label out"
+        )
 
 
 def _readable(text: str) -> str:
@@ -177,18 +238,25 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
     return found
 
 
-def tokenizers_for(wanted: Any, rows: Rows, limit: int | None, hashes: Hashes) -> tuple[Tokenizer | None, Tokenizer, int | None]:
-    """The source's and the target's tokenizer, loaded, from the cache or learned now; and the number of rows, if counted."""
+def tokenizers_for(
+    wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
+) -> tuple[Tokenizer | None, Tokenizer, int | None]:
+    """The source's and the target's tokenizer, loaded, from the cache or learned now; and the number of rows, if counted.
+
+    With `labels` the targets are no text: each one (`label`), or each of its words (`word`), is an entry of their own vocabulary.
+    """
     if wanted.load is not None:
         return *load_tokenizers(Path(wanted.load), rows.paired), None
-    if wanted.kind not in KINDS:
-        raise OptionError(f"tokenizer.kind is one of {', '.join(KINDS)}, got {wanted.kind!r}")
+    if wanted.kind not in EVERY_KIND:
+        raise OptionError(f"tokenizer.kind is one of {', '.join(EVERY_KIND)}, got {wanted.kind!r}")
     if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
         raise OptionError(f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0")
     identity = {
         "files": hashes.of(rows.files), "layout": rows.layout(), "limit": limit, "kind": wanted.kind, "size": wanted.size,
         "joint": wanted.joint, "lowercase": wanted.lowercase, "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
     }  # fmt: skip
+    identity |= {"labels": labels} if labels else {}
+    identity |= {"min_count": wanted.min_count} if wanted.min_count > 1 else {}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     folder = cache_folder() / "tokenizers" / key[:32]
     counted: list[int] = []
@@ -196,11 +264,17 @@ def tokenizers_for(wanted: Any, rows: Rows, limit: int | None, hashes: Hashes) -
     def build(temporary: Path) -> None:
         columns, read = text_sample(rows, limit)
         counted.append(read)
-        joint = not rows.paired or wanted.joint
-        for name, texts in [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]:
+        joint = not rows.paired or (wanted.joint and labels is None)
+        if labels is not None:
+            every = (text for block, _ in usable(rows, None, Report()) for text in block[1])  # a sample might miss one
+            learned = Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+            learned.save(temporary / "target.json")
+        sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
+        for name, texts in sides if labels is None else sides[:1]:
             with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
                 lines = _told((text for row in zip(*texts, strict=True) for text in row), progress)
-                Tokenizer.train(lines, wanted.kind, wanted.size, lowercase=wanted.lowercase).save(temporary / f"{name}.json")
+                found = Tokenizer.train(lines, wanted.kind, wanted.size, lowercase=wanted.lowercase, min_count=wanted.min_count)
+                found.save(temporary / f"{name}.json")
 
     build_folder(folder, lambda folder: any(folder.glob("*.json")), build)
     return *load_tokenizers(folder, rows.paired), next(iter(counted), None)

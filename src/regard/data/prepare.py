@@ -159,7 +159,7 @@ def prepare(
         raise OptionError("pairs need a source tokenizer; give the target's again where both sides share one")
     if settings.dropout:
         for tokenizer in (source_tokenizer, target_tokenizer):
-            if tokenizer is not None:
+            if tokenizer is not None and tokenizer.kind != "label":
                 BpeDropout(tokenizer, settings.dropout)
     identity = {
         "version": VERSION, "files": (hashes or Hashes()).of(rows.files), "layout": rows.layout(), "settings": settings.identity(),

@@ -24,7 +24,7 @@ Block = tuple[list[str], ...]
 Advance = Callable[[int], None]
 
 
-def _ignore(count: int) -> None:
+def ignore(count: int) -> None:
     """Nobody wants to hear of progress."""
 
 
@@ -35,7 +35,7 @@ class Rows(ABC):
     paired: bool
 
     @abstractmethod
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         """All rows, a few thousand at a time, as columns of equal length; `advance` hears of the bytes read."""
 
     @abstractmethod
@@ -46,6 +46,10 @@ class Rows(ABC):
         """Stop in one sentence if a file is missing, empty or unreadable."""
         for path in self.files:
             check_file(path)
+
+    def place(self, row: int, column: int) -> str:
+        """Where a person finds a text: the file and line of row `row`, counted from 0, and its column."""
+        return f"{self.files[min(column, len(self.files) - 1)]} line {row + 1}"
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         for block in self.blocks():
@@ -67,7 +71,7 @@ class LinePairs(Rows):
     def layout(self) -> dict[str, Any]:
         return {"layout": "lines"}
 
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         sides = [chain.from_iterable(lines(path, advance=advance)) for path in self.files]
         count = 0
         while True:
@@ -103,7 +107,10 @@ class Table(Rows):
     def layout(self) -> dict[str, Any]:
         return {"layout": "table", "columns": list(self.columns), "header": self.header}
 
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def place(self, row: int, column: int) -> str:
+        return f"{self.path} line {row + 1 + self.header}, column {self.columns[column] + 1}"
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         skip = int(self.header)
         for block in lines(self.path, advance=advance):
             rows, skip = [line.split("\t") for line in block[skip:]], 0
@@ -122,6 +129,7 @@ class JsonLines(Rows):
 
     path: Path
     fields: tuple[str, ...]
+    numbers: bool = False  # numbers and true or false are texts too, as labels often are
 
     @property
     def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -132,12 +140,15 @@ class JsonLines(Rows):
         return (self.path,)
 
     def layout(self) -> dict[str, Any]:
-        return {"layout": "json", "fields": list(self.fields)}
+        return {"layout": "json", "fields": list(self.fields)} | ({"numbers": True} if self.numbers else {})
 
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def place(self, row: int, column: int) -> str:
+        return f"{self.path} line {row + 1}, field {self.fields[column]}"
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         for block in lines(self.path, advance=advance):
             rows = [_parsed(line) for line in block]
-            yield tuple([_field(row, field) for row in rows] for field in self.fields)
+            yield tuple([_field(row, field, self.numbers) for row in rows] for field in self.fields)
 
 
 def _parsed(line: str) -> Any:
@@ -149,11 +160,13 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def _field(found: Any, field: str) -> str:
+def _field(found: Any, field: str, numbers: bool = False) -> str:
     if isinstance(found, str) and found[:1] == "\udcff":
         return found
     for name in [field] if isinstance(found, dict) and field in found else field.split("."):
         found = found.get(name) if isinstance(found, dict) else None
+    if numbers and isinstance(found, int | float):
+        return json.dumps(found)
     if not isinstance(found, str):
         return MISSING
     try:
@@ -178,7 +191,7 @@ class Text(Rows):
     def layout(self) -> dict[str, Any]:
         return {"layout": "text", "part": list(self.part)}
 
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         if self.part == (0.0, 1.0):
             for block in lines(self.path, advance=advance):
                 yield (block,)
@@ -218,7 +231,7 @@ class Drawn(Rows):
     def layout(self) -> dict[str, Any]:
         return {**self.rows.layout(), "drawn": self.split, "by": self.column}
 
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         for block in self.rows.blocks(advance):
             kept = [row for row in zip(*block, strict=True) if drawn_split(row[self.column]) == self.split]
             yield tuple([row[i] for row in kept] for i in range(len(block)))
@@ -247,7 +260,15 @@ class Joined(Rows):
     def layout(self) -> dict[str, Any]:
         return {"joined": [part.layout() for part in self.parts]}
 
-    def blocks(self, advance: Advance = _ignore) -> Iterator[Block]:
+    def place(self, row: int, column: int) -> str:
+        for part in self.parts[:-1]:
+            size = sum(len(block[0]) for block in part.blocks())
+            if row < size:
+                return part.place(row, column)
+            row -= size
+        return self.parts[-1].place(row, column)
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         for part in self.parts:
             yield from part.blocks(advance)
 

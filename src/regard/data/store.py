@@ -35,14 +35,15 @@ def file_sha256(path: Path, advance: Callable[[int], None] = lambda n: None) -> 
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file that is never seen half written, not even after a loss of power."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file that is never seen half written, not even after a loss of power; text as UTF-8."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)  # mkstemp's files are for their owner alone

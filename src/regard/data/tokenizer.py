@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from regard.errors import DataError, OptionError
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("< pad >", "< unk >", "< s >", "< /s >")
 KINDS = ("bpe", "byte-bpe", "unigram", "word", "character")
+EVERY_KIND = (*KINDS, "spelled")  # words with their letters, see `spelling`
 SERIAL = 64  # so few texts are encoded one by one: waking the threads costs more, and a process that may fork stays without any
 
 # Letters with their marks, digits, other signs: each with the space before it, never mixed in one piece. Spaces in a row are
@@ -52,19 +53,37 @@ class Tokenizer:
         self._inner.no_truncation()
 
     @classmethod
-    def train(cls, lines: Iterable[str], kind: str = "bpe", size: int = 8000, *, lowercase: bool = False) -> Tokenizer:
+    def labels(cls, lines: Iterable[str]) -> Tokenizer:
+        """A vocabulary of whole lines: each different one is an entry, in the order of the alphabet. `decode` is its inverse."""
+        inner = tokenizers.Tokenizer(models.WordLevel(_numbered(sorted(set(lines))), unk_token=SPECIALS[UNK]))
+        return cls(inner.to_str())
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What is not special, by number: the labels or tags that can be predicted."""
+        return tuple(self._pieces[len(SPECIALS) :])
+
+    @classmethod
+    def train(
+        cls, lines: Iterable[str], kind: str = "bpe", size: int = 8000, *, lowercase: bool = False, min_count: int = 1
+    ) -> Tokenizer:
         """Learn a vocabulary of at most `size` entries, specials included, from lines of text that are read once.
 
         The same lines give the same vocabulary. A `size` below the number of distinct characters (256 bytes for byte-bpe, plus
-        4) is refused before learning starts: it could not spell the text.
+        4) is refused before learning starts: it could not spell the text. `min_count` is for whole words.
         """
-        if kind not in KINDS:
-            raise OptionError(f"the kind of a tokenizer is one of {', '.join(KINDS)}, got {kind!r}")
+        if kind not in EVERY_KIND:
+            raise OptionError(f"the kind of a tokenizer is one of {', '.join(EVERY_KIND)}, got {kind!r}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 5:
             raise OptionError(f"the size of a vocabulary is a whole number of at least 5, 4 of them special, got {size!r}")
+        if kind == "spelled":
+            from regard.data.spelling import Spelled
+
+            return Spelled.over(cls.train(lines, "word", size, lowercase=lowercase, min_count=min_count))
         lower = normalizers.Lowercase()  # Rust's lower case differs from Python's in a few letters, and is what encoding uses
         lowered = (lower.normalize_str(line) for line in lines) if lowercase else iter(lines)
-        learn = {"word": _learn_words, "character": _learn_characters, "unigram": _learn_unigram}.get(kind, _learn_bpe)
+        words = partial(_learn_words, min_count=min_count)
+        learn = {"word": words, "character": _learn_characters, "unigram": _learn_unigram}.get(kind, _learn_bpe)
         return cls(learn(lowered, size, kind == "byte-bpe", lowercase))
 
     @classmethod
@@ -78,9 +97,18 @@ class Tokenizer:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"the tokenizer file {path} cannot be read: {_first_line(error)}") from None
         try:
-            return cls(text)
+            return cls.read(text)
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
+
+    @classmethod
+    def read(cls, text: str) -> Tokenizer:
+        """The tokenizer of the text of a file, whatever its kind."""
+        if text.startswith('{"spelled":'):
+            from regard.data.spelling import Spelled
+
+            return Spelled(text)
+        return cls(text)
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as one JSON file, which `tokenizers` itself can read too."""
@@ -108,10 +136,12 @@ class Tokenizer:
             kept = [pieces[i] for i in map(int, ids) if i > EOS or i == UNK]
         except IndexError:
             raise DataError(f"a token number lies beyond the {size} of this vocabulary; the tokenizer is another model's") from None
-        if self.kind == "word":
+        if self.kind in ("word", "label"):
             return " ".join(kept)
         if self.kind == "character":
             return "".join(kept)
+        if self.kind == "wordpiece":
+            return " ".join(kept).replace(" ##", "")
         text = "".join(kept) if self.kind != "byte-bpe" else self._from_bytes(kept)
         return text.removeprefix(" ")
 
@@ -194,7 +224,9 @@ def _kind(found: dict[str, Any]) -> str:
     model, cut = found["model"]["type"], json.dumps(found["pre_tokenizer"])
     if model == "BPE":
         return "character" if cut == "null" else "byte-bpe" if "ByteLevel" in cut else "bpe"
-    return {"Unigram": "unigram", "WordLevel": "word"}[model]
+    if model == "WordLevel" and cut == "null":
+        return "label"
+    return {"Unigram": "unigram", "WordLevel": "word", "WordPiece": "wordpiece"}[model]  # the last is imported, never learned
 
 
 def _first_line(error: BaseException) -> str:
@@ -250,15 +282,19 @@ def _learn_unigram(lines: Iterator[str], size: int, _: bool, lowercase: bool) ->
     return json.dumps(found)
 
 
-def _learn_words(lines: Iterator[str], size: int, _: bool, lowercase: bool) -> str:
-    """The most frequent words, split at spaces and nowhere else; of equally frequent ones the first in the alphabet."""
+def _learn_words(lines: Iterator[str], size: int, _: bool, lowercase: bool, min_count: int = 1) -> str:
+    """The most frequent words, split at spaces and nowhere else; of equally frequent ones the first in the alphabet.
+
+    Words seen fewer than `min_count` times are left to UNK, which thus is met in training.
+    """
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line.split(" "))
     del counts[""]
     if not counts:
         raise DataError("there is no text to learn a vocabulary from; check that the files are not empty")
-    kept = sorted(counts, key=lambda word: (-counts[word], word))[: size - len(SPECIALS)]
+    often = [word for word in counts if counts[word] >= min_count]
+    kept = sorted(often, key=lambda word: (-counts[word], word))[: size - len(SPECIALS)]
     inner = tokenizers.Tokenizer(models.WordLevel(_numbered(kept), unk_token=SPECIALS[UNK]))
     inner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     if lowercase:

@@ -118,7 +118,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     start = json.loads(_read(incoming)[0].tobytes())
-    encoder = ChunkEncoder([Tokenizer(text) for text in start["tokenizers"]], Settings(**start["settings"]))
+    encoder = ChunkEncoder([Tokenizer.read(text) for text in start["tokenizers"]], Settings(**start["settings"]))
     with contextlib.suppress(BrokenPipeError):
         while arrays := _read(incoming):
             columns = [_texts(text, lengths) for text, lengths in zip(arrays[1::2], arrays[2::2], strict=True)]

@@ -83,7 +83,7 @@ def search_all(
         if workers <= 1:
             work()
         else:
-            _side_by_side(work, workers, stop)
+            side_by_side(work, workers, stop)
 
 
 def default_workers(writer: Any, amount: int) -> int:
@@ -126,7 +126,7 @@ def _hand_over(
         bar.advance(len(batch))
 
 
-def _side_by_side(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
+def side_by_side(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
     """Threads of one core each: torch and the engine compute without Python's lock. An error or Ctrl-C stops them all."""
     errors: list[BaseException] = []
     # Not Thread.join: when Ctrl-C interrupts it, Python 3.11 takes a running thread for an ended one.

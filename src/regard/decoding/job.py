@@ -160,7 +160,7 @@ def make(folders: Sequence[Path], settings: Settings, device: Any = "cpu", form:
     models = [load(folder, device) for folder in folders]
     for folder, model in zip(folders, models, strict=True):
         if not isinstance(model, Translator):
-            raise FolderError(f"{folder} is a language model, and translating takes a translator; `regard generate` lets it write")
+            raise FolderError(f"{folder} is {model.what}, and translating takes a translator; `{model.command}` uses it")
     if settings.shortlist and len(models) > 1:
         raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
     shortlist = load_shortlist(folders[0]) if settings.shortlist else None

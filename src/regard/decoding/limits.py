@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from regard.attention.position import Learned
 from regard.decoding.coverage import torch_model
 from regard.decoding.rules import Rules
@@ -44,8 +46,8 @@ class Limits:
 def positions(part: Any) -> int | None:
     """The length of a learned table of positions; None where there is none."""
     parts = (part, getattr(part, "below", None), getattr(part, "above", None))  # of an encoder on top of another
-    tables = (getattr(each, "position", None) for each in parts)
-    found = [table.maxlen for table in tables if isinstance(table, Learned)]
+    schemes = [scheme for each in parts if isinstance(scheme := getattr(each, "position", None), nn.Module)]
+    found = [table.maxlen for scheme in schemes for table in scheme.modules() if isinstance(table, Learned)]  # maybe with a norm
     return min(found, default=None)
 
 

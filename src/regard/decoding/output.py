@@ -190,7 +190,7 @@ class _Journal:
     def __init__(self, path: Path, restart: bool) -> None:
         self.path, self.last = path, None
         self._file = path.open("a+b", buffering=0)
-        _lock(self._file, path)
+        lock(self._file, path)
         self._file.seek(0)
         text = self._file.read()
         whole = text.rfind(b"\n") + 1
@@ -255,7 +255,7 @@ def _shown(value: Any) -> str:
     return "not given" if value is None else str(value)
 
 
-def _lock(file: BinaryIO, path: Path) -> None:
+def lock(file: BinaryIO, path: Path) -> None:
     """Two processes that write one output would ruin it. Where the system has no locks, nobody is kept out."""
     try:
         import fcntl

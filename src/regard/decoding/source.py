@@ -1,4 +1,4 @@
-"""What is to be translated: lines of files or of standard input; as they are, a column of a table, or a field of JSON.
+"""What is to be translated, classified or tagged: lines of files or of standard input; as they are, a column, or a field of JSON.
 
 Lines are read as a stream and handed on in chunks, so that a corpus of any size fits in memory. Only \\n ends a line; a \\r before
 it is dropped. Bytes that are not UTF-8 become � and are counted, or stop the work where `strict` is wanted.
@@ -6,9 +6,12 @@ it is dropped. Bytes that are not UTF-8 become � and are counted, or stop the 
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,10 +48,59 @@ class Column:
     number: int
 
     def text(self, line: str) -> str:
-        cells = line.split("\t")
-        if len(cells) < self.number and line:
-            raise ValueError(f"has {len(cells)} column{'s' * (len(cells) > 1)} and no column {self.number}; check --column")
-        return cells[self.number - 1] if line else ""
+        return _cell(line.split("\t"), self.number) if line else ""
+
+
+@dataclass(frozen=True)
+class Csv:
+    """A column of a table with commas, counted from 1. A cell in quotation marks may hold commas and the ends of lines."""
+
+    number: int
+
+    def text(self, line: str) -> str:
+        return _cell(cells(line), self.number) if line else ""
+
+    @staticmethod
+    def ends(raw: bytes, within: bool) -> bool:
+        """Whether a row ends with this line, which may begin within a cell; otherwise it goes on in the next."""
+        if b'"' not in raw:
+            return not within
+        raw, at = b'"' + raw if within else raw, 0
+        while (cell := _CELL.match(raw, at)) is not None:
+            if cell.end() == len(raw) and not cell.group().endswith(b","):
+                return True
+            at = cell.end()
+        return False
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """A word a line, up to a blank line: sentences of a CoNLL file, each a row with all its lines in it."""
+
+    def text(self, line: str) -> str:
+        return line
+
+    @staticmethod
+    def ends(raw: bytes, within: bool) -> bool:
+        """Whether the sentence ends with this line."""
+        return not raw.strip()
+
+
+_CELL = re.compile(rb'(?:"(?:[^"]|"")*"(?!")[^,]*|[^",][^,]*|)(?:,|\Z)')
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a row of a table with commas."""
+    try:
+        return next(csv.reader(io.StringIO(line, newline="")), [])
+    except csv.Error as error:
+        raise ValueError(f"cannot be read as a row of a table with commas ({error}); mend it") from None
+
+
+def _cell(found: list[str], number: int) -> str:
+    if len(found) < number:
+        raise ValueError(f"has {len(found)} column{'s' * (len(found) > 1)} and no column {number}; check --column")
+    return found[number - 1]
 
 
 @dataclass(frozen=True)
@@ -75,7 +127,7 @@ def parsed(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ValueError("is not a JSON object; mend or remove it, or leave out --field to translate whole lines")
+        raise ValueError("is not a JSON object; mend or remove it, or leave out --field to take whole lines")
     return found
 
 
@@ -111,7 +163,7 @@ class Bad:
     def __str__(self) -> str:
         lines = "line is" if self.count == 1 else "lines are"
         more = ", …" if self.count > SHOWN else ""
-        return f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); what cannot be read is translated as �"
+        return f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); what cannot be read becomes �"
 
 
 @dataclass
@@ -122,6 +174,7 @@ class Source:
     texts: tuple[str, ...] = ()
     layout: Layout = field(default_factory=Whole)
     strict: bool = False
+    header: bool = False  # the first line of every file names its columns
 
     @property
     def known(self) -> bool:
@@ -228,7 +281,52 @@ def _blocks(source: Source, advance: Callable[[int], None]) -> Iterator[_Block]:
         live = not path.is_file()
         name = "standard input" if str(path) == "-" else str(path)
         if live or path.stat().st_size:
-            yield from _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
+            found = _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
+            found = _rows(found, source.layout) if isinstance(source.layout, Csv | Sentences) else found
+            yield from _without_first(found) if source.header else found
+
+
+def _rows(blocks: Iterator[_Block], layout: Csv | Sentences) -> Iterator[_Block]:
+    """A row of several lines, as cells may hold the ends of lines, is one from here on, known by the number of its first."""
+    row: list[bytes] = []  # lines of a row that is not whole
+    name, first, size = "", 0, 0
+    for block in blocks:
+        name, start, whole = block.name, block.number, []
+        for number, line in enumerate(block.lines, block.number):
+            first, size = (first, size + len(line)) if row else (number, len(line))
+            row.append(line)
+            if not layout.ends(line, len(row) > 1):
+                if size > LONGEST:
+                    raise _never_closed(layout, name, first)
+                continue
+            if first != start + len(whole):  # a row of several lines came before
+                if whole:
+                    yield _Block(name, start, whole, block.live)
+                start, whole = first, []
+            whole.append(b"\n".join(row))
+            row = []
+        if whole:
+            yield _Block(name, start, whole, block.live)
+    if row and isinstance(layout, Csv):
+        raise _never_closed(layout, name, first)
+    if row:  # the last sentence needs no blank line
+        yield _Block(name, first, [b"\n".join(row)], False)
+
+
+def _never_closed(layout: Csv | Sentences, name: str, line: int) -> DataError:
+    if isinstance(layout, Sentences):
+        return DataError(
+            f"line {line:,} of {name} begins a sentence of more than {LONGEST:,} bytes; put blank lines between sentences"
+        )
+    return DataError(f"line {line:,} of {name} opens a quotation mark that nothing closes; close it, or double it within a cell")
+
+
+def _without_first(blocks: Iterator[_Block]) -> Iterator[_Block]:
+    for i, block in enumerate(blocks):
+        if i:
+            yield block
+        elif len(block.lines) > 1:
+            yield _Block(block.name, block.number + 1, block.lines[1:], block.live)
 
 
 def _live(path: Path) -> Iterator[bytes]:

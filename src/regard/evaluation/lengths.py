@@ -14,6 +14,7 @@ from typing import Any
 
 from regard.errors import DataError, OptionError
 from regard.evaluation.bleu import metric, reference_documents
+from regard.evaluation.picture import save
 
 EDGES = (10, 20, 30, 40, 50)
 
@@ -103,7 +104,7 @@ def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU
     """Draw one line for each system into a picture file (.png, or what else matplotlib writes)."""
     from matplotlib.figure import Figure
 
-    first, path = _same_lines(curves), Path(path)
+    first = _same_lines(curves)
     figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     places = range(len(first.buckets))
@@ -118,13 +119,7 @@ def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU
     axes.grid(axis="y", alpha=0.3)
     if len(curves) > 1:
         axes.legend()
-    if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
-        raise OptionError(f"a plot is written as .png, .svg or .pdf, got {path.name}")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise DataError(f"the plot {path} cannot be written: {error.strerror or error}") from error
-    return path
+    return save(figure, path)
 
 
 def _same_lines(curves: Mapping[str, ByLength]) -> ByLength:

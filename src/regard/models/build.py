@@ -12,12 +12,14 @@ from regard.attention.energy import Additive, Bilinear, Cosine, Dot, Energy, Sca
 from regard.attention.mask import Causal, Diagonal, Dilated, Mask, Prefix, Window
 from regard.attention.normalize import Entmax, Normalizer, Sigmoid, Softmax, Sparsemax
 from regard.attention.position import ALiBi, Bias, Channel, Learned, RelativeBuckets, RelativeVectors, Rotary, Sinusoidal
+from regard.data.tokenizer import SPECIALS
 from regard.errors import OptionError
 from regard.layers.dropout import Locked
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrent import RecurrentStack
 from regard.layers.residual import Residual, make_norm
+from regard.models.classifier import Classifier, Head
 from regard.models.decoder import (
     BahdanauDecoder,
     CopiedFirst,
@@ -27,26 +29,40 @@ from regard.models.decoder import (
     TransformerDecoder,
 )
 from regard.models.embedding import Embedding, Output
-from regard.models.encoder import ConvolutionalEncoder, RecurrentEncoder, StackedEncoder, TransformerEncoder
+from regard.models.encoder import (
+    ConvolutionalEncoder,
+    KimEncoder,
+    RecurrentEncoder,
+    StackedEncoder,
+    TransformerEncoder,
+    WordsEncoder,
+)
 from regard.models.language import LanguageModel
 from regard.models.looks import AdditiveLook, BilinearLook, Parameterised, Simple
-from regard.models.transformer import Layer, NoPosition, WithChannel
+from regard.models.pooling import AttentionPooling, Beside, Last, Max, Mean, Recurrent, Sum
+from regard.models.transformer import Layer, NoPosition, Normed, WithChannel
 from regard.models.translator import Translator
 
 Spec = dict[str, Any]
 
 
-def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
-    """A translator when the config has an encoder, else a language model. Weights are drawn from torch's generator."""
+def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
+    """The model of a `model:` section; its `kind` says which, and without one it is a translator when there is an encoder, else
+    a language model. Weights are drawn from torch's generator.
+    """
+    return BUILDERS[config.get("kind", "writer")](config, source_vocab, target_vocab)
+
+
+def _writer(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
     tie, bias = config["tie"], config.get("output_bias")
-    target = _words(config["decoder"], config, target_vocab)
+    target = make_words(config["decoder"], config, target_vocab)
     if config["encoder"] is None:
         decoder = make_decoder(config["decoder"], config, None)
         # How frequent a word is must not be said by the state: a deep recurrence would saturate there and learn nothing more.
         return LanguageModel(target, decoder, _output(decoder, target, target_vocab, tie, bias=bias is not False))
     if source_vocab is None:
         raise OptionError("a model with an encoder reads a source, so it needs a source vocabulary; give source_vocab")
-    source = _words(config["encoder"], config, source_vocab)
+    source = make_words(config["encoder"], config, source_vocab)
     if tie == "all":
         if source_vocab != target_vocab:
             raise OptionError(
@@ -59,7 +75,36 @@ def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Translat
     return Translator(source, encoder, target, decoder, _output(decoder, target, target_vocab, tie, bias=bool(bias)))
 
 
-def _words(spec: Spec, config: Spec, vocab: int) -> Embedding:
+def _classifier(config: Spec, source_vocab: int | None, target_vocab: int) -> Classifier:
+    assert source_vocab is not None
+    source = make_words(config["encoder"], config, source_vocab)
+    encoder = make_encoder(config["encoder"], config)
+    pooling = make_pooling(config["pooling"], encoder.width)  # type: ignore[arg-type]
+    head = Head(
+        pooling.width, target_vocab - len(SPECIALS), config["head"]["layers"], config["head"]["width"],  # type: ignore[arg-type]
+        activation=config["head"]["activation"], dropout=config["head"]["dropout"],
+    )  # fmt: skip
+    return Classifier(source, encoder, pooling, head, word_dropout=config["word_dropout"])
+
+
+def _tagger(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
+    from regard.models.tagger import build_tagger  # which takes its encoder from here
+
+    return build_tagger(config, source_vocab, target_vocab)  # type: ignore[arg-type]
+
+
+def _embedder(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
+    from regard.models.embedder import build_embedder
+
+    return build_embedder(config, target_vocab)
+
+
+BUILDERS: dict[str, Callable[[Spec, int | None, int], Any]] = {
+    "writer": _writer, "classifier": _classifier, "tagger": _tagger, "embedder": _embedder,
+}  # fmt: skip
+
+
+def make_words(spec: Spec, config: Spec, vocab: int) -> Embedding:
     dim = config["dim"]
     scale = math.sqrt(dim) if config.get("scale_words", True) else 1.0  # folders of before have no such key
     return Embedding(vocab, dim, scale=scale, dropout_words=spec.get("dropout_words", 0.0))
@@ -76,6 +121,10 @@ def _dropout(spec: Spec, config: Spec) -> float:
 def make_encoder(spec: Spec, config: Spec) -> nn.Module:
     """Words of width dim → Memory."""
     dim = config["dim"]
+    if spec["kind"] == "words":
+        return WordsEncoder(dim, dropout=_dropout(spec, config))
+    if spec["kind"] == "kim":
+        return KimEncoder(dim, spec["width"], spec["kernels"], dropout=_dropout(spec, config))
     if spec["kind"] == "transformer":
         return _transformer(spec, config, TransformerEncoder, cross_width=None)
     if spec["kind"] == "recurrent":
@@ -95,6 +144,20 @@ def make_encoder(spec: Spec, config: Spec) -> nn.Module:
             dim, spec["width"] or dim, spec["kernel"], spec["layers"], position=position, dropout=_dropout(spec, config)
         )
     return StackedEncoder(make_encoder(spec["below"], config), make_encoder(spec["above"], config))  # type: ignore[arg-type]
+
+
+def make_pooling(spec: Spec, width: int) -> nn.Module:
+    """States of that width → one vector, of `pooling.width`."""
+    kind = spec["kind"]
+    if kind == "attention":
+        energy = make_energy(spec["energy"], width // spec["heads"], spec["heads"])
+        normalize = make_normalizer(spec["normalize"])
+        return AttentionPooling(width, queries=spec["queries"], heads=spec["heads"], energy=energy, normalize=normalize)
+    if kind == "recurrent":
+        return Recurrent(RecurrentStack(width, spec["width"] or width, cell=spec["cell"]))
+    if kind == "beside":
+        return Beside([make_pooling(each, width) for each in spec["of"]])
+    return {"mean": Mean, "sum": Sum, "max": Max, "last": Last}[kind](width)
 
 
 def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Module:
@@ -159,16 +222,18 @@ def _look(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
 
 
 def _transformer(spec: Spec, config: Spec, kind: Callable[..., nn.Module], cross_width: int | None) -> nn.Module:
-    dim, dropout = config["dim"], _dropout(spec, config)
-    position = make_position(spec["position"], dim, spec["max_positions"])
-    final = make_norm(dim, "post" if spec["norm"] == "pre" else "none", spec["norm_kind"])
+    dim, dropout, eps = config["dim"], _dropout(spec, config), spec.get("norm_eps")  # folders of before have no such key
+    position = make_position(spec["position"], dim, spec["max_positions"], eps)
+    final = make_norm(dim, "post" if spec["norm"] == "pre" else "none", spec["norm_kind"], eps)
     causal = kind is TransformerDecoder
     layers = [_layer(spec, dim, dropout, causal, cross_width) for _ in range(spec["layers"])]
     return kind(layers, position=position, norm=final, dropout=dropout)
 
 
 def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int | None) -> Layer:
-    around = lambda: Residual(dim, norm=spec["norm"], norm_kind=spec["norm_kind"], dropout=dropout)  # noqa: E731
+    around = lambda: Residual(  # noqa: E731
+        dim, norm=spec["norm"], norm_kind=spec["norm_kind"], norm_eps=spec.get("norm_eps"), dropout=dropout
+    )
     feed = FeedForward(dim, spec["inner"], activation=spec["activation"], dropout=spec["inner_dropout"])
     heads, wide = spec["heads"], dim // spec["heads"]
     options = {
@@ -189,12 +254,14 @@ def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int 
     return Layer(attention, feed, around, cross)
 
 
-def make_position(name: str, dim: int, longest: int) -> nn.Module:
+def make_position(name: str, dim: int, longest: int, eps: float | None = None) -> nn.Module:
     """What is done to the words' vectors; schemes that act on energies or on queries and keys leave them alone."""
     if name == "sinusoidal":
         return Sinusoidal(dim)
     if name == "learned":
         return Learned(longest, dim)
+    if name == "learned-norm":
+        return Normed(Learned(longest, dim), make_norm(dim, "post", "layer", eps))
     return WithChannel(Channel(scale=0.01), dim) if name == "channel" else NoPosition()
 
 

@@ -15,6 +15,32 @@ from regard.models.memory import Memory, real
 from regard.models.transformer import Layer
 
 
+class WordsEncoder(nn.Module):
+    """No reading at all: the states are the words' vectors, and what is pooled is a bag of words."""
+
+    def __init__(self, dim: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width, self.dropout = dim, Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
+        return Memory(self.dropout(x), lengths)
+
+
+class KimEncoder(nn.Module):
+    """Convolutions of several widths side by side, relu(conv_k(x)), each a detector of k-grams (Kim 2014); made for max pooling."""
+
+    def __init__(self, dim: int, width: int, kernels: Sequence[int], *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width = width * len(kernels)
+        self.layers = nn.ModuleList(Convolution(dim, kernel, out_dim=width) for kernel in kernels)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
+        x = self.dropout(x)
+        x = x if lengths is None else x * real(x, lengths)
+        return Memory(torch.cat([torch.relu(layer(x)) for layer in self.layers], -1), lengths)
+
+
 class RecurrentEncoder(nn.Module):
     """y^e(t) = cell(y^e(t−1), x(t)), in one direction or both side by side."""
 

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
 from regard.models.build import build
-from regard.models.language import LanguageModel
-from regard.models.translator import Translator
+from regard.models.counted import COMMANDS, Counted
 from regard.version import __version__
 
 FORMAT = 1  # of this folder; raised when an older regard could not read it
@@ -24,7 +23,7 @@ FORMAT = 1  # of this folder; raised when an older regard could not read it
 
 def save(
     folder: str | Path,
-    model: Translator | LanguageModel,
+    model: Counted,
     config: dict[str, Any],
     source_tokenizer: Tokenizer | None,
     target_tokenizer: Tokenizer,
@@ -43,15 +42,15 @@ def save(
     top = {
         "format": FORMAT,
         "regard": __version__,
-        "kind": "translator" if isinstance(model, Translator) else "language-model",
-        "source_vocabulary": len(source_tokenizer) if isinstance(model, Translator) and source_tokenizer is not None else None,
+        "kind": model.kind,
+        "source_vocabulary": None if source_tokenizer is None or model.kind == "language-model" else len(source_tokenizer),
         "target_vocabulary": len(target_tokenizer),
         "model": config,
     }
     _whole(folder / "config.json", lambda path: _write_json(path, top))
 
 
-def load(folder: str | Path, device: str | torch.device = "cpu") -> Translator | LanguageModel:
+def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     """The model of a folder, ready to use, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card` on it."""
     folder = Path(folder)
     if (folder / "model" / "config.json").is_file():  # a run folder: its finished model
@@ -70,9 +69,9 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Translator |
     with torch.random.fork_rng(devices=[]):  # drawing weights that are replaced at once must not change the caller's numbers
         model = build(config["model"], config["source_vocabulary"], config["target_vocabulary"])
     _fill(model, folder / "model.safetensors")
-    model.source_tokenizer, model.target_tokenizer = source, target  # type: ignore[assignment]
-    model.config = config["model"]  # type: ignore[assignment]
-    model.card = read_json(folder / "card.json") if (folder / "card.json").is_file() else {}  # type: ignore[assignment]
+    model.source_tokenizer, model.target_tokenizer = source, target
+    model.config = config["model"]
+    model.card = read_json(folder / "card.json") if (folder / "card.json").is_file() else {}
     return model.to(device).eval()
 
 
@@ -89,6 +88,11 @@ def _config(folder: Path) -> dict[str, Any]:
         raise FolderError(
             f"{folder} has format {config['format']} (regard {config.get('regard', '?')}) and this regard reads format {FORMAT}; "
             "install that version, or train again"
+        )
+    if config["kind"] not in COMMANDS:
+        raise FolderError(
+            f"{folder} is a {config['kind']!r} (regard {config.get('regard', '?')}), which this regard does not know; "
+            f"it knows {', '.join(COMMANDS)}, so install the version that wrote it"
         )
     return config
 

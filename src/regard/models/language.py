@@ -13,6 +13,8 @@ from regard.models.writer import Writer
 class LanguageModel(Writer):
     """p(y) = Π p(y_t | y_<t)."""
 
+    kind = "language-model"
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores of every next word: (batch, T) → (batch, T, vocabulary)."""
         features, _ = self.decoder(self.target(tokens))

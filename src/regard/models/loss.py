@@ -41,7 +41,7 @@ def cross_entropy(
     if torch.is_autocast_enabled(features.device.type) and features.device.type != "meta":
         to = torch.get_autocast_dtype(features.device.type)
         features, weight = features.to(to), weight.to(to)
-    total, nll = _chunked(features, weight, bias, labels, keep, smoothing, agreement)
+    total, nll = _Chunked.apply(features, weight, bias, labels, keep, smoothing, agreement)
     return Loss(total, nll, len(labels) if keep is None else keep.sum())
 
 
@@ -100,16 +100,6 @@ class _Chunked(torch.autograd.Function):
         found = [saved.pop(0) if learn else None for learn in ctx.learn]
         dx, dw, db = (None if d is None else (d * grad.to(d.dtype)).to(to) for d, to in zip(found, ctx.dtypes, strict=True))
         return dx, dw, db, None, None, None, None
-
-
-def _chunked(*given: Any) -> tuple[Tensor, Tensor]:
-    return _Chunked.apply(*given)  # type: ignore[return-value]
-
-
-def keep_eager() -> None:
-    """Leave the loss out of what torch.compile takes: torch 2.11 traces it as if nothing had a gradient."""
-    global _chunked
-    _chunked = torch.compiler.disable(_Chunked.apply)  # type: ignore[assignment]
 
 
 def _piece(

@@ -53,6 +53,17 @@ class WithChannel(nn.Module):
         return self.fit(self.channel(x, offset))
 
 
+class Normed(nn.Module):
+    """Word and position added up and then normalised, as BERT reads them (Devlin et al. 2019)."""
+
+    def __init__(self, position: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.position, self.norm = position, norm
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        return self.norm(self.position(x, offset))
+
+
 class NoPosition(nn.Module):
     """Order comes from elsewhere, or not at all."""
 

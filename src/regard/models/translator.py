@@ -15,6 +15,7 @@ from regard.models.writer import Writer
 class Translator(Writer):
     """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder reads the source once, the decoder writes the target."""
 
+    kind = "translator"
     texts = 2
 
     def __init__(self, source: Embedding, encoder: nn.Module, target: Embedding, decoder: nn.Module, output: Output) -> None:

@@ -1,39 +1,50 @@
-"""`regard import`: a Hugging Face folder with a MarianMT or GPT-2 model becomes a regard model folder with the same outputs."""
+"""`regard import`: a Hugging Face folder with a MarianMT, GPT-2 or BERT-like model becomes a regard folder of the same outputs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from regard.errors import FolderError
 from regard.models import folder as model_folder
+from regard.serving import import_minilm
 from regard.serving.export.check import Check, require
 from regard.serving.export.extras import need, quiet_transformers
 from regard.serving.export.write import free_place
+from regard.serving.import_minilm import Compared
 from regard.training.checkpoint import commit
 
-KINDS = ("marian", "gpt2")
+KINDS = ("marian", "gpt2", "bert")
 
 
-def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = False) -> Check:
+def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = False) -> Check | Compared:
     """Read a Hugging Face folder, compare the two models on sample sentences, and write a regard folder if they are equal."""
     source, folder = Path(source), Path(folder)
     kind = _kind(source)
     need("transformers")
     free_place(folder, overwrite)
     with quiet_transformers():
-        if kind == "marian":
-            from regard.serving import import_marian as reader
+        if kind == "bert":
+            model, found = import_minilm.checked(source)
         else:
-            from regard.serving import import_gpt2 as reader
-        model, rows = reader.read(source)
-        found = require(model, reader.runner(source, rows), "regard")
+            model, found = _writer(source, kind)
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
     commit(
         folder,
         lambda place: model_folder.save(place, model, model.config, model.source_tokenizer, model.target_tokenizer, card),
     )
     return found
+
+
+def _writer(source: Path, kind: str) -> tuple[Any, Check]:
+    """A model that writes, and how it compares."""
+    if kind == "marian":
+        from regard.serving import import_marian as reader
+    else:
+        from regard.serving import import_gpt2 as reader
+    model, rows = reader.read(source)
+    return model, require(model, reader.runner(source, rows), "regard")
 
 
 def _kind(source: Path) -> str:
@@ -45,7 +56,7 @@ def _kind(source: Path) -> str:
         raise FolderError(f"{source} has no config.json, so it is no Hugging Face model; give the folder that has it")
     kind = model_folder.read_json(path).get("model_type")
     if kind not in KINDS:
-        raise FolderError(f"{path} says model_type {json.dumps(kind)}, and regard imports {' and '.join(KINDS)}; give one of these")
+        raise FolderError(f"{path} says model_type {json.dumps(kind)}, and regard imports {', '.join(KINDS)}; give one of these")
     if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")):
         raise FolderError(
             f"{source} has neither model.safetensors nor pytorch_model.bin; the folder is incomplete, so copy it again"

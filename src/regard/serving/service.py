@@ -22,6 +22,7 @@ from regard.decoding.sentences import Piece
 from regard.decoding.translate import Translation, translate
 from regard.errors import OptionError
 from regard.models.translator import Translator
+from regard.models.writer import writing
 from regard.serving.batching import Batcher
 from regard.serving.limits import Limits, Refusal
 from regard.serving.metrics import Metrics
@@ -36,7 +37,7 @@ class Service:
     def __init__(
         self, model: Any, name: str, limits: Limits | None = None, *, writer: Any = None, workers: int | None = None
     ) -> None:
-        self.model, self.name, self.limits = model, name, limits or Limits()
+        self.model, self.name, self.limits = writing(model, "HTTP answers"), name, limits or Limits()
         self.writer = model if writer is None else writer
         self.translates = isinstance(model, Translator)
         self.cut = Cutting(model, longest(model) if self.translates else None)

@@ -8,28 +8,36 @@ from regard.training.schema import Cosine, InverseSqrt, Recipe
 from regard.training.schema_model import (
     Bahdanau,
     Convolutional,
+    Kim,
+    Model,
     Recurrent,
     RecurrentDecoder,
     Stacked,
     Transformer,
+    Words,
 )
+from regard.training.schema_text import AttentionPooling, BesidePooling, Classifier, Embedder, Pooling
+from regard.training.tasks import task_of
 
-AnyEncoder = Transformer | Recurrent | Convolutional | Stacked
+AnyEncoder = Transformer | Recurrent | Convolutional | Stacked | Words | Kim
 
 
 def fits(recipe: Recipe) -> list[str]:
     """Everything that cannot work, one sentence each; empty when all is well."""
-    return [*_task(recipe), *_data(recipe), *_words(recipe), *_model(recipe), *_course(recipe)]
+    return [*_task(recipe), *_data(recipe), *_words(recipe), *_reading(recipe), *_writing(recipe), *_course(recipe)]
 
 
 def encoder_width(recipe: Recipe) -> int:
     """Width of the states a decoder attends to."""
     encoder, dim = recipe.model.encoder, recipe.model.dim
+    if isinstance(encoder, Kim):
+        return encoder.width * len(encoder.kernels)
     return (encoder.width or dim) if isinstance(encoder, Recurrent | Convolutional) else dim
 
 
 def decoder_width(recipe: Recipe) -> int:
     """Width of the states a decoder attends with and predicts from."""
+    assert isinstance(recipe.model, Model)
     decoder, dim = recipe.model.decoder, recipe.model.dim
     if isinstance(decoder, Transformer):
         return dim
@@ -39,31 +47,11 @@ def decoder_width(recipe: Recipe) -> int:
 
 
 def _task(recipe: Recipe) -> Iterator[str]:
-    decoder, mode = recipe.model.decoder, recipe.batch.mode
-    if recipe.task == "translate":
-        if mode != "lines":
-            yield f"batch.mode is {mode}, and a translator learns from lines; leave it out, or set task: language"
+    task = task_of(recipe.task)
+    if recipe.model.kind != task.model:
+        yield f"model.kind is {recipe.model.kind}, and task {recipe.task} trains a {task.model}; leave model.kind out"
         return
-    if recipe.model.encoder is not None:
-        yield "model.encoder is given, and a language model is a decoder alone; leave it out, or set task: translate"
-    if recipe.data.target is not None:
-        yield "data.target is given, and a language model reads one text; leave it out, or set task: translate"
-    if recipe.data.source is not None and not _has_fields(recipe):
-        yield "data.source is given, and a language model reads one text; leave it out, or set task: translate"
-    if isinstance(decoder, Bahdanau):
-        yield "model.decoder.kind is bahdanau, and a language model has nothing to attend to; take kind: recurrent or transformer"
-    if isinstance(decoder, RecurrentDecoder) and (decoder.attention != "none" or decoder.input_feeding):
-        yield f"model.decoder.attention is {decoder.attention}, and a language model has nothing to attend to; set it to none"
-    if recipe.model.shared_recurrence:
-        yield "model.shared_recurrence shares the encoder's recurrence, and a language model has no encoder; leave it out"
-    if mode == "stream" and isinstance(decoder, Transformer):
-        yield "batch.mode is stream, which carries a recurrent state on, and a Transformer has none; take crops or lines"
-
-
-def _has_fields(recipe: Recipe) -> bool:
-    """Whether a file has named fields, of which a language model reads data.source."""
-    files = [*recipe.data.train, *recipe.data.validation, *recipe.data.test]
-    return any(isinstance(file, str) and (".jsonl" in file or ".ndjson" in file) for file in files)
+    yield from task.fits(recipe)
 
 
 def _data(recipe: Recipe) -> Iterator[str]:
@@ -72,37 +60,61 @@ def _data(recipe: Recipe) -> Iterator[str]:
         yield "data names neither a corpus nor train files; set data.corpus (`regard data` lists them) or data.train"
     if data.corpus is not None and data.train:
         yield f"data.corpus is {data.corpus} and data.train names files; keep one of them"
-    if data.corpus is None and data.train and not data.validation:
-        yield "data.validation names no files; training files need validation files beside them"
+    if data.corpus is None and data.train and not data.validation and data.hold_out is None:
+        yield "data.validation names no files; training files need validation files beside them, or data.hold_out, as 0.1"
+    if data.validation and data.hold_out is not None:
+        yield "data.hold_out cuts a validation set off the training rows, and data.validation names one; keep one of them"
+    if data.test and data.folds is not None:
+        yield "data.folds cuts a test set off the training rows, and data.test names one; keep one of them"
+    if data.fold is not None and data.folds is not None and data.fold > data.folds:
+        yield f"data.fold is {data.fold} and there are {data.folds} folds; take one of 1 to {data.folds}"
     if data.source is not None and data.source == data.target:
-        yield f"data.source and data.target are both {data.source!r}; a translator needs two sides"
+        yield f"data.source and data.target are both {data.source!r}; {recipe.task} needs two sides"
     for key in ("train", "validation", "test"):
         for entry in getattr(data, key):
-            if isinstance(entry, list) and len(entry) != (2 if recipe.task == "translate" else 1):
-                wants = "two files, source and target" if recipe.task == "translate" else "one file"
+            if isinstance(entry, list) and len(entry) != (1 if recipe.task == "language" else 2):
+                wants = "one file" if recipe.task == "language" else "two files, source and target"
                 yield f"data.{key} has an entry of {len(entry)} files, and each entry is {wants}"
 
 
 def _words(recipe: Recipe) -> Iterator[str]:
     tokenizer, model = recipe.tokenizer, recipe.model
-    if recipe.task == "translate" and model.tie == "all" and not tokenizer.joint:
+    if isinstance(model, Model) and model.encoder is not None and model.tie == "all" and not tokenizer.joint:
         yield (
             "model.tie is all and tokenizer.joint is false: separate vocabularies cannot share a matrix; "
             "set model.tie: target or tokenizer.joint: true"
         )
     if tokenizer.dropout and tokenizer.kind not in ("bpe", "byte-bpe"):
         yield f"tokenizer.dropout leaves out merges, and a {tokenizer.kind} tokenizer has none; set it to 0 or take kind: bpe"
+    if tokenizer.min_count > 1 and tokenizer.kind not in ("word", "spelled"):
+        yield f"tokenizer.min_count is about whole words, and tokenizer.kind is {tokenizer.kind}; take kind: word, or leave it out"
     if tokenizer.size < 5 and not tokenizer.load:
         yield f"tokenizer.size is {tokenizer.size}, and four tokens are special; take at least 5"
     if tokenizer.kind == "byte-bpe" and tokenizer.size < 260 and not tokenizer.load:
         yield f"tokenizer.size is {tokenizer.size}, smaller than the alphabet: byte-bpe needs 256 bytes and 4 special tokens, 260"
 
 
-def _model(recipe: Recipe) -> Iterator[str]:
+def _reading(recipe: Recipe) -> Iterator[str]:
     model = recipe.model
+    if model.encoder is not None:
+        yield from _reader(model.encoder, model.dim, "model.encoder")
+    if isinstance(model, Classifier | Embedder):
+        yield from _pooling(model.pooling, encoder_width(recipe), "model.pooling")
+
+
+def _pooling(pooling: Pooling, width: int, place: str) -> Iterator[str]:
+    if isinstance(pooling, BesidePooling):
+        for at, each in enumerate(pooling.of):
+            yield from _pooling(each, width, f"{place}.of[{at}]")
+    elif isinstance(pooling, AttentionPooling) and width % pooling.heads:
+        yield f"{place}.heads is {pooling.heads}, which does not divide the width {width} of the states; take another number"
+
+
+def _writing(recipe: Recipe) -> Iterator[str]:
+    model = recipe.model
+    if not isinstance(model, Model):
+        return
     encoder, decoder = model.encoder, model.decoder
-    if encoder is not None:
-        yield from _reader(encoder, model.dim, "model.encoder")
     if isinstance(decoder, Transformer):
         yield from _transformer(decoder, model.dim, "model.decoder")
     if model.shared_recurrence:
@@ -123,7 +135,7 @@ def _reader(encoder: AnyEncoder, dim: int, place: str) -> Iterator[str]:
     elif isinstance(encoder, Convolutional):
         if encoder.position == "sinusoidal" and dim % 2:
             yield f"{place}.position is sinusoidal, which needs an even width, and model.dim is {dim}; take an even one, or learned"
-    else:
+    elif isinstance(encoder, Stacked):
         yield from _reader(encoder.below, dim, f"{place}.below")
         yield from _transformer(encoder.above, dim, f"{place}.above")
 

@@ -183,7 +183,7 @@ def world(wanted: Callable[[World], str]) -> Iterator[World]:
 
 
 class LossOf(nn.Module):
-    """The forward pass that DDP, FSDP and torch.compile wrap: a model's loss on a batch."""
+    """The forward pass that DDP and FSDP wrap: a model's loss on a batch."""
 
     def __init__(self, model: nn.Module, agreement: float = 0.0) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ from torch import nn
 
 from regard.data import corpora
 from regard.data.batches import Batch
+from regard.data.forms import form_of
 from regard.data.load import load as load_corpus
 from regard.data.load import split_rows
 from regard.data.progress import track
@@ -101,6 +102,7 @@ def estimate(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides
         whole = rows["training"] <= limit or settled.tokenizer.load is not None
         vocabulary = _vocabulary(settled, material, whole)
         model = build(settled.model.model_dump(), *vocabulary).to(world.device).train()
+        model.source_tokenizer, model.target_tokenizer = material.source_tokenizer, material.target_tokenizer
         return _looked(settled, world, material, model, rows, whole, vocabulary)
 
 
@@ -225,9 +227,10 @@ def _vocabulary(recipe: Recipe, material: Material, whole: bool) -> tuple[int | 
     """The sizes training would have; where the text was not read to its end, the most the recipe allows."""
     source, target = material.source_tokenizer, material.target_tokenizer
     found = (None if source is None else len(source)), len(target)
-    if whole or recipe.tokenizer.kind == "character":
+    if whole or recipe.tokenizer.kind in ("character", "spelled"):  # where letters begin is part of what the tokens mean
         return found
-    return (None if source is None else recipe.tokenizer.size), recipe.tokenizer.size
+    labels = form_of(recipe.task).labels
+    return (None if source is None else recipe.tokenizer.size), len(target) if labels else recipe.tokenizer.size
 
 
 def count_rows(recipe: Recipe, material: Material) -> dict[str, int]:
@@ -246,7 +249,8 @@ def count_rows(recipe: Recipe, material: Material) -> dict[str, int]:
 def _rows(recipe: Recipe, split: str) -> int:
     """Rows of a part, as the manifest of a known corpus has them, or counted in files of one's own."""
     data = recipe.data
-    if data.corpus is not None and not getattr(data, split, ()):
+    cut = data.fold is not None or data.folds is not None or data.hold_out is not None
+    if data.corpus is not None and not getattr(data, split, ()) and not cut and corpora.find(data.corpus).folds is None:
         return corpora.find(data.corpus).row_count(split, data.source, data.target, data.version)
     rows = split_rows(data, split, recipe.task)
     with track(sum(path.stat().st_size for path in rows.files), f"counting {split}", "bytes") as progress:

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-import regard
 from regard.errors import FolderError
 from regard.training import checkpoint, curves, saving
 from regard.training.average import mean, save
 from regard.training.run import Result
 from regard.training.session import Session
 from regard.training.validate import validate
+from regard.version import __version__
 
 
 def finish(session: Session, reason: str) -> Result:
@@ -30,7 +30,7 @@ def finish(session: Session, reason: str) -> Result:
         shell = session.shell({name: p.detach().to("cpu") for name, p in model.named_parameters()})
         checkpoint.commit(run.model, lambda place: save(place, shell, report))
         run.write_report(report)
-        curves.draw(run.log, run.curves, recipe.name)
+        curves.draw(run.log, run.curves, recipe.name, session.task)
     world.barrier()
     return Result(run.folder, True, reason, progress.step, scores, progress.seconds, progress.flops, report)
 
@@ -40,8 +40,7 @@ def final_scores(session: Session, model: Any) -> dict[str, Any]:
     recipe, material, show = session.recipe, session.material, session.show
     scores: dict[str, Any] = {}
     for split in [*(["validation"] if material.has("validation") else []), *material.corpus.test_names]:
-        with_beam = f" with a beam of {recipe.decoding.beam}" if recipe.task == "translate" else ""
-        show.say(f"scoring {split}{with_beam}")
+        show.say(f"scoring {split}{session.task.how(recipe)}")
         scores[split] = validate(model, material, split, recipe, session.world, recipe.decoding.beam, not show.quiet)
         scores[split].pop("sample", None)
     for split in material.corpus.test_names[:1]:
@@ -97,5 +96,5 @@ def describe(session: Session, reason: str, used: list[int], scores: dict[str, A
         "data": session.material.summary(),
         "command": session.command,
         "recipe": recipe.model_dump(),
-        "versions": {"regard": regard.__version__, "torch": torch.__version__, "python": sys.version.split()[0]},
+        "versions": {"regard": __version__, "torch": torch.__version__, "python": sys.version.split()[0]},
     }

@@ -56,7 +56,9 @@ def sections() -> list[Section]:
             return
         section.places.append(place)
         if not section.keys:
-            own = block.model_fields if block.__base__ is Block else {n: block.model_fields[n] for n in block.__annotations__}
+            parent = block.__base__
+            whole = parent is Block or (parent is not None and "kind" not in getattr(parent, "model_fields", {}))
+            own = block.model_fields if whole else {n: block.model_fields[n] for n in block.__annotations__}
             section.keys = [_key(name, info) for name, info in own.items() if name != "kind" or _open(info)]
         for name, info in block.model_fields.items():
             for inner in classes(info.annotation):

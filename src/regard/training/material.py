@@ -11,6 +11,7 @@ from regard.data.load import Corpus, Split, load
 from regard.data.tokenizer import Tokenizer
 from regard.training.distributed import World
 from regard.training.schema import Recipe
+from regard.training.tasks import task_of
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class Material:
                 world=world.size,
             )
         return Batches(
-            self.corpus.train, tokens=batch.tokens, seed=seed, rank=world.rank, world=world.size, max_sentences=batch.sentences
-        )
+            self.corpus.train, tokens=batch.tokens, seed=seed, rank=world.rank, world=world.size, max_sentences=batch.sentences,
+            count=task_of(recipe.task).count,
+        )  # fmt: skip
 
     def has(self, split: str) -> bool:
         """Whether there is such a set: `validation`, or a test set by name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 
@@ -28,10 +29,15 @@ class Progress:
     def restored(cls, state: dict[str, Any]) -> Progress:
         return cls(**state)
 
-    def consider(self, scores: dict[str, Any], keep: int) -> tuple[bool, bool]:
-        """Enter a validation at this step; whether it is among the best `keep`, and whether it is the best of all."""
+    def consider(self, scores: dict[str, Any], keep: int, figure: str | None = "bleu") -> tuple[bool, bool]:
+        """Enter a validation at this step; whether it is among the best `keep`, and whether it is the best of all.
+
+        What `best` means: most of the figure first, where there is one, then a low loss; of equals the earlier one.
+        """
         entry = {"step": self.step, **scores}
-        ranked = sorted([*(b for b in self.best if b["step"] != self.step), entry], key=goodness, reverse=True)
+        ranked = sorted(
+            [*(b for b in self.best if b["step"] != self.step), entry], key=partial(goodness, figure=figure), reverse=True
+        )
         best = ranked[0] is entry
         self.best = ranked[:keep]
         self.validated = self.step
@@ -39,7 +45,7 @@ class Progress:
         return entry in self.best, best
 
 
-def goodness(scores: dict[str, Any]) -> tuple[float, float, int]:
-    """What `best` means: BLEU first where there is one, then a low loss; of equals the earlier one."""
+def goodness(scores: dict[str, Any], figure: str | None) -> tuple[float, float, int]:
+    """A validation as something that sorts."""
     loss = scores["loss"]
-    return scores.get("bleu", 0.0), -loss if loss == loss else float("-inf"), -scores["step"]
+    return scores.get(figure, 0.0) if figure else 0.0, -loss if loss == loss else float("-inf"), -scores["step"]

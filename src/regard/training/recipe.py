@@ -18,13 +18,12 @@ from pydantic import ValidationError
 from regard.data.corpora import names
 from regard.errors import RecipeError
 from regard.models.build import build as build_model
-from regard.models.language import LanguageModel
-from regard.models.translator import Translator
 from regard.training.checks import fits
 from regard.training.overrides import override
 from regard.training.problems import sentences, stop
 from regard.training.recipes import find
 from regard.training.schema import Recipe
+from regard.training.tasks import TASKS
 from regard.training.yaml_file import read, write
 
 __all__ = ["Recipe", "build", "difference", "dump", "load"]
@@ -49,14 +48,15 @@ def load(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: It
     else:
         raise RecipeError(f"a recipe is a file, a name or a mapping, got {type(recipe).__name__}")
     raw = _located(override(_long_form(raw), overrides), Path.cwd())
-    return _checked(_settled(raw), where)
+    task = TASKS.get(raw.get("task", "translate")) if isinstance(raw.get("task", ""), str) else None
+    return _checked(raw if task is None else task.settle(raw), where)
 
 
-def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
-    """A model from a recipe's `model:` section, untrained; keys left out have their defaults. Without a source vocabulary it
-    is a language model.
+def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int) -> Any:
+    """A model from a recipe's `model:` section, untrained; keys left out have their defaults. Without a `kind` it is a
+    translator, and without a source vocabulary a language model.
     """
-    given = {"encoder": None if source_vocab is None else {}, **model}
+    given = dict(model) if "kind" in model else {"encoder": None if source_vocab is None else {}, **model}
     try:
         section = Recipe.model_validate({"model": given}).model  # the whole, so that an error names the key in full
     except ValidationError as error:
@@ -96,24 +96,9 @@ def _located(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         return str(folder / Path(value).expanduser())
 
     raw = dict(raw)
-    for block, keys in (("data", ("train", "validation", "test")), ("tokenizer", ("load",))):
+    for block, keys in (("data", ("train", "validation", "test")), ("tokenizer", ("load",)), ("model", ("vectors",))):
         if isinstance(raw.get(block), dict):
             raw[block] = {key: full(value) if key in keys else value for key, value in raw[block].items()}
-    return raw
-
-
-def _settled(raw: dict[str, Any]) -> dict[str, Any]:
-    """Defaults that depend on the task: a translator has an encoder, a language model reads windows."""
-    raw = dict(raw)
-    language = raw.get("task", "translate") == "language"
-    model = raw.get("model", {})
-    if isinstance(model, dict) and not language and model.get("encoder") is None:
-        raw["model"] = model = {**model, "encoder": {}}
-    batch = raw.get("batch", {})
-    if isinstance(batch, dict) and batch.get("mode") is None:
-        decoder = model.get("decoder") if isinstance(model, dict) else None
-        recurrent = isinstance(decoder, dict) and decoder.get("kind") == "recurrent"
-        raw["batch"] = {**batch, "mode": "lines" if not language else "stream" if recurrent else "crops"}
     return raw
 
 

@@ -26,7 +26,7 @@ from regard.training.recipe import Recipe, difference, dump, load
 FREE = {
     "name", "about", "training.steps", "training.epochs", "training.minutes", "training.validate_every", "training.save_every",
     "training.log_every", "training.keep", "training.average", "training.patience", "training.device", "training.strategy",
-    "training.threads", "training.compile", "training.graph", "training.tensorboard",
+    "training.threads", "training.graph", "training.tensorboard",
     "decoding.beam", "decoding.validation_beam", "decoding.length_penalty", "decoding.max_length",
 }  # fmt: skip
 

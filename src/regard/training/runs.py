@@ -11,6 +11,7 @@ from typing import Any
 from regard.errors import FolderError, RegardError
 from regard.training import checkpoint
 from regard.training.run import Run
+from regard.training.tasks import Task, task_of
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Summary:
     state: str  # finished, stopped (it can be resumed), started (nothing saved yet) or damaged
     step: int
     loss: float | None  # of the last validation, in nats per token
-    score: float | None  # the best BLEU or perplexity so far; of a finished run that of its model
-    score_name: str  # bleu or perplexity
+    score: float | None  # the best figure of its task so far; of a finished run that of its model
+    score_name: str  # bleu, perplexity, accuracy, f1 or mrr
     seconds: float | None
     flops: float | None
     problem: str = ""
@@ -54,7 +55,8 @@ def summary(folder: Path) -> Summary:
     except RegardError as error:
         return Summary(folder.name, str(folder), "", "damaged", 0, None, None, "", None, None, str(error))
     valid = [e for e in events if e.get("event") == "validation"]
-    score_name = "bleu" if recipe.task == "translate" else "perplexity"
+    task = task_of(recipe.task)
+    score_name = task.figure
     saved = [step for path in checkpoint.steps(run.checkpoints) if (step := checkpoint.step_of(path)) is not None]
     last = max([*saved, *(int(e.get("step", 0)) for e in events)], default=0)
     done = report or {}
@@ -65,20 +67,20 @@ def summary(folder: Path) -> Summary:
         state="finished" if report else "stopped" if saved else "started",
         step=int(done.get("steps", last)),
         loss=valid[-1].get("loss") if valid else None,
-        score=_score(done, score_name, (e.get(score_name) for e in valid)),
+        score=_score(done, task, (e.get(score_name) for e in valid)),
         score_name=score_name,
         seconds=done.get("seconds", events[-1].get("seconds") if events else None),
         flops=done.get("flops", events[-1].get("flops") if events else None),
     )
 
 
-def _score(report: dict[str, Any], name: str, seen: Iterable[Any]) -> float | None:
+def _score(report: dict[str, Any], task: Task, seen: Iterable[Any]) -> float | None:
     """The finished model's score on its first test set, else on its validation set, else the best validation so far."""
-    scores = report.get("scores") or {}
+    scores, name = report.get("scores") or {}, task.figure
     for split in sorted(scores, key=lambda split: split == "validation"):
         if isinstance(scores[split], dict) and isinstance(scores[split].get(name), int | float):
             return float(scores[split][name])
     numbers = [float(x) for x in seen if isinstance(x, int | float)]
     if not numbers:
         return None
-    return max(numbers) if name == "bleu" else min(numbers)
+    return max(numbers) if task.higher else min(numbers)

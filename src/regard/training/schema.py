@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag
 
 from regard.training.schema_model import Block, Model, Positive, by_kind
+from regard.training.schema_text import Classifier, Embedder, Tagger
 
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0)]
@@ -22,8 +23,10 @@ class Data(Block):
     """Which text is read."""
 
     corpus: str | None = Field(default=None, description="a corpus known by name (`regard data` lists them), instead of files")
-    source: str | None = Field(default=None, description="the side that is read: a language, or the field of JSON lines")
-    target: str | None = Field(default=None, description="the side that is written")
+    source: str | None = Field(
+        default=None, description="what is read: a language, a field of JSON lines, a column by name or number from 1"
+    )
+    target: str | None = Field(default=None, description="what is written: the same; a classifier's labels, a tagger's tags")
     train: Files = Field(
         default=[], description="training files instead of a corpus: [a.en, a.de] side by side, or one .tsv or .jsonl"
     )
@@ -35,12 +38,25 @@ class Data(Block):
         default=None, description="pairs whose sides differ in length by more than this factor are left out"
     )
     limit: Positive | None = Field(default=None, description="only the first so many pairs or lines of the training text")
+    folds: Annotated[int, Field(ge=2)] | None = Field(
+        default=None, description="cross-validation: the training rows are cut into so many folds, each class alike"
+    )
+    fold: Positive | None = Field(default=None, description="which fold, from 1, is the test set; the others are trained on")
+    hold_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None, description="the share of the training rows to validate on, where there is no validation set"
+    )
+    scheme: Literal["bio", "iobes", "io"] | None = Field(
+        default=None, description="how a tagger's spans are written as tags; null: as in the files"
+    )
+    repair: bool = Field(default=False, description="tags that break the rules of their scheme are read as conlleval reads them")
 
 
 class Tokenizer(Block):
     """How text becomes tokens."""
 
-    kind: Literal["bpe", "byte-bpe", "unigram", "word", "character"] = Field(default="bpe", description="what a token is")
+    kind: Literal["bpe", "byte-bpe", "unigram", "word", "character", "spelled"] = Field(
+        default="bpe", description="what a token is; spelled: a word and its spelling, for taggers"
+    )
     size: Positive = Field(default=8000, description="tokens in the vocabulary, the four special ones included; an upper bound")
     joint: bool = Field(default=True, description="one vocabulary for both sides")
     lowercase: bool = Field(default=False, description="the text is lower-cased first, which cannot be undone")
@@ -48,6 +64,7 @@ class Tokenizer(Block):
         default=0.0, description="BPE-dropout: the share of merges left out at random while training"
     )
     variants: Positive = Field(default=8, description="with dropout: how many ways of splitting the training text are prepared")
+    min_count: Positive = Field(default=1, description="whole words seen less often are unknown, in training too")
     load: str | None = Field(default=None, description="take the tokenizer from this file or model folder instead of training one")
 
 
@@ -145,7 +162,6 @@ class Training(Block):
         default="ddp", description="under torchrun: copies of the model, or its parts spread out"
     )
     threads: Positive | None = Field(default=None, description="threads of a CPU; null: torch's own choice")
-    compile: bool = Field(default=False, description="torch.compile the loss")
     graph: bool = Field(
         default=False, description="on a GPU: replay the step of each shape of batch as one CUDA graph, for small Transformers"
     )
@@ -163,6 +179,15 @@ class Decoding(Block):
     )
 
 
+AnyModel = Annotated[
+    Annotated[Model, Tag("writer")]
+    | Annotated[Classifier, Tag("classifier")]
+    | Annotated[Tagger, Tag("tagger")]
+    | Annotated[Embedder, Tag("embedder")],
+    by_kind("writer"),
+]
+
+
 class Recipe(Block):
     """A whole recipe, checked and with every default filled in. Read one with `regard.training.recipe.load`."""
 
@@ -170,11 +195,13 @@ class Recipe(Block):
         default="recipe", description="name of the run's folder; the file's name when not given"
     )
     about: str | None = Field(default=None, description="what it trains and what it reached, for `regard recipes`")
-    task: Literal["translate", "language"] = Field(default="translate", description="a translator, or a language model")
+    task: Literal["translate", "language", "classify", "tag", "embed"] = Field(
+        default="translate", description="what the model learns to do"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=1, description="seed of everything drawn at random")
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
-    model: Model = Model()
+    model: AnyModel = Field(default=Model(), description="What is trained; its kind follows from the task.")
     batch: Batch = Batch()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Field(default=InverseSqrt(), description="How the learning rate goes.")

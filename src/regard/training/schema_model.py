@@ -8,7 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 Positive = Annotated[int, Field(ge=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
-Position = Literal["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"]
+Position = Literal[
+    "sinusoidal", "learned", "learned-norm", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none",
+]  # fmt: skip
 
 
 class Block(BaseModel):
@@ -89,7 +91,7 @@ class NotMask(Block):
     of: Mask = Field(description="the mask that is turned round")
 
 
-def _spelled_out(value: Any) -> Any:
+def spelled_out(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value  # `mask: diagonal` is `mask: {kind: diagonal}`
 
 
@@ -104,7 +106,7 @@ Mask = Annotated[
     | Annotated[EitherMask, Tag("or")]
     | Annotated[NotMask, Tag("not")],
     by_kind(None),
-    BeforeValidator(_spelled_out),
+    BeforeValidator(spelled_out),
 ]
 for _block in (BothMask, EitherMask, NotMask):  # which name masks before there are any
     _block.model_rebuild()
@@ -124,6 +126,9 @@ class Transformer(Block):
         default="post", description="normalise after each residual sum, before each branch, never"
     )
     norm_kind: Literal["layer", "rms"] = Field(default="layer", description="LayerNorm or RMSNorm")
+    norm_eps: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="added to the variance by which it divides; null: torch's own"
+    )
     activation: Literal["relu", "gelu", "gelu-tanh", "swish", "swiglu"] = Field(
         default="relu", description="of the feed-forward sublayer"
     )
@@ -142,6 +147,25 @@ class Transformer(Block):
     dropout: Dropout | None = Field(default=None, description="of embeddings and residual branches; null: the model's")
     attention_dropout: Dropout = Field(default=0.0, description="of the attention weights")
     inner_dropout: Dropout = Field(default=0.0, description="inside the feed-forward sublayer")
+
+
+class Words(Block):
+    """The words' own vectors, not read any further: a bag of words."""
+
+    kind: Literal["words"] = "words"
+    dropout: Dropout | None = Field(default=None, description="of embeddings; null: the model's")
+    dropout_words: Dropout = Field(default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)")
+
+
+class Kim(Block):
+    """Convolutions of several widths side by side (Kim 2014), for max pooling."""
+
+    kind: Literal["kim"] = "kim"
+    kernels: Annotated[list[Positive], Field(min_length=1)] = Field(
+        default=[3, 4, 5], description="words that each one reads together"
+    )
+    width: Positive = Field(default=100, description="features of each kernel")
+    dropout: Dropout | None = Field(default=None, description="of embeddings; null: the model's")
 
 
 class Recurrent(Block):
@@ -188,7 +212,9 @@ Encoder = Annotated[
     Annotated[Transformer, Tag("transformer")]
     | Annotated[Recurrent, Tag("recurrent")]
     | Annotated[Convolutional, Tag("convolutional")]
-    | Annotated[Stacked, Tag("stacked")],
+    | Annotated[Stacked, Tag("stacked")]
+    | Annotated[Words, Tag("words")]
+    | Annotated[Kim, Tag("kim")],
     by_kind("transformer"),
 ]
 
@@ -250,8 +276,9 @@ Decoder = Annotated[
 
 
 class Model(Block):
-    """What is trained."""
+    """What writes a text: a translator, or a language model."""
 
+    kind: Literal["writer"] = "writer"
     dim: Positive = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
         default="all", description="one matrix for source, target and output words; for target and output; for none"

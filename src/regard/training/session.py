@@ -13,7 +13,6 @@ import torch
 from regard.errors import RegardError
 from regard.models.build import build
 from regard.models.folder import read_json
-from regard.models.loss import keep_eager
 from regard.training import checkpoint, optimizer, saving, schedule, state
 from regard.training.average import save
 from regard.training.background import Background
@@ -29,6 +28,7 @@ from regard.training.run import Run
 from regard.training.schema import Recipe
 from regard.training.show import Show
 from regard.training.step import Stepper
+from regard.training.tasks import task_of
 from regard.training.trouble import stop_at
 from regard.training.validate import validate
 
@@ -41,14 +41,12 @@ class Session:
 
     def __init__(self, run: Run, recipe: Recipe, world: World, material: Material, show: Show, command: str = "") -> None:
         self.run, self.recipe, self.world, self.material, self.show, self.command = run, recipe, world, material, show, command
+        self.task = task_of(recipe.task)
         state.seed(recipe.seed)  # the same first weights on every process
         self.model = self.build().to(world.device).train()
+        self.task.prepare(self.model, recipe)
         self.model.flops(1, 1)  # counted before the weights are cut in parts
         module = spread(self.model, world, recipe.training.strategy, recipe.training.agreement)
-        if recipe.training.compile:
-            keep_eager()
-            # Inductor's search for tilings fails on shapes that vary (torch 2.11 to 2.14), which it was not made for.
-            module.compile(dynamic=True, options={"triton.coalesce_tiling_analysis": False})
         opt = optimizer.make(self.model, recipe.optimizer)
         ema = Ema(self.model, recipe.training.ema) if recipe.training.ema else None
         self.stepper = Stepper(self.model, module, opt, recipe, world, ema)
@@ -264,7 +262,7 @@ class Session:
         with self.evaluated() as model:
             scores = validate(model, self.material, "validation", recipe, self.world, recipe.decoding.validation_beam)
         sample = scores.pop("sample", None)
-        kept, better = progress.consider(scores, recipe.training.keep)
+        kept, better = progress.consider(scores, recipe.training.keep, self.task.figure if self.task.higher else None)
         self.schedule.observe(better)
         if kept:
             self._keep_best(scores)
@@ -274,9 +272,13 @@ class Session:
             self.log.add("validation", step=progress.step, **scores, **more, seconds=seconds, flops=progress.flops)
         if self.board is not None:
             self.board.add(progress.step, {f"validation/{k}": v for k, v in scores.items()})
-        text = ", ".join(f"{_title(k)} {v:.2f}" for k, v in scores.items() if k != "loss")
+        text = ", ".join(self._figure(k, v) for k, v in scores.items() if k != "loss")
         self.show.score = f"{text} at {progress.step:,}"
         self.show.say(f"validation at step {progress.step:,}: loss {scores['loss']:.3f}, {text}{' (best)' if better else ''}")
+
+    def _figure(self, name: str, value: float) -> str:
+        """A score in words; shares get a digit more than points."""
+        return f"{self.task.title if name == self.task.figure else name} {value:{'.4f' if self.task.shares else '.2f'}}"
 
     def _keep_best(self, scores: dict[str, Any]) -> None:
         """Write the weights of this step as a model folder, beside the training."""
@@ -351,7 +353,3 @@ def _best_in(folder: Path) -> list[str]:
         return [checkpoint.name_of(b["step"]) for b in read_json(folder / saving.STATE)["progress"]["best"]]
     except (RegardError, KeyError, TypeError):
         return []
-
-
-def _title(name: str) -> str:
-    return {"bleu": "BLEU"}.get(name, name)

@@ -105,7 +105,7 @@ def _go(
             progress = session.progress
             if reason == "interrupted":
                 if here.first:
-                    curves.draw(run.log, run.curves, recipe.name)
+                    curves.draw(run.log, run.curves, recipe.name, session.task)
                 return Result(run.folder, False, reason, progress.step, {}, progress.seconds, progress.flops)
             return finish(session, reason)
         finally:
@@ -118,8 +118,6 @@ def check(recipe: Recipe, here: World) -> None:
         board.check()
     if recipe.training.precision == "float16" and recipe.training.strategy == "fsdp" and here.size > 1:
         raise RecipeError("training.precision float16 does not go with strategy fsdp; take bfloat16, which needs no loss scale")
-    if recipe.training.compile and here.device.type != "cuda":
-        raise RecipeError("training.compile is true and the device is the CPU, where it does not pay; set training.compile=false")
 
 
 @contextmanager

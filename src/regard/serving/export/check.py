@@ -115,7 +115,7 @@ def _room(model: Model, side: str) -> int:
     """How many positions there are: a learned table ends somewhere."""
     config: dict[str, Any] = model.config  # type: ignore[assignment]
     spec = config[side]
-    return spec["max_positions"] if spec.get("position") == "learned" else 1 << 30
+    return spec["max_positions"] if spec.get("position") in ("learned", "learned-norm") else 1 << 30
 
 
 @torch.inference_mode()

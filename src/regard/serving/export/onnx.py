@@ -124,7 +124,7 @@ class Onnx:
 
 def length(spec: dict[str, Any]) -> int:
     """Of the example that is traced: so long that every mask hides something, or it would be left out of the graph."""
-    room = spec["max_positions"] - 2 if spec.get("position") == "learned" else 1 << 30
+    room = spec["max_positions"] - 2 if spec.get("position") in ("learned", "learned-norm") else 1 << 30
     return max(2, min(room, 4 + _reach(spec.get("mask")) + _reach((spec.get("above") or {}).get("mask"))))
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from regard.data.progress import track
 from regard.errors import OptionError
+from regard.models.writer import writing
 from regard.serving.export.check import Check, Model, Runner, check, require
 from regard.training.checkpoint import CHECKSUMS, commit
 
@@ -64,6 +65,7 @@ def export(model: Model, folder: str | Path, to: Target, *, overwrite: bool = Fa
     rounding changed.
     """
     folder = Path(folder)
+    writing(model, "exports")
     to.refuse(model)
     free_place(folder, overwrite)
     ours: Model = copy.deepcopy(model).cpu().float().eval()

@@ -1,0 +1,73 @@
+"""One system in a process of its own: `python -m benchmarks.recommend.worker SYSTEM FOLDER`. Fits a fold when asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peers.answering import answer, peak_memory
+from benchmarks.recommend.systems import SURPRISE, TUNED
+
+
+class Worker:
+    """The ratings of the folder, and a way to fit some and predict the others."""
+
+    def __init__(self, system: str, folder: Path) -> None:
+        self.system, self.folder = system, folder
+        self.data = np.load(folder / "ratings.npz", allow_pickle=False)
+
+    def fold(self, number: int, seed: int) -> dict:
+        test = self.data["fold"] == number
+        begin = time.process_time()
+        predict = self.fit(~test, seed)
+        seconds = time.process_time() - begin
+        error = predict(test) - self.data["rating"][test]
+        return {
+            "rmse": float(np.sqrt((error**2).mean())),
+            "mae": float(abs(error).mean()),
+            "seconds": seconds,
+            "memory": peak_memory(),
+        }
+
+
+class Ours(Worker):
+    def __init__(self, system: str, folder: Path) -> None:
+        super().__init__(system, folder)
+        from regard.interactions.ratings import read, with_items
+
+        paths = (folder / "paths.txt").read_text(encoding="utf-8").split("\n")
+        self.ratings = with_items(read([Path(paths[0])]), Path(paths[1]))
+
+    def fit(self, train, seed):
+        from regard.interactions.kinds import KINDS, Settings
+
+        kind, _, more = self.system.partition("+")
+        features = ("tags", "raters", more) if more else ("tags", "raters")
+        fitted = KINDS[kind](self.ratings.part(np.flatnonzero(train)), Settings(seed=seed, features=features))
+        return lambda test: fitted.predict(self.ratings.user[test], self.ratings.item[test])
+
+
+class Surprise(Worker):
+    def fit(self, train, seed):
+        import surprise
+
+        data = self.data
+        rows = [
+            (int(u), int(i), float(r), None)
+            for u, i, r in zip(*(data[name][train] for name in ("user", "item", "rating")), strict=True)
+        ]
+        low, high = data["rating"].min(), data["rating"].max()
+        trainset = surprise.Dataset(surprise.Reader(rating_scale=(low, high))).construct_trainset(rows)
+        options = {"verbose": False} if self.system == "BaselineOnly" else {"random_state": seed, **TUNED.get(self.system, {})}
+        model = getattr(surprise, self.system.removesuffix("-tuned"))(**options).fit(trainset)
+        return lambda test: np.array(
+            [model.predict(int(u), int(i)).est for u, i in zip(data["user"][test], data["item"][test], strict=True)]
+        )
+
+
+if __name__ == "__main__":
+    system, folder = sys.argv[1], Path(sys.argv[2])
+    answer(lambda: (Surprise if system in SURPRISE else Ours)(system, folder))

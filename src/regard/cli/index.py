@@ -1,0 +1,137 @@
+"""`regard index`: documents into an index, to be searched by meaning and by words."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli import documents as shared
+
+if TYPE_CHECKING:
+    from regard.searching.documents import Document
+    from regard.searching.index import Index
+
+CHUNK = 1 << 14  # documents that are embedded and kept before the next; Ctrl-C loses no more
+
+
+def command(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Text by lines, .csv, .tsv, .jsonl (also .gz, .xz), or folders of .txt files."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="INDEX", help="The folder of the index.")] = None,
+    model: shared.Model = "minilm",
+    text: shared.Text = None,
+    name: shared.Id = None,
+    add: Annotated[bool, typer.Option("--add", help="Add to an index; documents that are there already are passed over.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Add, and let new texts take the place of those of the same name.")
+    ] = False,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Take a document out; may be given several times.")
+    ] = None,
+    threads: shared.Threads = 0,
+    strict: shared.Strict = False,
+) -> None:
+    """Make an index of documents: a vector of each by a model that reads, and their words for BM25.
+
+    Stopped by Ctrl-C it keeps what is done; the same command with --add goes on. Without files it tells what an index holds.
+
+    Examples:
+
+        regard index notes.txt -o notes.index
+
+        regard index papers.csv --text abstract --id doi -o papers.index
+
+        regard index new.csv --text abstract --id doi -o papers.index --add
+
+        regard index -o papers.index --remove 10.1000/182
+
+        regard index texts/ --model runs/embed-tatoeba -o texts.index
+    """
+    from regard.errors import OptionError
+
+    if output is None:
+        raise OptionError("name the folder of the index with -o INDEX")
+    if remove:
+        if files:
+            raise OptionError("--remove takes documents out, and files are put in; do one after the other")
+        _remove(output, remove, threads)
+    elif files:
+        _build(files, output, model, (text, name, strict), add or replace, replace, threads)
+    else:
+        _describe(output)
+
+
+def _build(
+    files: list[Path], output: Path, model: str, columns: tuple[str | None, str | None, bool], add: bool, again: bool, threads: int
+) -> None:
+    from regard.searching import graph, writing
+    from regard.searching.index import Index, Made
+
+    if add:
+        index = Index(output)
+        model = index.made.model if model == "minilm" else model
+    else:
+        writing.free(output)
+    graph.usearch()  # before the work, not after it
+    found = shared.read(files, *columns)
+    embedder = shared.load_embedder(model)
+    if add:
+        index = Index(output)
+        index.check(embedder.fingerprint())
+    else:
+        index = writing.create(output, Made(shared.same_path(model), embedder.fingerprint(), embedder.width))
+    wanted = _wanted(index, found.found, again)
+    if len(wanted) < len(found.found):
+        shared.say(f"{len(found.found) - len(wanted):,} documents are there already")
+    done = 0
+    try:
+        while done < len(wanted):
+            done += _add(index, wanted[done : done + CHUNK], embedder, again, threads)
+    except KeyboardInterrupt:
+        words = [word for word in sys.argv[1:] if word != "--add"]
+        shared.say(f"stopped after {done:,} documents, which are kept; go on with: {shlex.join(['regard', *words, '--add'])}")
+        raise typer.Exit(130) from None
+    _describe(output)
+
+
+def _add(index: Index, documents: list[Document], embedder: Any, again: bool, threads: int) -> int:
+    from regard.decoding.embed import embed
+    from regard.searching import writing
+
+    vectors = embed(embedder, [document.text for document in documents], progress=True)
+    writing.add(index.folder, documents, vectors, again=again, threads=threads)
+    return len(documents)
+
+
+def _wanted(index: Index, documents: list[Document], again: bool) -> list[Document]:
+    """Those that are not in the index with the same name and text; a name with another text is refused unless it is replaced."""
+    from regard.errors import DataError
+    from regard.searching.writing import find
+
+    known = find(index, {document.id for document in documents})
+    texts = {name: index.document(number).text for name, number in known.items()}
+    for document in documents:
+        if not again and texts.get(document.id, document.text) != document.text:
+            raise DataError(f"{index.folder} has another text called {document.id!r}; give it another name, or add --replace")
+    return [document for document in documents if texts.get(document.id) != document.text]
+
+
+def _remove(output: Path, names: list[str], threads: int) -> None:
+    from regard.searching.writing import remove
+
+    left = remove(output, names, threads=threads)
+    typer.echo(f"{len(set(names))} removed, {len(left):,} documents are left")
+
+
+def _describe(output: Path) -> None:
+    from regard.searching.index import Index
+
+    index = Index(output)
+    how = "a graph (HNSW)" if index.top["graph"] else "comparing with all"
+    typer.echo(f"{output}: {len(index):,} documents, vectors of {index.made.width} by {index.made.model}, searched by {how}")

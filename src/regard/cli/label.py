@@ -1,0 +1,137 @@
+"""`regard label`: a few labelled examples spread over many texts, for a person to look through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli import documents as shared
+
+if TYPE_CHECKING:
+    from regard.searching.documents import Document
+
+
+def command(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...|INDEX", help="Texts to label, as `regard index` takes them, or an index.")
+    ],
+    examples: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--examples", "-e", metavar="TSV", help="Columns label and text, or a reviewed table; may be given several times."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="TSV", help="Write here instead of to standard output.")] = Path(
+        "-"
+    ),
+    at_least: Annotated[
+        float | None,
+        typer.Option(
+            "--take",
+            min=0.0,
+            max=1.0,
+            metavar="P",
+            help="Read reviewed tables back: text and label of rows that were reviewed or are that sure.",
+        ),
+    ] = None,
+    neighbours: Annotated[int, typer.Option(min=1, help="Texts that a text takes its label from.")] = 10,
+    model: shared.Model = "minilm",
+    text: shared.Text = None,
+    name: shared.Id = None,
+    threads: shared.Threads = 0,
+    strict: shared.Strict = False,
+) -> None:
+    """Label many texts from a few examples: labels spread to texts that mean about the same, and on to their neighbours.
+
+    The table that is written has the columns label, suggested, confidence, reviewed, id and text, the least sure first. Correct
+    `label` where it is wrong and put an x into `reviewed` where it is right; given back with --examples, such rows are examples.
+    In the end --take P makes a table of text and label to train a classifier on.
+
+    Examples:
+
+        regard label questions.txt --examples few.tsv -o review.tsv
+
+        regard label questions.txt --examples few.tsv --examples review.tsv -o review-2.tsv
+
+        regard label review-2.tsv --take 0.9 -o train.tsv
+    """
+    from regard.errors import OptionError
+    from regard.searching.review import examples as said
+    from regard.searching.review import read
+
+    shared.check_output(output)
+    if at_least is not None:
+        if examples:
+            raise OptionError("--take reads tables that were reviewed, and examples are for new ones; leave --examples out")
+        _take([row for path in files for row in read(path)], at_least, output)
+        return
+    if not examples:
+        raise OptionError("labels come from examples; name a table with the columns label and text after --examples")
+    given = said([row for path in examples for row in read(path)])
+    _suggest(files, given, output, (text, name, strict), model, neighbours, threads)
+
+
+def _suggest(
+    files: list[Path],
+    given: dict[str, str],
+    output: Path,
+    columns: tuple[str | None, str | None, bool],
+    model: str,
+    neighbours: int,
+    threads: int,
+) -> None:
+    from regard.searching.review import Row, plain, table
+    from regard.searching.spread import spread
+
+    documents, vectors = _vectors(files, given, model, columns)
+    known = {i: given[plain(document.text)] for i, document in enumerate(documents) if plain(document.text) in given}
+    found = spread(vectors, known, neighbours=neighbours, threads=threads)
+    labels, sure = found.best()
+    rows = [
+        Row(labels[i], document.text, labels[i], 1.0 if i in known else float(sure[i]), i in known, document.id)
+        for i, document in enumerate(documents)
+        if document.id or i not in known  # examples that are not among the files are not written again
+    ]
+    shared.write(output, table(rows))
+    counts = {label: labels.count(label) for label in found.labels}
+    told = ", ".join(f"{label} {count:,}" for label, count in counts.items())
+    shared.say(
+        f"{len(rows):,} texts from {len(known):,} examples: {told}; {sum(row.confidence >= 0.9 for row in rows):,} at 0.9 and above"
+    )
+
+
+def _vectors(
+    files: list[Path], given: dict[str, str], model: str, columns: tuple[str | None, str | None, bool]
+) -> tuple[list[Document], Any]:
+    """The texts and, behind them under no name, the examples that are not among them."""
+    import numpy as np
+
+    from regard.decoding.embed import embed
+    from regard.searching.documents import Document
+    from regard.searching.index import TOP, Index
+    from regard.searching.review import plain
+
+    index = Index(files[0]) if len(files) == 1 and (files[0] / TOP).is_file() else None
+    embedder = shared.load_embedder(model if index is None else index.made.model)
+    if index is not None:
+        index.check(embedder.fingerprint())
+        numbers = index.live()
+        documents = [index.document(int(number)) for number in numbers]
+        vectors = index.vectors(numbers)
+    else:
+        documents = shared.read(files, *columns).found
+        vectors = embed(embedder, [document.text for document in documents], progress=True)
+    there = {plain(document.text) for document in documents}
+    others = [text for text in given if text not in there]
+    return [*documents, *(Document("", text) for text in others)], np.concatenate([vectors, embed(embedder, others)])
+
+
+def _take(rows: list[Any], least: float, output: Path) -> None:
+    from regard.searching.review import examples, plain
+
+    examples(rows)  # one text with two labels is refused
+    kept = [row for row in rows if row.reviewed or row.confidence >= least]
+    shared.write(output, "text\tlabel\n" + "".join(f"{plain(row.text)}\t{plain(row.label)}\n" for row in kept))
+    shared.say(f"{len(kept):,} of {len(rows):,} texts, {sum(row.reviewed for row in kept):,} of them reviewed")

@@ -1,0 +1,142 @@
+"""`regard tag`: names and other spans in text, files or standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli import options
+
+if TYPE_CHECKING:
+    from regard.decoding.source import Layout
+    from regard.decoding.tagging import Form, Settings
+
+HELP = """Find the spans a tagger was trained to find, line by line and in order.
+
+What comes in is plain text, which is cut into words; or CoNLL (a word a line), which gets one more column. What comes out is the
+text with its spans marked, in colour on a terminal; CoNLL; or JSON lines with the place and type of every span. A job with -o that
+was stopped goes on when the same command is given again.
+
+  regard tag runs/wnut17 "Ada Lovelace met Charles Babbage in London."
+
+  regard tag runs/wnut17 -i tweets.txt -o spans.jsonl
+
+  regard tag runs/wnut17 -i test.conll.gz -o tagged.conll
+
+  regard tag runs/german -i NER-de-test.tsv --conll --column 2 -o tagged.conll
+
+  zcat tweets.jsonl.gz | regard tag runs/wnut17 --field text --json | head
+"""
+CONLL = ("conll", "iob", "iob2", "bio", "iobes", "conllu")
+COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The folder of a tagger, or the run it is in.")],
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to tag; after -i more files. Else standard input.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Text, .jsonl or .conll, also .gz or .xz; - is standard input."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .conll and .jsonl as named.")
+    ] = Path("-"),
+    conll: Annotated[bool, typer.Option("--conll", help="What comes in is CoNLL, whatever the file is called.")] = False,
+    column: Annotated[int, typer.Option(min=1, help="The column of a CoNLL file that holds the words.")] = 1,
+    field: Annotated[str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")] = None,
+    spaced: Annotated[bool, typer.Option("--spaced", help="Words of a text stand apart by spaces already.")] = False,
+    scheme: Annotated[str | None, typer.Option(help="Write tags as bio, iobes or io; the model's own unless given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", "--jsonl", help="Write JSON lines.")] = False,
+    as_conll: Annotated[bool, typer.Option("--to-conll", help="Write CoNLL.")] = False,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Letters and words computed together.")] = None,
+    device: options.Device = "auto",
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    from regard.cli.lines import How, check_paths, find_source, work_through
+    from regard.decoding.job import fingerprint
+    from regard.decoding.output import output as place
+    from regard.decoding.tagging import Settings, check_conll, make
+    from regard.training.distributed import pick_device
+
+    named = [*(files or ()), *map(Path, text or ())] if files else []
+    conll = conll or _all(named, CONLL)
+    field = field or ("text" if _all(named, ("jsonl", "ndjson")) else None)
+    more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+    settings = Settings(
+        form=_form(output, as_json, as_conll, conll), conll=conll, spaced=spaced, column=column, field=field, scheme=scheme,
+        output=str(output), **more,
+    )  # fmt: skip
+    _fit_together(settings, as_json and as_conll)
+    source = find_source(text or [], files, _layout(settings), strict)
+    check_paths(source, [output])
+    if conll:
+        check_conll(source.files, column)
+    places = [place(output)]
+    work = make(model, settings, pick_device(device), _shown(settings))
+    work_through(source, places, work, lambda: settings.about(fingerprint([model])), How("tag", restart, quiet))
+
+
+command.__doc__ = HELP
+
+
+def _all(files: list[Path], endings: tuple[str, ...]) -> bool:
+    from regard.data.files import suffix
+
+    return bool(files) and all(suffix(path) in endings for path in files)
+
+
+def _form(output: Path, as_json: bool, as_conll: bool, conll: bool) -> str:
+    from regard.data.files import suffix
+
+    kind = suffix(output)
+    if as_json or (kind in ("jsonl", "ndjson") and not as_conll):
+        return "json"
+    return "conll" if as_conll or conll or kind in CONLL else "text"
+
+
+def _fit_together(settings: Settings, both: bool) -> None:
+    """Stop in one sentence at options that exclude each other."""
+    from regard.data.schemes import scheme
+    from regard.errors import OptionError
+
+    if both:
+        raise OptionError("--json and --to-conll are two ways to write the same; give one of them")
+    if settings.conll and settings.field is not None:
+        raise OptionError("--conll is for words line by line and --field for JSON lines; give one of them")
+    if settings.conll and settings.spaced:
+        raise OptionError("--spaced is about plain text, and the words of CoNLL stand in lines; leave it out")
+    if settings.column != 1 and not settings.conll:
+        raise OptionError("--column is about CoNLL files; add --conll, or leave it out")
+    if settings.scheme is not None:
+        scheme(settings.scheme)
+        if settings.form == "text":
+            raise OptionError("--scheme is about written tags; write CoNLL or JSON, or leave it out")
+
+
+def _layout(settings: Settings) -> Layout:
+    from regard.decoding.source import Field, Sentences, Whole
+
+    return Sentences() if settings.conll else Whole() if settings.field is None else Field(settings.field)
+
+
+def _shown(settings: Settings) -> Form | None:
+    """Spans in colour, a colour for each type, where a terminal shows it."""
+    from regard.cli.matrix import shows_color
+    from regard.decoding.tagging import Marked
+
+    if settings.form != "text" or settings.output != "-" or not shows_color(sys.stdout):
+        return None
+    known: dict[str, int] = {}
+
+    def mark(text: str, kind: str) -> str:
+        colour = COLOURS[known.setdefault(kind, len(known)) % len(COLOURS)]
+        return f"\x1b[1;4;{colour}m{text}\x1b[0m\x1b[{colour}m {kind}\x1b[0m"
+
+    return Marked(mark)

@@ -1,0 +1,184 @@
+"""CoNLL files: a word a line with its tag in another column, a blank line after each sentence; read as a stream, and written.
+
+Columns stand apart by tabs, or by spaces where the file has no tabs; how many there are, the first word's line decides. Lines that
+say -DOCSTART-, and comments (`#` at the start of a sentence, where no tag stands in the tag's column, so that a hashtag is a word),
+are no words. A word that is empty or holds white space is read with `_` for it: a sentence is its words with spaces between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from regard.data.files import BAD, LONG, lines
+from regard.data.reading import ROWS, Advance, Block, Rows, ignore
+from regard.data.schemes import Scheme, is_tag, scheme, scheme_of
+from regard.errors import DataError, OptionError
+
+
+@dataclass
+class Sentence:
+    """The lines of words of one sentence: the number of each, from 1, and its columns."""
+
+    numbers: list[int] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    separator: str = "\t"
+
+    def column(self, number: int) -> list[str]:
+        """A column, counted from 1; −1 is the last."""
+        at = number - 1 if number > 0 else number
+        return [row[at] for row in self.rows]
+
+    def words(self, number: int = 1) -> list[str]:
+        """The words, none of them empty or with a space in it."""
+        return [one_word(word) for word in self.column(number)]
+
+    def text(self, tags: Sequence[str] | None = None) -> str:
+        """The sentence as it is written in a file, with the blank line after it; `tags` become one more column."""
+        rows = self.rows if tags is None else [[*row, tag] for row, tag in zip(self.rows, tags, strict=True)]
+        return "".join(f"{self.separator.join(row)}\n" for row in rows) + "\n"
+
+
+def one_word(word: str) -> str:
+    """A word without white space in it or around it, so that spaces can stand between words."""
+    return word if word and not any(map(str.isspace, word)) else "_".join(word.split()) or "_"
+
+
+class Parser:
+    """Lines of a CoNLL file to sentences; what does not fit is one sentence with its line and column.
+
+    `word` and `tag` are columns counted from 1, negative ones from the end. Without a `tag`, `#` and a space begin a comment unless
+    a tag stands somewhere behind.
+    """
+
+    def __init__(self, name: str, word: int = 1, tag: int | None = -1) -> None:
+        self.name, self.word, self.tag = name, word, tag
+        self.separator: str | None = None
+        self.width = 0  # columns; known from the first word on
+
+    def sentences(self, given: Iterator[str]) -> Iterator[Sentence]:
+        """All sentences, one after the other."""
+        sentence = Sentence()
+        for number, line in enumerate(given, 1):
+            if line in (BAD, LONG):
+                raise DataError(f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; mend or remove it")
+            if not line.strip():
+                if sentence.rows:
+                    yield sentence
+                    sentence = Sentence()
+            elif not self._aside(line, bool(sentence.rows)):
+                sentence.rows.append(self._row(line, number))
+                sentence.numbers.append(number)
+                sentence.separator = self.separator or "\t"
+        if sentence.rows:
+            yield sentence
+
+    def _aside(self, line: str, within: bool) -> bool:
+        """Whether a line holds no word."""
+        if line.startswith("-DOCSTART-"):
+            return True
+        if within or not line.startswith("#"):
+            return False
+        cells = self._cells(line)
+        if self.tag is None:
+            return line[1:2] in (" ", "\t") and not any(map(is_tag, cells[1:]))
+        at = self.tag - 1 if self.tag > 0 else self.tag
+        fits = self.width in (0, len(cells)) and -len(cells) <= at < len(cells)
+        return not (fits and is_tag(cells[at]) and len(cells) > 1)
+
+    def _cells(self, line: str) -> list[str]:
+        separator = self.separator or ("\t" if "\t" in line else " ")
+        return line.split("\t") if separator == "\t" else line.split()
+
+    def _row(self, line: str, number: int) -> list[str]:
+        cells = self._cells(line)
+        if not self.width:
+            self.separator = "\t" if "\t" in line else " "
+            self.width = len(cells)
+            for what, column in (("word", self.word), ("tag", self.tag)):
+                if column is not None and not 0 < (column if column > 0 else self.width + 1 + column) <= self.width:
+                    raise DataError(
+                        f"line {number} of {self.name} has {self.width} column{'s' * (self.width > 1)} and the {what} should stand "
+                        f"in column {column}; name the right columns, counted from 1"
+                    )
+        if len(cells) != self.width:
+            at = f"column {len(cells) + 1} is missing" if len(cells) < self.width else f"column {self.width + 1} is one too many"
+            raise DataError(
+                f"line {number} of {self.name} has {len(cells)} column{'s' * (len(cells) > 1)} and the lines before have "
+                f"{self.width}, so {at}; mend the line, or use tabs where words hold spaces"
+            )
+        return cells
+
+
+@dataclass(frozen=True)
+class Conll(Rows):
+    """The sentences of a CoNLL file as rows: words with spaces between them, and their tags.
+
+    `columns` are those of words and tags, counted from 1, negative ones from the end. Gold that breaks the rules of its scheme
+    stops the reading, or is repaired as `conlleval` reads it. `scheme` turns the tags into another.
+    """
+
+    path: Path
+    columns: tuple[int, int] = (1, -1)
+    scheme: str | None = None
+    repair: bool = False
+    paired = True
+
+    def __post_init__(self) -> None:
+        if self.scheme is not None:
+            scheme(self.scheme)
+        for what, column in zip(("source", "target"), self.columns, strict=True):
+            if column == 0:
+                raise OptionError(f"data.{what} is a column counted from 1, or from the end by −1, got 0")
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.path,)
+
+    def layout(self) -> dict[str, Any]:
+        return {"layout": "conll", "columns": list(self.columns), "scheme": self.scheme, "repair": self.repair}
+
+    def sentences(self, advance: Advance = ignore) -> Iterator[Sentence]:
+        """The sentences as they stand in the file."""
+        given = (line for block in lines(self.path, advance=advance) for line in block)
+        return Parser(str(self.path), *self.columns).sentences(given)
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        found = self.sentences(advance)
+        while rows := [self._pair(sentence) for sentence in islice(found, ROWS)]:
+            yield tuple(list(column) for column in zip(*rows, strict=True))
+
+    def _pair(self, sentence: Sentence) -> tuple[str, str]:
+        word, tag = self.columns
+        tags = sentence.column(tag)
+        wrong = [p for p in self.own.problems(tags) if not (self.repair and is_tag(tags[p.place]))]
+        if wrong:
+            raise DataError(self._said(sentence, *wrong[0]))
+        wanted = self.own if self.scheme is None else scheme(self.scheme)
+        return " ".join(sentence.words(word)), " ".join(wanted.convert(tags))
+
+    def _said(self, sentence: Sentence, place: int, what: str) -> str:
+        tag = self.columns[1]
+        at = tag if tag > 0 else len(sentence.rows[place]) + 1 + tag
+        mend = "" if "is not a tag" in what else "; mend it, or set data.repair: true to read such tags as conlleval does"
+        return f"line {sentence.numbers[place]}, column {at} of {self.path}: {what}{mend}"
+
+    @cached_property
+    def own(self) -> Scheme:
+        """The scheme of the file, by the letters of all its tags."""
+        seen = {tag for sentence in self.sentences() for tag in sentence.column(self.columns[1])}
+        return scheme_of(tag for tag in seen if is_tag(tag))
+
+    def place(self, row: int, column: int) -> str:
+        sentence = next(islice(self.sentences(), row, None))
+        return f"{self.path} line {sentence.numbers[0]}, column {self.columns[column]}"
+
+    def problems(self) -> Iterator[str]:
+        """Every tag that breaks the rules: line, column, what."""
+        for sentence in self.sentences():
+            for problem in self.own.problems(sentence.column(self.columns[1])):
+                yield self._said(sentence, *problem).partition("; mend it")[0]

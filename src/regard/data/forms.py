@@ -1,0 +1,150 @@
+"""What the rows of each task look like: how files are read as rows, whose vocabulary the target has, what every row must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.data.cuts import Part
+from regard.data.files import suffix
+from regard.data.reading import Joined, Rows, from_files
+from regard.data.tables import labelled
+from regard.data.tokenizer import Tokenizer
+from regard.errors import DataError, OptionError
+
+SHOWN = 12  # labels that a sentence names
+
+
+class Form:
+    """Pairs of texts, as a translator reads them."""
+
+    task = "translate"
+    columns: tuple[str, ...] = ("source", "target")  # what a row is, in words
+    labels: str | None = None  # the kind of the target's own vocabulary; None: a text like the source
+    classes = False  # the target is a class, so parts are cut class by class
+
+    @property
+    def paired(self) -> bool:
+        return len(self.columns) == 2
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        """A reader for files that a user names."""
+        return from_files(files, source, target, self.paired)
+
+    def finish(self, rows: Rows, data: Any) -> Rows:
+        """The rows as the other settings of the `data` section want them."""
+        return rows
+
+    def check(self, rows: Rows, target: Tokenizer) -> None:
+        """Stop at the first row that cannot be learned from or scored, naming its place."""
+
+
+class Text(Form):
+    """Lines of one text, for a language model."""
+
+    task, columns = "language", ("text",)
+
+
+class Labelled(Form):
+    """A text and its label."""
+
+    task, columns, labels, classes = "classify", ("text", "label"), "label", True
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        return _tables(files, source, target, ("tsv", "csv", "jsonl", "ndjson"))
+
+    def check(self, rows: Rows, target: Tokenizer) -> None:
+        known = set(target.entries)
+        for at, (_, label) in _usable(rows):
+            if label not in known:
+                raise DataError(
+                    f"{rows.place(at, 1)}: the label {label!r} is not among those that were trained on ({_shown(target.entries)}); "
+                    "correct it, leave the row out, or train with it"
+                )
+        if len(known) < 2:
+            raise DataError(
+                f"every row of {rows.files[0]} has the label {next(iter(known), '')!r}, and a classifier tells at least two apart; "
+                "check data.target, which names the column of labels, or add rows of another class"
+            )
+
+
+class Tagged(Form):
+    """Words and a tag for each, both joined by spaces."""
+
+    task, columns, labels = "tag", ("words", "tags"), "word"
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        from regard.data.conll import Conll
+
+        named = [Path(each).expanduser() for item in files for each in (item if isinstance(item, list) else [item])]
+        if not named:
+            raise DataError("no files are named; give at least one")
+        for given in (source, target):
+            if given is not None and not str(given).isdigit():
+                raise DataError(
+                    f"a column of a CoNLL file is a number, counted from 1, got {given!r}; set data.source, data.target"
+                )
+        if (source is None) != (target is None):
+            raise DataError("name both columns of the CoNLL files, data.source for words and data.target for tags, or neither")
+        columns = None if source is None or target is None else (int(source), int(target))
+        parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in named]
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+    def finish(self, rows: Rows, data: Any) -> Rows:
+        """Tags in the scheme that is wanted, and mended where that is wanted."""
+        from regard.data.conll import Conll
+
+        if isinstance(rows, Joined):
+            return Joined(tuple(self.finish(part, data) for part in rows.parts))
+        if isinstance(rows, Part):
+            return replace(rows, rows=self.finish(rows.rows, data))
+        return replace(rows, scheme=data.scheme, repair=data.repair) if isinstance(rows, Conll) else rows
+
+    def check(self, rows: Rows, target: Tokenizer) -> None:
+        for at, (words, tags) in _usable(rows):
+            counts = len(words.split(" ")), len(tags.split(" "))
+            if counts[0] != counts[1]:
+                raise DataError(f"{rows.place(at, 1)}: {counts[0]} words and {counts[1]} tags; each word has one tag")
+
+
+class Alike(Form):
+    """Two texts that mean the same."""
+
+    task, columns = "embed", ("text", "like it")
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        return _tables(files, source, target, ("csv",))
+
+
+FORMS: dict[str, Form] = {form.task: form for form in (Form(), Text(), Labelled(), Tagged(), Alike())}
+
+
+def form_of(task: str) -> Form:
+    """The form of a task's rows."""
+    if task not in FORMS:
+        raise OptionError(f"the task is one of {', '.join(FORMS)}, got {task!r}")
+    return FORMS[task]
+
+
+def _tables(files: Sequence[Any], source: str | int | None, target: str | int | None, endings: tuple[str, ...]) -> Rows:
+    """Files with columns or fields of those endings, and whatever else as pairs of files."""
+    tables = [each for each in files if not isinstance(each, list) and suffix(Path(each)) in endings]
+    others = [each for each in files if each not in tables]
+    parts = [labelled(Path(each).expanduser(), source, target) for each in tables]
+    if others or not files:
+        parts.append(from_files(others, source, target, paired=True))
+    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+
+def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Rows that have something readable on both sides, with their numbers."""
+    for at, row in enumerate(rows):
+        if all(text.strip() and text[0] != "\udcff" for text in row):
+            yield at, row
+
+
+def _shown(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(labels[:SHOWN]) + more

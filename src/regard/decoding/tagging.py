@@ -1,0 +1,179 @@
+"""A job that tags: lines of text or sentences of a CoNLL file in, bytes out, in order; what is written depends on them alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.data.conll import Parser, Sentence
+from regard.data.files import lines
+from regard.data.progress import track
+from regard.data.schemes import Span, scheme, spans
+from regard.data.spelling import Spelled
+from regard.data.words import Cutter, Word, at_spaces
+from regard.decoding.limits import positions
+from regard.decoding.output import packing
+from regard.decoding.source import Chunk, Row, parsed
+from regard.errors import FolderError, OptionError
+from regard.models.folder import load
+from regard.models.tagger import BATCH, Tagger
+from regard.version import __version__
+
+LONGEST = 1000  # words that are read at once; a longer line is tagged in parts
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything but the model and the text that decides what is written."""
+
+    form: str = "text"  # text, conll or json
+    conll: bool = False  # what comes in is CoNLL
+    spaced: bool = False  # words of a text stand apart by spaces already
+    column: int = 1  # of a CoNLL file, the words
+    field: str | None = None
+    scheme: str | None = None
+    batch_tokens: int = BATCH
+    output: str = "-"
+
+    def about(self, fingerprint: str) -> dict[str, Any]:
+        """What a job must have in common with the one it goes on with."""
+        given = {"version": __version__, "model": fingerprint} | asdict(self)
+        return {key.replace("_", " "): value for key, value in given.items() if key != "output"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A line of text, or a sentence of a CoNLL file, with its words and their tags. A text's words have places in it."""
+
+    row: Row
+    words: Sequence[Word]
+    tags: Sequence[str]
+    sentence: Sentence | None = None
+
+    def found(self) -> Iterator[tuple[Span, str, int, int]]:
+        """Each span with its text: where it begins and ends in the line; of a CoNLL sentence, which words."""
+        for span in spans(self.tags):
+            if self.sentence is not None:
+                yield span, " ".join(word.text for word in self.words[span.start : span.stop]), span.start, span.stop
+            else:
+                start, stop = self.words[span.start].start, self.words[span.stop - 1].stop
+                yield span, self.row.text[start:stop], start, stop
+
+
+class Form(Protocol):
+    """How an answer is written; always whole lines."""
+
+    def write(self, answer: Answer) -> str: ...
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The line with its spans marked: [PER Ada Lovelace] was born in [LOC London]."""
+
+    mark: Callable[[str, str], str] = lambda text, kind: f"[{kind} {text}]"
+
+    def write(self, answer: Answer) -> str:
+        line, done, parts = answer.row.text, 0, []
+        if answer.sentence is not None:
+            line = " ".join(word.text for word in answer.words)
+            answer = Answer(Row(line, line), at_spaces(line), answer.tags)
+        for span, text, start, stop in answer.found():
+            parts += [line[done:start], self.mark(text, span.type)]
+            done = stop
+        return "".join([*parts, line[done:]]) + "\n"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """CoNLL: the lines as they came with the tags as one more column; of a text, word and tag."""
+
+    def write(self, answer: Answer) -> str:
+        if answer.sentence is None:
+            rows = [f"{word.text}\t{tag}\n" for word, tag in zip(answer.words, answer.tags, strict=True)]
+            return "".join(rows) + "\n"
+        tags = dict(zip(answer.sentence.numbers, answer.tags, strict=True))
+        rows = enumerate((line.rstrip("\r") for line in answer.row.line.split("\n")), 1)
+        kept = [f"{line}{answer.sentence.separator}{tags[number]}" if number in tags else line for number, line in rows]
+        return "\n".join(kept) + "\n" * (2 if kept[-1].strip() else 1)  # the last sentence may lack its blank line
+
+
+@dataclass(frozen=True)
+class Json:
+    """One object a line: the one that came, or the text, with its spans; of a CoNLL sentence its words and tags."""
+
+    objects: bool = False  # lines are objects already
+
+    def write(self, answer: Answer) -> str:
+        given: dict[str, Any] = {"text": answer.row.text}
+        if answer.sentence is not None:
+            given = {"words": [word.text for word in answer.words], "tags": list(answer.tags)}
+        elif self.objects:
+            given = parsed(answer.row.line) if answer.row.line.strip() else {}
+        found = [{"start": start, "end": stop, "type": span.type, "text": text} for span, text, start, stop in answer.found()]
+        return json.dumps(given | {"spans": found}, ensure_ascii=False).encode("utf-8", "replace").decode() + "\n"
+
+
+class Tagging:
+    """What is done to a chunk, with the model at hand."""
+
+    def __init__(self, model: Tagger, settings: Settings, form: Form) -> None:
+        self.model, self.settings, self.form = model, settings, form
+        self._packing = packing(Path(settings.output))
+        source = model.source_tokenizer
+        vocabulary = source.words.vocabulary if isinstance(source, Spelled) else source.vocabulary
+        self._cut = at_spaces if settings.spaced else Cutter.like(vocabulary)
+        self._room = min(LONGEST, positions(model.encoder) or LONGEST)
+
+    def __call__(self, chunk: Chunk) -> list[bytes]:
+        return [self._packing.pack("".join(map(self.form.write, self.answers(chunk))).encode("utf-8", "replace"))]
+
+    def answers(self, chunk: Chunk) -> list[Answer]:
+        """Each row's words, tagged all together and dealt out again."""
+        sentences = [self._sentence(row) for row in chunk.rows] if self.settings.conll else [None] * len(chunk.rows)
+        words = [self._words(row, sentence) for row, sentence in zip(chunk.rows, sentences, strict=True)]
+        tags = self._tagged([[word.text for word in each] for each in words])
+        return [Answer(*each) for each in zip(chunk.rows, words, tags, sentences, strict=True)]
+
+    def _tagged(self, sentences: list[list[str]]) -> list[list[str]]:
+        room = self._room
+        parts = [[words[at : at + room] for at in range(0, len(words), room)] for words in sentences]
+        found = iter(self.model.tag([part for each in parts for part in each], self.settings.batch_tokens))
+        whole = [list(chain.from_iterable(next(found) for _ in each)) for each in parts]
+        wanted = self.settings.scheme
+        return whole if wanted is None else [scheme(wanted).convert(tags) for tags in whole]
+
+    def _sentence(self, row: Row) -> Sentence:
+        given = (line.rstrip("\r") for line in row.line.split("\n"))
+        return next(Parser("this sentence", self.settings.column, None).sentences(given), Sentence())
+
+    def _words(self, row: Row, sentence: Sentence | None) -> list[Word]:
+        if sentence is None:
+            return self._cut(row.text)
+        return [Word(word, 0, 0) for word in sentence.words(self.settings.column)]
+
+
+def make(folder: Path, settings: Settings, device: Any = "cpu", form: Form | None = None) -> Tagging:
+    """Load a tagger and get ready."""
+    model = load(folder, device)
+    if not isinstance(model, Tagger):
+        raise FolderError(f"{folder} is a {model.kind.replace('-', ' ')}, and tagging takes a tagger; train one with task: tag")
+    if settings.scheme is not None:
+        scheme(settings.scheme)
+    forms: dict[str, Form] = {"text": Marked(), "conll": Columns(), "json": Json(settings.field is not None)}
+    return Tagging(model, settings, form or forms[settings.form])
+
+
+def check_conll(files: Sequence[Path], column: int) -> None:
+    """Look through CoNLL files before the work starts; what does not fit is named by line and column."""
+    if column < 1:
+        raise OptionError(f"--column is counted from 1, got {column}")
+    for path in files:
+        if path.is_file() and path.stat().st_size:
+            with track(path.stat().st_size, f"checking {path.name}", "bytes") as bar:
+                given = (line for block in lines(path, advance=bar.advance) for line in block)
+                for _ in Parser(str(path), column, None).sentences(given):
+                    pass

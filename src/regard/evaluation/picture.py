@@ -1,0 +1,20 @@
+"""A drawing into a picture file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, OptionError
+
+
+def save(figure: Any, path: str | Path) -> Path:
+    """Write a figure of matplotlib as .png, or what else it writes; a name or place that cannot be is one sentence."""
+    path = Path(path)
+    if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise OptionError(f"a plot is written as .png, .svg or .pdf, got {path.name}")
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise DataError(f"the plot {path} cannot be written: {error.strerror or error}") from error
+    return path

@@ -1,0 +1,110 @@
+"""How good a ranking is: nDCG, average precision, recall; and whether a text's vector finds its partner's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.files import lines
+from regard.errors import DataError
+
+Qrels = dict[str, dict[str, int]]  # query → document → how relevant; what is not there, or 0 and below, is not
+
+
+def ndcg(ranking: Sequence[str], relevant: Mapping[str, int], k: int = 10) -> float:
+    """Σ gain(rank r)/log₂(r + 1) over the first k, divided by that of the best order (Järvelin & Kekäläinen 2002); gain is the
+    relevance, 0 below.
+    """
+    discount = 1 / np.log2(np.arange(2, k + 2))
+    gains = [max(0, relevant.get(document, 0)) for document in ranking[:k]]
+    best = sorted((value for value in relevant.values() if value > 0), reverse=True)[:k]
+    return float(np.dot(gains, discount[: len(gains)]) / np.dot(best, discount[: len(best)])) if best else 0.0
+
+
+def average_precision(ranking: Sequence[str], relevant: Collection[str]) -> float:
+    """The mean, over the relevant documents, of the precision at the rank where each is found; 0 for one that is not."""
+    found, total = 0, 0.0
+    for rank, document in enumerate(ranking, 1):
+        if document in relevant:
+            found += 1
+            total += found / rank
+    return total / len(relevant) if relevant else 0.0
+
+
+def recall(ranking: Sequence[str], relevant: Collection[str], k: int = 100) -> float:
+    """The share of the relevant documents among the first k."""
+    return len(set(ranking[:k]) & set(relevant)) / len(relevant) if relevant else 0.0
+
+
+@dataclass(frozen=True)
+class RetrievalScores:
+    """Means over the queries that have a relevant document."""
+
+    queries: int
+    ndcg10: float
+    average_precision: float
+    recall100: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "queries": self.queries, "ndcg@10": self.ndcg10, "map": self.average_precision, "recall@100": self.recall100
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return (
+            f"nDCG@10 {self.ndcg10:.4f}, MAP {self.average_precision:.4f}, recall@100 {self.recall100:.4f}, {self.queries} queries"
+        )
+
+
+def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> RetrievalScores:
+    """Score the ranking of every judged query; one without a ranking counts as having found nothing."""
+    judged = {query: {d: v for d, v in found.items() if v > 0} for query, found in qrels.items()}
+    judged = {query: found for query, found in judged.items() if found}
+    if not judged:
+        raise DataError("no query has a relevant document, so there is nothing to score; check the relevance judgements")
+    unknown = next((query for query in rankings if query not in qrels), None)
+    if unknown is not None and not set(rankings) & set(judged):
+        raise DataError(f"the query {unknown!r} is in no line of the relevance judgements; check that both number queries alike")
+    each = [
+        (ndcg(ranking, found), average_precision(ranking, found), recall(ranking, found))
+        for query, found in judged.items()
+        for ranking in [rankings.get(query, ())]
+    ]
+    return RetrievalScores(len(each), *(float(x) for x in np.mean(each, axis=0)))
+
+
+def read_qrels(path: Path) -> Qrels:
+    """TREC's relevance judgements: lines of query, a number nobody uses, document, relevance."""
+    found: Qrels = {}
+    number = 0
+    for block in lines(path):
+        for line in block:
+            number += 1
+            cells = line.split()
+            if not cells:
+                continue
+            if len(cells) != 4 or not cells[3].lstrip("-").isdigit():
+                raise DataError(f"line {number} of {path} is not `query 0 document relevance`: {line[:60]!r}; mend it")
+            found.setdefault(cells[0], {})[cells[2]] = int(cells[3])
+    return found
+
+
+def partners(a: NDArray[np.float32], b: NDArray[np.float32]) -> dict[str, float]:
+    """Row i of each belongs together: how often a row's nearest of the other side is its partner, and the mean of 1/rank.
+
+    Both directions are averaged. Vectors have length 1; equal cosines count against the partner.
+    """
+    right, ranks = 0.0, 0.0
+    for x, y in ((a, b), (b, a)):
+        for start in range(0, len(x), 1024):
+            cosines = x[start : start + 1024] @ y.T
+            own = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))][:, None]
+            rank = (cosines >= own).sum(1)  # the partner itself is one of them
+            right += float((rank == 1).sum())
+            ranks += float((1 / rank).sum())
+    return {"accuracy": right / (2 * len(a)), "mrr": ranks / (2 * len(a))}

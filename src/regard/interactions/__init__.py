@@ -1,0 +1,35 @@
+"""Pairwise interactions, the ancestors of attention: linear, polynomial, matrix factorisation, factorisation machine.
+
+All are estimators in the manner of scikit-learn: `fit`, `predict`, `score`, any sparse matrix, `clone`, pipelines, grids. They
+need scikit-learn and scipy: pip install "regard[interactions]".
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from regard.errors import OptionError
+
+if find_spec("sklearn") is None:
+    raise OptionError('this needs scikit-learn; pip install "regard[interactions]"')
+
+from regard.interactions.factorization import (
+    FactorizationMachine,
+    FactorizationMachineClassifier,
+    MatrixFactorization,
+    MatrixFactorizationClassifier,
+)
+from regard.interactions.linear import Linear, LinearClassifier, Polynomial2, Polynomial2Classifier
+from regard.interactions.recommender import Recommender
+
+__all__ = [
+    "FactorizationMachine",
+    "FactorizationMachineClassifier",
+    "Linear",
+    "LinearClassifier",
+    "MatrixFactorization",
+    "MatrixFactorizationClassifier",
+    "Polynomial2",
+    "Polynomial2Classifier",
+    "Recommender",
+]

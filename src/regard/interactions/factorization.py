@@ -1,0 +1,127 @@
+"""Pairs through K common factors: matrix factorisation and the factorisation machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import OptionError
+from regard.interactions.estimator import Classification, Interaction, Make, Regression
+from regard.interactions.forms import Form, LowRank, Rendle, Weights
+from regard.interactions.pairs import AllPairs
+from regard.interactions.parts import Part
+from regard.interactions.rows import Rows
+from regard.interactions.sweeps import Sweeper, TwoSided
+
+
+class _MatrixFactorization(Interaction):
+    def __init__(
+        self,
+        factors: int = 8,
+        *,
+        split: int | None = None,
+        biases: bool = True,
+        penalty: float = 1.0,
+        intercept: bool = True,
+        solver: str = "variational",
+        groups: Any = None,
+        max_iter: int = 50,
+        tol: float = 1e-3,
+        rate: float = 0.1,
+        batch: int = 256,
+        random_state: Any = 0,
+    ) -> None:
+        self.factors, self.split, self.biases, self.penalty, self.intercept = factors, split, biases, penalty, intercept
+        self.solver, self.groups, self.max_iter, self.tol = solver, groups, max_iter, tol
+        self.rate, self.batch, self.random_state = rate, batch, random_state
+
+    @property
+    def _linear(self) -> bool:
+        return self.biases
+
+    def _left(self, width: int) -> NDArray[np.bool_]:
+        split = width // 2 if self.split is None else self.split
+        if isinstance(split, bool) or not isinstance(split, (int, np.integer)) or not 0 <= split <= width:
+            raise OptionError(f"split must be the number of columns of x₁, 0 to {width}, got {split!r}")
+        return np.arange(width) < split
+
+    def _form(self, width: int) -> Form:
+        left = self._left(width)
+        return LowRank(left, ~left)
+
+    def _sweeper(self, x: Any, linear: list[Part], make: Make, p: Weights) -> Sweeper:
+        left = self._left(x.shape[1])
+        parts = [make(Rows(x[:, columns]), columns, name) for name, columns in (("W", left), ("V", ~left))]
+        return TwoSided(x.shape[0], linear, parts, self._shifts)
+
+    def _keep(self, p: Weights) -> None:
+        super()._keep(p)
+        left = self._left(len(p["w"]))
+        self.W_, self.V_ = p["W"][left].T, p["V"][~left].T
+
+
+class MatrixFactorization(Regression, _MatrixFactorization):
+    """y = (W x₁)ᵀ(V x₂), x₁ the first `split` columns (a user, one-hot), x₂ the others (an item); plus biases wᵀx + b.
+
+    Either side may have more columns than one-hot ones: what is known of the user, or of the item. `W_` is (K, split), `V_`
+    (K, M − split). Without `split` the columns are halved.
+    """
+
+
+class MatrixFactorizationClassifier(Classification, _MatrixFactorization):
+    """p = σ((W x₁)ᵀ(V x₂) + wᵀx + b): likes and clicks instead of ratings."""
+
+
+class _FactorizationMachine(Interaction):
+    def __init__(
+        self,
+        factors: int = 8,
+        *,
+        form: str = "lecture",
+        linear: bool = True,
+        penalty: float = 1.0,
+        intercept: bool = True,
+        solver: str = "variational",
+        groups: Any = None,
+        max_iter: int = 50,
+        tol: float = 1e-3,
+        rate: float = 0.1,
+        batch: int = 256,
+        random_state: Any = 0,
+    ) -> None:
+        self.factors, self.form, self.linear, self.penalty, self.intercept = factors, form, linear, penalty, intercept
+        self.solver, self.groups, self.max_iter, self.tol = solver, groups, max_iter, tol
+        self.rate, self.batch, self.random_state = rate, batch, random_state
+
+    @property
+    def _linear(self) -> bool:
+        return self.linear
+
+    def _form(self, width: int) -> Form:
+        if self.form not in FORMS:
+            raise OptionError(f"form must be one of {', '.join(FORMS)}, got {self.form!r}")
+        return FORMS[self.form][0]()
+
+    def _sweeper(self, x: Any, linear: list[Part], make: Make, p: Weights) -> Sweeper:
+        rows, every = Rows(x), np.ones(x.shape[1], bool)
+        parts = [make(rows, every, name) for name in self._form(x.shape[1]).factors]
+        return FORMS[self.form][1](x.shape[0], linear, parts, self._shifts)
+
+
+FORMS: dict[str, tuple[type[LowRank] | type[Rendle], type[Sweeper]]] = {
+    "lecture": (LowRank, TwoSided),
+    "rendle": (Rendle, AllPairs),
+}
+
+
+class FactorizationMachine(Regression, _FactorizationMachine):
+    """y = xᵀWᵀVx (form="lecture"), or Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j (form="rendle"); plus wᵀx + b. O(nnz · K) per row.
+
+    `W_` and `V_` are (K, M); Rendle's form has `V_` alone.
+    """
+
+
+class FactorizationMachineClassifier(Classification, _FactorizationMachine):
+    """p = σ of the same."""

@@ -1,0 +1,124 @@
+"""Who would like what: ratings → a number per user, a number per item, and K factors of each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.store import write_atomically
+from regard.errors import FolderError
+from regard.interactions.rows import Array
+from regard.version import __version__
+
+FORMAT = 1
+ARRAYS = ("user_bias", "item_bias", "user_vectors", "item_vectors")
+
+
+@dataclass
+class Recommender:
+    """y = b + b_u + b_i + ⟨p_u, q_i⟩, cut to the range of the ratings.
+
+    Every model of this room is of that form once its features are added up: a user's vector is W x₁, an item's is V x₂, and
+    pairs among an item's own features belong to its bias.
+    """
+
+    users: list[str]
+    items: list[str]
+    titles: list[str]
+    intercept: float
+    user_bias: Array
+    item_bias: Array
+    user_vectors: Array  # (users, K)
+    item_vectors: Array  # (items, K)
+    low: float
+    high: float
+    rated: dict[int, list[int]] = field(default_factory=dict)  # items that need not be recommended
+    card: dict[str, Any] = field(default_factory=dict)
+
+    def predict(self, user: NDArray[np.int64], item: NDArray[np.int64]) -> Array:
+        """Ratings of pairs, by number; user −1 is nobody in particular."""
+        known = user >= 0
+        found = self.intercept + self.item_bias[item]
+        found = found + np.where(known, self.user_bias[user] + (self.user_vectors[user] * self.item_vectors[item]).sum(1), 0.0)
+        return np.clip(found, self.low, self.high)
+
+    def top(self, user: str, n: int = 10) -> list[tuple[str, str, float]]:
+        """The n items that this user has not rated and would rate highest: id, title, rating. A stranger gets what all like."""
+        number = self.users.index(user) if user in self.users else -1
+        scores = self.item_bias + self.intercept
+        if number >= 0:
+            scores = scores + self.user_bias[number] + self.item_vectors @ self.user_vectors[number]
+        scores[self.rated.get(number, [])] = -np.inf
+        best = np.argsort(-scores, kind="stable")[: min(n, int(np.isfinite(scores).sum()))]
+        return [
+            (self.items[i], self.titles[i] if self.titles else self.items[i], float(np.clip(scores[i], self.low, self.high)))
+            for i in best
+        ]
+
+    def save(self, folder: str | Path) -> None:
+        """config.json, model.safetensors, names.json and card.json; config.json comes last, so a folder with it is complete."""
+        from safetensors.numpy import save
+
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise FolderError(f"{folder} is a file; give the name of a folder")
+        counts = [len(self.rated.get(u, [])) for u in range(len(self.users))]
+        rated = np.array([i for u in range(len(self.users)) for i in self.rated.get(u, [])], np.int64)
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
+        arrays |= {"rated": rated, "rated_counts": np.array(counts, np.int64)}
+        write_atomically(folder / "model.safetensors", save(arrays))
+        write_atomically(folder / "names.json", _json({"users": self.users, "items": self.items, "titles": self.titles}))
+        write_atomically(folder / "card.json", _json(self.card))
+        top = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
+        top |= {"intercept": self.intercept, "low": self.low, "high": self.high, "factors": self.user_vectors.shape[1]}
+        write_atomically(folder / "config.json", _json(top))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Recommender:
+        """The recommender that `save` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        folder = Path(folder)
+        config, names, card = (_read(folder, name) for name in ("config.json", "names.json", "card.json"))
+        if config.get("kind") != "recommender":
+            raise FolderError(
+                f"{folder} holds a {config.get('kind', 'model of no kind')}, not a recommender; give what regard recommend -o wrote"
+            )
+        if config.get("format") != FORMAT:
+            raise FolderError(f"{folder} has format {config.get('format')} and this regard reads format {FORMAT}; fit it again")
+        try:
+            arrays = load_file(folder / "model.safetensors")
+            cuts = np.cumsum(arrays["rated_counts"])[:-1]
+            rated = {u: part.tolist() for u, part in enumerate(np.split(arrays["rated"], cuts))}
+            found = {name: arrays[name] for name in ARRAYS}
+            made = cls(**names, **found, **{k: config[k] for k in ("intercept", "low", "high")}, rated=rated, card=card)
+        except (OSError, SafetensorError, KeyError, TypeError) as error:
+            raise FolderError(f"{folder / 'model.safetensors'} cannot be read ({error}); it is damaged, so copy it again") from None
+        shapes = [len(made.user_bias), len(made.user_vectors), len(made.item_bias), len(made.item_vectors)]
+        if shapes != [len(made.users)] * 2 + [len(made.items)] * 2:
+            raise FolderError(
+                f"the names in {folder} do not fit its numbers; its files belong to different models, so copy it again"
+            )
+        return made
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    if not (folder / name).is_file():
+        raise FolderError(f"{folder} has no {name}, so it is no recommender; give a folder that regard recommend -o wrote")
+    try:
+        found = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{folder / name} cannot be read ({error}); it is damaged, so copy it again") from None
+    if not isinstance(found, dict):
+        raise FolderError(f"{folder / name} holds no object; it is damaged, so copy it again")
+    return found

@@ -1,0 +1,197 @@
+"""A tagger: any encoder over words and their letters, a score for each tag of each word, and paths that are always well formed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import Batch
+from regard.data.conll import one_word
+from regard.data.progress import track
+from regard.data.schemes import OUTSIDE, Scheme, Span, scheme_of, spans
+from regard.data.spelling import BYTES
+from regard.data.tokenizer import SPECIALS, UNK
+from regard.errors import DataError, OptionError
+from regard.models.characters import Characters, hide, split
+from regard.models.classifier import batches, label_loss
+from regard.models.counted import Counted
+from regard.models.crf import CRF, UNLIKELY, Steps, check_rules, negative_log_likelihood, none, rules, viterbi
+from regard.models.embedding import Embedding
+from regard.models.loss import Loss
+
+BATCH = 32768  # tokens, letters among them, that are read at a time
+
+
+class Tagger(Counted):
+    """p(tags | words): of a CRF over whole paths, or of each word's tag by itself.
+
+    Source rows are words, or words spelled out (`data.spelling`) where `characters` read them: each word is then its vector and
+    what its letters look like, side by side. In training every word is unknown with probability `word_dropout`. With `constrain` a
+    CRF is trained among the well-formed paths alone; decoding never leaves them, with and without a CRF. With `recall` training is
+    harder on what was missed: where the gold is not O, the score of O is that much higher (recall-oriented softmax-margin, Mohit et
+    al. 2012), so it takes a larger lead of the right tag to be content.
+    """
+
+    kind = "tagger"
+
+    def __init__(
+        self,
+        source: Embedding,
+        characters: Characters | None,
+        encoder: nn.Module,
+        output: nn.Linear,
+        crf: CRF | None,
+        *,
+        word_dropout: float = 0.0,
+        constrain: bool = False,
+        recall: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.source, self.characters, self.encoder, self.output, self.crf = source, characters, encoder, output, crf
+        self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
+        self._rules: Steps | None = None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags, in the order of their scores."""
+        return self.target_tokenizer.entries
+
+    @property
+    def scheme(self) -> Scheme:
+        """How its tags say where a span begins."""
+        return scheme_of(self.tags)
+
+    @property
+    def rules(self) -> Steps:
+        """Which tag may follow which."""
+        if self._rules is None:
+            found = rules(self.tags)
+            check_rules(self.tags, found)
+            self._rules = found
+        return self._rules
+
+    def forward(self, words: Tensor, letters: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Scores of the tags: words (batch, W), letters (batch, W, L) → (batch, W, tags)."""
+        if self.training and self.word_dropout:
+            words = hide(words, self.word_dropout)
+        x = self.source(words)
+        if self.characters is not None and letters is not None:
+            x = torch.cat([x, self.characters(letters)], -1)
+        return self.output(self.encoder(x, lengths).states)
+
+    def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Rows as prepared, x1 … xn EOS → words, letters, and how many words each row has."""
+        if self.characters is not None:
+            return split(source, self.source.table.num_embeddings)
+        return source[:, : max(1, int(lengths.max()) - 1)], None, lengths - 1
+
+    def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:
+        """−log p of the gold tags. A sentence with a tag that was never trained on says nothing and is left out."""
+        assert batch.source is not None and batch.source_lengths is not None
+        words, letters, lengths = self.read(batch.source, batch.source_lengths)
+        if not torch.equal(lengths, batch.target_lengths - 1):
+            at = int((lengths != batch.target_lengths - 1).nonzero()[0])
+            raise DataError(f"row {int(batch.rows[at])} has {int(lengths[at])} words and {int(batch.target_lengths[at]) - 1} tags")
+        gold = batch.target[:, 1 : 1 + words.shape[1]]
+        inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]  # (batch, W)
+        known = ~((gold == UNK) & inside).any(1)
+        tags = (gold - len(SPECIALS)).clamp(min=0)
+        if self.crf is None:
+            return self._apart(words, letters, lengths, tags, inside & known[:, None], smoothing, agreement)
+        if smoothing or agreement:
+            raise OptionError(
+                "training.smoothing and training.agreement are for taggers without a CRF; set them to 0, or crf: false"
+            )
+        scores = self._harder(self(words, letters, lengths), tags)
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        steps = self.crf.steps
+        if self.constrain:
+            steps = steps + self.rules.like(scores).at_least(UNLIKELY)
+        nll = (negative_log_likelihood(scores, tags, lengths, steps) * known).sum()
+        return Loss(nll, nll.detach(), int((lengths * known).sum()))
+
+    def _apart(
+        self, words: Tensor, letters: Tensor | None, lengths: Tensor, tags: Tensor, real: Tensor, smoothing: float, agreement: float
+    ) -> Loss:
+        """Each tag by itself."""
+        if agreement:
+            words, lengths, letters = words.repeat(2, 1), lengths.repeat(2), None if letters is None else letters.repeat(2, 1, 1)
+        scores = self._harder(self(words, letters, lengths), tags.repeat(2, 1) if agreement else tags)
+        return label_loss(scores[real.repeat(2, 1) if agreement else real], tags[real], smoothing, agreement)
+
+    def _harder(self, scores: Tensor, tags: Tensor) -> Tensor:
+        """In training, the score of O where it is wrong is raised."""
+        if not (self.training and self.recall) or OUTSIDE not in self.tags:
+            return scores
+        outside = self.tags.index(OUTSIDE)
+        raised = torch.zeros_like(scores)
+        raised[..., outside] = self.recall * (tags != outside)
+        return scores + raised
+
+    def decode(self, scores: Tensor, lengths: Tensor) -> list[list[str]]:
+        """The best well-formed tags by scores (batch, W, tags)."""
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        learned = none(len(self.tags)) if self.crf is None else self.crf.steps
+        best, _ = viterbi(scores, lengths, learned.like(scores) + self.rules.like(scores))
+        return [[self.tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
+
+    @torch.no_grad()
+    def tag(self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH, *, progress: bool = False) -> list[list[str]]:
+        """The tags of each sentence; those of similar length are read together, and every answer stands in its sentence's place."""
+        training, found = self.training, [[] for _ in sentences]
+        full = [at for at, words in enumerate(sentences) if words]
+        texts = [" ".join(map(one_word, sentences[at])) for at in full]
+        self.eval()
+        with track(len(texts), "tagging", "sentences") if progress else nullcontext() as bar:
+            for rows, tokens, lengths in batches(self, texts, batch_tokens):
+                words, letters, counts = self.read(tokens.to(self.device), lengths.to(self.device))
+                for row, tags in zip(rows, self.decode(self(words, letters, counts), counts), strict=True):
+                    found[full[row]] = tags
+                if bar is not None:
+                    bar.advance(len(rows))
+        self.train(training)
+        return found
+
+    def flops(self, source_length: int, target_length: int) -> int:
+        """Of one sentence; `target_length` counts its tags and the end, `source_length` its words, letters and the end."""
+        return super().flops(max(1, source_length - target_length), max(1, target_length - 1))
+
+    def counted(self, source: Tensor, target: Tensor) -> Tensor:
+        """`source` stands for the letters, `target` for the words: all letters in one word cost what they cost in many."""
+        if self.characters is None:
+            return self(target)
+        x = torch.cat([self.source(target), self.characters(source[:, None]).expand(-1, target.shape[1], -1)], -1)
+        return self.output(self.encoder(x, None).states)
+
+
+def tag(model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH) -> list[list[str]]:
+    """The tags of each sentence, a list of words."""
+    return model.tag(sentences, batch_tokens)
+
+
+def tag_spans(model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH) -> list[list[Span]]:
+    """What was found in each sentence: first word, the word after the last, type."""
+    return [spans(tags) for tags in model.tag(sentences, batch_tokens)]
+
+
+def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -> Tagger:
+    """From the `model:` section of a recipe. The encoder reads vectors of width dim, of which the letters take their part."""
+    from regard.models.build import make_encoder  # which builds taggers too
+
+    letters, dim = config["characters"], config["dim"]
+    own = dim - (letters["width"] if letters else 0)
+    if own < 1:
+        raise OptionError(f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger")
+    scale = own**0.5 if config["scale_words"] else 1.0
+    source = Embedding(source_vocab - (BYTES if letters else 0), own, scale=scale)
+    characters = Characters(letters["dim"], letters["width"], letters["kernel"]) if letters else None
+    encoder: Any = make_encoder(config["encoder"], config)
+    count = target_vocab - len(SPECIALS)
+    output = nn.Linear(encoder.width, count)
+    crf = CRF(count) if config["crf"] else None
+    more = {key: config[key] for key in ("word_dropout", "constrain", "recall")}
+    return Tagger(source, characters, encoder, output, crf, **more)

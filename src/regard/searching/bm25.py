@@ -1,0 +1,106 @@
+"""Search by words: BM25 (Robertson et al. 1994, with the idf of Lucene), on arrays that are read from the disk as needed.
+
+score(q, d) = Σ over words w of q: idf(w) · tf · (k1 + 1)/(tf + k1 · (1 − b + b · |d|/mean |d|)),
+idf(w) = ln(1 + (N − n_w + ½)/(n_w + ½)), where n_w of N documents hold w, tf times in d.
+A word is known by 64 bits of its hash; that two of a million share one has a chance of one in forty million.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import OptionError
+
+WORD = re.compile(r"\w+")
+PARTS = ("words", "starts", "documents", "counts", "lengths")
+
+
+def words_of(text: str) -> list[str]:
+    """Letters and digits in a row, in lower case: no list of stop words and no stems, so that any language is served alike."""
+    return WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class Postings:
+    """Which documents hold each word, and how often: the word words[i] is in documents[starts[i] : starts[i + 1]]."""
+
+    words: NDArray[np.uint64]  # hashes in rising order
+    starts: NDArray[np.int64]
+    documents: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    lengths: NDArray[np.int32]  # words in each document
+
+    @classmethod
+    def of(cls, texts: Iterable[str], advance: Callable[[int], None] = lambda n: None) -> Postings:
+        known: dict[str, int] = {}
+        numbers, documents, counts, lengths = [], [], [], []
+        for i, text in enumerate(texts):
+            found = Counter(words_of(text))
+            numbers += [known.setdefault(word, len(known)) for word in found]
+            documents += [i] * len(found)
+            counts += found.values()
+            lengths.append(sum(found.values()))
+            advance(1)
+        hashes = np.array([_hash(word) for word in known], np.uint64)
+        place = np.argsort(hashes)
+        rank = np.empty(len(place), np.int64)
+        rank[place] = np.arange(len(place))
+        order = np.argsort(rank[np.array(numbers, np.int64)], kind="stable")
+        starts = np.zeros(len(known) + 1, np.int64)
+        np.cumsum(np.bincount(rank[np.array(numbers, np.int64)], minlength=len(known)), out=starts[1:])
+        small = lambda x: np.array(x, np.int32)  # noqa: E731
+        return cls(hashes[place], starts, small(documents)[order], small(counts)[order], small(lengths))
+
+    def save(self, folder: Path) -> None:
+        for name in PARTS:
+            np.save(folder / f"{name}.npy", getattr(self, name))
+
+    @classmethod
+    def load(cls, folder: Path) -> Postings:
+        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS))
+
+    def find(self, word: str) -> slice:
+        """Where the documents of a word are."""
+        wanted = np.uint64(_hash(word))
+        i = int(np.searchsorted(self.words, wanted))
+        return (
+            slice(int(self.starts[i]), int(self.starts[i + 1])) if i < len(self.words) and self.words[i] == wanted else slice(0, 0)
+        )
+
+
+class Bm25:
+    """Scores of all documents of several parts, numbered through."""
+
+    def __init__(self, parts: Sequence[Postings], *, k1: float = 1.2, b: float = 0.75) -> None:
+        if not k1 >= 0 or not 0 <= b <= 1:
+            raise OptionError(f"BM25 takes k1 of at least 0 and b between 0 and 1, got k1 {k1!r} and b {b!r}")
+        self.parts, self.k1 = list(parts), k1
+        self.size = sum(len(part.lengths) for part in parts)
+        mean = sum(int(part.lengths.sum(dtype=np.int64)) for part in parts) / max(1, self.size)
+        self._lengths = [k1 * (1 - b + b * part.lengths / max(mean, 1e-9)) for part in parts]  # what tf is compared with
+
+    def scores(self, query: str) -> NDArray[np.float64]:
+        """Of every document; 0 for one that holds none of the words."""
+        found = np.zeros(self.size)
+        for word, times in Counter(words_of(query)).items():
+            places = [part.find(word) for part in self.parts]
+            holding = sum(place.stop - place.start for place in places)
+            weight = times * np.log1p((self.size - holding + 0.5) / (holding + 0.5)) * (self.k1 + 1)
+            first = 0
+            for part, place, lengths in zip(self.parts, places, self._lengths, strict=True):
+                documents, tf = part.documents[place], part.counts[place]
+                found[first + documents] += weight * tf / (tf + lengths[documents])
+                first += len(part.lengths)
+        return found
+
+
+def _hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "little")

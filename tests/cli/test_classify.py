@@ -1,0 +1,252 @@
+"""`regard classify` as a user meets it: files of every kind, pipes, kills, wrong input."""
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+from regard.cli import classify
+from regard.decoding.classify import attention
+from regard.decoding.classify import classify as label
+from regard.errors import DataError, FolderError, OptionError, RegardError
+from regard.models.folder import load
+from tests.decoding.folders import classifier, translator
+
+# The command as it will stand in the command line, with chunks of a few lines where asked for.
+START = (
+    "import sys, typer; from regard.decoding import source; source.LINES = {lines}; import regard.cli.main as main; "
+    "from regard.cli import classify; names = [c.name for c in main.app.registered_commands]; "
+    "'classify' in names or main.app.command('classify')(classify.command); main.run()"
+)
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return classifier(tmp_path_factory.mktemp("models") / "classifier")
+
+
+@pytest.fixture
+def regard(capfd):
+    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    app = typer.Typer()
+    app.command()(classify.command)
+
+    def call(*args):
+        capfd.readouterr()
+        code = app([str(arg) for arg in args], standalone_mode=False)
+        return (code or 0, *capfd.readouterr())
+
+    return call
+
+
+def line(found, top=1):
+    pairs = list(found.probabilities.items())[:top]
+    cells = [cell for name, p in pairs for cell in (name, f"{p:.4f}")]
+    return "\t".join([str(found), *cells[1:]]) + "\n" if cells else "\n"
+
+
+def start(*args, lines=4096, **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "env": ENVIRONMENT} | options
+    return subprocess.Popen([sys.executable, "-c", START.format(lines=lines), "classify", *map(str, args)], **options)
+
+
+def test_a_text_on_the_command_line_is_labelled_with_its_probability(folder, regard):
+    one, two = label(load(folder), ["hello world", "b"])
+    assert regard(folder, "hello world", "b") == (0, line(one) + line(two), "")
+    assert regard(folder, "hello world\n\nb") == (0, f"{line(one)}\n{line(two)}", "")
+    assert regard(folder, "hello world", "--top", "2") == (0, line(one, 2), "")
+    assert regard(folder, "hello world", "--top", "99") == (0, line(one, 3), "")
+
+
+def test_below_the_threshold_the_label_is_left_out(folder, regard):
+    (one,) = label(load(folder), ["hello world"])
+    assert regard(folder, "hello world", "--threshold", "0.9999")[1] == f"\t{one.probability:.4f}\n"
+    found = json.loads(regard(folder, "hello world", "--threshold", "0.9999", "--jsonl")[1])
+    assert found["predicted"] is None
+    assert found["probability"] == pytest.approx(one.probability, abs=1e-6)
+
+
+def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
+    one, two = label(load(folder), ["hello world", "b"])
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello world\n"))
+    (tmp_path / "d.txt.xz").write_bytes(lzma.compress(b"b\n"))
+    assert regard(folder, "-i", tmp_path / "a.txt.gz", tmp_path / "d.txt.xz")[1] == line(one) + line(two)
+    assert regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt.xz", "-o", tmp_path / "o.gz")[0] == 0
+    assert gzip.decompress((tmp_path / "o.gz").read_bytes()).decode() == line(one) + line(two)
+
+    (tmp_path / "b.tsv").write_text("1\thello world\n2\tb\n", encoding="utf-8")
+    assert regard(folder, "-i", tmp_path / "b.tsv", "--column", "2")[1] == line(one) + line(two)
+    regard(folder, "-i", tmp_path / "b.tsv", "--column", "2", "-o", tmp_path / "o.tsv")
+    assert (tmp_path / "o.tsv").read_text(encoding="utf-8") == f"1\thello world\t{line(one)}2\tb\t{line(two)}"
+
+    (tmp_path / "c.jsonl").write_text('{"q": "hello world", "label": "gold"}\n\n', encoding="utf-8")
+    regard(folder, "-i", tmp_path / "c.jsonl", "--field", "q", "-o", tmp_path / "o.jsonl", "--top", "2")
+    first, second = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
+    found = json.loads(first)
+    assert (found["q"], found["label"], found["predicted"]) == ("hello world", "gold", one)
+    assert list(found["probabilities"]) == list(one.probabilities)[:2]
+    assert json.loads(second) == {"predicted": None, "probability": None, "probabilities": {}}
+
+
+def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard, tmp_path):
+    texts = ["hello, world", 'a "b"\nc', ""]
+    found = label(load(folder), texts)
+    with (tmp_path / "in.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["id", "review"], *([str(i), text] for i, text in enumerate(texts))])
+    assert regard(folder, "-i", tmp_path / "in.csv", "--column", "review")[1] == "".join(map(line, found))
+    regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text(encoding="utf-8"), newline="")))
+    assert [row["review"] for row in rows] == texts
+    assert [row["predicted"] for row in rows] == [str(each) for each in found]
+    assert [row["probability"] for row in rows] == [f"{each.probability:.4f}" if each else "" for each in found]
+    regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.tsv", "--top", "2")
+    first, *others = (tmp_path / "o.tsv").read_text(encoding="utf-8").splitlines()
+    assert first == "id\treview\tpredicted\tprobability\tpredicted_2\tprobability_2"
+    assert [len(each.split("\t")) for each in others] == [6, 6, 6]
+    regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.jsonl")
+    records = [json.loads(each) for each in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(each["id"], each["review"], each["predicted"] or "") for each in records] == [
+        (str(i), text, str(each)) for i, (text, each) in enumerate(zip(texts, found, strict=True))
+    ]
+    (tmp_path / "t.tsv").write_text("text\tid\nhello, world\t1\n", encoding="utf-8")  # a column called text needs no name
+    assert regard(folder, "-i", tmp_path / "t.tsv")[1] == line(found[0])
+    assert regard(folder, "-i", tmp_path / "t.tsv", "--column", "1", "--header")[1] == line(found[0])
+    assert len(regard(folder, "-i", tmp_path / "t.tsv", "--column", "1")[1].splitlines()) == 2
+
+
+def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
+    (one,), (looked,) = label(load(folder), ["hello world"]), attention(load(folder), ["hello world"])
+    shown = " ".join(f"{word}({weight:.2f})" for word, weight in zip(looked.words, looked.weights, strict=True))
+    assert regard(folder, "--attention", "hello world")[1] == f"{line(one)}  {shown}\n"
+    assert regard(folder, "--attention", "")[1] == "\n"
+    found = json.loads(regard(folder, "--attention", "--jsonl", "hello world")[1])
+    assert [word for word, _ in found["attention"]] == ["hello", "world"]
+    assert [weight for _, weight in found["attention"]] == pytest.approx(looked.weights, abs=1e-6)
+    monkeypatch.setattr("regard.cli.matrix.shows_color", lambda stream: True)
+    assert "\x1b[38;5;196m" in regard(folder, "--attention", "hello \x1b[2J world")[1]
+    assert "\x1b[2J" not in regard(folder, "--attention", "hello \x1b[2J world")[1]
+
+
+def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
+    (tmp_path / "none").write_bytes(b"")
+    for name in ("o", "o.gz"):
+        assert regard(folder, "-i", tmp_path / "none", "-o", tmp_path / name)[0] == 0
+    assert (tmp_path / "o").read_bytes() == gzip.decompress((tmp_path / "o.gz").read_bytes()) == b""
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "says"),
+    [
+        (["{tmp}/none", "x"], FolderError, r"there is no folder .*none"),
+        (["{translator}", "x"], FolderError, "is a translator, and classifying takes a classifier"),
+        (["{folder}", "-i", "{tmp}/none"], DataError, "there is no file .*none"),
+        (["{folder}", "x", "-o", "{tmp}/none/o"], OptionError, "its folder is not there"),
+        (["{folder}", "x", "--column", "1", "--field", "t"], OptionError, "give one of them"),
+        (
+            ["{folder}", "-i", "{tmp}/in.tsv", "--column", "review"],
+            DataError,
+            r"line 1 of .*in\.tsv names no column 'review'; it has",
+        ),
+        (["{folder}", "-i", "{tmp}/in.tsv"], DataError, "names no column 'text'"),
+        (["{folder}", "-i", "{tmp}/in.tsv", "--column", "7"], DataError, r"line 1 of .*in\.tsv has 2 columns and no column 7"),
+        (["{folder}", "-i", "{tmp}/in.tsv", "--column", "0"], OptionError, "counted from 1, got --column 0"),
+        (["{folder}", "-i", "{tmp}/in.tsv", "{tmp}/bad.txt"], OptionError, r"files of different kinds \(\.tsv, \.txt\)"),
+        (["{folder}", "--column", "review"], OptionError, "its column needs a number"),
+        (["{folder}", "-i", "{tmp}/in.jsonl"], DataError, r"line 1 of .*in\.jsonl has no text in the field 'text'; check --field"),
+        (["{folder}", "-i", "{tmp}/in.tsv", "--column", "1", "-o", "{tmp}/in.tsv"], OptionError, "read and written at once"),
+        (["{folder}", "x", "--attention", "-o", "{tmp}/o"], OptionError, "shown on the terminal or written as JSON"),
+        (["{plain}", "x", "--attention"], OptionError, "does not attend to words"),
+        (["{folder}", "-i", "{tmp}/bad.txt", "--strict"], DataError, r"line 2 of .*bad\.txt is not UTF-8"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
+    (tmp_path / "in.tsv").write_text("id\tq\n1\tx\n", encoding="utf-8")
+    (tmp_path / "in.jsonl").write_text('{"q": "x"}\n', encoding="utf-8")
+    made = {
+        "{translator}": lambda: translator(tmp_path / "other"),
+        "{plain}": lambda: classifier(tmp_path / "other", encoder="kim", pooling="max"),
+    }
+    args = [made[arg]() if arg in made else arg.format(folder=folder, tmp=tmp_path) for arg in args]
+    with pytest.raises(error, match=says) as raised:
+        regard(*args)
+    assert isinstance(raised.value, RegardError)
+    assert "\n" not in str(raised.value)
+    assert set(os.listdir(tmp_path)) <= {"bad.txt", "in.tsv", "in.jsonl", "other"}
+
+
+def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n\n")
+    code, out, err = regard(folder, "-i", tmp_path / "bad.txt")
+    assert (code, out.count("\n")) == (0, 3)
+    assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read becomes �\n"
+
+
+def test_texts_that_were_cut_are_reported(tmp_path, regard):
+    encoder = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32, "position": "learned", "max_positions": 6}
+    made = classifier(tmp_path / "m", encoder=encoder, pooling="mean")
+    code, out, err = regard(made, "abcdefgh", "abc")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert err == "regard: 1 text was longer than the model's table of positions and labelled by their beginning\n"
+
+
+def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tmp_path):
+    draw = random.Random(1)
+    texts = [" ".join(draw.choices(["good", "bad", "day", "of", "all"], k=draw.randint(0, 6))) for _ in range(20_000)]
+    (tmp_path / "in.tsv").write_text("".join(f"{text}\n" for text in ["text", *texts]), encoding="utf-8")
+    args, out = (folder, "-i", tmp_path / "in.tsv", "-o", tmp_path / "o.tsv"), tmp_path / "o.tsv"
+    assert start(*args).wait(60) == 0
+    expected = out.read_bytes()
+    assert expected.count(b"\n") == 20_001
+    out.unlink()
+    process = start(*args, lines=64)
+    deadline = time.monotonic() + 60
+    journal = tmp_path / "o.tsv.progress"
+    while not journal.exists() or journal.read_bytes().count(b'"lines"') < 3:
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not out.exists()
+    process = start(*args)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert b"going on after" in err
+    assert out.read_bytes() == expected
+
+
+def test_standard_input_is_answered_line_by_line(folder):
+    one, two = label(load(folder), ["hello world", "b"])
+    process = start(folder, stdin=subprocess.PIPE)
+    process.stdin.write(b"hello world\n")
+    process.stdin.flush()
+    assert process.stdout.readline().decode() == line(one)
+    out, err = process.communicate(b"b\n", timeout=60)
+    assert (process.returncode, out.decode(), err) == (0, line(two), b"")
+
+
+def test_a_closed_pipe_is_no_error(folder, tmp_path):
+    (tmp_path / "in.txt").write_text("b\n" * 20_000, encoding="utf-8")  # more than a pipe holds
+    process = start(folder, "-i", tmp_path / "in.txt", lines=512)
+    assert process.stdout.readline().decode() == line(*label(load(folder), ["b"]))
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert process.stderr.read() == b""
+
+
+def test_help_teaches_with_examples(regard):
+    out = regard("--help")[1]
+    assert "regard classify runs/sst2" in out
+    assert "--threshold" in out

@@ -1,0 +1,87 @@
+"""`regard evaluate` of a classifier as a user meets it: figures, a picture, labels in a file, a sentence for what cannot be."""
+
+import json
+import sys
+
+import pytest
+
+from regard.cli import main
+from regard.training.trainer import train
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+ROWS = [("good", "yes"), ("bad", "no"), ("so good", "yes"), ("so bad", "no"), ("good good", "yes"), ("bad bad", "no")]
+
+
+def table(path, rows):
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, own_cache):
+    folder = tmp_path_factory.mktemp("classifier")
+    recipe = {
+        "name": "yes-no", "task": "classify",
+        "data": {name: [table(folder / f"{name}.csv", ROWS)] for name in ("train", "validation", "test")},
+        "tokenizer": {"kind": "word", "size": 20},
+        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "words"}, "pooling": "mean"},
+        "optimizer": {"lr": 0.1}, "schedule": {"kind": "constant"},
+        "training": {"steps": 30, "validate_every": 10, "device": "cpu", "threads": 1, "smoothing": 0.0},
+    }  # fmt: skip
+    return train(recipe, folder=folder / "run", quiet=True).folder
+
+
+@pytest.fixture
+def regard(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def inner(*args):
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        return stopped.value.code or 0, *capsys.readouterr()
+
+    return inner
+
+
+def test_figures_confusion_and_calibration_are_printed(regard, model):
+    code, out, _ = regard("evaluate", model)
+    assert code == 0 and "6 lines" in out
+    assert "accuracy 1.0000" in out and "expected calibration error" in out
+    assert "WMT-2014" not in out  # costs of translators
+
+
+def test_json_has_every_class_and_the_labels_go_to_a_file(regard, model, tmp_path):
+    code, out, _ = regard("evaluate", model, "--json", "-o", "labels.txt", "--plot", "confusion.png")
+    found = json.loads(out)
+    assert code == 0 and found["scores"]["accuracy"] == 1.0 and set(found["scores"]["classes"]) == {"yes", "no"}
+    assert (tmp_path / "labels.txt").read_text(encoding="utf-8").split() == [label for _, label in ROWS]
+    assert (tmp_path / "confusion.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
+    table(tmp_path / "own.csv", [("good", "yes"), ("bad", "yes")])
+    code, out, _ = regard("evaluate", model, "--data", "own.csv", "--json")
+    assert code == 0 and json.loads(out)["scores"]["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rows", "args", "says"),
+    [
+        ([("good", "yes"), ("hm", "perhaps")], [], "own.csv line 3, column 2: the label 'perhaps' is not among those"),
+        ([("good", "yes")], ["--beam", "2"], "belong to translators, and this model is a classifier"),
+        ([("good", "yes")], ["--by-length"], "belong to translators, and this model is a classifier"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_sentence(regard, model, tmp_path, rows, args, says):
+    table(tmp_path / "own.csv", rows)
+    code, out, err = regard("evaluate", model, "--data", "own.csv", *args)
+    assert code == 2 and says in err and err.count("\n") == 1 and not out
+
+
+@pytest.mark.parametrize(
+    "command", [["generate", "{}", "x"], ["translate", "{}", "x"], ["export", "{}", "--to", "ctranslate2", "-o", "out"]]
+)
+def test_commands_for_models_that_write_say_what_this_one_is(regard, model, command):
+    code, _, err = regard(*(part.format(model) for part in command))
+    assert code == 2 and "a classifier" in err and err.count("\n") == 1

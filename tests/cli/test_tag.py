@@ -1,0 +1,206 @@
+"""`regard tag` as a user meets it: text, CoNLL and JSON in and out, stops, wrong input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from regard.cli import tag as command
+from regard.data.conll import Conll
+from regard.data.tokenizer import Tokenizer
+from regard.decoding import source as reading
+from regard.decoding.tagging import Tagging
+from regard.errors import DataError, FolderError, OptionError, RegardError
+from regard.models.build import build
+from regard.models.folder import load, save
+from regard.models.tagger import Tagger
+from regard.training.schema_text import Tagger as Block
+from tests.decoding.folders import translator
+
+NAMES, PLACES = ("Ada", "Bob", "Cyd"), ("Ulm", "Rom")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tagger that knows names of persons and places, and nothing else."""
+    path = tmp_path_factory.mktemp("models") / "tagger"
+    rows = [(f"{name} Lee went to {place} .", "B-PER I-PER O O B-LOC O") for name in NAMES for place in PLACES]
+    source = Tokenizer.train([text for text, _ in rows], "spelled", 100, lowercase=True)
+    target = Tokenizer.train([tags for _, tags in rows], "word", 100)
+    given = {"kind": "tagger", "dim": 16, "dropout": 0.0, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "words"}}
+    config = Block.model_validate(given).model_dump()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model: Any = build(config, len(source), len(target))
+    vocabulary, tags = source.vocabulary, target.entries
+    with torch.no_grad():  # a table instead of training: each word's vector is the scores of its tags
+        for p in model.parameters():
+            p.zero_()
+        for word, name in (
+            ("ada", "B-PER"),
+            ("bob", "B-PER"),
+            ("cyd", "B-PER"),
+            ("lee", "I-PER"),
+            ("ulm", "B-LOC"),
+            ("rom", "B-LOC"),
+        ):
+            model.source.table.weight[vocabulary[word], tags.index(name)] = 5.0
+        model.output.weight[: len(tags), : len(tags)] = torch.eye(len(tags))
+        model.output.bias[tags.index("O")] = 1.0
+    save(path, model, config, source, target, {})
+    return path
+
+
+@pytest.fixture
+def regard(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process: exit code, and what went to standard output and standard error."""
+    app = typer.Typer()
+    app.command()(command.command)
+
+    def call(*args: Any) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = app([str(arg) for arg in args], standalone_mode=False)
+        shown = capfd.readouterr()
+        return code or 0, shown.out, shown.err
+
+    return call
+
+
+def test_a_tagger_comes_back_from_its_folder(folder: Path) -> None:
+    model = load(folder)
+    assert isinstance(model, Tagger)
+    assert model.tag([["Ada", "Lee", "saw", "Ulm"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
+
+
+def test_spans_of_a_text_are_marked(folder: Path, regard: Run) -> None:
+    assert regard(folder, "Yesterday Ada  Lee (of Ulm) left.")[1] == "Yesterday [PER Ada  Lee] (of [LOC Ulm]) left.\n"
+    assert regard(folder, "nothing here")[1] == "nothing here\n"
+
+
+def test_two_names_side_by_side_stay_two(folder: Path, regard: Run) -> None:
+    assert regard(folder, "Ada Bob Lee")[1] == "[PER Ada] [PER Bob Lee]\n"
+
+
+def test_json_has_the_place_of_every_span(folder: Path, regard: Run) -> None:
+    text = "Hé, Ada Lee: Rom!"
+    record = json.loads(regard(folder, "--json", text)[1])
+    assert record["spans"] == [
+        {"start": 4, "end": 11, "type": "PER", "text": "Ada Lee"}, {"start": 13, "end": 16, "type": "LOC", "text": "Rom"}
+    ]  # fmt: skip
+    assert all(text[span["start"] : span["end"]] == span["text"] for span in record["spans"])
+
+
+def test_conll_gets_one_more_column_and_keeps_the_rest(folder: Path, regard: Run, tmp_path: Path) -> None:
+    given = "# about\n1\tAda\tO\n2\tLee\tO\n\n\n1\tgo\tO\n2\tUlm\tO"
+    (tmp_path / "in.tsv").write_text(given, encoding="utf-8")
+    code, out, _ = regard(folder, "-i", tmp_path / "in.tsv", "--conll", "--column", 2, "-o", tmp_path / "out.conll")
+    assert (code, out) == (0, "")
+    expected = "# about\n1\tAda\tO\tB-PER\n2\tLee\tO\tI-PER\n\n\n1\tgo\tO\tO\n2\tUlm\tO\tB-LOC\n\n"
+    assert (tmp_path / "out.conll").read_text(encoding="utf-8") == expected
+
+
+def test_what_was_written_as_conll_can_be_read_as_gold(folder: Path, regard: Run, tmp_path: Path) -> None:
+    path = tmp_path / "words.conll.gz"
+    path.write_bytes(gzip.compress(b"-DOCSTART- O\n\nAda O\nLee O\n\n#x O\nRom O\n"))
+    regard(folder, "-i", path, "-o", tmp_path / "out.conll.gz")
+    assert list(Conll(tmp_path / "out.conll.gz", (1, 3))) == [("Ada Lee", "B-PER I-PER"), ("#x Rom", "O B-LOC")]
+
+
+def test_text_becomes_conll_in_the_scheme_that_is_asked_for(folder: Path, regard: Run) -> None:
+    assert regard(folder, "--to-conll", "--scheme", "iobes", "Ada Lee, Ulm")[1] == "Ada\tB-PER\nLee\tE-PER\n,\tO\nUlm\tS-LOC\n\n"
+
+
+def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(folder: Path, regard: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 7, "text": "to Ulm"}\n', encoding="utf-8")
+    found = json.loads(regard(folder, "-i", tmp_path / "a.jsonl", "--json")[1])
+    assert found == {"id": 7, "text": "to Ulm", "spans": [{"start": 3, "end": 6, "type": "LOC", "text": "Ulm"}]}
+
+
+def test_conll_as_json_has_words_and_tags(folder: Path, regard: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("to\nUlm\n", encoding="utf-8")
+    found = json.loads(regard(folder, "-i", tmp_path / "a.conll", "--json")[1])
+    assert found["words"] == ["to", "Ulm"]
+    assert found["tags"] == ["O", "B-LOC"]
+    assert found["spans"] == [{"start": 1, "end": 2, "type": "LOC", "text": "Ulm"}]
+
+
+def test_words_that_stand_apart_already_are_left_alone(folder: Path, regard: Run) -> None:
+    assert regard(folder, "--spaced", "--to-conll", "Ulm. isn't")[1] == "Ulm.\tO\nisn't\tO\n\n"
+
+
+def test_a_terminal_gets_colours(folder: Path, regard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.cli.matrix.shows_color", lambda stream: True)
+    assert regard(folder, "Ulm Ada")[1] == "\x1b[1;4;36mUlm\x1b[0m\x1b[36m LOC\x1b[0m \x1b[1;4;33mAda\x1b[0m\x1b[33m PER\x1b[0m\n"
+
+
+def test_a_job_that_was_stopped_goes_on_between_sentences(
+    folder: Path, regard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LINES", 4)
+    given = "".join(f"Ada\nw{i}\nUlm\n\n" for i in range(30))
+    (tmp_path / "in.conll").write_text(given, encoding="utf-8")
+    regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "whole.conll")
+    calls, real = [0], Tagging.__call__
+
+    def stopping(self: Tagging, chunk: Any) -> list[bytes]:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise KeyboardInterrupt
+        return real(self, chunk)
+
+    monkeypatch.setattr(Tagging, "__call__", stopping)
+    code, _, said = regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll")
+    assert code == 130
+    assert "stopped after 12 lines, which are kept" in said
+    assert not (tmp_path / "out.conll").exists()
+    monkeypatch.setattr(Tagging, "__call__", real)
+    _, _, said = regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll")
+    assert "going on after 12 lines" in said
+    assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "whole.conll").read_bytes()
+
+
+def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: Run) -> None:
+    text = " ".join(["Ada Lee"] * 2500)
+    assert regard(folder, text)[1] == " ".join(["[PER Ada Lee]"] * 2500) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "kind", "said"),
+    [
+        ("a\tO\nb\n", ("--conll",), DataError, r"line 2 of .* has 1 column and the lines before have 2, so column 2 is missing"),
+        ("a\tO\n", ("--conll", "--column", 3), DataError, "line 1 of .* has 2 columns and the word should stand in column 3"),
+        ("a\n", ("--conll", "--field", "x"), OptionError, "give one of them"),
+        ("a\n", ("--conll", "--spaced"), OptionError, "leave it out"),
+        ("a\n", ("--column", 2), OptionError, "--column is about CoNLL files"),
+        ("a\n", ("--json", "--to-conll"), OptionError, "two ways to write the same"),
+        ("a\n", ("--json", "--scheme", "bilou"), OptionError, "one of bio, iobes, io, got 'bilou'"),
+        ("a\n", ("--scheme", "bio"), OptionError, "--scheme is about written tags"),
+        ("a\n", ("--field", "x"), DataError, "line 1 of .* is not a JSON object"),
+    ],
+)
+def test_what_cannot_be_right_is_one_sentence(
+    folder: Path, regard: Run, tmp_path: Path, given: str, args: tuple[Any, ...], kind: type[RegardError], said: str
+) -> None:
+    (tmp_path / "a.txt").write_text(given, encoding="utf-8")
+    with pytest.raises(kind, match=said) as error:
+        regard(folder, "-i", tmp_path / "a.txt", *args)
+    assert "\n" not in str(error.value)
+
+
+def test_another_kind_of_model_is_named(tmp_path: Path, regard: Run) -> None:
+    with pytest.raises(FolderError, match="is a translator, and tagging takes a tagger"):
+        regard(translator(tmp_path / "model"), "a")
+
+
+def test_a_file_is_not_read_and_written_at_once(folder: Path, regard: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
+    with pytest.raises(OptionError, match="read and written at once"):
+        regard(folder, "-i", tmp_path / "a.txt", "-o", tmp_path / "a.txt")

@@ -1,0 +1,105 @@
+"""Scores of labels against scikit-learn's on drawn labels, by hand on small ones, and pictures that can be looked at."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import DataError, OptionError
+from regard.evaluation.classification import accuracy, confusion, macro_f1, scores
+
+LABELS = ["a", "b", "c", "d"]
+DRAWN = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS)), min_size=1, max_size=60)
+
+
+@given(DRAWN)
+def test_every_figure_is_scikit_learns(pairs):
+    metrics = pytest.importorskip("sklearn.metrics")
+    gold, predicted = map(list, zip(*pairs, strict=True))
+    found = scores(gold, predicted, labels=LABELS)
+    precision, recall, f1, support = metrics.precision_recall_fscore_support(gold, predicted, labels=LABELS, zero_division=0)
+    assert found.accuracy == accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
+    assert found.macro_f1 == pytest.approx(metrics.f1_score(gold, predicted, average="macro", zero_division=0))
+    assert macro_f1(gold, predicted) == pytest.approx(found.macro_f1)
+    assert [score.precision for score in found.classes] == pytest.approx(list(precision))
+    assert [score.recall for score in found.classes] == pytest.approx(list(recall))
+    assert [score.f1 for score in found.classes] == pytest.approx(list(f1))
+    assert [score.support for score in found.classes] == list(support)
+    np.testing.assert_array_equal(found.confusion, metrics.confusion_matrix(gold, predicted, labels=LABELS))
+
+
+def test_a_small_case_is_right_by_hand():
+    found = scores(["yes", "yes", "no", "no", "no"], ["yes", "no", "no", "no", "yes"])
+    assert found.labels == ("no", "yes")
+    assert found.confusion.tolist() == [[2, 1], [1, 1]]  # of three no two were found; of two yes one
+    assert found.accuracy == pytest.approx(3 / 5)
+    no, yes = found.classes
+    assert (no.precision, no.recall, no.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+    assert (yes.precision, yes.recall, yes.f1) == pytest.approx((1 / 2, 1 / 2, 1 / 2))
+    assert found.macro_f1 == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert found.calibration is None
+
+
+def test_a_label_that_never_occurs_does_not_pull_the_mean_down():
+    assert scores(["a", "b"], ["a", "b"], labels=["a", "b", "never"]).macro_f1 == 1.0
+
+
+def test_the_text_shows_every_label_and_the_matrix():
+    text = scores(["yes", "yes", "no"], ["yes", "no", "no"], np.array([[0.1, 0.9], [0.6, 0.4], [0.8, 0.2]]), ["no", "yes"]).text()
+    assert "accuracy 0.6667 (2 of 3), macro-F1 0.6667" in text
+    assert "yes       1.0000  0.5000  0.6667       2" in text.replace("  yes", "yes")
+    assert "has ↓  given →  no  yes\nno               1    0\nyes              1    1" in text
+    assert "expected calibration error" in text
+
+
+def test_of_many_labels_the_commonest_mistakes_are_listed():
+    gold = [f"label {i}" for i in range(20)] + ["label 3"] * 5
+    predicted = [f"label {i}" for i in range(20)] + ["label 7"] * 4 + ["label 1"]
+    text = scores(gold, predicted).text()
+    assert "the commonest of 5 mistakes, of 2 kinds\n     4  label 3 taken for label 7\n     1  label 3 taken for label 1" in text
+
+
+def test_json_holds_everything():
+    found = scores(["a", "b"], ["a", "a"], np.array([[0.9, 0.1], [0.6, 0.4]]), ["a", "b"])
+    read = json.loads(json.dumps(found.as_dict()))
+    assert read["accuracy"] == 0.5
+    assert read["classes"]["b"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1}
+    assert read["confusion"] == {"labels": ["a", "b"], "counts": [[1, 0], [1, 0]]}
+    assert read["calibration"]["brier"] == pytest.approx(found.calibration.brier)
+
+
+def test_pictures_are_drawn(tmp_path):
+    found = scores(["a", "b", "b"], ["a", "a", "b"], np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), ["a", "b"])
+    paths = found.draw(tmp_path / "confusion.png")
+    assert [path.name for path in paths] == ["confusion.png", "confusion-calibration.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    many = scores([f"a long name of label {i}" for i in range(40)], [f"a long name of label {i}" for i in range(40)])
+    assert many.draw(tmp_path / "many.svg")[0].stat().st_size > 1000
+    with pytest.raises(OptionError, match=r"\.png, \.svg or \.pdf, got confusion\.doc"):
+        found.draw(tmp_path / "confusion.doc")
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "probabilities", "labels", "says"),
+    [
+        (["a"], ["a", "b"], None, None, "1 right labels and 2 answers"),
+        ([], [], None, None, "no texts to score"),
+        (["a", "x"], ["a", "a"], None, ["a", "b"], r"text 2 is labelled 'x', which is none of the labels \(a, b\)"),
+        (["a"], ["x"], None, ["a", "b"], "text 1 was given 'x'"),
+        (["a"], ["a"], np.ones((2, 2)), ["a", "b"], r"probabilities of shape \(1, 2\), got \(2, 2\)"),
+        (["a"], ["a"], np.array([[3.0, -1.0]]), ["a", "b"], "give the softmax"),
+        (["a"], ["a"], np.array([[np.nan, 1.0]]), ["a", "b"], "add up to 1"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_sentence(gold, predicted, probabilities, labels, says):
+    with pytest.raises(DataError, match=says):
+        scores(gold, predicted, probabilities, labels)
+
+
+def test_the_matrix_counts_each_text_once():
+    gold, predicted = list(np.random.default_rng(0).choice(LABELS, (2, 5000)))
+    counts = confusion(gold, predicted, LABELS)
+    assert counts.sum() == 5000
+    assert counts[1, 2] == sum(a == "b" and b == "c" for a, b in zip(gold, predicted, strict=True))

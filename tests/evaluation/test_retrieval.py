@@ -1,0 +1,66 @@
+"""Rankings are scored as the books say, and partners are found or not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from regard.errors import DataError
+from regard.evaluation.retrieval import average_precision, ndcg, partners, read_qrels, recall, retrieval_scores
+
+
+def test_ndcg_worked_by_hand():
+    """Gains 3, 0, 1 at ranks 1 to 3, ideal 3, 2, 1: (3 + 1/2)/(3 + 2/log₂3 + 1/2)."""
+    relevant = {"a": 3, "b": 2, "c": 1, "z": -1}
+    expected = (3 + 1 / 2) / (3 + 2 / math.log2(3) + 1 / 2)
+    assert ndcg(["a", "x", "c"], relevant) == pytest.approx(expected)
+    assert ndcg(["z", "x"], relevant) == 0.0
+    assert ndcg(["a", "b", "c"], relevant) == pytest.approx(1.0)
+    assert ndcg(["a"], relevant, k=1) == pytest.approx(1.0)
+
+
+def test_ndcg_is_that_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    draw = np.random.default_rng(3)
+    for _ in range(20):
+        gains, scores = draw.integers(0, 4, 30), draw.random(30)
+        if not gains.any():
+            continue
+        ranking = [str(i) for i in np.argsort(-scores)]
+        ours = ndcg(ranking, {str(i): int(gain) for i, gain in enumerate(gains)})
+        assert ours == pytest.approx(metrics.ndcg_score([gains], [scores], k=10))
+
+
+def test_average_precision_and_recall_worked_by_hand():
+    ranking, relevant = ["a", "x", "b", "y"], {"a", "b", "c"}
+    assert average_precision(ranking, relevant) == pytest.approx((1 / 1 + 2 / 3) / 3)
+    assert recall(ranking, relevant, 2) == pytest.approx(1 / 3)
+    assert recall(ranking, relevant) == pytest.approx(2 / 3)
+
+
+def test_a_query_that_was_not_answered_counts_as_nothing_found(tmp_path):
+    path = tmp_path / "qrels.txt"
+    path.write_text("1 0 a 1\n1 0 b 0\n2 0 c 2\n\n3 0 d 0\n", encoding="utf-8")
+    found = retrieval_scores({"1": ["a", "b"]}, read_qrels(path))
+    assert (found.queries, found.ndcg10, found.average_precision, found.recall100) == (2, 0.5, 0.5, 0.5)
+
+
+def test_judgements_that_are_none_are_named_by_line(tmp_path):
+    path = tmp_path / "qrels.txt"
+    path.write_text("1 0 a 1\n1 0 b\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 2 of .*qrels.txt is not `query 0 document relevance`: '1 0 b'"):
+        read_qrels(path)
+    with pytest.raises(DataError, match="nothing to score"):
+        retrieval_scores({}, {"1": {"a": 0}})
+    with pytest.raises(DataError, match="number queries alike"):
+        retrieval_scores({"q1": ["a"]}, {"1": {"a": 1}})
+
+
+def test_partners_are_ranked_in_both_directions_and_equals_count_against_them():
+    a = np.eye(3, dtype=np.float32)
+    assert partners(a, a) == {"accuracy": 1.0, "mrr": 1.0}
+    swapped = partners(a, a[[1, 0, 2]])
+    assert swapped["accuracy"] == pytest.approx(1 / 3)
+    assert swapped["mrr"] == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)  # cosine 0 twice and 1 once: rank 3 for the swapped
+    same = np.ones((4, 1), np.float32)
+    assert partners(same, same) == {"accuracy": 0.0, "mrr": 0.25}

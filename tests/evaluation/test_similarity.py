@@ -1,0 +1,47 @@
+"""Cosines beside people's scores: correlations as others compute them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from regard.errors import DataError
+from regard.evaluation.similarity import pearson, similarity_scores, spearman
+from tests.searching.small import TEXTS, embedder
+
+
+def test_spearman_worked_by_hand():
+    """Ranks 1, 2, 3 and 1, 3, 2: 1 − 6·(0 + 1 + 1)/(3·8) = 1/2; ties share a rank."""
+    assert spearman([0.1, 0.5, 0.9], [1, 30, 2]) == pytest.approx(0.5)
+    assert spearman([1, 2, 2, 3], [1, 2, 2, 3]) == pytest.approx(1.0)
+    assert spearman([1, 1, 1], [1, 2, 3]) == 0.0
+
+
+def test_correlations_are_those_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    draw = np.random.default_rng(1)
+    x, y = draw.integers(0, 6, 200), draw.standard_normal(200)
+    assert spearman(x, x + y) == pytest.approx(stats.spearmanr(x, x + y).statistic)
+    assert pearson(x, x + y) == pytest.approx(stats.pearsonr(x, x + y).statistic)
+
+
+def test_pairs_with_scores_are_correlated_and_those_that_mean_the_same_are_partners():
+    model = embedder()
+    split = SimpleNamespace(
+        name="test", sources=[TEXTS[0], TEXTS[1], TEXTS[2]], targets=[TEXTS[0], TEXTS[1], TEXTS[5]], scores=[5.0, 4.0, 0.0]
+    )
+    found = similarity_scores(model, split)
+    assert (found.pairs, found.partners, found.accuracy, found.mrr) == (3, 2, 1.0, 1.0)
+    assert found.spearman is not None and found.spearman > 0
+    assert found.as_dict()["spearman"] == found.spearman
+    assert "Spearman" in str(found)
+
+
+def test_pairs_without_scores_are_all_partners():
+    found = similarity_scores(embedder(), SimpleNamespace(name="test", sources=TEXTS, targets=TEXTS, scores=[]))
+    assert found.spearman is None and found.accuracy == 1.0 and "spearman" not in found.as_dict()
+
+
+def test_nothing_to_compare_is_one_sentence():
+    with pytest.raises(DataError, match="test holds no pairs"):
+        similarity_scores(embedder(), SimpleNamespace(name="test", sources=[], targets=[], scores=[]))

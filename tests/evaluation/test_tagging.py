@@ -1,0 +1,102 @@
+"""Entities found, beside seqeval on the same tags."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.schemes import IOBES, Span
+from regard.errors import DataError
+from regard.evaluation.tagging import Score, joined, tagging_scores, without
+
+ANY = ["O", "O", *(f"{letter}-{kind}" for letter in "BI" for kind in ("PER", "LOC", "group"))]
+ANY_IOBES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "LOC"))]
+
+
+def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]]]:
+    """Sentences of gold and answers, ill-formed ones among them, of which some are alike."""
+    sentence = st.lists(st.tuples(st.sampled_from(tags), st.sampled_from([*tags, None, None])), min_size=1, max_size=7)
+    return st.lists(
+        sentence.map(lambda rows: ([a for a, _ in rows], [a if b is None else b for a, b in rows])), min_size=1, max_size=6
+    )
+
+
+@pytest.mark.parametrize("tags", [ANY, ANY_IOBES])
+@given(data=st.data())
+def test_every_figure_is_that_of_seqeval(tags: list[str], data: st.DataObject) -> None:
+    metrics = pytest.importorskip("seqeval.metrics")
+    gold, found = map(list, zip(*data.draw(drawn(tags)), strict=True))
+    ours = tagging_scores(gold, found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about nothing to divide by
+        for name in ("precision", "recall", "f1"):
+            theirs = getattr(metrics, f"{name}_score")
+            assert getattr(ours, name) == pytest.approx(theirs(gold, found))
+            if ours.types:
+                assert ours.macro[name] == pytest.approx(theirs(gold, found, average="macro"))
+        assert ours.accuracy == pytest.approx(metrics.accuracy_score(gold, found))
+        report = metrics.classification_report(gold, found, output_dict=True) if ours.types else {}
+    for kind, score in ours.types.items():
+        assert (score.precision, score.recall, score.f1, score.gold) == pytest.approx(
+            [report[kind][name] for name in ("precision", "recall", "f1-score", "support")]
+        )
+
+
+def test_a_span_counts_only_as_a_whole() -> None:
+    gold = [["B-PER", "I-PER", "O", "B-LOC"]]
+    assert tagging_scores(gold, gold).f1 == 1
+    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == Score(gold=1, found=1, right=0)
+    assert tagging_scores(gold, [["B-LOC", "I-LOC", "O", "B-LOC"]]).micro == Score(gold=2, found=2, right=1)
+
+
+def test_two_spans_side_by_side_are_not_one() -> None:
+    score = tagging_scores([["B-X", "B-X"]], [["B-X", "I-X"]]).micro
+    assert (score.gold, score.found, score.right) == (2, 1, 0)
+
+
+def test_gold_and_answers_may_be_in_different_schemes() -> None:
+    gold = [["B-PER", "I-PER", "O", "B-LOC"]]
+    assert tagging_scores(gold, [IOBES.convert(gold[0])]).f1 == 1
+
+
+def test_nothing_to_find_and_nothing_found_is_zero_not_an_error() -> None:
+    scores = tagging_scores([["O"]], [["O"]])
+    assert (scores.precision, scores.recall, scores.f1, scores.macro["f1"]) == (0, 0, 0, 0)
+    assert scores.accuracy == 1
+
+
+def test_sentences_that_do_not_match_are_named() -> None:
+    with pytest.raises(DataError, match="sentence 2 has 2 gold tags and 1 answers"):
+        tagging_scores([["O"], ["O", "O"]], [["O"], ["O"]])
+    with pytest.raises(DataError, match="1 sentences of gold and 2"):
+        tagging_scores([["O"]], [["O"], ["O"]])
+
+
+def test_mentions_are_counted_in_three_ways() -> None:
+    words = [["@", "ada", "saw", "Bob", "@"]]
+    gold = [["B-PER", "B-PER", "O", "B-PER", "O"]]
+    found = [["B-PER", "O", "O", "B-PER", "O"]]
+    scores = tagging_scores(gold, found, words)
+    assert scores.micro == Score(gold=3, found=2, right=2)
+    assert scores.views['"@ name" as one'] == Score(gold=2, found=2, right=1)
+    assert scores.views["without mentions"] == Score(gold=1, found=1, right=1)
+    assert not tagging_scores(gold, found, [["x"] * 5]).views
+
+
+def test_a_mention_is_joined_only_with_its_own_name() -> None:
+    words = ["@", "a", "b", "@", "c"]
+    spans = [Span(0, 1, "PER"), Span(1, 2, "PER"), Span(2, 3, "PER"), Span(3, 4, "PER"), Span(4, 5, "ORG")]
+    assert joined(words, spans) == [Span(0, 2, "PER"), Span(2, 3, "PER"), Span(3, 4, "PER"), Span(4, 5, "ORG")]
+    assert without(words, spans) == [Span(2, 3, "PER")]
+
+
+def test_the_table_has_a_line_for_each_type_and_both_means() -> None:
+    text = str(tagging_scores([["B-PER", "O", "B-creative-work"]], [["B-PER", "O", "O"]]))
+    lines = text.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["PER", "creative-work", "all", "macro"]
+    assert lines[1].split() == ["PER", "100.00", "100.00", "100.00", "1", "1"]
+    assert lines[3].split() == ["all", "(micro)", "100.00", "50.00", "66.67", "2", "1"]
+    assert lines[4].split() == ["macro", "mean", "50.00", "50.00", "50.00"]

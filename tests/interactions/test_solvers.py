@@ -1,0 +1,133 @@
+"""Solvers against closed forms, scikit-learn, each other and sampling."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import PolynomialFeatures
+
+from regard.interactions import FactorizationMachine, Linear, LinearClassifier, MatrixFactorization, Polynomial2
+from regard.interactions.loss import Logistic, Squared
+from regard.interactions.pairs import AllPairs
+from regard.interactions.parts import Fixed, Learned, Part
+from regard.interactions.rows import Rows
+from regard.interactions.sweeps import TwoSided, alternate
+from tests.interactions.test_estimators import ratings
+
+
+@pytest.fixture
+def dense():
+    rng = np.random.default_rng(0)
+    x = rng.normal(2, 1, (60, 5))
+    return x, x @ [1, -2, 0, 3, 1] + x[:, 0] * x[:, 1] + rng.normal(size=60)
+
+
+def test_linear_is_ridge_and_logistic_regression(dense):
+    x, y = dense
+    ours, theirs = Linear(penalty=2.0).fit(x, y), Ridge(2.0).fit(x, y)
+    np.testing.assert_allclose(np.append(ours.coef_, ours.intercept_), np.append(theirs.coef_, theirs.intercept_), rtol=1e-5)
+    label = y > np.median(y)
+    ours, theirs = (
+        LinearClassifier(penalty=2.0, max_iter=5000, tol=1e-9).fit(x, label),
+        LogisticRegression(C=0.5, tol=1e-9).fit(x, label),
+    )
+    np.testing.assert_allclose(ours.decision_function(x), theirs.decision_function(x), atol=1e-3)
+
+
+def test_polynomial_is_ridge_on_all_products(dense):
+    x, y = dense
+    features = PolynomialFeatures(2, include_bias=False)
+    theirs = Ridge(1.0).fit(features.fit_transform(x), y)
+    np.testing.assert_allclose(Polynomial2().fit(x, y).predict(x), theirs.predict(features.transform(x)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", [Squared(), Logistic()], ids=["squared", "logistic"])
+@pytest.mark.parametrize("form", ["lecture", "rendle"])
+def test_no_sweep_makes_the_fit_worse_and_they_settle(form, loss):
+    x, y = ratings(rows=800)
+    y = (y > 3).astype(float) if isinstance(loss, Logistic) else y - 3
+    rng, prior = np.random.default_rng(0), Fixed(0.5)
+    start = [rng.normal(0, 0.1, (2, x.shape[1])) for _ in "WV"]
+    blocks, rows = np.zeros(x.shape[1], int), Rows(x)
+    if form == "lecture":
+        model = TwoSided(x.shape[0], [], [Part(rows, 2, blocks, prior, m) for m in start], intercept=False)
+    else:
+        model = AllPairs(x.shape[0], [], [Part(rows, 2, blocks, prior, start[0])], intercept=False)
+    totals = [loss.total(y, model.score()) + sum(part.size() for part in model.parts)]
+    for _ in range(400):
+        alternate(model, y, loss, 1, 0.0)
+        totals.append(loss.total(y, model.score()) + sum(part.size() for part in model.parts))
+    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(totals))
+    assert totals[-2] - totals[-1] < 1e-4 * (totals[0] - totals[-1])
+
+
+@pytest.mark.parametrize("form", ["lecture", "rendle"])
+def test_stochastic_gradients_reach_the_same_sum(form):
+    x, y = ratings()
+    totals = []
+    for solver, rounds in (("als", 50), ("sgd", 30)):
+        m = FactorizationMachine(2, form=form, solver=solver, penalty=1.0, max_iter=rounds, tol=0.0, batch=16, rate=0.5).fit(x, y)
+        weights = [m.coef_, m.V_] + ([m.W_] if form == "lecture" else [])
+        totals.append(0.5 * ((m.predict(x) - y) ** 2).sum() + 0.5 * sum((w**2).sum() for w in weights))
+    assert totals[1] == pytest.approx(totals[0], rel=0.1)
+
+
+def test_the_variance_of_a_prediction_is_that_of_drawn_weights():
+    rng = np.random.default_rng(0)
+    x = sparse.csr_matrix(rng.normal(size=(3, 5)) * (rng.random((3, 5)) < 0.8))
+    rows, blocks = Rows(x), np.zeros(5, int)
+    parts = [Part(rows, 1, blocks, Learned(), rng.normal(size=(1, 5))) for _ in "WV"]
+    for part in parts:
+        part.put(0, part.mean[0], 1 / rng.uniform(0.05, 0.5, 5))
+    drawn = [part.mean[0] + np.sqrt(part.variance[0]) * rng.normal(size=(200_000, 5)) for part in parts]
+    two = (drawn[0] @ x.T.toarray()) * (drawn[1] @ x.T.toarray())
+    assert TwoSided(3, [], parts, False).doubt(0) == pytest.approx(two.var(0).sum(), rel=0.03)
+    pairs = 0.5 * ((drawn[0] @ x.T.toarray()) ** 2 - drawn[0] ** 2 @ x.multiply(x).T.toarray())
+    model = AllPairs(3, [], parts[:1], False)
+    assert model.doubt(0) == pytest.approx(pairs.var(0).sum(), rel=0.03)
+    np.testing.assert_allclose(model.product(0), pairs.mean(0), atol=0.03)
+
+
+def test_shared_rows_give_what_the_whole_matrix_gives():
+    rng = np.random.default_rng(0)
+    table, index = sparse.random(6, 9, 0.5, "csr", random_state=0), rng.integers(6, size=40)
+    weight, pull, start = rng.uniform(1, 2, 40), rng.normal(size=40), rng.normal(size=(1, 9))
+    found = []
+    for rows in (Rows(table, index), Rows(table[index])):
+        part = Part(rows, 1, np.zeros(9, int), Learned(), start.copy())
+        part.solve(0, weight, pull, 50)
+        found.append((*part.at(0), part.mean[0], part.variance[0]))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+def test_a_learned_ridge_tells_useful_columns_from_useless_ones():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 60))
+    y = x[:, :20] @ rng.normal(size=20) + 2 * rng.normal(size=300)
+    groups = np.repeat([0, 1], [20, 40])
+    held = rng.normal(size=(1000, 60))
+    truth = held[:, :20] @ np.linalg.lstsq(x[:, :20], y, rcond=None)[0]
+    errors = {
+        g: np.mean((Linear(solver="variational", groups=g and groups).fit(x, y).predict(held) - truth) ** 2) for g in (None, True)
+    }
+    assert errors[True] < 0.6 * errors[None]
+
+
+def test_biases_and_intercept_can_be_left_out():
+    x, y = ratings()
+    bare = MatrixFactorization(2, split=60, biases=False, intercept=False, max_iter=5).fit(x, y)
+    assert bare.intercept_ == 0 and not bare.coef_.any()
+    shifted = MatrixFactorization(2, split=60, biases=False, max_iter=5).fit(x, y)
+    assert shifted.intercept_ == pytest.approx(y.mean(), abs=1.0) and not shifted.coef_.any()
+
+
+def test_a_column_that_no_row_has_keeps_its_start_without_a_penalty(dense):
+    x, y = dense
+    x = np.hstack([x, np.zeros((60, 1))])
+    found = Linear(penalty=0.0).fit(x, y)
+    assert found.coef_[-1] == 0 and np.isfinite(found.predict(x)).all()
+    for form in ("lecture", "rendle"):
+        assert np.isfinite(FactorizationMachine(2, form=form, solver="als", penalty=0.0).fit(x, y).predict(x)).all()

@@ -1,0 +1,130 @@
+"""Classifiers: any encoder, any pooling; the loss is cross-entropy of the label; answers stand where their texts stood."""
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.batches import Batch
+from regard.data.tokenizer import Tokenizer
+from regard.errors import FolderError
+from regard.models.classifier import label_loss, predict
+from regard.models.folder import load, save
+from regard.training.recipe import build
+
+TEXTS = ["a good film", "a bad film", "not at all good", "fine", "", "unknown words here and there"]
+LABELS = ["no", "perhaps", "yes"]
+LAYER = {"layers": 1, "heads": 2, "inner": 16}
+ENCODERS = {
+    "words": {"kind": "words"},
+    "kim": {"kind": "kim", "width": 5, "kernels": [2, 3]},
+    "convolutional": {"kind": "convolutional", "layers": 1},
+    "recurrent": {"kind": "recurrent", "cell": "lstm"},
+    "transformer": {"kind": "transformer", **LAYER},
+    "stacked": {"kind": "stacked", "above": LAYER},
+}
+POOLINGS = [
+    "mean",
+    "sum",
+    "max",
+    "last",
+    {"kind": "recurrent"},
+    {"kind": "attention", "queries": 2},
+    {"kind": "beside", "of": ["mean", "max"]},
+]
+
+
+def make(encoder="kim", pooling: object = "max", **more):
+    source = Tokenizer.train(TEXTS[:4], "word", 50)
+    target = Tokenizer.labels(LABELS)
+    section = {"kind": "classifier", "dim": 12, "dropout": 0.0, "encoder": ENCODERS[encoder], "pooling": pooling, **more}
+    model = build(section, len(source), len(target)).eval()
+    model.source_tokenizer, model.target_tokenizer = source, target
+    return model
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_batches_and_padding_change_nothing_and_order_is_kept(encoder):
+    model = make(encoder, {"kind": "attention"}).double()
+    labels, together = predict(model, TEXTS)
+    for row, text in enumerate(TEXTS):
+        (label,), alone = predict(model, [text])
+        np.testing.assert_allclose(together[row], alone[0], rtol=1e-6)
+        assert label == labels[row] == LABELS[together[row].argmax()]
+    np.testing.assert_allclose(together.sum(-1), 1, rtol=1e-6)
+    small = predict(model, TEXTS, batch_tokens=1)[1]
+    np.testing.assert_allclose(small, together, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=str)
+def test_every_pooling_learns(pooling):
+    model = make("words", pooling, head={"layers": 1, "width": 8}).train()
+    loss = model.loss(batch(model))
+    loss.total.backward()
+    assert loss.tokens == 3 and all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def batch(model):
+    rows = [[*model.source_tokenizer.encode(text), 3] for text in TEXTS[:3]]
+    source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    target = torch.tensor([[2, 6, 3], [2, 4, 3], [2, 5, 3]])  # yes, no, perhaps
+    lengths = torch.tensor([len(row) for row in rows])
+    return Batch(target, torch.full((3,), 2), torch.arange(3), source, lengths)
+
+
+def test_the_loss_is_cross_entropy_of_the_label():
+    model = make().double()
+    given = batch(model)
+    scores = model(given.source, given.source_lengths)
+    for smoothing in (0.0, 0.1):
+        want = torch.nn.functional.cross_entropy(scores, torch.tensor([2, 0, 1]), reduction="sum", label_smoothing=smoothing)
+        found = model.loss(given, smoothing)
+        torch.testing.assert_close(found.total, want)
+    torch.testing.assert_close(model.loss(given, 0.1).nll, model.loss(given).total.detach())
+
+
+def test_agreement_adds_half_the_mean_divergence_of_two_readings():
+    torch.manual_seed(1)
+    one, other = torch.randn(2, 4, 3, dtype=torch.float64).unbind()
+    labels = torch.tensor([0, 2, 1, 1])
+    p, q = one.softmax(-1), other.softmax(-1)
+    apart = ((p * (p.log() - q.log())).sum() + (q * (q.log() - p.log())).sum()) / 2
+    mean = (label_loss(one, labels).total + label_loss(other, labels).total) / 2
+    found = label_loss(torch.cat([one, other]), labels, agreement=3.0)
+    torch.testing.assert_close(found.total, mean + 3.0 / 2 * apart)
+    same = label_loss(torch.cat([one, one]), labels, agreement=3.0)
+    torch.testing.assert_close(same.total, label_loss(one, labels).total)
+
+
+def test_dropped_words_are_unknown_in_training_alone():
+    model = make("words", "mean", word_dropout=0.5)
+    tokens = torch.tensor([[5, 6, 7, 3]]).repeat(200, 1)
+    assert model(tokens).var(0).max() == 0
+    model.train()
+    seen = model.encode(tokens).states
+    unknown = (seen == model.source.table.weight[1]).all(-1).float().mean(0)
+    assert unknown[3] == 0 and (unknown[:3] - 0.5).abs().max() < 0.15
+
+
+def test_a_saved_classifier_answers_as_before(tmp_path):
+    model = make("transformer", {"kind": "attention"})
+    save(tmp_path / "m", model, model_config(), model.source_tokenizer, model.target_tokenizer, {"task": "classify"})
+    again = load(tmp_path / "m")
+    assert again.kind == "classifier" and again.labels == tuple(LABELS)
+    assert np.array_equal(predict(again, TEXTS)[1], predict(model, TEXTS)[1])
+    text = (tmp_path / "m" / "config.json").read_text(encoding="utf-8")
+    (tmp_path / "m" / "config.json").write_text(text.replace('"kind": "classifier",\n  "source', '"kind": "oracle",\n  "source'))
+    with pytest.raises(FolderError, match="is a 'oracle' .* which this regard does not know"):
+        load(tmp_path / "m")
+
+
+def model_config():
+    from regard.training.schema_text import Classifier
+
+    section = {"dim": 12, "dropout": 0.0, "encoder": ENCODERS["transformer"], "pooling": {"kind": "attention"}}
+    return Classifier.model_validate(section).model_dump()
+
+
+def test_operations_grow_with_the_text_and_parts_are_counted():
+    model = make("kim")
+    assert model.flops(20, 2) > model.flops(10, 2) == model.flops(10, 7)
+    assert set(model.parameters_by_part()) == {"source", "encoder", "head"}

@@ -1,0 +1,118 @@
+"""The forward algorithm and Viterbi against counting out every path, in float64."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.data.schemes import BIO, IO, IOBES, Scheme
+from regard.errors import DataError
+from regard.models.crf import CRF, Steps, check_rules, log_sum, negative_log_likelihood, none, path_score, rules, viterbi
+
+TAGS = {
+    "bio": ["O", "B-A", "I-A", "B-B", "I-B"],
+    "iobes": ["O", "B-A", "I-A", "E-A", "S-A", "S-B"],
+    "io": ["O", "I-A", "I-B"],
+}
+SCHEMES: dict[str, Scheme] = {"bio": BIO, "iobes": IOBES, "io": IO}
+
+
+def drawn(count: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Steps]:
+    """Emissions with nonsense behind the ends, lengths, and steps."""
+    draw = torch.Generator().manual_seed(seed)
+    normal = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64)  # noqa: E731
+    emissions = normal(len(lengths), max(lengths), count)
+    for row, length in zip(emissions, lengths, strict=True):
+        row[length:] = 1e6
+    return emissions, torch.tensor(lengths), Steps(normal(count), normal(count, count), normal(count))
+
+
+def scored(emissions: Tensor, path: tuple[int, ...], steps: Steps) -> float:
+    """One path of one sentence, by the definition."""
+    total = steps.start[path[0]] + steps.end[path[-1]] + sum(emissions[t, tag] for t, tag in enumerate(path))
+    return float(total + sum(steps.between[a, b] for a, b in pairwise(path)))
+
+
+def counted(emissions: Tensor, steps: Steps) -> dict[tuple[int, ...], float]:
+    """Every path of one sentence and its score."""
+    return {path: scored(emissions, path, steps) for path in product(range(emissions.shape[1]), repeat=len(emissions))}
+
+
+@given(st.integers(1, 4), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_it_is_what_counting_every_path_gives(count: int, lengths: list[int], seed: int) -> None:
+    emissions, ends, steps = drawn(count, lengths, seed)
+    sums, (best, score) = log_sum(emissions, ends, steps), viterbi(emissions, ends, steps)
+    for i, length in enumerate(lengths):
+        every = counted(emissions[i, :length], steps)
+        values = torch.tensor(list(every.values()), dtype=torch.float64)
+        torch.testing.assert_close(sums[i], values.logsumexp(0))
+        torch.testing.assert_close(score[i], values.max())
+        path = tuple(best[i].tolist())
+        assert every[path[:length]] == pytest.approx(float(values.max()))
+        assert set(path[length:]) <= {0}
+        given_path = next(iter(every))
+        tags = torch.zeros(1, max(lengths), dtype=torch.long)
+        tags[0, :length] = torch.tensor(given_path)
+        torch.testing.assert_close(path_score(emissions[i : i + 1], tags, ends[i : i + 1], steps)[0], values[0])
+
+
+def test_probabilities_of_all_paths_add_up_to_one() -> None:
+    emissions, ends, steps = drawn(3, [4], 0)
+    paths = torch.tensor(list(product(range(3), repeat=4)))
+    nll = negative_log_likelihood(emissions.expand(len(paths), -1, -1), paths, ends.expand(len(paths)), steps)
+    torch.testing.assert_close((-nll).exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+
+
+def test_the_gradient_is_right_and_padding_has_none() -> None:
+    emissions, ends, steps = drawn(3, [3, 1], 1)
+    emissions = torch.where(emissions > 1e5, 0.5, emissions).requires_grad_()
+    tags = torch.tensor([[0, 2, 1], [1, 0, 0]])
+    parts = tuple(each.clone().requires_grad_() for each in steps)
+    assert torch.autograd.gradcheck(lambda e, *s: negative_log_likelihood(e, tags, ends, Steps(*s)), (emissions, *parts))
+    negative_log_likelihood(emissions, tags, ends, steps).sum().backward()
+    assert emissions.grad is not None
+    assert not emissions.grad[1, 1:].any()
+
+
+@given(st.sampled_from(sorted(TAGS)), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_no_path_breaks_its_scheme_whatever_the_scores(name: str, lengths: list[int], seed: int) -> None:
+    tags, scheme = TAGS[name], SCHEMES[name]
+    emissions, ends, learned = drawn(len(tags), lengths, seed)
+    for steps in (rules(tags, scheme).like(emissions), learned + rules(tags, scheme).like(emissions)):
+        best, score = viterbi(emissions, ends, steps)
+        assert torch.isfinite(score).all()
+        for row, length in zip(best.tolist(), lengths, strict=True):
+            assert scheme.problems([tags[i] for i in row[:length]]) == []
+
+
+def test_the_rules_are_told_by_the_tags_themselves() -> None:
+    steps = rules(["O", "B-A", "I-A"])
+    assert steps.start.tolist() == [0, 0, -torch.inf]
+    assert steps.between.tolist() == [[0, 0, -torch.inf], [0, 0, 0], [0, 0, 0]]
+    assert steps.end.tolist() == [0, 0, 0]
+
+
+def test_training_under_rules_gives_forbidden_steps_no_weight_and_no_nan() -> None:
+    tags = ["O", "I-B", "B-A", "I-A"]  # nothing leads to I-B
+    emissions, ends, _ = drawn(4, [3], 2)
+    crf = CRF(4).double()
+    steps = crf.steps + rules(tags).like(emissions).at_least(-1e4)
+    nll = negative_log_likelihood(emissions, torch.tensor([[0, 2, 3]]), ends, steps)
+    legal = [path for path in product(range(4), repeat=3) if not BIO.problems([tags[i] for i in path])]
+    values = torch.tensor([scored(emissions[0], path, none(4).like(emissions)) for path in legal], dtype=torch.float64)
+    right = scored(emissions[0], (0, 2, 3), none(4).like(emissions))
+    assert float(nll.detach()) == pytest.approx(float(values.logsumexp(0)) - right)
+    nll.sum().backward()
+    for p in crf.parameters():
+        assert p.grad is not None and torch.isfinite(p.grad).all()
+
+
+def test_tags_that_no_single_word_can_have_are_refused() -> None:
+    with pytest.raises(DataError, match="no single word"):
+        check_rules(["B-A", "E-A"], rules(["B-A", "E-A"]))
+    check_rules(["O", "B-A", "E-A"], rules(["O", "B-A", "E-A"]))

@@ -1,0 +1,111 @@
+"""A text is one vector of length 1, whatever it is batched with, and learns to find its partner."""
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.batches import Batch
+from regard.data.tokenizer import BOS, EOS
+from regard.errors import OptionError
+from regard.models.embedder import Embedder
+from regard.models.folder import load, save
+from regard.training.trainer import train
+from tests.searching.small import TEXTS, embedder
+
+
+def batch(pairs):
+    """Rows of token numbers as a trainer hands them over."""
+    fill = lambda rows: torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)  # noqa: E731
+    lengths = lambda rows, less: torch.tensor([len(row) - less for row in rows])  # noqa: E731
+    sources, targets = [[*a, EOS] for a, _ in pairs], [[BOS, *b, EOS] for _, b in pairs]
+    return Batch(
+        target=fill(targets), target_lengths=lengths(targets, 1), rows=torch.arange(len(pairs)),
+        source=fill(sources), source_lengths=lengths(sources, 0),
+    )  # fmt: skip
+
+
+PAIRS = [([5, 6, 7], [8, 9]), ([10, 11], [12, 13, 14, 15]), ([16], [17, 18, 19])]
+
+
+@pytest.mark.parametrize("begin", [False, True])
+def test_the_loss_is_infonce_in_both_directions(begin):
+    model = embedder(begin=begin, temperature=0.1)
+    front = [BOS] if begin else []
+    x, y = (torch.cat([model.encode(torch.tensor([[*front, *pair[side], EOS]])) for pair in PAIRS]) for side in (0, 1))
+    scores = (x @ y.T / 0.1).detach().double()
+    expected = -sum(s.log_softmax(-1).diagonal().sum().item() for s in (scores, scores.T)) / 2
+    found = model.loss(batch(PAIRS))
+    assert float(found.total) == pytest.approx(expected, rel=1e-5)
+    assert float(found.nll) == pytest.approx(expected, rel=1e-5)
+    assert found.tokens == 3
+
+
+def test_smoothing_spreads_over_the_possible_partners():
+    model = embedder()
+    plain, smooth = model.loss(batch(PAIRS)), model.loss(batch(PAIRS), 0.1)
+    assert float(smooth.nll) == pytest.approx(float(plain.nll))
+    assert float(smooth.total) != pytest.approx(float(plain.total))
+    assert torch.isfinite(model.loss(batch([*PAIRS, PAIRS[0]]), 0.1).total)
+
+
+def test_the_same_text_twice_is_no_wrong_answer():
+    """Two rows with one source: neither is the other's negative, so their loss is that of a batch without the other."""
+    model = embedder()
+    twice = [PAIRS[0], (PAIRS[0][0], PAIRS[1][1])]
+    assert float(model.loss(batch(twice)).total) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_vectors_have_length_one_and_do_not_depend_on_the_batch():
+    model = embedder()
+    rows = model.source_tokenizer.encode_batch(TEXTS)
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    together = model.encode(tokens, lengths)
+    alone = torch.cat([model.encode(torch.tensor([row])) for row in rows])
+    assert torch.allclose(together, alone, atol=1e-5)
+    assert torch.allclose(together.norm(dim=1), torch.ones(len(rows)))
+
+
+def test_every_model_that_reads_lends_its_encoder():
+    model = embedder(pooling={"kind": "max"})
+    other = torch.nn.Module()
+    other.source, other.encoder, other.pooling = model.source, model.encoder, model.pooling
+    other.training = False
+    assert torch.equal(Embedder.of(other).encode(torch.tensor([[5, 6]])), model.encode(torch.tensor([[5, 6]])))
+    with pytest.raises(OptionError, match="reads no source"):
+        Embedder.of(torch.nn.Linear(2, 2))
+
+
+def test_a_fingerprint_is_kept_by_a_folder_and_lost_by_any_change(tmp_path):
+    model = embedder()
+    save(tmp_path / "m", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    again = load(tmp_path / "m")
+    assert isinstance(again, Embedder) and again.fingerprint() == model.fingerprint()
+    with torch.no_grad():
+        again.source.table.weight[7, 3] += 1e-6
+    assert again.fingerprint() != model.fingerprint()
+    assert embedder(seed=2).fingerprint() != model.fingerprint()
+
+
+def test_training_on_pairs_brings_partners_together(tmp_path):
+    """The words of the second text are those of the first, spelled in capitals: nothing tells them but training."""
+    words = ["red", "green", "blue", "cat", "dog", "fish", "runs", "sits", "eats", "here", "there", "now"]
+    draw = np.random.default_rng(1)
+    lines = [" ".join(draw.choice(words, 4)) for _ in range(400)]
+    for name, some in (("train", lines[:360]), ("test", lines[360:])):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{line}\t{line.upper()}\n" for line in some), encoding="utf-8")
+    recipe = {
+        "name": "pairs", "task": "embed", "seed": 1,
+        "data": {"train": [str(tmp_path / "train.tsv")], "validation": [str(tmp_path / "test.tsv")]},
+        "tokenizer": {"kind": "word", "size": 100},
+        "model": {"dim": 32, "dropout": 0.0, "encoder": {"kind": "words"}},
+        "batch": {"tokens": 512}, "optimizer": {"lr": 0.01}, "schedule": {"kind": "constant"},
+        "training": {"steps": 40, "validate_every": 40, "save_every": 40, "threads": 1, "device": "cpu"},
+    }  # fmt: skip
+    train(recipe, folder=tmp_path / "run")
+    model = load(tmp_path / "run")
+    from regard.decoding.embed import embed
+    from regard.evaluation.retrieval import partners
+
+    found = partners(embed(model, lines[360:]), embed(model, [line.upper() for line in lines[360:]]))
+    assert found["mrr"] > 0.8

@@ -1,0 +1,82 @@
+"""Poolings: what each is, that padding never counts, and that attention's weights can be seen."""
+
+import pytest
+import torch
+
+import regard
+from regard.attention.energy import Additive, Bilinear, Dot
+from regard.attention.normalize import Sparsemax
+from regard.layers.recurrent import RecurrentStack
+from regard.models.memory import Memory
+from regard.models.pooling import AttentionPooling, Beside, Last, Max, Mean, Recurrent, Sum
+
+WIDTH = 8
+POOLINGS = {
+    "mean": lambda: Mean(WIDTH),
+    "sum": lambda: Sum(WIDTH),
+    "max": lambda: Max(WIDTH),
+    "last": lambda: Last(WIDTH),
+    "recurrent": lambda: Recurrent(RecurrentStack(WIDTH, 6, cell="gru")),
+    "attention": lambda: AttentionPooling(WIDTH, queries=3),
+    "additive": lambda: AttentionPooling(WIDTH, energy=Additive(WIDTH)),
+    "bilinear in heads": lambda: AttentionPooling(WIDTH, heads=2, energy=Bilinear(WIDTH // 2, heads=2)),
+    "sparse": lambda: AttentionPooling(WIDTH, energy=Dot(), normalize=Sparsemax()),
+    "beside": lambda: Beside([Mean(WIDTH), Max(WIDTH)]),
+}
+
+
+def states(batch=3, length=5):
+    return torch.randn(batch, length, WIDTH, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_padding_never_counts_and_the_width_is_what_it_says(name):
+    pooling = POOLINGS[name]().double()
+    x, lengths = states(), torch.tensor([5, 3, 1])
+    together = pooling(Memory(x, lengths))
+    assert together.shape == (3, pooling.width)
+    for row, length in enumerate(lengths.tolist()):
+        alone = pooling(Memory(x[row : row + 1, :length], None))
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-12, atol=1e-12)
+    changed = x.clone()
+    changed[1, 3:] = torch.nan  # a state behind the end may be anything, also in the gradient
+    changed.requires_grad_()
+    if name not in ("mean", "sum", "beside"):  # which multiply by zero
+        assert pooling(Memory(changed, lengths))[1].isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["mean", "sum", "max", "last", "attention"])
+def test_a_text_without_words_is_zeros(name):
+    found = POOLINGS[name]().double()(Memory(states(2), torch.tensor([4, 0])))
+    assert found[1].eq(0).all() and found[0].abs().sum() > 0
+
+
+def test_each_is_its_formula():
+    x = states(1, 4)
+    memory = Memory(x, None)
+    torch.testing.assert_close(Mean(WIDTH)(memory), x.mean(1))
+    torch.testing.assert_close(Sum(WIDTH)(memory), x.sum(1))
+    torch.testing.assert_close(Max(WIDTH)(memory), x.amax(1))
+    torch.testing.assert_close(Last(WIDTH)(memory), x[:, -1])
+
+
+def test_attention_is_a_weighted_mean_of_projected_states_and_regard_watches_it():
+    pooling = AttentionPooling(WIDTH, queries=2).double()
+    x = states(1, 4)
+    with regard.watch(pooling) as seen:
+        out = pooling(Memory(x, None))
+    weights = seen["attention.cross"].weights(head=0)[0]  # (queries, words)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, dtype=torch.float64))
+    torch.testing.assert_close((weights @ pooling.attention.Wv(x[0])).flatten(), out[0])
+
+
+@pytest.mark.parametrize("name", ["mean", "sum", "max", "attention", "additive", "bilinear in heads", "sparse"])
+def test_the_order_of_the_states_does_not_matter(name):
+    pooling, x = POOLINGS[name]().double(), states(1)
+    torch.testing.assert_close(pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["last", "recurrent"])
+def test_the_order_of_the_states_does_matter(name):
+    pooling, x = POOLINGS[name]().double(), states(1)
+    assert not torch.allclose(pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)))

@@ -1,0 +1,235 @@
+"""Taggers of every encoder: what they read, what they learn, and that no answer is ill formed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.data.batches import Batch
+from regard.data.schemes import Span
+from regard.data.spelling import Spelled
+from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from regard.errors import DataError, OptionError
+from regard.models.characters import Characters, hide, shape, split
+from regard.models.crf import rules
+from regard.models.tagger import Tagger, build_tagger, tag, tag_spans
+from regard.training.schema_text import Tagger as Block
+
+ROWS = [
+    ("ada lovelace met Babbage", "B-PER I-PER O B-PER"),
+    ("London", "B-LOC"),
+    ("the Tower of London in London is in London", "O B-LOC I-LOC I-LOC O B-LOC O O B-LOC"),
+    ("nothing here", "O O"),
+]
+TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 16}
+ENCODERS: dict[str, Any] = {
+    "recurrent": {"kind": "recurrent", "cell": "lstm"},
+    "convolutional": {"kind": "convolutional", "layers": 2, "kernel": 3},
+    "transformer": TRANSFORMER,
+    "stacked": {"kind": "stacked", "below": {"kind": "recurrent"}, "above": {**TRANSFORMER, "position": "none"}},
+}
+
+
+def made(encoder: str = "recurrent", *, letters: bool = True, dtype: torch.dtype = torch.float64, **more: Any) -> Tagger:
+    """A small tagger with its tokenizers, and no dropout unless wanted."""
+    characters = {"dim": 4, "width": 8, "kernel": 3} if letters else None
+    given = {"kind": "tagger", "dim": 20, "dropout": 0.0, "encoder": ENCODERS[encoder], "characters": characters, **more}
+    config = Block.model_validate(given).model_dump()
+    source = Tokenizer.train([text for text, _ in ROWS], "spelled" if letters else "word", 100, lowercase=True)
+    target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
+    model = build_tagger(config, len(source), len(target)).to(dtype)
+    model.source_tokenizer, model.target_tokenizer = source, target
+    return model.eval()
+
+
+def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
+    """Rows as the trainer hands them over."""
+    sources = [torch.tensor([*model.source_tokenizer.encode(text), EOS]) for text, _ in rows]
+    targets = [torch.tensor([BOS, *model.target_tokenizer.encode(tags), EOS]) for _, tags in rows]
+    pad = lambda many: torch.nn.utils.rnn.pad_sequence(many, batch_first=True, padding_value=PAD)  # noqa: E731
+    lengths = lambda many, less: torch.tensor([len(each) - less for each in many])  # noqa: E731
+    return Batch(pad(targets), lengths(targets, 1), torch.arange(len(rows)), pad(sources), lengths(sources, 0))
+
+
+def test_spelled_rows_come_apart_into_words_and_letters() -> None:
+    spelled = Tokenizer.train(["a bc", "bc"], "spelled", 20)
+    assert isinstance(spelled, Spelled)
+    rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
+    source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    words, letters, counts = split(source, len(spelled.words))
+    known = spelled.words.vocabulary
+    assert words.tolist() == [[known["bc"], known["a"]], [UNK, PAD]]
+    spell = lambda text: [byte + 1 for byte in text] + [0] * (3 - len(text))  # noqa: E731
+    assert letters.tolist() == [[spell(b"bc"), spell(b"a")], [spell(b"xyz"), [0, 0, 0]]]
+    assert counts.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("word", "flags"),
+    [
+        ("ada", [0, 0, 0, 0, 0, 0, 0]), ("Ada", [1, 0, 0, 0, 0, 0, 0]), ("UN", [1, 1, 1, 0, 0, 0, 0]),
+        ("iPhone6", [0, 1, 0, 1, 0, 0, 0]), ("@x_1", [0, 0, 0, 1, 1, 0, 0]), ("ö", [0, 0, 0, 0, 0, 1, 0]),
+        ("!", [0, 0, 0, 0, 1, 0, 1]), ("A", [1, 0, 1, 0, 0, 0, 1]),
+    ],
+)  # fmt: skip
+def test_the_shape_of_a_word_is_how_it_is_written(word: str, flags: list[int]) -> None:
+    letters = torch.tensor([byte + 1 for byte in word.encode()] + [0, 0])
+    assert shape(letters).int().tolist() == flags
+
+
+def test_letters_behind_the_end_of_a_word_change_nothing() -> None:
+    characters = Characters(4, 6, 3).double()
+    word = torch.tensor([[66, 67, 68]])
+    torch.testing.assert_close(characters(word), characters(torch.nn.functional.pad(word, (0, 5))))
+
+
+def test_words_are_hidden_in_their_share_and_padding_never() -> None:
+    words = torch.full((100, 100), 9)
+    words[:, 50:] = PAD
+    found = hide(words, 0.3)
+    assert (found[:, 50:] == PAD).all()
+    assert 0.25 < float((found[:, :50] == UNK).float().mean()) < 0.35
+
+
+@pytest.mark.parametrize("encoder", sorted(ENCODERS))
+@pytest.mark.parametrize(("letters", "crf"), [(True, True), (False, False)])
+def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool, crf: bool) -> None:
+    model = made(encoder, letters=letters, crf=crf, dtype=torch.float32).train()
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model.loss(batch(model, ROWS))
+        (loss.total / loss.tokens).backward()
+        optimizer.step()
+    found = tag(model, [text.split() for text, _ in ROWS])
+    assert [" ".join(tags) for tags in found] == [tags for _, tags in ROWS]
+    assert model.training  # as it was before
+
+
+@pytest.mark.parametrize("encoder", sorted(ENCODERS))
+@pytest.mark.parametrize("crf", [True, False])
+def test_what_stands_beside_a_sentence_in_a_batch_changes_nothing(encoder: str, crf: bool) -> None:
+    model = made(encoder, crf=crf)
+    together = model.loss(batch(model, ROWS))
+    alone = [model.loss(batch(model, [row])) for row in ROWS]
+    torch.testing.assert_close(together.total, torch.stack([loss.total for loss in alone]).sum())
+    assert together.tokens == sum(int(loss.tokens) for loss in alone) == sum(len(text.split()) for text, _ in ROWS)
+
+
+@pytest.mark.parametrize("encoder", sorted(ENCODERS))
+@pytest.mark.parametrize("crf", [True, False])
+def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str, crf: bool) -> None:
+    model = made(encoder, crf=crf)
+    wanted = torch.tensor([20.0 if name[0] == "I" else 0.0 for name in model.tags], dtype=torch.float64)
+    with torch.no_grad():
+        model.output.bias.copy_(wanted)
+    sentences = [[f"word{i}", "London", "of"][:n] + ["x"] * (n - 3) for i, n in enumerate((1, 7, 3, 12, 0))]
+    found = tag(model, sentences)
+    assert [len(tags) for tags in found] == [1, 7, 3, 12, 0]
+    assert all(model.scheme.problems(tags) == [] for tags in found)
+    assert any(name[0] == "I" for tags in found for name in tags)  # asked for, and given where a span was begun
+    words, letters, lengths = model.read(torch.tensor([[*model.source_tokenizer.encode("a b"), EOS]]), torch.tensor([5]))
+    greedy = [model.tags[i] for i in model(words, letters, lengths)[0].argmax(-1).tolist()]
+    assert model.scheme.problems(greedy)
+
+
+def test_answers_stand_where_their_sentences_stood_however_they_are_batched() -> None:
+    model = made()
+    sentences = [text.split() for text, _ in ROWS] * 3
+    assert tag(model, sentences, batch_tokens=30) == tag(model, sentences) == [tag(model, [words])[0] for words in sentences]
+
+
+def test_an_unseen_word_is_known_by_its_letters() -> None:
+    """Two words that are not in the vocabulary get different scores; without letters they are one."""
+    scores: dict[bool, Tensor] = {}
+    for letters in (True, False):
+        model = made(letters=letters)
+        rows = [torch.tensor([*model.source_tokenizer.encode(word), EOS]) for word in ("Zuse", "runs")]
+        source = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        words, spelled, lengths = model.read(source, torch.tensor([len(row) for row in rows]))
+        assert words[:, 0].tolist() == [UNK, UNK]
+        scores[letters] = model(words, spelled, lengths)[:, 0]
+    assert not torch.allclose(scores[True][0], scores[True][1])
+    assert torch.equal(scores[False][0], scores[False][1])
+
+
+def test_a_word_of_the_vocabulary_is_one_in_any_case_but_its_letters_tell() -> None:
+    model = made()
+    words, letters, _ = model.read(torch.tensor([[*model.source_tokenizer.encode("London LONDON"), EOS]]), torch.tensor([15]))
+    assert words[0, 0] == words[0, 1] != UNK
+    assert letters is not None and not torch.equal(letters[0, 0], letters[0, 1])
+
+
+def test_a_sentence_with_a_tag_never_trained_on_is_left_out_of_the_loss() -> None:
+    for crf in (True, False):
+        model = made(crf=crf)
+        known = model.loss(batch(model, ROWS[:2]))
+        more = model.loss(batch(model, [*ROWS[:2], ("a b", "O B-NEW")]))
+        torch.testing.assert_close(known.total, more.total)
+        assert known.tokens == more.tokens
+
+
+def test_constrained_training_counts_only_well_formed_paths() -> None:
+    free, bound = (made(constrain=constrain) for constrain in (False, True))
+    bound.load_state_dict(free.state_dict())
+    rows = batch(free, ROWS)
+    assert float(bound.loss(rows).total.detach()) < float(free.loss(rows).total.detach())
+    assert torch.isinf(rules(bound.tags).between).any()
+
+
+def test_rows_whose_tags_are_too_few_are_named() -> None:
+    model = made()
+    with pytest.raises(DataError, match="row 0 has 2 words and 1 tags"):
+        model.loss(batch(model, [("a b", "O")]))
+
+
+def test_a_crf_takes_no_smoothing() -> None:
+    model = made()
+    with pytest.raises(OptionError, match="without a CRF"):
+        model.loss(batch(model, ROWS), 0.1)
+    smooth = made(crf=False)
+    assert smooth.loss(batch(smooth, ROWS), 0.1).total > 0
+    assert smooth.loss(batch(smooth, ROWS), agreement=1.0).total > 0
+
+
+def test_letters_must_leave_room_for_the_word() -> None:
+    with pytest.raises(OptionError, match="leaves nothing of dim 20"):
+        made(characters={"dim": 4, "width": 20, "kernel": 3})
+
+
+def test_spans_have_places_and_types() -> None:
+    model = made(dtype=torch.float32).train()
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model.loss(batch(model, ROWS)).total.backward()
+        optimizer.step()
+    assert tag_spans(model, [ROWS[0][0].split()]) == [[Span(0, 2, "PER"), Span(3, 4, "PER")]]
+
+
+@pytest.mark.parametrize("letters", [True, False])
+def test_operations_grow_with_words_and_with_letters(letters: bool) -> None:
+    model = made("transformer", letters=letters, dtype=torch.float32)
+    ten = model.flops(11 + 50 * letters, 11)
+    assert model.flops(21 + 100 * letters, 21) > 2 * ten  # attention is quadratic
+    if letters:
+        per_letter = (model.flops(111, 11) - model.flops(61, 11)) / 50
+        assert per_letter == 2 * 4 * 8 * 3  # dim · width · kernel, multiply and add
+
+
+@pytest.mark.parametrize("crf", [True, False])
+def test_training_for_recall_is_harder_on_what_is_missed_and_nowhere_else(crf: bool) -> None:
+    """The score of O counts 2 more where the gold is not O: the same as raising it by hand; validation knows nothing of it."""
+    plain, harder = made(crf=crf).train(), made(crf=crf, recall=2.0).train()
+    harder.load_state_dict(plain.state_dict())
+    missed, empty = batch(plain, [("ada", "B-PER")]), batch(plain, [ROWS[3]])
+    torch.testing.assert_close(harder.loss(empty).total, plain.loss(empty).total)
+    with torch.no_grad():
+        raised = made(crf=crf).train()
+        raised.load_state_dict(plain.state_dict())
+        raised.output.bias[plain.tags.index("O")] += 2.0
+    torch.testing.assert_close(harder.loss(missed).total, raised.loss(missed).total)
+    torch.testing.assert_close(harder.eval().loss(missed).total, plain.eval().loss(missed).total)
