@@ -72,9 +72,13 @@ class Settings:
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it goes on with."""
-        given = {"version": __version__, "model": fingerprint} | self.search | asdict(self)
-        left_out = ("search", "output", "workers")
-        return {key.replace("_", " "): value for key, value in given.items() if key not in left_out}
+        return in_common(self.search | asdict(self), fingerprint, ("search", "output", "workers"))
+
+
+def in_common(settings: dict[str, Any], fingerprint: str, left_out: Sequence[str] = ("output",)) -> dict[str, Any]:
+    """What one job must share with another to go on with it: the version, the model and the settings but for some."""
+    given = {"version": __version__, "model": fingerprint} | settings
+    return {key.replace("_", " "): value for key, value in given.items() if key not in left_out}
 
 
 class Translating:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.decoding.classify import Classification, Looked, attention, classify, fitting
+from regard.decoding.job import in_common
 from regard.decoding.output import packing
 from regard.decoding.source import Chunk, Column, Csv, Field, Layout, Row, cells, parsed
 from regard.errors import FolderError
 from regard.models.classifier import BATCH, Classifier
 from regard.models.folder import load
-from regard.version import __version__
 
 _CELL = re.compile(r"[\r\n\t]+")  # what a table with tabs has no place for
 TO_LOOK_AT = ("model", "", "x")  # texts by which it is seen early whether there is attention to show
@@ -38,8 +38,7 @@ class Settings:
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it goes on with."""
-        given = {"version": __version__, "model": fingerprint} | asdict(self)
-        return {key.replace("_", " "): value for key, value in given.items() if key != "output"}
+        return in_common(asdict(self), fingerprint)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from regard.data.progress import track
 from regard.data.schemes import Span, scheme, spans
 from regard.data.spelling import Spelled
 from regard.data.words import Cutter, Word, at_spaces
+from regard.decoding.job import in_common
 from regard.decoding.limits import positions
 from regard.decoding.output import packing
 from regard.decoding.source import Chunk, Row, parsed
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
 from regard.models.tagger import BATCH, Tagger
-from regard.version import __version__
 
 LONGEST = 1000  # words that are read at once; a longer line is tagged in parts
 
@@ -41,8 +41,7 @@ class Settings:
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it goes on with."""
-        given = {"version": __version__, "model": fingerprint} | asdict(self)
-        return {key.replace("_", " "): value for key, value in given.items() if key != "output"}
+        return in_common(asdict(self), fingerprint)
 
 
 @dataclass(frozen=True)
