@@ -1,5 +1,7 @@
 """Which kernel runs and why: on the CPU for real, on a GPU by the same rules without one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -61,9 +63,21 @@ def test_masks_and_biases_of_positions_go_to_flex_on_a_gpu():
 
 
 def test_small_calls_are_not_worth_compiling_on_a_gpu():
-    found = chosen(H200, T=64, B=1, H=2, mask=Window(4))
+    found = chosen(H200, T=512, B=1, H=2, mask=Window(4))
     assert found.kernel == "sdpa"
     assert "too few" in found.not_used["flex"]
+
+
+def test_sentences_are_not_compiled_for_each_shape_of_a_batch_on_a_gpu():
+    found = chosen(H200, T=128, B=512, H=8, mask=Window(4))
+    assert found.kernel == "sdpa"
+    assert "each new shape" in found.not_used["flex"]
+
+
+def test_what_is_recorded_as_a_cuda_graph_asks_the_cpu_nothing():
+    found = chosen(replace(H200, recording=True), mask=Window(4))
+    assert found.kernel == "sdpa"
+    assert "recorded" in found.not_used["flex"]
 
 
 def test_backends_of_sdpa_in_order():

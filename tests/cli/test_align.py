@@ -11,7 +11,7 @@ import torch
 
 from regard.cli import main
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.align import View, align, best_view, flipped, grow_diag_final_and, pharaoh
+from regard.decoding.align import View, align, aligned, best_view, clearest_view, flipped, grow_diag_final_and, joined, pharaoh
 from regard.evaluation.alignment import Gold, score
 from regard.models import folder as folders
 from regard.models.build import build
@@ -91,6 +91,22 @@ def test_two_directions_are_joined(run, made):
         assert out == lines(join(a, b) for a, b in zip(forward, backward, strict=True))
 
 
+def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
+    path, model, back = made
+    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--mutual")
+    assert out == lines(align(model, SOURCES, TARGETS, both=True))
+    ways = [(model, SOURCES, TARGETS), (back, TARGETS, SOURCES)]
+    views = [clearest_view(*way) for way in ways]
+    code, out, err = run(path / "forward", path / "src", path / "tgt.gz", "--layer", "best", "--reverse", path / "backward")
+    assert code == 0
+    assert [line.split(",")[0] for line in err.splitlines()] == [
+        f"regard: by layer {views[0].layer}",
+        f"regard: backwards by layer {views[1].layer}",
+    ]
+    pairs = [{i: w for i, w, _, _ in aligned(*way, view=view)} for way, view in zip(ways, views, strict=True)]
+    assert out == lines(joined(pairs[0][i], pairs[1][i]) for i in range(len(SOURCES)))
+
+
 def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
     path, model, _ = made
     found = align(model, SOURCES, TARGETS)
@@ -127,6 +143,10 @@ def test_show_draws_each_pair_above_its_links(run, made):
         (("forward", "bad", "tgt.gz"), "line 2 of"),
         (("forward", "long", "tgt.gz"), "line 3 of"),
         (("forward", "src", "tgt.gz", "--layer", "3"), "layer 3 is not there"),
+        (("forward", "src", "tgt.gz", "--layer", "first"), "--layer is a number from 0, or best, got 'first'"),
+        (("forward", "src", "tgt.gz", "--layer", "best", "--shift"), "leave --head and --shift out"),
+        (("forward", "src", "tgt.gz", "--mutual", "--threshold", "0.2"), "two ways to choose links; give one"),
+        (("blind", "src", "tgt.gz", "--layer", "best"), "no attention between target and source"),
         (("forward", "src", "tgt.gz", "--head", "first"), "--head is a number from 0, or best, got 'first'"),
         (("forward", "src", "tgt.gz", "--head", "best", "--layer", "0"), "leave --layer out"),
         (("forward", "src", "tgt.gz", "--join", "some"), "got 'some'"),

@@ -15,10 +15,15 @@ from regard.decoding.align import (
     Words,
     align,
     at_least,
+    balanced,
     best_view,
+    chosen,
+    clearest_view,
     flipped,
     grow_diag_final_and,
     intersection,
+    joined,
+    mutual,
     pharaoh,
     strongest,
     symmetry,
@@ -202,5 +207,60 @@ def test_growing_stays_between_intersection_and_union(forward, backward):
 
 def test_ways_to_join_go_by_name():
     assert all(symmetry(name) is way for name, way in SYMMETRIES.items())
-    with pytest.raises(OptionError, match="grow-diag-final-and, got 'grow'"):
+    with pytest.raises(OptionError, match="grow-diag-final-and; got 'grow'"):
         symmetry("grow")
+
+
+def test_balanced_weights_discount_a_word_that_all_look_at():
+    weights = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4], [0.9, 0.1, 0.0]], dtype=torch.float64)
+    even = balanced(weights)
+    torch.testing.assert_close(even[0, 1], (torch.tensor(0.4) * 0.4 / 0.5).sqrt().double())
+    assert strongest(weights) == {(0, 0), (0, 1), (0, 2)}
+    assert strongest(even) == {(1, 0), (2, 1), (0, 2)}
+    assert mutual(weights) == {(1, 0), (2, 1), (0, 2)}
+    assert mutual(torch.zeros(0, 3)) == mutual(torch.zeros(3, 0)) == mutual(torch.zeros(2, 2)) == frozenset()
+
+
+def test_mutual_links_are_one_to_one():
+    torch.manual_seed(3)
+    for _ in range(50):
+        weights = torch.rand(5, 7, dtype=torch.float64).softmax(-1)
+        links = mutual(weights)
+        assert links and links <= strongest(balanced(weights))
+        assert len({s for s, _ in links}) == len({t for _, t in links}) == len(links)
+        assert chosen(weights, both=True) == links
+        assert chosen(weights, 0.1, both=True) == at_least(weights, 0.1)
+
+
+def test_two_directions_are_joined_by_their_weights_or_by_their_links():
+    forward = torch.tensor([[0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
+    backward = torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)  # (source words, target words)
+    assert joined(forward, backward) == {(0, 0), (1, 1)}
+    assert joined(forward, backward, threshold=0.5) == {(0, 0), (1, 1)}
+    assert joined(forward, backward, threshold=0.35) == {(0, 0), (1, 1), (1, 0)}
+    for name, way in SYMMETRIES.items():
+        assert joined(forward, backward, name) == way(strongest(forward), flipped(strongest(backward)))
+    with pytest.raises(OptionError, match="joined by weights, or their links by intersection"):
+        joined(forward, backward, "grow")
+
+
+@pytest.mark.parametrize("decoder", [{"kind": "transformer", "layers": 3, "heads": 4, "inner": 64}, DECODERS["bahdanau"]])
+def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
+    torch.manual_seed(2)
+    model = make(ENCODERS["transformer"], decoder, vocab=len(TOKENIZERS["bpe"])).eval()
+    model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
+    texts = [SOURCES[0], *LINES, *SOURCES[1:]], [TARGETS[0], *LINES[::-1], *TARGETS[1:]]
+    view = clearest_view(model, *texts)
+
+    def count(view):
+        return sum(map(len, align(model, *texts, view=view, both=True)))
+
+    counts = [count(View(layer, shift=shift)) for layer in range(decoder.get("layers", 1)) for shift in (False, True)]
+    assert count(view) == max(counts)
+    assert len(counts) == 2 or max(counts) > min(counts)
+
+
+def test_a_model_that_looks_nowhere_has_no_clearest_layer():
+    model = make(ENCODERS["transformer"], DECODERS["none"], vocab=len(TOKENIZERS["bpe"])).eval()
+    model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
+    assert clearest_view(model, SOURCES, TARGETS) == View()

@@ -55,3 +55,13 @@ def test_recorded_training_can_be_resumed(tmp_path):
     curves = [torch.tensor([e["loss"] for e in tiny.log(tmp_path / name)]) for name in ("whole", "parts")]
     assert curves[0][-1] < curves[0][0] - 0.3
     torch.testing.assert_close(*curves, rtol=1e-3, atol=0)  # the GPU adds up in another order each time
+
+
+def test_recorded_training_of_many_long_sentences(tmp_path):
+    text = "".join(f"{' '.join(str(i * j % 97) for j in range(60))}\n" for i in range(1, 300))
+    for name in ("long.a", "long.b"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    files = [[str(tmp_path / "long.a"), str(tmp_path / "long.b")]]
+    many = {"model__dim": 32, "data__train": files, "data__validation": files, "batch__tokens": 40000, "schedule": {"kind": "constant"}}
+    made = tiny.recipe(tmp_path, **{**CHANGES, **many, "training__graph": True, "training__precision": "bfloat16"})
+    assert train(made, folder=tmp_path / "run", quiet=True).finished

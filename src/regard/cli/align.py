@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from regard.data.reading import LinePairs
     from regard.decoding.align import Links, View
 
@@ -25,13 +27,19 @@ def command(
     source: Annotated[Path, typer.Argument(help="Sentences, one a line: plain, .gz or .xz.")],
     target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
     reverse: Annotated[Path | None, typer.Option(metavar="MODEL", help="A model that translates back; both are joined.")] = None,
-    join: Annotated[str, typer.Option(help="With --reverse: grow-diag-final-and, intersection or union.")] = "grow-diag-final-and",
-    layer: Annotated[int | None, typer.Option(help="One layer's attention, from 0; the mean of all unless given.")] = None,
+    join: Annotated[
+        str, typer.Option(help="With --reverse: weights, or of the links grow-diag-final-and, intersection or union.")
+    ] = "weights",
+    layer: Annotated[
+        str | None,
+        typer.Option(metavar="N|best", help="A layer, from 0, or the layer and step that link most words; else the mean of all."),
+    ] = None,
     head: Annotated[str | None, typer.Option(metavar="N|best", help="One head's, or the one that tells most.")] = None,
     shift: Annotated[bool, typer.Option("--shift", help="By the step that reads a word, not the one that writes it.")] = False,
     threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="Every link of at least this weight; else each target word's strongest.")
     ] = None,
+    mutual: Annotated[bool, typer.Option("--mutual", help="Only links between words that are each other's strongest.")] = False,
     gold: Annotated[Path | None, typer.Option(help="Gold links; prints AER, precision and recall instead of links.")] = None,
     gold_base: Annotated[int | None, typer.Option(min=0, max=1, help="Whether gold counts words from 0 or 1.")] = None,
     flip_gold: Annotated[bool, typer.Option("--flip-gold", help="Gold has target words first.")] = False,
@@ -43,11 +51,14 @@ def command(
     """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them."""
     from regard.data.progress import track
     from regard.data.reading import LinePairs
-    from regard.decoding.align import flipped, pharaoh, symmetry
+    from regard.decoding.align import chosen, joined, pharaoh, symmetry
     from regard.errors import OptionError
     from regard.evaluation.alignment import fitted, read_gold, score
 
-    together = symmetry(join)
+    if join != "weights":
+        symmetry(join)
+    if mutual and threshold is not None:
+        raise OptionError("--mutual and --threshold are two ways to choose links; give one")
     if as_json and gold is None:
         raise OptionError("--json prints scores; give the links to score against: --gold FILE")
     if output is not None and not output.absolute().parent.is_dir():
@@ -60,13 +71,16 @@ def command(
     found: list[Links] = []
     with track(len(sizes) * len(models), "align", "sentences") as progress, _lines(output) as write:
         for left, right in _chunks(pairs):
-            drawn, links = _links(models[0], left, right, views[0], threshold, show, progress.advance)
-            if reverse is not None:
-                _, back = _links(models[1], right, left, views[1], threshold, False, progress.advance)
-                links = [together(a, flipped(b)) for a, b in zip(links, back, strict=True)]
+            weights = _weights(models[0], left, right, views[0], progress.advance)
+            if reverse is None:
+                links = [chosen(each, threshold, both=mutual) for each in weights]
+            else:
+                back = _weights(models[1], right, left, views[1], progress.advance)
+                links = [joined(a, b, join, threshold, both=mutual) for a, b in zip(weights, back, strict=True)]
             if output is not None or (gold is None and not show):
                 write("".join(f"{pharaoh(each)}\n" for each in links))
-            _print("".join(f"{matrix}\n{pharaoh(each)}\n\n" for matrix, each in zip(drawn, links, strict=False)))
+            if show:
+                _print("".join(map(_drawn, weights, left, right, links)))
             found += links if wanted is not None else []
     if wanted is not None:
         scored = score(found, wanted)
@@ -153,43 +167,53 @@ def _translator(path: Path, device: str) -> Any:
     return found
 
 
-def _view(model: Any, pairs: LinePairs, back: bool, layer: int | None, head: str | None, shift: bool) -> View:
+def _view(model: Any, pairs: LinePairs, back: bool, layer: str | None, head: str | None, shift: bool) -> View:
     """What to align by; a head that is not there is noticed on the first pair rather than after the longest."""
-    from regard.decoding.align import SAMPLE, View, align, best_view
+    from regard.decoding.align import SAMPLE, View, align, best_view, clearest_view
     from regard.errors import OptionError
 
     left, right = next(_chunks(pairs, SAMPLE))
     sides = (right, left) if back else (left, right)
+    told = f"regard: {'backwards ' if back else ''}by"
     if head == "best":
         if layer is not None:
             raise OptionError("--head best chooses the layer too; leave --layer out")
         view = best_view(model, *sides, shift=shift)
-        print(f"regard: {'backwards ' if back else ''}by layer {view.layer}, head {view.head}", file=sys.stderr)
+        print(f"{told} layer {view.layer}, head {view.head}", file=sys.stderr)
         return view
-    if head is not None and not head.lstrip("-").isdecimal():
-        raise OptionError(f"--head is a number from 0, or best, got {head!r}")
-    view = View(layer, None if head is None else int(head), shift)
+    if layer == "best":
+        if head is not None or shift:
+            raise OptionError("--layer best takes all heads and chooses the step too; leave --head and --shift out")
+        view = clearest_view(model, *sides)
+        align(model, ["a"], ["a"], view=view)
+        print(f"{told} layer {view.layer}, the step that {'reads' if view.shift else 'writes'} a word", file=sys.stderr)
+        return view
+    view = View(_number("--layer", layer), _number("--head", head), shift)
     align(model, ["a"], ["a"], view=view)
     return view
 
 
-def _links(
-    model: Any,
-    sources: list[str],
-    targets: list[str],
-    view: View,
-    threshold: float | None,
-    draw: bool,
-    advance: Callable[[int], None],
-) -> tuple[list[str], list[Links]]:
-    """Links in order, and with `draw` the matrices."""
-    from regard.cli.matrix import render
-    from regard.decoding.align import aligned, chosen
+def _number(option: str, given: str | None) -> int | None:
+    from regard.errors import OptionError
 
-    drawn, links = {}, {}
-    for i, weights, left, right in aligned(model, sources, targets, view=view):
-        links[i] = chosen(weights, threshold)
-        if draw:
-            drawn[i] = render(weights, left, right)
+    if given is not None and not given.removeprefix("-").isdecimal():
+        raise OptionError(f"{option} is a number from 0, or best, got {given!r}")
+    return None if given is None else int(given)
+
+
+def _weights(model: Any, sources: list[str], targets: list[str], view: View, advance: Callable[[int], None]) -> list[Tensor]:
+    """The weights between the words of each pair, in order."""
+    from regard.decoding.align import aligned
+
+    found = {}
+    for i, weights, _, _ in aligned(model, sources, targets, view=view):
+        found[i] = weights
         advance(1)
-    return [drawn[i] for i in range(len(drawn))], [links[i] for i in range(len(links))]
+    return [found[i] for i in range(len(found))]
+
+
+def _drawn(weights: Tensor, source: str, target: str, links: Links) -> str:
+    from regard.cli.matrix import render
+    from regard.decoding.align import pharaoh
+
+    return f"{render(weights, source.split(), target.split())}\n{pharaoh(links)}\n\n"

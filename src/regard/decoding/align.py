@@ -4,7 +4,7 @@ A word is what stands between whitespace, on both sides. A link is a pair (sourc
 of a source word for a target word is the sum over the source word's pieces, and the mean over the target word's.
 
 In a Transformer the step that *reads* a word often shows its alignment better than the one that writes it (Garg et al. 2019; Chen
-et al. 2020, "shift"): `View(shift=True)`.
+et al. 2020, "shift"): `View(shift=True)`. Which layer and step it is differs from model to model; `clearest_view` finds out.
 """
 
 from __future__ import annotations
@@ -125,9 +125,22 @@ def at_least(weights: Tensor, threshold: float) -> Links:
     return frozenset((s, t) for t, s in (weights >= threshold).nonzero().tolist())
 
 
-def chosen(weights: Tensor, threshold: float | None) -> Links:
-    """The links of at least a threshold, or without one the strongest of each target word."""
-    return strongest(weights) if threshold is None else at_least(weights, threshold)
+def balanced(weights: Tensor) -> Tensor:
+    """√(w · w/Σ): each weight and its share of what its source word gets, so that words which all look at weigh less."""
+    return (weights * weights / weights.sum(-2, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)).sqrt()
+
+
+def mutual(weights: Tensor) -> Links:
+    """The pairs in which, by balanced weights, each word is the other's strongest: few and good from one direction alone."""
+    even = balanced(weights)
+    return strongest(even) & flipped(strongest(even.T))
+
+
+def chosen(weights: Tensor, threshold: float | None = None, *, both: bool = False) -> Links:
+    """The links of at least a threshold; without one the strongest of each target word, or with `both` the mutual ones."""
+    if threshold is not None:
+        return at_least(weights, threshold)
+    return mutual(weights) if both else strongest(weights)
 
 
 def pharaoh(links: Collection[Link]) -> str:
@@ -142,16 +155,14 @@ def align(
     *,
     view: View | None = None,
     threshold: float | None = None,
-    advance: Callable[[int], object] = lambda n: None,
+    both: bool = False,
 ) -> list[Links]:
     """Word links of texts and their translations, whoever translated them: the model is made to write each target.
 
-    Without a threshold every target word gets its strongest source word. An empty text has no links.
+    Without a threshold every target word gets its strongest source word; with `both` only if it is that one's strongest too. An
+    empty text has no links.
     """
-    found: dict[int, Links] = {}
-    for i, weights, _, _ in aligned(model, sources, targets, view=view):
-        found[i] = chosen(weights, threshold)
-        advance(1)
+    found = {i: chosen(weights, threshold, both=both) for i, weights, _, _ in aligned(model, sources, targets, view=view)}
     return [found[i] for i in range(len(targets))]
 
 
@@ -171,6 +182,18 @@ def aligned(
 def best_view(model: Translator, sources: Sequence[str], targets: Sequence[str], *, shift: bool = False) -> View:
     """The view of the single head that `best_head` chooses on the first pairs."""
     return View(*best_head(attention for _, attention in _looks(model, sources[:SAMPLE], targets[:SAMPLE])), shift)
+
+
+def clearest_view(model: Translator, sources: Sequence[str], targets: Sequence[str]) -> View:
+    """The layer and step by which, on the first pairs, most words find one another; no gold is needed to choose."""
+    found: dict[View, int] = {}
+    for i, attention in _looks(model, sources[:SAMPLE], targets[:SAMPLE]):
+        source = Words.of_text(model.source_tokenizer, sources[i])  # type: ignore[arg-type]
+        target = Words.of_text(model.target_tokenizer, targets[i])  # type: ignore[arg-type]
+        for layer, shift in product(range(len(attention.names("cross"))), (False, True)):
+            view = View(layer, shift=shift)
+            found[view] = found.get(view, 0) + len(mutual(word_weights(view(attention), source, target)))
+    return max(found, key=found.__getitem__, default=View())
 
 
 def _looks(model: Any, sources: Sequence[str], targets: Sequence[str]) -> Iterator[tuple[int, Attention]]:
@@ -236,7 +259,20 @@ def _end(links: Links, side: int) -> int:
 
 
 def symmetry(name: str) -> Callable[[Links, Links], Links]:
-    """A way to join two directions, by its name."""
+    """A way to join the links of two directions, by its name."""
     if name not in SYMMETRIES:
-        raise OptionError(f"two directions are joined by {', '.join(SYMMETRIES)}, got {name!r}")
+        raise OptionError(f"two directions are joined by weights, or their links by {', '.join(SYMMETRIES)}; got {name!r}")
     return SYMMETRIES[name]
+
+
+def joined(
+    forward: Tensor, backward: Tensor, join: str = "weights", threshold: float | None = None, *, both: bool = False
+) -> Links:
+    """Links from the word weights of two models, (target, source) and the other way.
+
+    `weights` takes the geometric mean of both matrices and its mutual links, or all of at least the threshold; the other names of
+    `SYMMETRIES` choose the links of each direction first.
+    """
+    if join == "weights":
+        return chosen((forward * backward.T).sqrt(), threshold, both=True)
+    return symmetry(join)(chosen(forward, threshold, both=both), flipped(chosen(backward, threshold, both=both)))

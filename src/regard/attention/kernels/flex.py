@@ -26,6 +26,8 @@ def why_not(call: Call, machine: Machine) -> str | None:
         return f"Flex runs on CPUs and CUDA, not on {machine.kind}"
     if machine.compiling:
         return "the call is being compiled already"
+    if machine.recording:
+        return "a CUDA graph is being recorded, and Flex asks the CPU about the mask"
     if not isinstance(call.normalize, Softmax):
         return f"Flex normalises by softmax only, not by {type(call.normalize).__name__}"
     if call.gate is not None or call.dropout:

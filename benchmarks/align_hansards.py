@@ -1,0 +1,128 @@
+"""Word alignment of the Canadian Hansards, English-French, by the attention of translators that learned from Europarl."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from torch import Tensor
+
+import regard
+from regard.data.corpora import data_folder
+from regard.data.files import lines
+from regard.decoding.align import SYMMETRIES, Links, View, aligned, chosen, clearest_view, flipped, joined
+from regard.errors import DataError, RegardError
+from regard.evaluation.alignment import read_gold, score
+from regard.models.translator import Translator
+
+ABOUT = """\
+Alignment error rate on the Hansards of the HLT-NAACL 2003 shared task (447 pairs), by the attention of translators that were
+trained on Europarl alone.
+
+The gold text is written in a way of its own: signs stand alone, and French says "de le" and "que il" for "du" and "qu'il". So
+`write` puts Europarl into that writing, which two translators then learn from, one in each direction; `score` aligns the test set,
+each model by the layer and step in which most words find one another, which needs no gold."""
+
+EXAMPLES = """\
+examples:
+  python -m benchmarks.align_hansards write runs/hansards
+  regard train europarl-en-fr --run runs/en-fr data.corpus=null tokenizer.lowercase=true \\
+      'data.train=[[runs/hansards/train.en, runs/hansards/train.fr]]' \\
+      'data.validation=[[runs/hansards/dev.en, runs/hansards/dev.fr]]'
+  regard train europarl-en-fr --run runs/fr-en data.source=fr data.target=en …           the same files
+  python -m benchmarks.align_hansards score runs/en-fr runs/fr-en"""
+
+TOKENS = re.compile(r"\d+(?:[.,]\d+)+|\b(?:mr|mrs|ms|dr|hon|st|m)\.|aujourd'|'s\b|\w+|--|\.\.\.|[^\w\s]", re.IGNORECASE)
+FRENCH = (
+    (re.compile(r"\bs'(?=ils?\b)", re.IGNORECASE), "si "),
+    (re.compile(r"\b((?:jus|lors|puis|quoi|quel)?qu|[cdjlmnst])'(?=\w)", re.IGNORECASE), r"\1e "),
+    (re.compile(r"\bdu\b", re.IGNORECASE), "de le"),
+    (re.compile(r"\bdes\b", re.IGNORECASE), "de les"),
+    (re.compile(r"\bau\b", re.IGNORECASE), "à le"),
+    (re.compile(r"\baux\b", re.IGNORECASE), "à les"),
+)
+
+
+def as_in_gold(text: str, language: str) -> str:
+    """A sentence in the writing of the gold text."""
+    text = text.replace("’", "'")
+    for pattern, instead in FRENCH if language == "fr" else ():
+        text = pattern.sub(instead, text)
+    return " ".join(TOKENS.findall(text))
+
+
+def write(folder: Path) -> None:
+    """Europarl's training and development text in that writing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "dev"):
+        for language in ("en", "fr"):
+            path = folder / f"{split}.{language}"
+            print(f"writing {path}", file=sys.stderr, flush=True)
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                for block in lines(_there("europarl-en-fr") / f"{split}.{language}.xz"):
+                    file.writelines(f"{as_in_gold(line, language)}\n" for line in block)
+
+
+def _there(name: str) -> Path:
+    folder = data_folder() / name
+    if not folder.is_dir():
+        raise DataError(f"there is no {name} in {data_folder()}; let REGARD_DATA name the folder of the corpora")
+    return folder
+
+
+def table(forward: Path, backward: Path) -> str:
+    """Error of each direction and of both together, as markdown."""
+    folder = _there("align-hansards-en-fr")
+    text = {x: [line for block in lines(folder / f"test.{x}.gz") for line in block] for x in ("en", "fr")}
+    gold = read_gold(folder / "test.talp.gz", base=1)
+    rows: list[tuple[str, list[Links]]] = []
+    best: list[list[Tensor]] = []
+    for path, source, target in ((forward, "en", "fr"), (backward, "fr", "en")):
+        model = regard.load(path)
+        if not isinstance(model, Translator):
+            raise DataError(f"{path} is no translator; give the two that were trained on what `write` wrote")
+        clear = clearest_view(model, text[source], text[target])
+        named = (
+            f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {'reads' if clear.shift else 'writes'}"
+        )
+        for name, view in (("mean of all", View()), (named, clear)):
+            found = {i: weights for i, weights, _, _ in aligned(model, text[source], text[target], view=view)}
+            weights = [found[i] for i in range(len(found))]
+            for how, both in (("strongest", False), ("mutual", True)):
+                links = [chosen(each, both=both) for each in weights]
+                rows.append((f"{source}-{target}, {name}: {how}", links if source == "en" else [flipped(each) for each in links]))
+        best.append(weights)
+    joins = ("weights", *SYMMETRIES)
+    rows += [(f"both by those layers: {name}", [joined(a, b, name) for a, b in zip(*best, strict=True)]) for name in joins]
+    told = []
+    for name, links in rows:
+        found = score(links, gold)
+        told.append(f"| {name} | {100 * found.aer:.1f} | {100 * found.precision:.1f} | {100 * found.recall:.1f} |")
+    return "\n".join(["| links by | AER | precision | recall |", "|---|---|---|---|", *told])
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m benchmarks.align_hansards", description=ABOUT, epilog=EXAMPLES)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    does = parser.add_subparsers(dest="does", required=True)
+    writing = does.add_parser("write", help="put Europarl into the writing of the gold text")
+    writing.add_argument("folder", type=Path, help="where the files go")
+    scoring = does.add_parser("score", help="align the Hansards and print the table")
+    scoring.add_argument("forward", type=Path, help="an English-French translator")
+    scoring.add_argument("backward", type=Path, help="a French-English one")
+    options = parser.parse_args(argv)
+    try:
+        if options.does == "write":
+            write(options.folder)
+        else:
+            print(table(options.forward, options.backward))
+    except RegardError as trouble:
+        print(f"error: {trouble}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
