@@ -35,6 +35,20 @@ def test_parts_score_as_one(tmp_path):
         np.testing.assert_allclose(again.scores(query), whole.scores(query))
 
 
+def test_removed_documents_count_nowhere():
+    texts = [*TEXTS, "cat bird", "a very long text about the cat and the bird"]
+    parts = [Postings.of(texts[:2]), Postings.of(texts[2:])]
+    found = Bm25(parts, np.array([0, 5]))
+    kept = Bm25([Postings.of([text for i, text in enumerate(texts) if i not in (0, 5)])])
+    assert found.size == 4
+    for query in ("cat", "the dog", "bird the", "unheard of"):
+        scores = found.scores(query)
+        assert scores[0] == scores[5] == 0
+        np.testing.assert_allclose(np.delete(scores, [0, 5]), kept.scores(query))
+    assert Bm25(parts, np.arange(6)).scores("cat").tolist() == [0] * 6
+    assert Bm25([]).scores("cat").tolist() == []
+
+
 def test_words_are_letters_and_digits_of_any_script():
     assert words_of("Über-Flow, x2 Größe 日本!") == ["über", "flow", "x2", "größe", "日本"]
 

@@ -89,6 +89,31 @@ def test_words_find_documents_and_removed_ones_no_longer(folder):
     assert len(ByWords().search(index, ["number"], 10)[0]) == 4
 
 
+@pytest.mark.parametrize("many", [10_000, 10])
+def test_compacting_forgets_what_was_removed_and_finds_the_same(folder, many):
+    x, queries = drawn(60), drawn(8, 2)
+    writing.add(folder, documents(40), x[:40], many=many)
+    writing.add(folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], many=many)
+    before = writing.remove(folder, ["secret", "d3"])
+    names = [[before.document(int(n)).id for n in row] for row in before.near(queries, 5)[0]]
+    words = [(before.document(int(n)).id, score) for n, score in zip(*before.words("number 17", 9), strict=True)]
+    index = writing.compact(folder, many=many)
+    assert (index.graph is None) == (many == 10_000) and len(index) == len(index.live()) == 58 and not len(index.removed)
+    assert [[index.document(int(n)).id for n in row] for row in index.near(queries, 5)[0]] == names
+    assert [(index.document(int(n)).id, score) for n, score in zip(*index.words("number 17", 9), strict=True)] == words
+    assert not any(b"a secret" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert len(writing.add(folder, [Document("d3", "again")], x[3:4], many=many)) == 59
+    assert len(writing.compact(folder, many=many)) == 59
+
+
+def test_an_index_from_which_all_was_removed_can_be_compacted(folder):
+    writing.add(folder, documents(2), drawn(2))
+    writing.remove(folder, ["d0", "d1"])
+    index = writing.compact(folder)
+    assert len(index) == 0 and ByWords().search(index, ["text"], 3) == [[]]
+    assert len(writing.add(folder, documents(1), drawn(1))) == 1
+
+
 def test_both_ways_are_joined_by_rank(folder):
     """Lists 4 1 2 and 1 3: 1 has 1/62 + 1/61, then 4 by 1/61, then 3 by 1/62 and 2 by 1/63."""
 

@@ -62,6 +62,12 @@ def test_recorded_training_of_many_long_sentences(tmp_path):
     for name in ("long.a", "long.b"):
         (tmp_path / name).write_text(text, encoding="utf-8")
     files = [[str(tmp_path / "long.a"), str(tmp_path / "long.b")]]
-    many = {"model__dim": 32, "data__train": files, "data__validation": files, "batch__tokens": 40000, "schedule": {"kind": "constant"}}
+    many = {
+        "model__dim": 32,
+        "data__train": files,
+        "data__validation": files,
+        "batch__tokens": 40000,
+        "schedule": {"kind": "constant"},
+    }
     made = tiny.recipe(tmp_path, **{**CHANGES, **many, "training__graph": True, "training__precision": "bfloat16"})
     assert train(made, folder=tmp_path / "run", quiet=True).finished

@@ -34,6 +34,9 @@ def command(
     remove: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Take a document out; may be given several times.")
     ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Write the index anew without removed documents, whose texts then leave the disk.")
+    ] = False,
     threads: shared.Threads = 0,
     strict: shared.Strict = False,
 ) -> None:
@@ -49,7 +52,7 @@ def command(
 
         regard index new.csv --text abstract --id doi -o papers.index --add
 
-        regard index -o papers.index --remove 10.1000/182
+        regard index -o papers.index --remove 10.1000/182 --compact
 
         regard index texts/ --model runs/embed-tatoeba -o texts.index
     """
@@ -57,13 +60,15 @@ def command(
 
     if output is None:
         raise OptionError("name the folder of the index with -o INDEX")
+    if (remove or compact) and files:
+        raise OptionError("--remove and --compact take documents out, and files are put in; do one after the other")
     if remove:
-        if files:
-            raise OptionError("--remove takes documents out, and files are put in; do one after the other")
         _remove(output, remove, threads)
+    if compact:
+        _compact(output, threads)
     elif files:
         _build(files, output, model, (text, name, strict), add or replace, replace, threads)
-    else:
+    elif not remove:
         _describe(output)
 
 
@@ -127,6 +132,15 @@ def _remove(output: Path, names: list[str], threads: int) -> None:
 
     left = remove(output, names, threads=threads)
     typer.echo(f"{len(set(names))} removed, {len(left):,} documents are left")
+
+
+def _compact(output: Path, threads: int) -> None:
+    from regard.searching.index import Index
+    from regard.searching.writing import compact
+
+    gone = len(Index(output).removed)
+    left = compact(output, threads=threads)
+    typer.echo(f"{gone:,} removed documents left the disk, {len(left):,} documents are there")
 
 
 def _describe(output: Path) -> None:

@@ -77,29 +77,36 @@ class Postings:
 
 
 class Bm25:
-    """Scores of all documents of several parts, numbered through."""
+    """Scores of all documents of several parts, numbered through. Those that were removed score 0 and count nowhere."""
 
-    def __init__(self, parts: Sequence[Postings], *, k1: float = 1.2, b: float = 0.75) -> None:
+    def __init__(
+        self, parts: Sequence[Postings], removed: NDArray[np.int64] | None = None, *, k1: float = 1.2, b: float = 0.75
+    ) -> None:
         if not k1 >= 0 or not 0 <= b <= 1:
             raise OptionError(f"BM25 takes k1 of at least 0 and b between 0 and 1, got k1 {k1!r} and b {b!r}")
         self.parts, self.k1 = list(parts), k1
-        self.size = sum(len(part.lengths) for part in parts)
-        mean = sum(int(part.lengths.sum(dtype=np.int64)) for part in parts) / max(1, self.size)
+        ends = np.cumsum([len(part.lengths) for part in parts], dtype=np.int64)
+        live = np.ones(ends[-1] if parts else 0, bool)
+        if removed is not None:
+            live[removed] = False
+        self._live = np.split(live, ends)[:-1]
+        self.size = int(live.sum())
+        words = sum(int(part.lengths[here].sum(dtype=np.int64)) for part, here in zip(parts, self._live, strict=True))
+        mean = words / max(1, self.size)
         self._lengths = [k1 * (1 - b + b * part.lengths / max(mean, 1e-9)) for part in parts]  # what tf is compared with
 
     def scores(self, query: str) -> NDArray[np.float64]:
         """Of every document; 0 for one that holds none of the words."""
-        found = np.zeros(self.size)
+        found = [np.zeros(len(part.lengths)) for part in self.parts]
         for word, times in Counter(words_of(query)).items():
             places = [part.find(word) for part in self.parts]
-            holding = sum(place.stop - place.start for place in places)
+            kept = [here[part.documents[place]] for part, place, here in zip(self.parts, places, self._live, strict=True)]
+            holding = sum(int(here.sum()) for here in kept)
             weight = times * np.log1p((self.size - holding + 0.5) / (holding + 0.5)) * (self.k1 + 1)
-            first = 0
-            for part, place, lengths in zip(self.parts, places, self._lengths, strict=True):
-                documents, tf = part.documents[place], part.counts[place]
-                found[first + documents] += weight * tf / (tf + lengths[documents])
-                first += len(part.lengths)
-        return found
+            for score, part, place, here, lengths in zip(found, self.parts, places, kept, self._lengths, strict=True):
+                documents, tf = part.documents[place][here], part.counts[place][here]
+                score[documents] += weight * tf / (tf + lengths[documents])
+        return np.concatenate([np.zeros(0), *found])
 
 
 def _hash(word: str) -> int:

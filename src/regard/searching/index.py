@@ -37,7 +37,7 @@ class Made(NamedTuple):
 
 class Index:
     """What an index was when it was opened; a writer's changes are seen when it is opened again. Documents have numbers that go
-    up from 0 and are never used again.
+    up from 0 and are not used again until the index is compacted.
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
@@ -67,7 +67,7 @@ class Index:
 
     @cached_property
     def bm25(self) -> Bm25:
-        return Bm25([part.postings for part in self.parts])
+        return Bm25([part.postings for part in self.parts], self.removed)
 
     @cached_property
     def graph(self) -> Graph | None:
@@ -114,8 +114,7 @@ class Index:
 
     def words(self, query: str, k: int) -> tuple[Numbers, NDArray[np.float64]]:
         """Numbers and scores of the k best documents by BM25; those that hold no word of the query are left out."""
-        scores = self.bm25.scores(query)
-        scores[self.removed] = 0  # parts follow each other without gaps, so a place is a number
+        scores = self.bm25.scores(query)  # parts follow each other without gaps, so a place is a number
         found = best(scores, k)
         found = found[scores[found] > 0]
         return found, scores[found]

@@ -66,9 +66,8 @@ def add(
         commit(index.folder / name, lambda place: Part.write(place, documents, vectors))
         graph = _graph(index, version, gone, first, vectors, many, threads)
         part = {"name": name, "first": first, "count": len(documents)}
-        return _change(
-            index, written=version, next=first + len(documents), parts=[*index.top["parts"], part], graph=graph, gone=gone
-        )
+        parts, removed = [*index.top["parts"], part], np.union1d(index.removed, gone).tolist()
+        return _change(index, written=version, next=first + len(documents), parts=parts, graph=graph, removed=removed)
 
 
 def remove(folder: str | Path, names: Iterable[str], *, threads: int = 0) -> Index:
@@ -82,7 +81,24 @@ def remove(folder: str | Path, names: Iterable[str], *, threads: int = 0) -> Ind
         gone, version = np.array(sorted(known.values()), np.int64), index.top["written"] + 1
         none = np.empty((0, index.made.width), np.float32)
         graph = _graph(index, version, gone, index.top["next"], none, MANY, threads) if index.top["graph"] else None
-        return _change(index, written=version, graph=graph, gone=gone)
+        return _change(index, written=version, graph=graph, removed=np.union1d(index.removed, gone).tolist())
+
+
+def compact(folder: str | Path, *, many: int = MANY, threads: int = 0) -> Index:
+    """Write the index anew without the documents that were removed, whose texts then leave the disk. Numbers start again at 0."""
+    with _writing(folder) as index:
+        gone, version = set(index.removed.tolist()), index.top["written"] + 1
+        documents = [d for part in index.parts for i, d in enumerate(part.documents(), part.first) if i not in gone]
+        vectors = index.vectors(index.live())
+        name = f"part-{version:06d}"
+        commit(index.folder / name, lambda place: Part.write(place, documents, vectors))
+        parts = [{"name": name, "first": 0, "count": len(documents)}]
+        graph = None
+        if len(documents) >= many:
+            whole = Graph(index.made.width, threads=threads)
+            whole.add(np.arange(len(documents)), vectors)
+            graph = _saved(index, version, whole)
+        return _change(index, written=version, next=len(documents), parts=parts, graph=graph, removed=[])
 
 
 def find(index: Index, names: set[str]) -> dict[str, int]:
@@ -111,6 +127,10 @@ def _graph(index: Index, version: int, gone: Numbers, first: int, vectors: Vecto
             kept = ~np.isin(numbers, np.union1d(index.removed, gone))
             graph.add(numbers[kept], part.vectors[kept])
     graph.add(np.arange(first, first + len(vectors)), vectors)
+    return _saved(index, version, graph)
+
+
+def _saved(index: Index, version: int, graph: Graph) -> str:
     name = f"graph-{version:06d}"
     commit(index.folder / name, lambda place: graph.save(place / "graph.usearch"))
     return name
@@ -125,9 +145,9 @@ def _writing(folder: str | Path) -> Iterator[Index]:
         yield Index(folder)
 
 
-def _change(index: Index, *, gone: Numbers, **entries: Any) -> Index:
-    removed = np.union1d(index.removed, gone).tolist()
-    _replace(index.folder, index.top | entries | {"removed": removed})
+def _change(index: Index, **entries: Any) -> Index:
+    """Let the index be what these entries say, and sweep up what no longer belongs to it."""
+    _replace(index.folder, index.top | entries)
     found = Index(index.folder)
     keep = {entry["name"] for entry in found.top["parts"]} | {found.top["graph"]}
     for entry in found.folder.iterdir():
