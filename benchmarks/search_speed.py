@@ -24,6 +24,7 @@ import numpy as np
 
 DATA = Path(os.environ.get("REGARD_DATA", "data"))
 K, QUERIES = 10, 1000
+EXPANSIONS = (64, 96, 192, 256, 384, 768)  # 256 is the default of `regard search`
 SYSTEMS = ("regard", "faiss", "hnswlib")
 
 
@@ -106,7 +107,7 @@ def regard(vectors, queries, truth, threads):
         index.threads = threads
         size = sum(file.stat().st_size for file in (Path(folder) / "i").glob("graph-*/*"))
         rows = []
-        for wide in (32, 64, 96, 192, 384):
+        for wide in EXPANSIONS:
             graphs.SHORTLIST = wide
             rows.append(timed(f"expansion {wide}", lambda q: index.near(q, K)[0], queries, truth))
     return {"build s": built, "graph MB": size / 1e6, "rows": rows, "memory": own_memory()}
@@ -122,7 +123,7 @@ def faiss(vectors, queries, truth, threads):
     index.add(vectors)
     built = time.process_time() - start
     rows = []
-    for wide in (32, 64, 96, 192, 384):
+    for wide in EXPANSIONS:
         index.hnsw.efSearch = wide
         rows.append(timed(f"efSearch {wide}", lambda q: index.search(q, K)[1], queries, truth))
     return {"build s": built, "graph MB": vectors.nbytes / 1e6 + len(vectors) * 33 * 4 / 1e6, "rows": rows, "memory": own_memory()}
@@ -138,7 +139,7 @@ def hnswlib(vectors, queries, truth, threads):
     index.add_items(vectors)
     built = time.process_time() - start
     rows = []
-    for wide in (32, 64, 96, 192, 384):
+    for wide in EXPANSIONS:
         index.set_ef(wide)
         rows.append(timed(f"ef {wide}", lambda q: index.knn_query(q, K)[0], queries, truth))
     return {"build s": built, "graph MB": index.index_file_size() / 1e6, "rows": rows, "memory": own_memory()}

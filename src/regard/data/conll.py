@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.files import BAD, LONG, lines
-from regard.data.reading import ROWS, Advance, Block, Rows, ignore
+from regard.data.reading import ROWS, Advance, Block, OneFile, ignore
 from regard.data.schemes import Scheme, is_tag, scheme, scheme_of
 from regard.errors import DataError, OptionError
 
@@ -115,14 +115,13 @@ class Parser:
 
 
 @dataclass(frozen=True)
-class Conll(Rows):
+class Conll(OneFile):
     """The sentences of a CoNLL file as rows: words with spaces between them, and their tags.
 
     `columns` are those of words and tags, counted from 1, negative ones from the end. Gold that breaks the rules of its scheme
     stops the reading, or is repaired as `conlleval` reads it. `scheme` turns the tags into another.
     """
 
-    path: Path
     columns: tuple[int, int] = (1, -1)
     scheme: str | None = None
     repair: bool = False
@@ -134,10 +133,6 @@ class Conll(Rows):
         for what, column in zip(("source", "target"), self.columns, strict=True):
             if column == 0:
                 raise OptionError(f"data.{what} is a column counted from 1, or from the end by −1, got 0")
-
-    @property
-    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.path,)
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "conll", "columns": list(self.columns), "scheme": self.scheme, "repair": self.repair}

@@ -57,6 +57,17 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True)
+class OneFile(Rows):
+    """What is read from a single file."""
+
+    path: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.path,)
+
+
+@dataclass(frozen=True)
 class LinePairs(Rows):
     """Two files whose lines translate each other."""
 
@@ -89,20 +100,15 @@ class LinePairs(Rows):
 
 
 @dataclass(frozen=True)
-class Table(Rows):
+class Table(OneFile):
     """A file with tab-separated columns, counted from 0; one column is read for a language model, two for pairs."""
 
-    path: Path
     columns: tuple[int, ...] = (0, 1)
     header: bool = False  # the first line names the columns
 
     @property
     def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self.columns) == 2
-
-    @property
-    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.path,)
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "table", "columns": list(self.columns), "header": self.header}
@@ -124,20 +130,15 @@ def _column(row: list[str], column: int) -> str:
 
 
 @dataclass(frozen=True)
-class JsonLines(Rows):
+class JsonLines(OneFile):
     """A file with one JSON object per line; `fields` name the texts, with dots into objects (translation.en)."""
 
-    path: Path
     fields: tuple[str, ...]
     numbers: bool = False  # numbers and true or false are texts too, as labels often are
 
     @property
     def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self.fields) == 2
-
-    @property
-    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.path,)
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "json", "fields": list(self.fields)} | ({"numbers": True} if self.numbers else {})
@@ -177,16 +178,11 @@ def _field(found: Any, field: str, numbers: bool = False) -> str:
 
 
 @dataclass(frozen=True)
-class Text(Rows):
+class Text(OneFile):
     """A text for a language model, line by line; or the part of it between two shares of its characters."""
 
-    path: Path
     part: tuple[float, float] = (0.0, 1.0)
     paired = False
-
-    @property
-    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.path,)
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "text", "part": list(self.part)}

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.files import LONG, check_file, lines, suffix
-from regard.data.reading import MISSING, ROWS, Advance, Block, JsonLines, Rows, Table, ignore
+from regard.data.reading import MISSING, ROWS, Advance, Block, JsonLines, OneFile, Rows, Table, ignore
 from regard.errors import DataError
 
 LIMIT = 1 << 20  # characters of a cell, line ends inside quotes included
 
 
 @dataclass(frozen=True)
-class Csv(Rows):
+class Csv(OneFile):
     """A file of comma-separated cells, quoted where they hold commas or line ends; columns are counted from 0.
 
     With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that have at least so much.
     """
 
-    path: Path
     columns: tuple[int, ...] = (0, 1)
     header: bool = False  # the first row names the columns
     score: int | None = None
@@ -33,10 +32,6 @@ class Csv(Rows):
     @property
     def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self.columns) == 2
-
-    @property
-    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (self.path,)
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "csv", "columns": list(self.columns), "header": self.header, "least": self.least, "score": self.score}
