@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from regard.data.files import BAD, LONG, lines
