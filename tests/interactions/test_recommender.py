@@ -9,6 +9,7 @@ from scipy import sparse
 
 from regard.cli import main
 from regard.data.corpora import data_folder
+import regard
 from regard.errors import FolderError, OptionError
 from regard.interactions import FactorizationMachine, Polynomial2, Recommender
 from regard.interactions.kinds import FEATURES, KINDS, PENALTY, Settings, one_hot, tags
@@ -89,6 +90,8 @@ def test_damaged_and_foreign_folders_are_one_sentence(ratings, tmp_path):
     with pytest.raises(FolderError, match="holds a translator, not a recommender"):
         Recommender.load(tmp_path)
     KINDS["mean"](ratings, Settings()).save(tmp_path)
+    with pytest.raises(FolderError, match="is a recommender: use it with `regard recommend --model"):
+        regard.load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(FolderError, match="model.safetensors cannot be read"):
         Recommender.load(tmp_path)

@@ -81,6 +81,11 @@ def _config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise FolderError(f"{folder} has no config.json, so it is no model folder; give one that regard train has written")
     config = read_json(folder / "config.json")
+    if config.get("kind") == "recommender":
+        raise FolderError(
+            f"{folder} is a recommender: use it with `regard recommend --model {folder}`, or in Python with "
+            "regard.interactions.Recommender.load"
+        )
     missing = {"format", "kind", "source_vocabulary", "target_vocabulary", "model"} - set(config)
     if missing:
         raise FolderError(f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged")
