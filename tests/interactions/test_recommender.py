@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+import regard
 from regard.cli import main
 from regard.data.corpora import data_folder
-import regard
 from regard.errors import FolderError, OptionError
 from regard.interactions import FactorizationMachine, Polynomial2, Recommender
 from regard.interactions.kinds import FEATURES, KINDS, PENALTY, Settings, one_hot, tags
