@@ -90,6 +90,8 @@ def test_backends_of_sdpa_in_order():
         "EFFICIENT_ATTENTION",
         "MATH",
     ]
+    assert names(H200, T=128) == ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]  # cuDNN would plan for each shape
+    assert names(H200, T=128, mask=Window(4)) == ["EFFICIENT_ATTENTION", "MATH"]
     assert names(A100) == ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
     assert names(A100, D=200) == ["EFFICIENT_ATTENTION", "MATH"]
     assert names(Machine("cpu")) == []

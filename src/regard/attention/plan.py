@@ -18,7 +18,6 @@ from regard.errors import KernelError
 # Fastest first, where more than one can run.
 KERNELS: dict[str, ModuleType] = {"compiled": compiled, "flex": flex, "sdpa": sdpa, "additive": additive, "tiled": tiled}
 NAMES = (*KERNELS, "reference")
-LONG = 512  # positions from which Flex is worth its compilation on a GPU
 
 
 @dataclass
@@ -91,8 +90,8 @@ def _too_small(name: str, call: Call, machine: Machine) -> str | None:
     """What is known from the sizes alone; asked first, because small calls must be quick to plan."""
     least = {("compiled", "cpu"): 1 << 14, ("flex", "cuda"): 1 << 22}.get((name, machine.kind), 0)
     pairs = _pairs(call)
-    if name == "flex" and machine.kind == "cuda" and min(call.Tq, call.Tk) < LONG:
-        return f"under {LONG} positions there are few blocks to skip, and each new shape of a batch would be compiled anew"
+    if name == "flex" and machine.kind == "cuda" and min(call.Tq, call.Tk) < sdpa.LONG:
+        return f"under {sdpa.LONG} positions there are few blocks to skip, and each new shape of a batch would be compiled anew"
     return f"{pairs} pairs are too few to gain from it" if pairs < least else None
 
 

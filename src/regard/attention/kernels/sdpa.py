@@ -19,6 +19,7 @@ from regard.attention.mask import Causal
 from regard.attention.normalize import Softmax
 
 HALF = (torch.float16, torch.bfloat16)
+LONG = 512  # positions from which what is made for one shape, by cuDNN or by compiling Flex, is worth it on a GPU
 
 
 def why_not(call: Call, machine: Machine) -> str | None:
@@ -43,14 +44,16 @@ def why_not(call: Call, machine: Machine) -> str | None:
 
 
 def backends(call: Call, machine: Machine) -> list[str]:
-    """Which SDPA backends to try on a GPU, best first. cuDNN leads where it can: 1.75 × flash on Hopper."""
+    """Which SDPA backends to try on a GPU, best first. cuDNN leads where it can, 1.75 × flash on Hopper; but it makes a plan for
+    each new shape, which takes longer than many steps of training on sentences.
+    """
     if machine.kind != "cuda":
         return []
     head_dim = max(call.dot.query.shape[-1], call.Dv) if call.dot is not None else call.Dv
     plain = call.bias is None and (call.mask is None or is_torch_causal(call))
     found = []
     if call.dtype in HALF and machine.capability >= (8, 0) and head_dim <= 128 and head_dim % 8 == 0:
-        if machine.capability >= (9, 0) and call.Tq > 1:
+        if machine.capability >= (9, 0) and min(call.Tq, call.Tk) >= LONG:
             found.append("CUDNN_ATTENTION")
         if plain and head_dim <= 256:
             found.append("FLASH_ATTENTION")
