@@ -64,7 +64,7 @@ def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, tex
     code, out, _ = run("search", made, "the moon shines", "-k", 1)
     assert code == 0 and out.split("\t")[1] == "new"
     assert run("index", "-o", made, "--remove", "new")[1] == "1 removed, 8 documents are left\n"
-    assert run("index", "-o", made, "--compact")[1] == "1 removed documents left the disk, 8 documents are there\n"
+    assert run("index", "-o", made, "--compact")[1] == "1 removed document left the disk, 8 documents are there\n"
     assert "8 documents, vectors of 32" in run("index", "-o", made)[1]
     assert "the moon shines" not in run("search", made, "the moon shines")[1]
 

@@ -140,7 +140,7 @@ def _compact(output: Path, threads: int) -> None:
 
     gone = len(Index(output).removed)
     left = compact(output, threads=threads)
-    typer.echo(f"{gone:,} removed documents left the disk, {len(left):,} documents are there")
+    typer.echo(f"{gone:,} removed document{'s' * (gone != 1)} left the disk, {len(left):,} documents are there")
 
 
 def _describe(output: Path) -> None:
