@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard.attention.kernels import additive, tiled
+from regard.attention.mask import Padding
 from regard.attention.plan import NAMES
 from tests.attention.drawn import Drawn, calls
 
@@ -88,3 +89,18 @@ def small_tiles():
         mock.patch.object(additive, "BLOCK", 512),
     ):
         yield
+
+
+def test_a_sound_padding_gives_what_padding_gives_and_costs_no_passes():
+    q, k, v = (torch.randn(3, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    lengths = torch.tensor([1, 4, 6])
+    found = [regard.attend(q, k, v, mask=Padding(lengths, sound=sound), kernel="sdpa") for sound in (True, False)]
+    torch.testing.assert_close(*found)
+    for a, b in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in found), strict=True):
+        torch.testing.assert_close(a, b)
+    names = [{node.name() for node in _nodes(out.grad_fn)} for out in found]
+    assert any("MaskedFill" in name for name in names[1]) and not any("MaskedFill" in name for name in names[0])
+
+
+def _nodes(node):
+    return {node, *(x for before, _ in node.next_functions if before is not None for x in _nodes(before))}

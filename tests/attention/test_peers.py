@@ -98,3 +98,13 @@ def test_flex_agrees_where_it_can_be_compiled(name):
     options = OPTIONS[name]()
     out = attend(q, k, v, kernel="flex", **options)
     assert torch.allclose(out, attend(q, k, v, kernel="reference", **options), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_flex_takes_more_kinds_of_calls_than_torch_compiles_by_itself():
+    q, k, v = (torch.randn(1, 2, 64, 16) for _ in range(3))
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for width in (3, 5, 7):
+            out = attend(q, k, v, kernel="flex", mask=Window(width))
+            assert torch.allclose(out, attend(q, k, v, kernel="reference", mask=Window(width)), atol=1e-5)

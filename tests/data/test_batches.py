@@ -329,3 +329,22 @@ def test_real_corpora_have_at_most_five_percent_padding(real_data, corpus, size,
     for budget in tokens:
         batches = Batches(train, tokens=budget, seed=1)
         assert batches.padding <= 0.05, f"{corpus} with {budget}"
+
+
+@pytest.mark.parametrize("multiple", [2, 4, 16])
+def test_a_batch_rounded_up_to_the_multiple_is_within_the_budget(prepared, multiple):
+    stream = Batches(prepared, tokens=400, seed=1, multiple=multiple)
+    rows = []
+    for batch in stream.once():
+        width = max(batch.source.shape[1], batch.target.shape[1] - 1)
+        assert len(batch) * -(-width // multiple) * multiple <= 400
+        rows += batch.rows.tolist()
+    assert sorted(rows) == list(range(prepared.rows))
+    with pytest.raises(DataError, match="multiple"):
+        stream.restore(Batches(prepared, tokens=400, seed=1).state())
+
+
+def test_a_row_that_fits_only_as_it_is_counts_so(prepared):
+    widest = max(max(b.source.shape[1], b.target.shape[1]) for b in Batches(prepared, tokens=400, seed=1).once())
+    found = list(Batches(prepared, tokens=widest, seed=1, multiple=2 * widest).once())
+    assert sum(map(len, found)) == prepared.rows

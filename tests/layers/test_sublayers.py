@@ -42,3 +42,20 @@ def test_unknown_names_are_refused_with_the_known_ones():
         Residual(4, norm="before")
     with pytest.raises(OptionError, match="layer, rms"):
         Residual(4, norm_kind="batch")
+
+
+@pytest.mark.parametrize("place", ["post", "pre"])
+def test_under_autocast_a_norm_after_the_sum_is_half_precise_and_one_before_is_not(place):
+    layer, x = Residual(16, norm=place), torch.randn(2, 5, 16)
+    linear = torch.nn.Linear(16, 16)
+    with torch.no_grad():
+        layer.norm.weight.normal_(1, 0.1)
+        layer.norm.bias.normal_(0, 0.1)
+    want = layer(x, linear)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x, linear)
+        again = layer(found, linear)
+    assert found.dtype == again.dtype == (torch.bfloat16 if place == "post" else torch.float32)
+    torch.testing.assert_close(found.float(), want, rtol=0.05, atol=0.05)
+    again.float().sum().backward()
+    assert layer.norm.weight.grad.dtype == torch.float32 and bool(layer.norm.weight.grad.isfinite().all())

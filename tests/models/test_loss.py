@@ -82,3 +82,32 @@ def test_no_words_are_no_loss():
     found = cross_entropy(torch.randn(2, 3, 4, requires_grad=True), torch.randn(7, 4), torch.zeros(2, 3, dtype=torch.long))
     assert float(found.total.detach()) == 0 and found.tokens == 0
     found.total.backward()
+
+
+@pytest.mark.parametrize("agreement", [0.0, 5.0])
+def test_half_precise_features_learn_from_a_right_word_that_is_nearly_sure(agreement):
+    """p rounded to bfloat16 would be 1 and its gradient 0; it is rounded after the 1 is taken off."""
+    w = torch.eye(4, dtype=torch.bfloat16)[:, :3].contiguous().requires_grad_()
+    x = torch.tensor([[0.0, 7.0, 0.0]] * (2 if agreement else 1), dtype=torch.bfloat16)[:, None].requires_grad_()
+    found = cross_entropy(x if agreement else x[0], w, torch.tensor([1]), 0.0, agreement=agreement)
+    (grad,) = torch.autograd.grad(found.total, x)
+    want = torch.softmax(torch.tensor([0.0, 7.0, 0.0, 0.0]), 0)[1] - 1
+    torch.testing.assert_close(grad.float().sum(0)[0, 1], want, rtol=0.01, atol=0)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("room", [1 << 27, 1 << 14])
+def test_on_a_gpu_in_bfloat16_it_is_close_to_the_exact_loss(smoothing, room, monkeypatch):
+    monkeypatch.setitem(loss.ROOM, "cuda", room)
+    x, w, b = (torch.randn(*size, device="cuda") * 0.3 for size in ((500, 64), (777, 64), (777,)))
+    labels = torch.randint(0, 777, (500,), device="cuda")
+    found, exact = [], []
+    for kept, to in ((found, torch.float32), (exact, torch.float64)):
+        leaves = [t.to(to).requires_grad_() for t in (x.bfloat16(), w.bfloat16(), b)]
+        with torch.autocast("cuda", torch.bfloat16, enabled=to == torch.float32):
+            got = cross_entropy(*leaves[:2], labels, smoothing, leaves[2])
+        kept += [got.total, got.nll, *torch.autograd.grad(got.total, leaves)]
+    for a, e in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=0.01, atol=0.01 * float(e.abs().max()))

@@ -271,9 +271,13 @@ def _counts(name: str, x: object) -> int | Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Padding(_FirstKeys):
-    """Sequences of unequal length in one batch: of each, only the first `lengths` keys are real."""
+    """Sequences of unequal length in one batch: of each, only the first `lengths` keys are real.
+
+    `sound` promises that each has at least one and that all behind are finite. Then nothing has to be done lest they leak.
+    """
 
     lengths: Tensor | Sequence[int] | int
+    sound: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", _counts("Padding", self.lengths))

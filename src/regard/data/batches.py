@@ -125,10 +125,11 @@ class _Stream:
 class Batches(_Stream):
     """An endless stream of batches over the rows of a prepared set, each with at most `tokens` tokens, padding included.
 
-    The budget holds for the larger side: B · max(S, T+1) ≤ tokens. Micro-batch i of an epoch goes to rank i % world, and an
-    incomplete last round is dropped, so that all ranks get equally many. `shuffle=False` gives every epoch the same order, by
-    length. Epoch e reads variant e % variants of a set prepared with BPE-dropout. `count` says what a batch's labels are where
-    they are not all tokens of the target.
+    The budget holds for the larger side: B · max(S, T+1) ≤ tokens; with a `multiple`, B · max(S, T) rounded up to that, so that
+    batches come in few shapes and those padded to them are still within the budget. Micro-batch i of an epoch goes to rank
+    i % world, and an incomplete last round is dropped, so that all ranks get equally many. `shuffle=False` gives every epoch the
+    same order, by length. Epoch e reads variant e % variants of a set prepared with BPE-dropout. `count` says what a batch's
+    labels are where they are not all tokens of the target.
     """
 
     def __init__(
@@ -140,16 +141,20 @@ class Batches(_Stream):
         rank: int = 0,
         world: int = 1,
         max_sentences: int | None = None,
+        multiple: int = 1,
         shuffle: bool = True,
         count: Callable[[Batch], int] | None = None,
     ) -> None:
-        for name, value, least in (("batch.tokens", tokens, 2), ("batch.sentences", max_sentences, 1), ("seed", seed, 0)):
+        for name, value, least in (
+            ("batch.tokens", tokens, 2), ("batch.sentences", max_sentences, 1), ("batch.multiple", multiple, 1), ("seed", seed, 0)
+        ):  # fmt: skip
             if value is not None and value < least:
                 raise OptionError(f"{name} must be at least {least}, got {value}")
         self.prepared, self.tokens, self.seed, self.max_sentences, self.shuffle = prepared, tokens, seed, max_sentences, shuffle
-        self.count = count
+        self.count, self.multiple = count, multiple
         identity = {
-            "data": prepared.checksum, "tokens": tokens, "seed": seed, "sentences": max_sentences, "shuffle": shuffle
+            "data": prepared.checksum, "tokens": tokens, "seed": seed, "sentences": max_sentences, "shuffle": shuffle,
+            **({} if multiple == 1 else {"multiple": multiple}),
         }  # fmt: skip
         super().__init__(identity, rank, world)
         self._planned = -1
@@ -188,7 +193,12 @@ class Batches(_Stream):
         return [target] if not self.prepared.paired else [(self.prepared.lengths("source", self._variant), 0), target]
 
     def _widths(self) -> NDArray[np.integer]:
-        return np.maximum.reduce([lengths + extra for lengths, extra in self._sides()])
+        """The wider side of every row, BOS counted unless batches are padded to a multiple anyway."""
+        return np.maximum.reduce([lengths + (extra if self.multiple == 1 else 0) for lengths, extra in self._sides()])
+
+    def _rounded(self, widths: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Widths as they count against the budget; one that would not fit when rounded counts as the budget."""
+        return np.minimum(-(-widths // self.multiple) * self.multiple, self.tokens)
 
     def _check_budget(self) -> None:
         """Every row of every variant must fit into a batch by itself."""
@@ -214,7 +224,7 @@ class Batches(_Stream):
         if self.shuffle:
             draw.shuffle(order)
         order = order[np.argsort(self._sorting(order), kind="stable")]
-        edges = _cut(self._widths()[order], self.tokens, self.max_sentences)
+        edges = _cut(self._rounded(self._widths()[order]), self.tokens, self.max_sentences)
         if self.shuffle:
             order, edges = _shuffled(order, edges, draw)
         self._order, self._edges, self._planned = order, edges, self.epoch

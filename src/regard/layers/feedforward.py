@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import OptionError
 from regard.layers.dropout import Dropout
+from regard.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -29,8 +30,8 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             raise OptionError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
         self.activation = activation
-        self.W1 = nn.Linear(dim, 2 * inner if activation == "swiglu" else inner)
-        self.W2 = nn.Linear(inner, dim)
+        self.W1 = Linear(dim, 2 * inner if activation == "swiglu" else inner)
+        self.W2 = Linear(inner, dim)
         self.dropout = Dropout(dropout)
         for linear in (self.W1, self.W2):
             nn.init.xavier_uniform_(linear.weight)

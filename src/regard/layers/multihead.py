@@ -24,6 +24,7 @@ from regard.attention.call import (
 from regard.attention.position import Rotary
 from regard.errors import OptionError, ShapeError
 from regard.layers.cache import Cache
+from regard.layers.linear import Linear, affine
 
 
 class AttendOptions(Options, total=False):
@@ -56,6 +57,10 @@ class _Heads(nn.Module):
         """(..., T, dim) twice → keys and values, (..., heads, T, ·)."""
         raise NotImplementedError
 
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the sequences they are made of."""
+        return self.queries(query), *self.keys_values(key, value)
+
     def merge(self, out: Tensor) -> Tensor:
         """(..., heads, T, ·) → (..., T, out)."""
         raise NotImplementedError
@@ -75,10 +80,15 @@ class _Heads(nn.Module):
         far; cross-attention projects `key` once and finds it there afterwards.
         """
         crossed = key is not None
-        q = self.queries(query)
-        k, v = self._cached(query if key is None else key, value, cache, crossed)
-        if self.rotary is not None and not crossed:
-            q = self.rotary(q, k.shape[-2] - q.shape[-2])
+        if crossed and cache is not None and cache.key is not None and cache.value is not None:
+            q, k, v = self.queries(query), cache.key, cache.value
+        else:
+            key = query if key is None else key
+            q, k, v = self.project(query, key, key if value is None else value)
+            if self.rotary is not None and not crossed:
+                before = 0 if cache is None else cache.length
+                q, k = self.rotary(q, before), self.rotary(k, before)
+            k, v = (k, v) if cache is None else cache.append(k, v)
         given = wrap_mask(mask)
         joined = given if self.mask is None else self.mask if given is None else self.mask & given
         with trace.kind_of("cross" if crossed else "self") if trace.watching() else nullcontext():
@@ -87,14 +97,6 @@ class _Heads(nn.Module):
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
             )  # fmt: skip
         return self.merge(out)
-
-    def _cached(self, key: Tensor, value: Tensor | None, cache: Cache | None, crossed: bool) -> tuple[Tensor, Tensor]:
-        if crossed and cache is not None and cache.key is not None and cache.value is not None:
-            return cache.key, cache.value
-        k, v = self.keys_values(key, key if value is None else value)
-        if self.rotary is not None and not crossed:
-            k = self.rotary(k, cache.length if cache is not None else 0)
-        return (k, v) if cache is None else cache.append(k, v)
 
     def _check(self, name: str, x: Tensor, dim: int) -> None:
         if x.ndim < 2 or x.shape[-1] != dim:
@@ -131,23 +133,33 @@ class MultiHead(_Heads):
         self.memory_dim = dim if memory_dim is None else memory_dim
         self.head_dim = dim // heads if head_dim is None else head_dim
         self.value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
-        self.Wq = nn.Linear(dim, heads * self.head_dim, bias=linear_bias)
-        self.Wk = nn.Linear(self.memory_dim, self.key_heads * self.head_dim, bias=linear_bias)
-        self.Wv = nn.Linear(self.memory_dim, self.key_heads * self.value_head_dim, bias=linear_bias)
+        self.Wq = Linear(dim, heads * self.head_dim, bias=linear_bias)
+        self.Wk = Linear(self.memory_dim, self.key_heads * self.head_dim, bias=linear_bias)
+        self.Wv = Linear(self.memory_dim, self.key_heads * self.value_head_dim, bias=linear_bias)
         wide = heads * self.value_head_dim
-        self.Wo = nn.Linear(wide, dim if out_dim is None else out_dim, bias=linear_bias) if project else None
+        self.Wo = Linear(wide, dim if out_dim is None else out_dim, bias=linear_bias) if project else None
         for linear in (self.Wq, self.Wk, self.Wv):
             nn.init.xavier_uniform_(linear.weight)
 
     def queries(self, x: Tensor) -> Tensor:
         self._check("query", x, self.dim)
-        return self.Wq(x).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+        return _apart(self.Wq(x), self.heads)
 
     def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         self._check("key", key, self.memory_dim)
         self._check("value", value, self.memory_dim)
-        k = self.Wk(key).unflatten(-1, (self.key_heads, -1)).transpose(-2, -3)
-        return k, self.Wv(value).unflatten(-1, (self.key_heads, -1)).transpose(-2, -3)
+        if key is value and torch.is_grad_enabled():
+            k, v = _at_once(key, self.Wk, self.Wv)
+        else:
+            k, v = self.Wk(key), self.Wv(value)
+        return _apart(k, self.key_heads), _apart(v, self.key_heads)
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not (query is key is value and self.dim == self.memory_dim and torch.is_grad_enabled()):
+            return super().project(query, key, value)
+        self._check("query", query, self.dim)
+        q, k, v = _at_once(query, self.Wq, self.Wk, self.Wv)
+        return _apart(q, self.heads), _apart(k, self.key_heads), _apart(v, self.key_heads)
 
     def merge(self, out: Tensor) -> Tensor:
         flat = out.transpose(-2, -3).flatten(-2)  # (..., T, heads · value_head_dim)
@@ -161,6 +173,18 @@ class MultiHead(_Heads):
 
     def extra_repr(self) -> str:
         return f"{self.dim}, heads={self.heads}, energy={self.energy}, mask={self.mask}, normalize={self.normalize}"
+
+
+def _apart(x: Tensor, heads: int) -> Tensor:
+    """(..., T, heads · width) → (..., heads, T, width)."""
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+
+def _at_once(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
+    """Several linear maps of x as one product: for learning, where x and its gradient would else be gone through for each."""
+    weight = torch.cat([m.weight for m in maps])
+    bias = None if maps[0].bias is None else torch.cat([m.bias for m in maps])
+    return affine(x, weight, bias).split([m.out_features for m in maps], -1)
 
 
 class SlicedMultiHead(_Heads):

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from regard.errors import OptionError
 from regard.layers.dropout import Dropout
 
-NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
+HALF = (torch.bfloat16, torch.float16)
 PLACES = ("post", "pre", "none")
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's, which computes in float32 whatever goes in; under autocast what goes in half precise comes out so, where torch
+    would write both in float32.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # the name is torch's
+        if input.dtype not in HALF or not torch.is_autocast_enabled(input.device.type):
+            return super().forward(input)
+        gain, shift = (None if x is None else x.to(input.dtype) for x in (self.weight, self.bias))
+        with torch.autocast(input.device.type, enabled=False):
+            return nn.functional.layer_norm(input, self.normalized_shape, gain, shift, self.eps)
+
+
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer": LayerNorm, "rms": nn.RMSNorm}
 
 
 class Residual(nn.Module):
@@ -27,7 +44,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.place == "pre":
             return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        y = self.dropout(sublayer(x))
+        return self.norm((x + y).to(y.dtype))  # under autocast half precise, as what the sublayers compute
 
 
 def make_norm(dim: int, place: str, kind: str, eps: float | None = None) -> nn.Module:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.attention.mask import Padding
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentStack
-from regard.models.memory import Memory, real
+from regard.models.memory import Memory, real, sound
 from regard.models.transformer import Layer
 
 
@@ -82,7 +81,7 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.dropout(self.position(x))
-        mask = None if lengths is None else Padding(lengths)
+        mask = None if lengths is None else sound(lengths)
         for layer in self.layers:
             x = layer(x, mask=mask)
         return Memory(self.norm(x), lengths)

@@ -61,32 +61,41 @@ class _Chunked(torch.autograd.Function):
     ):
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
         learn_x, learn_w, learn_b = ctx.needs_input_grad[:3]
+        learn = learn_x or learn_w or learn_b
         dx = torch.empty_like(x) if learn_x else None
         dw = torch.zeros(w.shape, dtype=exact, device=w.device) if learn_w else None
         db = torch.zeros(len(w), dtype=exact, device=w.device) if learn_b else None
         total, nll = (torch.zeros((), dtype=exact, device=x.device) for _ in range(2))
         rows = max(1, ROOM.get(x.device.type, 1 << 22) // (len(w) * len(x)))
+        each = smoothing / len(w)  # what smoothing takes off the gradient by every score; here off the products with it
+        mean, read = w.mean(0, dtype=exact), torch.zeros(x.shape[-1], dtype=exact, device=x.device)
         for i in range(0, len(labels), rows):
             part = x[:, i : i + rows].flatten(0, 1)  # both readings of the same words, one after the other
-            scores = (part @ w.t()).to(exact)
+            scores = _product(part, w.t(), exact)
             if b is not None:
                 scores += b
             label = labels[i : i + rows, None].repeat(len(x), 1)
             real = None if keep is None else keep[i : i + rows, None].to(exact).repeat(len(x), 1)
-            loss, wrong, p = _piece(scores, label, real, smoothing, agreement, learn=learn_x or learn_w or learn_b)
+            level = part.to(exact) @ mean + (0 if b is None else b.mean())
+            loss, wrong, p = _piece(scores, label, level[:, None], real, smoothing, agreement, to=x.dtype if learn else None)
             nll += wrong / len(x)
             total += loss / len(x)
             if p is None:
                 continue
-            if db is not None:
-                db += p.sum(0)
-            p = p.to(x.dtype)
             if dx is not None:
-                dx[:, i : i + rows] = torch.mm(p, w).view(len(x), -1, x.shape[-1])
-            if dw is not None and dw.dtype == p.dtype:
-                dw.addmm_(p.t(), part)
-            elif dw is not None:
-                dw += p.t() @ part
+                found = torch.mm(p, w).sub_(smoothing * mean)
+                dx[:, i : i + rows] = (found if real is None else found.mul_(real)).view(len(x), -1, x.shape[-1])
+            if db is not None:
+                db += (p if real is None else p * real).sum(0) - each * (len(p) if real is None else real.sum())
+            if dw is not None:
+                part = part if real is None else part * real.to(part.dtype)
+                read += part.sum(0, dtype=exact)
+                if dw.dtype == p.dtype:
+                    dw.addmm_(p.t(), part)
+                else:
+                    dw += _product(p.t(), part, exact)
+        if dw is not None:
+            dw -= each * read
         ctx.save_for_backward(*(d for d in (dx, dw, db) if d is not None))
         ctx.learn, ctx.dtypes = (learn_x, learn_w, learn_b), (x.dtype, w.dtype, None if b is None else b.dtype)
         ctx.readings = len(x)
@@ -102,32 +111,41 @@ class _Chunked(torch.autograd.Function):
         return dx, dw, db, None, None, None, None
 
 
+def _product(a: Tensor, b: Tensor, to: torch.dtype) -> Tensor:
+    """a b, in `to`; a GPU writes it so at once."""
+    return torch.mm(a, b, out_dtype=to) if a.device.type == "cuda" and a.dtype != to else (a @ b).to(to)
+
+
 def _piece(
-    scores: Tensor, label: Tensor, real: Tensor | None, smoothing: float, agreement: float, learn: bool
+    scores: Tensor,
+    label: Tensor,
+    level: Tensor,
+    real: Tensor | None,
+    smoothing: float,
+    agreement: float,
+    to: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The loss and −log p of a chunk, summed over real rows, and the gradient by its scores. `scores` is used up."""
-    right, mean = scores.gather(-1, label), scores.mean(-1, keepdim=True) if smoothing else None
-    top = scores.amax(-1, keepdim=True)
-    logs = scores - top if agreement else None
-    norm = scores.sub_(top).exp_().sum(-1, keepdim=True)  # from here on `scores` holds e^(score − top)
-    lse = norm.log() + top
-    wrong = lse - right
-    loss = wrong if mean is None else (1 - smoothing) * wrong + smoothing * (lse - mean)
-    p = scores.div_(norm) if learn or agreement else scores
-    extra = None
-    if logs is not None:
-        apart, extra = _agreement(p, logs.sub_(norm.log()), agreement)
-        loss = loss + apart
-    if real is not None:
-        loss, wrong = loss * real, wrong * real
-    if not learn:
+    """The loss and −log p of a chunk, summed over real rows, and the gradient by its scores in `to`, unless that is None. `level`
+    is the mean of each row's scores.
+
+    The gradient lacks what is cheaper done to its products: −ε/V of smoothing at every score, and zeros in rows that are not real.
+    """
+    logs = torch.log_softmax(scores, -1)
+    wrong = -logs.gather(-1, label)
+    loss = wrong + smoothing * (scores.gather(-1, label) - level)  # (1 − ε) (lse − right) + ε (lse − level)
+    slope = torch.exp(-wrong) + (smoothing - 1)  # at the label, before it is rounded
+    if agreement:
+        p = logs.exp()
+        apart, extra = _agreement(p, logs, agreement)
+        loss, slope, p = loss + apart, slope + extra.gather(-1, label), (p + extra).to(to or p.dtype)
+    elif to == logs.dtype:
+        p = logs.exp_()
+    else:
+        p = None if to is None else torch.exp(logs, out=torch.empty_like(logs, dtype=to))
+    loss, wrong = (loss, wrong) if real is None else (loss * real, wrong * real)
+    if to is None or p is None:
         return loss.sum(), wrong.sum(), None
-    if smoothing:
-        p.sub_(smoothing / p.shape[-1])
-    p.scatter_add_(-1, label, p.new_full(label.shape, smoothing - 1))
-    if extra is not None:
-        p += extra
-    return loss.sum(), wrong.sum(), p if real is None else p.mul_(real)
+    return loss.sum(), wrong.sum(), p.scatter_(-1, label, slope.to(to))
 
 
 def _agreement(p: Tensor, logs: Tensor, strength: float) -> tuple[Tensor, Tensor]:

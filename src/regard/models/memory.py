@@ -22,6 +22,11 @@ class Memory(NamedTuple):
     def mask(self) -> Padding | None:
         return None if self.lengths is None else Padding(self.lengths)
 
+    @property
+    def sound_mask(self) -> Padding | None:
+        """The same where the states are a model's own; a sentence without words is then read as one of padding."""
+        return None if self.lengths is None else sound(self.lengths)
+
     def final(self) -> Tensor:
         """One vector (batch, width): the recurrence's last state, else the state at the last real token."""
         if self.last is not None:
@@ -50,6 +55,11 @@ class Memory(NamedTuple):
     def _lengths(self) -> Tensor:
         whole = self.states.new_full((len(self.states),), self.states.shape[1], dtype=torch.long)
         return whole if self.lengths is None else self.lengths
+
+
+def sound(lengths: Tensor) -> Padding:
+    """The mask of sentences whose states are all finite; one without words keeps its first place, lest it see nothing."""
+    return Padding(lengths.clamp(min=1), sound=True)
 
 
 def stack_padded(x: Tensor, y: Tensor, width: int) -> Tensor:

@@ -1,8 +1,7 @@
 """The gradient of a batch replayed as one CUDA graph: a small model's step is hundreds of kernels, each shorter than its launch.
 
-A graph is recorded for a shape, so batches are padded to few shapes: both sides to the same multiple of STEP tokens, and to
-the most rows such a batch can have. Rows added so have no words to predict and change nothing. The gradients always lie in
-the same tensors, which are set to zero between steps and never taken away.
+A graph is recorded for a shape, so batches are padded to few shapes. Rows added so have no words to predict and change nothing.
+The gradients always lie in the same tensors, which are set to zero between steps and never taken away.
 """
 
 from __future__ import annotations
@@ -18,7 +17,33 @@ from torch import Tensor, nn
 from regard.data.batches import Batch
 from regard.data.tokenizer import PAD
 
-STEP = 8  # lengths are rounded up to a multiple of this
+STEP = 8  # lengths are rounded up to a multiple of this where the batches are not made of multiples
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Which few shapes the batches of pairs are padded to, given how they were cut (see `Batches`).
+
+    The wider side goes up to a multiple of the batches' own, or of STEP; the other to one twice as large, since the sides of
+    a batch differ in few ways; the rows to the most that a batch so wide can have.
+    """
+
+    tokens: int
+    sentences: int | None = None
+    multiple: int = 1
+
+    def of(self, rows: int, source: int, target: int) -> tuple[int, int, int]:
+        """(rows, source tokens, labels) of the shape for so many."""
+        step = self.multiple if self.multiple > 1 else STEP
+        width = _up(max(source, target), step)
+        other = min(width, _up(min(source, target), 2 * step))
+        most = self.tokens // max(1, width - step + self.multiple)
+        rows = max(rows, most if self.sentences is None else min(most, self.sentences))
+        return (rows, width, other) if source >= target else (rows, other, width)
+
+
+def _up(x: int, step: int) -> int:
+    return -(-x // step) * step
 
 
 @dataclass
@@ -45,10 +70,10 @@ class Recorder:
         module: nn.Module,
         weights: list[nn.Parameter],
         smoothing: float,
-        tokens: int,
+        shapes: Shapes,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.module, self.weights, self.smoothing, self.tokens, self.autocast = module, weights, smoothing, tokens, autocast
+        self.module, self.weights, self.smoothing, self.shapes, self.autocast = module, weights, smoothing, shapes, autocast
         self.graphs: dict[tuple[int, ...], _Graph] = {}
         self.pool = torch.cuda.graph_pool_handle()
         for p in weights:
@@ -68,12 +93,10 @@ class Recorder:
         torch._foreach_zero_([p.grad for p in self.weights if p.grad is not None])  # type: ignore[attr-defined]
 
     def _shape(self, batch: Batch) -> tuple[int, ...]:
-        """(rows, source tokens, target tokens) of the recording that takes this batch."""
+        """(rows, source tokens, labels) of the recording that takes this batch."""
         if batch.source is None:
             return len(batch), 0, batch.target.shape[1] - 1
-        longest = max(batch.source.shape[1], batch.target.shape[1] - 1)
-        length = -(-longest // STEP) * STEP
-        return max(len(batch), self.tokens // max(1, length - STEP + 1)), length, length
+        return self.shapes.of(len(batch), batch.source.shape[1], batch.target.shape[1] - 1)
 
     def _fill(self, graph: _Graph, batch: Batch, share: float) -> None:
         graph.share.fill_(share)

@@ -56,7 +56,7 @@ class Material:
             )
         return Batches(
             self.corpus.train, tokens=batch.tokens, seed=seed, rank=world.rank, world=world.size, max_sentences=batch.sentences,
-            count=task_of(recipe.task).count,
+            multiple=batch.multiple, count=task_of(recipe.task).count,
         )  # fmt: skip
 
     def has(self, split: str) -> bool:

@@ -72,6 +72,9 @@ class Batch(Block):
     """How much is learned from at once."""
 
     tokens: Positive = Field(default=4096, description="rows × longest side of one batch, padding included, on one device")
+    multiple: Positive = Field(
+        default=1, description="the longest side counts rounded up to a multiple of this; 4 gives training.graph few shapes"
+    )
     accumulate: Positive = Field(default=1, description="batches whose gradients are added before a step")
     sentences: Positive | None = Field(default=None, description="at most so many rows in a batch; for windows the rows of a batch")
     length: Annotated[int, Field(ge=2)] = Field(default=256, description="language models: tokens in a window")

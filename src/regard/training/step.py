@@ -19,7 +19,7 @@ from regard.training import optimizer as optimizers
 from regard.training.distributed import World, last_of_step
 from regard.training.ema import Ema
 from regard.training.feed import Portion
-from regard.training.graph import Recorder, can_record
+from regard.training.graph import Recorder, Shapes, can_record
 from regard.training.schema import Recipe
 from regard.training.state import detached
 
@@ -78,8 +78,8 @@ class Stepper:
         wanted = self.recipe.training.graph and self.world.device.type == "cuda" and self.world.size == 1
         if not wanted or self.scaler is not None or not can_record(self.model):
             return None
-        batch = self.recipe.batch
-        return Recorder(self.module, self._weights, self.recipe.training.smoothing, batch.tokens, self.autocast)
+        shapes = Shapes(self.recipe.batch.tokens, self.recipe.batch.sentences, self.recipe.batch.multiple)
+        return Recorder(self.module, self._weights, self.recipe.training.smoothing, shapes, self.autocast)
 
     def step(self, number: int, portion: Portion, rate: float) -> None:
         """Learn from the batches of step `number`."""

@@ -19,6 +19,7 @@ from regard.attention.mask import FULL, PARTIAL, Mask
 from regard.attention.normalize import Softmax
 
 BLOCK = 128
+KINDS = 1024  # of calls (mask, bias, shape, type) that one process may compile; torch gives up after 8
 
 
 def why_not(call: Call, machine: Machine) -> str | None:
@@ -71,10 +72,11 @@ def run(call: Call, machine: Machine) -> Tensor:
     cover = Cover() if call.mask is None else _cover(call.mask, Tq, Tk, q.device)
     if cover.keys is not None:
         k, v = k.masked_fill(~cover.keys, 0.0), v.masked_fill(~cover.keys, 0.0)
-    out = _compiled()(
-        q, k.contiguous(), v.contiguous(), score_mod=None if plain else score, block_mask=cover.blocks,
-        scale=scale / temperature if plain else scale,
-    )  # fmt: skip
+    with torch._dynamo.config.patch(recompile_limit=KINDS, accumulated_recompile_limit=KINDS):
+        out = _compiled()(
+            q, k.contiguous(), v.contiguous(), score_mod=None if plain else score, block_mask=cover.blocks,
+            scale=scale / temperature if plain else scale,
+        )  # fmt: skip
     return call.back(out if cover.rows is None else out.masked_fill(~cover.rows, 0.0))
 
 

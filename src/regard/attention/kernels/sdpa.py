@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention.call import Call
 from regard.attention.machine import Machine
-from regard.attention.mask import Causal
+from regard.attention.mask import Causal, Padding
 from regard.attention.normalize import Softmax
 
 HALF = (torch.float16, torch.bfloat16)
@@ -78,7 +78,7 @@ def run(call: Call, machine: Machine) -> Tensor:
     q, k, v = call.four(query), call.four(key), call.four(value)
     causal = is_torch_causal(call) and call.bias is None
     mask, rows = (None, None) if causal else _mask(call)
-    if mask is not None and (call.mask is not None or call.bias_may_mask):
+    if mask is not None and not _sound(call) and (call.mask is not None or call.bias_may_mask):
         k, v = only_seen(k, mask), only_seen(v, mask)
     options = dict(scale=scale / call.normalize.temperature, dropout_p=call.dropout)
     out = _sdpa(call, machine, q, k, v, mask if rows is None else _open(mask, rows), causal, groups > 1, options)
@@ -102,12 +102,17 @@ def _mask(call: Call) -> tuple[Tensor | None, Tensor | None]:
     grid = call.grid()
     allowed = None if call.mask is None else pairs(call, _whole(call, call.mask.allowed(grid)))
     if call.bias is None:
-        return allowed, None if allowed is None else allowed.any(-1, keepdim=True)
+        return allowed, None if allowed is None or _sound(call) else allowed.any(-1, keepdim=True)
     assert call.dot is not None
     bias = pairs(call, _whole(call, call.bias.values(grid, call.query))) / temperature(call)
     if allowed is not None:
         bias = torch.where(allowed, bias, -math.inf)
     return bias, (bias > -math.inf).any(-1, keepdim=True)
+
+
+def _sound(call: Call) -> bool:
+    """Whether the mask promises that every row sees something, and that nothing could leak from what it does not see."""
+    return isinstance(call.mask, Padding) and call.mask.sound and call.bias is None
 
 
 def _whole(call: Call, x: Tensor) -> Tensor:

@@ -14,12 +14,13 @@ from regard.attention.position import Learned, Sinusoidal
 from regard.data.tokenizer import BOS, PAD
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
+from regard.layers.residual import LayerNorm
 from regard.models.decoder import TransformerDecoder
 from regard.models.encoder import TransformerEncoder
 from regard.models.transformer import Layer, NoPosition
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2, "gelu-tanh": 3, "swish": 4}
-NORMS = {nn.Identity: 0, nn.LayerNorm: 1, nn.RMSNorm: 2}
+NORMS = {nn.Identity: 0, LayerNorm: 1, nn.RMSNorm: 2}
 
 
 @dataclass(frozen=True)

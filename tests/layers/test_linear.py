@@ -1,0 +1,69 @@
+"""Linear maps: those of one sequence as one product, and on a GPU a bias whose gradient is a product."""
+
+import pytest
+import torch
+
+from regard.attention.position import Rotary
+from regard.layers.linear import Linear, _Affine, affine
+from regard.layers.multihead import MultiHead
+
+
+def drawn(*size):
+    return torch.randn(*size, dtype=torch.float64, requires_grad=True)
+
+
+def test_the_gradients_written_by_hand_are_torchs():
+    x, weight, bias = drawn(3, 5, 4), drawn(6, 4), drawn(6)
+    out, want = _Affine.apply(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
+    torch.testing.assert_close(out, want)
+    assert torch.autograd.gradcheck(_Affine.apply, (x, weight, bias))
+    for frozen in range(3):  # what does not learn gets no gradient and disturbs no other
+        held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, weight, bias))]
+        learning = [t for i, t in enumerate(held) if i != frozen]
+        for a, b in zip(
+            torch.autograd.grad(_Affine.apply(*held).square().sum(), learning),
+            torch.autograd.grad(torch.nn.functional.linear(*held).square().sum(), learning),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"key_heads": 2}, {"linear_bias": False}, {"memory_dim": 6}, {"rotary": Rotary(2)}])
+def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options):
+    layer = MultiHead(8, 4, **options).double()
+    x, memory = drawn(2, 5, 8), drawn(2, 3, options.get("memory_dim", 8))
+    calls = [(x, memory), (x, memory, memory.detach().clone())] + ([] if "memory_dim" in options else [(x,)])
+    for call in calls:
+        with torch.no_grad():
+            want = layer(*call)
+        torch.testing.assert_close(layer(*call), want)
+
+
+def test_one_product_gives_every_map_its_gradient():
+    layer, x = MultiHead(8, 2).double(), drawn(2, 5, 8)
+    q, k, v = layer.project(x, x, x)
+    parts = layer.queries(x), layer.keys_values(x, x.clone())
+    weights = [x, *(p for name in ("Wq", "Wk", "Wv") for p in getattr(layer, name).parameters())]
+    for a, b in zip(
+        torch.autograd.grad((q.sin() + k.cos() * v).sum(), weights),
+        torch.autograd.grad((parts[0].sin() + parts[1][0].cos() * parts[1][1]).sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("to", [None, torch.bfloat16, torch.float16])
+def test_on_a_gpu_it_is_torchs_in_every_precision(to):
+    ours, x = Linear(64, 96).cuda(), torch.randn(7, 300, 64, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", to, enabled=to is not None):
+        found, want = affine(x, ours.weight, ours.bias), torch.nn.functional.linear(x, ours.weight, ours.bias)
+        assert found.dtype == want.dtype and torch.equal(found, want)
+    grad = torch.randn_like(want)
+    truth = grad.double().flatten(0, 1).sum(0)
+    a, b = (torch.autograd.grad(out, (x, ours.weight, ours.bias), grad) for out in (found, want))
+    for one, other in zip(a[:2], b[:2], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+    assert a[2].dtype == torch.float32
+    assert (a[2] - truth).abs().max() <= 2 * (b[2] - truth).abs().max() + 1e-3 * truth.abs().max()
