@@ -50,6 +50,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.attend
 	$(BIN)/python -m benchmarks.train_speed
 	@echo "python -m benchmarks.decode_speed MODEL compares decoding, with a model that you have trained"
+	@echo "python -m benchmarks.train_gpu and python -m benchmarks.decode_gpu compare both on a GPU"
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
