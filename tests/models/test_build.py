@@ -60,7 +60,7 @@ def test_reordered_states_go_on_as_the_rows_they_came_from(decoder):
 def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
     torch.manual_seed(1)
     model, batch = make(ENCODERS[encoder], DECODERS[decoder]).float(), make_batch()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)  # twice that, and some pairs jump about for long
     for _ in range(150):
         loss = model.loss(batch)
         mean = loss.total / loss.tokens

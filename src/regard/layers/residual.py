@@ -20,7 +20,7 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:  # the name is torch's
-        if input.dtype not in HALF or not torch.is_autocast_enabled(input.device.type):
+        if input.dtype not in HALF or input.device.type == "meta" or not torch.is_autocast_enabled(input.device.type):
             return super().forward(input)
         gain, shift = (None if x is None else x.to(input.dtype) for x in (self.weight, self.bias))
         with torch.autocast(input.device.type, enabled=False):
