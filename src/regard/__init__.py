@@ -6,21 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from regard.attention.attend import attend, explain, weights
+from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
 from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
 from regard.attention.lookup import lookup
 from regard.attention.mask import Causal, Dense, Diagonal, Dilated, Documents, Mask, Padding, Prefix, Window
 from regard.attention.normalize import Entmax, Hard, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
 from regard.attention.plan import Plan
-from regard.attention.position import (
-    ALiBi,
-    Bias,
-    Channel,
-    Learned,
-    RelativeBuckets,
-    RelativeVectors,
-    Rotary,
-    Sinusoidal,
-)
+from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
 from regard.attention.trace import Recorded, Seen, watch
 from regard.errors import (
     DataError,

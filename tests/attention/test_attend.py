@@ -11,7 +11,7 @@ from regard import Additive, ALiBi, Causal, Dense, Documents, Dot, Padding, Raw,
 from regard.attention.kernels import tiled
 from tests.attention.drawn import calls
 
-PATHS = ["reference", "compiled", "sdpa", "tiled", "additive", None]
+PATHS = ["reference", "cpp", "sdpa", "tiled", "additive", None]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
@@ -317,8 +317,8 @@ def test_the_compiled_kernel_gives_the_same_bits_for_any_number_of_threads():
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            a = on("compiled", q, k, v, mask=Causal(), bias=bias)
-            b = on("compiled", q, k, v, energy=energy)
+            a = on("cpp", q, k, v, mask=Causal(), bias=bias)
+            b = on("cpp", q, k, v, energy=energy)
             found.append((a, b, *torch.autograd.grad(a.sum() + b.square().sum(), (q, k, v, bias, energy.v))))
         finally:
             torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard import Causal, Dense, Diagonal, Dilated, Documents, Padding, Prefix, Window
-from regard.attention.kernels.flex import has_tensors, seen_rows_and_keys
+from regard.attention.gate import rows_and_keys_seen
 from regard.attention.mask import EMPTY, FULL, PARTIAL
 from tests.attention.drawn import masks
 
@@ -67,7 +67,7 @@ def test_blocks_never_claim_what_is_not_so(data, B, Tq, Tk, bq, bk):
 @given(data=st.data(), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40))
 def test_runs_are_the_mask(data, B, Tq, Tk):
     mask = data.draw(masks(B, 2, Tq, Tk))
-    runs = mask.runs(Tq, Tk)
+    runs = mask.key_ranges(Tq, Tk)
     if runs is None:
         return
     start, stop = (x.reshape(-1, 1, Tq, 1) for x in runs)
@@ -79,24 +79,25 @@ def test_runs_are_the_mask(data, B, Tq, Tk):
 @given(data=st.data(), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40))
 def test_which_rows_see_and_which_keys_are_seen(data, B, Tq, Tk):
     mask = data.draw(masks(B, 2, Tq, Tk))
-    rows, keys = seen_rows_and_keys(mask, Tq, Tk, "cpu")
+    rows, keys = rows_and_keys_seen(mask, Tq, Tk, "cpu")
     dense = mask.dense(Tq, Tk).expand(B, 2, Tq, Tk)
     assert torch.equal(rows.expand(B, 2, Tq), dense.any(-1))
     assert torch.equal(keys.expand(B, 2, Tk), dense.any(-2))
-    assert mask.hides_nothing(Tq, Tk) <= bool(dense.all())
+    assert mask.allows_all(Tq, Tk) <= bool(dense.all())
 
 
 def test_a_step_of_decoding_needs_no_mask():
-    assert Causal().hides_nothing(1, 9)
-    assert (Causal() & Window(8)).hides_nothing(1, 9)
-    assert not (Causal() & Window(7)).hides_nothing(1, 9)
-    assert not Causal(offset=3).hides_nothing(1, 9)
-    assert Causal(offset=8).hides_nothing(1, 9)
+    assert Causal().allows_all(1, 9)
+    assert (Causal() & Window(8)).allows_all(1, 9)
+    assert not (Causal() & Window(7)).allows_all(1, 9)
+    assert not Causal(offset=3).allows_all(1, 9)
+    assert Causal(offset=8).allows_all(1, 9)
 
 
-def test_masks_know_whether_they_hold_tensors():
-    assert not has_tensors(Causal() & ~Window(3))
-    assert has_tensors(Causal() | Padding([1]))
+def test_masks_say_which_tensors_they_read():
+    assert (Causal() & ~Window(3)).tensors() == ()
+    lengths = torch.tensor([1])
+    assert (Causal() | Padding(lengths)).tensors()[0] is lengths
 
 
 def test_the_masks_of_the_lectures_are_runs():
@@ -104,7 +105,7 @@ def test_the_masks_of_the_lectures_are_runs():
         Causal(), Window(3), Window.centered(8), Padding([2, 5]), Documents.of_lengths([3, 5]), Causal() & Window(3),
         Causal() | Prefix(2), Causal() & Padding([2, 5]), Documents.of_lengths([3, 5]) & Causal(), Diagonal(),
     ):  # fmt: skip
-        assert mask.runs(8, 8) is not None
+        assert mask.key_ranges(8, 8) is not None
 
 
 def test_blocks_of_a_long_window_need_no_matrix():

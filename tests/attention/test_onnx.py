@@ -13,7 +13,7 @@ from tests.attention.onnx_cases import COMMAND, FLEX, GENERATED, STORED, Case, f
 
 LISTED = {"Attention": GENERATED, "FlexAttention": FLEX}
 EVERYWHERE = (None, "reference")  # None is the default path
-WHERE_THEY_CAN = ("sdpa", "tiled", "compiled")
+WHERE_THEY_CAN = ("sdpa", "tiled", "cpp")
 # ONNX's arithmetic and torch's round to a short type in different places, so they differ by up to two of the type's own
 # steps, 2⁻¹⁰ and 2⁻⁷. For every other type, and for atol always, it is the case's own: 1e-3 and 1e-7.
 RTOL = {torch.float16: 2e-3, torch.bfloat16: 2e-2}

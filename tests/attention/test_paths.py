@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import regard
 from regard.attention.kernels import additive, tiled
 from regard.attention.mask import Padding
-from regard.attention.plan import NAMES
+from regard.attention.plan import KERNELS
 from tests.attention.drawn import Drawn, calls
 
-PATHS = [name for name in NAMES if name not in ("reference", "flex")]
+PATHS = [name for name in KERNELS if name not in ("reference", "flex")]
 
 
 def allowed(drawn: Drawn, kernel: str | None, dtype: torch.dtype) -> bool:
@@ -94,7 +94,7 @@ def small_tiles():
 def test_a_sound_padding_gives_what_padding_gives_and_costs_no_passes():
     q, k, v = (torch.randn(3, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     lengths = torch.tensor([1, 4, 6])
-    found = [regard.attend(q, k, v, mask=Padding(lengths, sound=sound), kernel="sdpa") for sound in (True, False)]
+    found = [regard.attend(q, k, v, mask=Padding(lengths, finite=finite), kernel="sdpa") for finite in (True, False)]
     torch.testing.assert_close(*found)
     for a, b in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in found), strict=True):
         torch.testing.assert_close(a, b)

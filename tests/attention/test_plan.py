@@ -110,8 +110,8 @@ def inputs(T=512, D=64, B=2, H=4, dtype=torch.float32, grad=False):
 
 def test_on_a_cpu_large_softmax_calls_go_to_the_compiled_kernel_or_say_why_not():
     found = explain(*inputs(), mask=Causal())
-    if found.kernel != "compiled":
-        assert found.not_used["compiled"]
+    if found.kernel != "cpp":
+        assert found.not_used["cpp"]
         assert found.kernel == "tiled"
     for options in (
         {"mask": Causal()},
@@ -120,7 +120,7 @@ def test_on_a_cpu_large_softmax_calls_go_to_the_compiled_kernel_or_say_why_not()
         {"softcap": 5.0},
         {"mask": Window.centered(32)},
     ):
-        assert explain(*inputs(), **options).kernel in ("compiled", "tiled", "additive", "sdpa")
+        assert explain(*inputs(), **options).kernel in ("cpp", "tiled", "additive", "sdpa")
 
 
 def test_without_a_compiler_the_tiles_and_sdpa_take_over(monkeypatch):
@@ -134,14 +134,14 @@ def test_without_a_compiler_the_tiles_and_sdpa_take_over(monkeypatch):
     assert explain(*inputs(), energy=Additive(64)).kernel == "additive"
     assert explain(*inputs(), normalize=Sparsemax()).kernel == "tiled"
     assert explain(*inputs(T=4, B=1, H=1), energy=Match(), normalize=Hard()).kernel == "reference"
-    assert explain(*inputs(), mask=Causal()).not_used["compiled"] == "no C++ compiler was found"
+    assert explain(*inputs(), mask=Causal()).not_used["cpp"] == "no C++ compiler was found"
     with pytest.raises(regard.KernelError, match="no C\\+\\+ compiler was found"):
-        attend(*inputs(), kernel="compiled")
+        attend(*inputs(), kernel="cpp")
 
 
 def test_every_faster_kernel_has_its_reason():
     found = explain(*inputs(), normalize=Sparsemax())
-    assert list(found.not_used) == ["compiled", "flex", "sdpa", "additive"]
+    assert list(found.not_used) == ["cpp", "flex", "sdpa", "additive"]
     text = str(found)
     assert text.startswith("tiled: ")
     assert "not sdpa: SDPA normalises by softmax only, not by Sparsemax" in text
@@ -154,13 +154,13 @@ def test_every_faster_kernel_has_its_reason():
         ("sdpa", {"normalize": Sparsemax()}, "SDPA normalises by softmax only"),
         ("sdpa", {"softcap": 3.0}, "SDPA has no soft cap"),
         ("sdpa", {"gate": Window(3)}, "SDPA has no gate"),
-        ("sdpa", {"bias": RelativeBuckets(4)}, "the bias learns"),
+        ("sdpa", {"bias": RelativeBuckets(4)}, "the bias may learn"),
         ("sdpa", {"energy": Additive(64)}, "Additive is not a dot product"),
         ("sdpa", {"dropout": 0.1}, "dropout"),
         ("additive", {}, "computes Additive energies, not ScaledDot"),
         ("flex", {"normalize": Hard()}, "Flex normalises by softmax only"),
         ("flex", {"dropout": 0.5}, "no dropout"),
-        ("compiled", {"dropout": 0.5}, "no gate and no dropout"),
+        ("cpp", {"dropout": 0.5}, "no gate and no dropout"),
         ("nativ", {}, "no kernel is called 'nativ'"),
         ("tilde", {}, "did you mean 'tiled'"),
     ],
@@ -183,7 +183,7 @@ def test_tiles_cover_exactly_what_the_mask_allows_and_no_more_than_needed():
     ):
         made = make_call(*inputs(T=200), mask=mask)
         seen = torch.zeros(2, 200, 200, dtype=torch.bool)
-        for t in tiled.cover(made, 64, apart=True):
+        for t in tiled.cover(made, 64, per_sequence=True):
             assert not seen[t.batch, t.queries, t.keys].any()  # no pair twice
             seen[t.batch, t.queries, t.keys] = True
         allowed = (
@@ -199,7 +199,7 @@ def test_tiles_cover_exactly_what_the_mask_allows_and_no_more_than_needed():
 def test_the_work_of_a_window_grows_linearly():
     def work(T):
         made = call(T=T, dtype=torch.float32, mask=Window.centered(256))
-        tiles = tiled.cover(make_call(*(torch.empty(1, 1, T, 4) for _ in range(3)), mask=made.mask), 64, apart=True)
+        tiles = tiled.cover(make_call(*(torch.empty(1, 1, T, 4) for _ in range(3)), mask=made.mask), 64, per_sequence=True)
         return sum((t.queries.stop - t.queries.start) * (t.keys.stop - t.keys.start) for t in tiles)
 
     assert work(8192) < 2.2 * work(4096)
@@ -214,4 +214,4 @@ def test_memory_of_the_reference_grows_with_pairs_and_of_the_tiles_with_length()
 
 
 def test_temperature_is_no_obstacle():
-    assert explain(*inputs(), normalize=Softmax(0.5)).kernel in ("compiled", "sdpa")
+    assert explain(*inputs(), normalize=Softmax(0.5)).kernel in ("cpp", "sdpa")

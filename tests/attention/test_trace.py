@@ -120,7 +120,7 @@ def test_stages_can_be_asked_for_separately(stage):
     assert torch.allclose(seen["attend.0"].weights(stage=stage, head=1, query=2), truth[stage][:, 1, 2], atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", ["compiled", "sdpa", "tiled", "additive"])
+@pytest.mark.parametrize("kernel", ["cpp", "sdpa", "tiled", "additive"])
 def test_weights_are_there_after_a_fused_pass(kernel):
     q, k, v = (torch.randn(2, 2, 130, 8) for _ in range(3))
     energy = Additive(8) if kernel == "additive" else regard.ScaledDot()

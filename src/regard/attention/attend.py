@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Unpack
 
 from torch import Tensor
@@ -11,15 +13,25 @@ from regard.attention.call import (
     SCALED_DOT,
     SOFTMAX,
     BiasLike,
+    Call,
     EnergyLike,
     GateLike,
     MaskLike,
     NormalizerLike,
     Options,
+    fit,
     make_call,
+    signature,
+    wrap_bias,
+    wrap_gate,
+    wrap_mask,
 )
+from regard.attention.gate import needs_clearing
 from regard.attention.kernels import reference
-from regard.attention.plan import Plan, make_plan, run
+from regard.attention.kernels.kernel import Kernel
+from regard.attention.machine import Machine
+from regard.attention.plan import Plan, choose, make_plan, requested, run
+from regard.attention.tracing import is_plain
 
 
 def attend(
@@ -45,13 +57,57 @@ def attend(
     attention is allowed. A row with nothing to attend to gives zeros. `kernel` names the path to take instead of the
     fastest, and is an error when it cannot be taken; `regard.explain` takes the same arguments and says what would run.
     """
-    call = make_call(
-        query, key, value,
-        energy=energy, mask=mask, bias=bias, normalize=normalize, gate=gate, softcap=softcap, dropout=dropout,
-    )  # fmt: skip
+    known = prepared = None
+    if is_plain(query, key, value):
+        known = signature(query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel)
+        prepared = _prepared.get(known)
+    if prepared is not None:
+        call = prepared.call(query, key, value, (energy, mask, bias, normalize, gate))
+    else:
+        call = make_call(
+            query, key, value,
+            energy=energy, mask=mask, bias=bias, normalize=normalize, gate=gate, softcap=softcap, dropout=dropout,
+        )  # fmt: skip
+        prepared = _Prepared.of(call, kernel, (query, key, value))
+        if known is not None:
+            if len(_prepared) >= SIGNATURES:
+                _prepared.clear()
+            _prepared[known] = prepared
     if trace.watching():
         trace.record(call)
-    return run(call, kernel)
+    return run(call, prepared.kernel, prepared.machine, prepared.clear)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """What checks and planning found for one signature: all that is left to do is to run."""
+
+    kernel: Kernel
+    machine: Machine
+    clear: bool  # something may be hidden from everybody
+    masked: bool  # the mask hides something
+    as_given: bool  # queries, keys and values need no cast, no heads axis and no broadcasting
+    rest: tuple  # the fields of a Call after its options
+
+    @classmethod
+    def of(cls, call: Call, kernel: str | None, given: tuple[Tensor, Tensor, Tensor]) -> _Prepared:
+        machine = Machine.of(call.query, call.key, call.value)
+        chosen = choose(call, machine) if kernel is None else requested(call, kernel, machine)
+        as_given = all(a is b for a, b in zip(given, (call.query, call.key, call.value), strict=True))
+        rest = (call.softcap, call.dropout, call.leading, call.heads, call.groups, call.flat, call.autocast)
+        return cls(chosen, machine, needs_clearing(call), call.mask is not None, as_given, rest)
+
+    def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:
+        energy, mask, bias, normalize, gate = options
+        if not self.as_given:
+            query, key, value = fit(query, key, value, self.rest[2], self.rest[3], self.rest[6])
+        mask = wrap_mask(mask) if self.masked else None
+        bias, gate = None if bias is None else wrap_bias(bias), None if gate is None else wrap_gate(gate)
+        return Call(query, key, value, energy, mask, bias, normalize, gate, *self.rest)
+
+
+SIGNATURES = 4096
+_prepared: dict[Hashable, _Prepared] = {}
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, *, kernel: str | None = None, **options: Unpack[Options]) -> Plan:
@@ -65,6 +121,6 @@ def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpa
     Takes `attend`'s options. `stage` is "energy", "biased" (with soft cap), "masked", "normalised" or "gated" (the default).
     """
     call = make_call(query, key, key, **options)
-    found = reference.weigh(call, reference.whole(call), reference.check_stage(stage))[0]
-    found = found.expand(*call.leading, call.heads, call.Tq, call.Tk)
+    found = reference.weigh(call, reference.all_of(call), reference.check_stage(stage))[0]
+    found = found.expand(*call.leading, call.heads, call.Tq, call.Tk).to(call.dtype)
     return found.squeeze(-3) if call.flat else found

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.attention.energy import Custom, DotForm, Energy, ScaledDot
+from regard.attention.bias import Bias, DenseBias, PositionBias
+from regard.attention.energy import Additive, Custom, Energy, ProjectedAdditive, ScaledDot
 from regard.attention.grid import Grid, Index
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
-from regard.attention.position import Bias, DenseBias, PositionBias
+from regard.attention.precision import DTYPES
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 EnergyLike = Energy | Callable[[Tensor, Tensor], Tensor]
@@ -39,7 +40,7 @@ class Options(TypedDict, total=False):
 SCALED_DOT, SOFTMAX = ScaledDot(), Softmax()
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """Checked inputs. query (*leading, heads, Tq, Dq); key, value (*leading, heads/groups, Tk, ·), leading axes broadcast."""
 
@@ -57,7 +58,7 @@ class Call:
     heads: int
     groups: int
     flat: bool  # no heads axis was given: take it off the result again
-    _dot: list[DotForm | None] = field(default_factory=list, init=False)
+    autocast: torch.dtype | None = None  # what autocast computes in, when it is on
 
     @property
     def Tq(self) -> int:
@@ -80,44 +81,65 @@ class Call:
         return math.prod(self.leading)
 
     @property
-    def dot(self) -> DotForm | None:
-        """The energy as a dot product, or None. Keys keep their grouped heads when the energy has no heads of its own."""
-        if not self._dot:  # computed once; functools.cached_property locks, which torch.compile cannot trace
-            key = self.grouped(self.key) if self.per_head_energy else self.key
-            self._dot.append(self.energy.as_dot(self.query, key))
-        return self._dot[0]
+    def pairs(self) -> int:
+        return self.sequences * self.heads * self.Tq * self.Tk
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.query.numel() and self.key.numel() and self.value.numel())
+
+    @property
+    def is_softmax(self) -> bool:
+        return self.normalize.temperature is not None
+
+    @property
+    def temperature(self) -> float:
+        return self.normalize.temperature or 1.0
 
     @property
     def per_head_energy(self) -> bool:
-        return getattr(self.energy, "heads", None) not in (None, 1)
+        return self.energy.heads not in (None, 1)
 
     @property
     def learns(self) -> bool:
-        """Whether anything in this call will be asked for its gradient."""
-        return torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors())
+        """Whether a gradient may be asked of anything in this call. What a function closes over is unknown, so it may learn."""
+        if not torch.is_grad_enabled():
+            return False
+        if any(x.requires_grad for x in (self.query, self.key, self.value)):
+            return True
+        return any(_may_learn(x) for x in (self.energy, self.bias, self.normalize, self.gate))
 
     @property
     def bias_learns(self) -> bool:
-        return torch.is_grad_enabled() and any(x.requires_grad for x in _tensors_of(self.bias))
+        return torch.is_grad_enabled() and _may_learn(self.bias)
 
-    def tensors(self) -> list[Tensor]:
-        found = [self.query, self.key, self.value]
-        return found + _tensors_of(self.energy) + _tensors_of(self.bias) + _tensors_of(self.gate)
+    @property
+    def bias_may_mask(self) -> bool:
+        """Whether the bias may hold −∞, which masks."""
+        return self.bias is not None and not self.bias.finite
+
+    def options(self) -> tuple[Energy | Mask | Bias | Normalizer, ...]:
+        return tuple(x for x in (self.energy, self.mask, self.bias, self.normalize, self.gate) if x is not None)
+
+    def option_tensors(self) -> list[Tensor] | None:
+        """All tensors that the options read; None when one of them is a function or a class that does not say."""
+        found: list[Tensor] = []
+        for option in self.options():
+            tensors = option.tensors()
+            if tensors is None:
+                return None
+            found += tensors
+        return found
 
     def grouped(self, x: Tensor) -> Tensor:
         """Keys or values with each head repeated for its group of query heads, neighbours together as in torch and ONNX."""
         return x if self.groups == 1 else x.repeat_interleave(self.groups, -3)
 
-    def as_many_heads(self, x: Tensor) -> Tensor:
+    def with_all_heads(self, x: Tensor) -> Tensor:
         """Queries, keys or values with all heads, repeated or expanded."""
         if x.shape[-3] == self.heads:
             return x
         return x.expand(*x.shape[:-3], self.heads, *x.shape[-2:]) if x.shape[-3] == 1 else self.grouped(x)
-
-    @property
-    def bias_may_mask(self) -> bool:
-        """Whether the bias may hold −∞, which masks."""
-        return isinstance(self.bias, DenseBias | PositionBias)
 
     def grid(self, queries: Index = None, keys: Index = None, head: Index = None, batch: Sequence[Index] | None = None) -> Grid:
         return Grid(
@@ -132,68 +154,120 @@ class Call:
             device=self.query.device,
         )
 
-    def four(self, x: Tensor) -> Tensor:
-        """x with its leading axes as one: (batch, heads, T, dim)."""
+    def merge_batch(self, x: Tensor) -> Tensor:
+        """Queries, keys or values with the leading axes as one: (batch, heads, T, dim)."""
         if x.ndim == 4 and len(self.leading) == 1 and x.shape[0] == self.leading[0]:
             return x
         x = x.expand(*self.leading, *x.shape[-3:])
         return x.reshape(self.sequences, *x.shape[-3:]) if len(self.leading) != 1 else x
 
-    def back(self, out: Tensor) -> Tensor:
+    def merge_pairs(self, x: Tensor) -> Tensor:
+        """A mask or bias as (batch or 1, heads or 1, queries, keys)."""
+        if x.ndim > 3 and len(self.leading) != 1:
+            return x.expand(*self.leading, *x.shape[-3:]).reshape(self.sequences, *x.shape[-3:])
+        return x if x.ndim == 4 else x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
+
+    def split_batch(self, out: Tensor) -> Tensor:
         """(batch, heads, Tq, Dv) with the leading axes as they were."""
         return out if len(self.leading) == 1 else out.reshape(*self.leading, *out.shape[-3:])
 
 
-def _tensors_of(x: object) -> list[Tensor]:
-    if isinstance(x, nn.Module):
-        return list(x.parameters())
-    if isinstance(x, DenseBias):
-        return [x.tensor]
-    function = getattr(x, "function", None)
-    return list(function.parameters()) if isinstance(function, nn.Module) else []
+def _may_learn(option: Energy | Bias | Normalizer | Mask | None) -> bool:
+    if option is None or isinstance(option, Mask):
+        return False
+    tensors = option.tensors()
+    return tensors is None or any(x.requires_grad for x in tensors)
+
+
+def signature(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    energy: EnergyLike,
+    mask: MaskLike | None,
+    bias: BiasLike | None,
+    normalize: NormalizerLike,
+    gate: GateLike | None,
+    softcap: float | None,
+    dropout: float,
+    kernel: str | None,
+) -> Hashable | None:
+    """Everything that checks and planning read: calls of one signature are alike but for the values. None: plan anew."""
+    parts: list[Hashable] = []
+    if energy is not SCALED_DOT:
+        parts.append(energy.signature() if isinstance(energy, Energy) else None)
+    if normalize is not SOFTMAX:
+        parts.append(normalize.signature() if isinstance(normalize, Normalizer) else None)
+    if mask is not None:
+        parts.append(mask.signature() if isinstance(mask, Mask) else Dense(mask).signature() if isinstance(mask, Tensor) else None)
+    if bias is not None:
+        parts.append(bias.signature() if isinstance(bias, Bias) else DenseBias(bias).signature() if isinstance(bias, Tensor) else None)
+    if gate is not None:
+        parts.append(gate.signature() if isinstance(gate, Mask | Bias) else None)
+    if None in parts:
+        return None
+    device = query.device
+    return (
+        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device, value.device,
+        torch.is_grad_enabled() and (query.requires_grad, key.requires_grad, value.requires_grad),
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+        (energy is SCALED_DOT, normalize is SOFTMAX, mask is None, bias is None, gate is None),
+        device.type == "cuda" and torch.cuda.is_current_stream_capturing(), softcap, dropout, kernel, *parts,
+    )  # fmt: skip
 
 
 def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Call:
     """Check everything that can be checked before work starts."""
-    named = (("query", query), ("key", key), ("value", value))
-    for name, x in named:
+    for name, x in (("query", query), ("key", key), ("value", value)):
         _check_tensor(name, x)
-    query, key, value = _one_dtype(query, key, value)
-    flat = all(x.ndim == 2 for x in (query, key, value))
-    query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
+    autocast = _autocast(query)
+    _check_dtypes(query, key, value, autocast)
+    flat = query.ndim == key.ndim == value.ndim == 2
     if key.shape[-2] != value.shape[-2]:
         raise ShapeError(
             f"every key needs its value: {key.shape[-2]} keys (key {tuple(key.shape)}) and {value.shape[-2]} values "
             f"(value {tuple(value.shape)}); give one value per key, on axis −2"
         )
-    heads, groups = _heads(query, key, value)
-    leading = _leading(query, key, value)
-    if query.shape[:-2] != (*leading, heads):  # one query may meet many batches and heads of keys
-        query = query.expand(*leading, heads, *query.shape[-2:])
+    with_heads = [x if x.ndim > 2 else x[None] for x in (query, key, value)]
+    heads, groups = _heads(*with_heads)
+    leading = _leading(*with_heads)
     call = Call(
-        query, key, value,
+        *fit(query, key, value, leading, heads, autocast),
         wrap_energy(options.get("energy", SCALED_DOT)),
         wrap_mask(options.get("mask")),
         wrap_bias(options.get("bias")),
         wrap_normalizer(options.get("normalize", SOFTMAX)),
-        _gate(options.get("gate")),
+        wrap_gate(options.get("gate")),
         _softcap(options.get("softcap")),
         _dropout(options.get("dropout", 0.0)),
-        leading, heads, groups, flat,
+        leading, heads, groups, flat, autocast,
     )  # fmt: skip
     _check_options(call)
-    if call.mask is not None and call.mask.hides_nothing(call.Tq, call.Tk):
+    if call.mask is not None and call.mask.allows_all(call.Tq, call.Tk):
         call.mask = None
     return call
+
+
+def fit(
+    query: Tensor, key: Tensor, value: Tensor, leading: tuple[int, ...], heads: int, autocast: torch.dtype | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Autocast's dtype, a heads axis, and queries for all batches and heads: one query may meet many."""
+    if autocast is not None:
+        query, key, value = query.to(autocast), key.to(autocast), value.to(autocast)
+    query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
+    if query.shape[:-2] != (*leading, heads):
+        query = query.expand(*leading, heads, *query.shape[-2:])
+    return query, key, value
 
 
 def _check_options(call: Call) -> None:
     query, leading, heads, Tk = call.query, call.leading, call.heads, call.Tk
     call.energy.check(query, call.key, heads)
-    for x in _tensors_of(call.energy):
+    for x in call.energy.tensors() or ():
         if x.device != query.device:
             raise DeviceError(f"{type(call.energy).__name__} is on {x.device} and the query on {query.device}; move one with .to()")
-        break
+        if x.dtype != query.dtype and call.autocast is None and isinstance(call.energy, Additive | ProjectedAdditive):
+            raise DtypeError(f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; make them one with .to()")
     if call.mask is not None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)
     if call.bias is not None:
@@ -207,25 +281,30 @@ def _check_options(call: Call) -> None:
 def _check_tensor(name: str, x: object) -> None:
     if not isinstance(x, Tensor):
         raise OptionError(f"{name} must be a tensor of shape (…, heads, time, dim), got {type(x).__name__}")
+    if x.is_nested or x.layout != torch.strided:
+        kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+        raise OptionError(f"{name} must be a plain tensor, got a {kind} one; pad it and pass mask=Padding(lengths), or use .to_dense()")
     if x.ndim < 2:
         raise ShapeError(f"{name} needs at least (time, dim), got shape {tuple(x.shape)}; add axes with x[None]")
-    if not x.is_floating_point():
+    if x.dtype not in DTYPES:
         raise DtypeError(f"{name} must hold real numbers (float16, bfloat16, float32, float64), got {x.dtype}; use .float()")
 
 
-def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _autocast(query: Tensor) -> torch.dtype | None:
+    kind = query.device.type
+    if kind == "meta" or query.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def _check_dtypes(query: Tensor, key: Tensor, value: Tensor, autocast: torch.dtype | None) -> None:
     """Same device, same dtype; under autocast the dtype is autocast's, as for torch's own attention."""
     if not query.device == key.device == value.device:
         raise DeviceError(
             f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together with .to()"
         )
-    kind = query.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind) and query.dtype != torch.float64:
-        to = torch.get_autocast_dtype(kind)
-        return query.to(to), key.to(to), value.to(to)
-    if not query.dtype == key.dtype == value.dtype:
+    if autocast is None and not query.dtype == key.dtype == value.dtype:
         raise DtypeError(f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; make them one with .to()")
-    return query, key, value
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
@@ -260,10 +339,13 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     longest = max(len(shape) for shape in shapes)
     found = []
     for sizes in zip(*((1,) * (longest - len(shape)) + tuple(shape) for shape in shapes), strict=True):
-        wide = {n for n in sizes if n != 1}
-        if len(wide) > 1:
-            return None
-        found.append(wide.pop() if wide else 1)
+        common = 1
+        for n in sizes:
+            if common == 1:
+                common = n
+            elif n not in (1, common):
+                return None
+        found.append(common)
     return tuple(found)
 
 
@@ -317,7 +399,7 @@ def wrap_normalizer(x: NormalizerLike) -> Normalizer:
     )
 
 
-def _gate(x: object) -> Mask | Bias | None:
+def wrap_gate(x: object) -> Mask | Bias | None:
     if x is None or isinstance(x, Mask | Bias):
         return x
     if isinstance(x, Tensor):

@@ -1,18 +1,22 @@
 """Energies: how well a query and a key fit, before anything is normalised.
 
 Shapes: query (..., heads, Tq, Dq), key (..., heads, Tk, Dk) → (..., heads, Tq, Tk). Scale belongs here; temperature to the
-normaliser. Any function of (query, key) with these shapes is an energy too.
+normaliser. Half-precision inputs give float32 energies: rounding an energy of size 20 to bfloat16 changes its weight by 6 %.
+Any function of (query, key) with these shapes is an energy too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.facts import forget
+from regard.attention.mask import describe_tensor
+from regard.attention.precision import exact, no_autocast
 from regard.errors import OptionError, ShapeError
 
 
@@ -23,15 +27,60 @@ class DotForm(NamedTuple):
     key: Tensor
     scale: float
 
+    def energies(self) -> Tensor:
+        with no_autocast(self.query):
+            return (exact(self.query) * self.scale) @ exact(self.key).mT
+
+
+class AdditiveForm(NamedTuple):
+    """An energy written as vᵀ tanh(query + key), v (hidden,) or (heads, hidden), so that the additive kernels can run it."""
+
+    query: Tensor
+    key: Tensor
+    v: Tensor
+
+    def energies(self) -> Tensor:
+        a, b, v = (exact(x) for x in self)
+        v = v if v.ndim == 1 else v[:, None, None, :]
+        return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v).sum(-1)
+
 
 class Energy:
-    """The parent of all energies. The energy of a pair depends on its two vectors alone: kernels ask for parts of the matrix."""
+    """The parent of all energies. The energy of a pair depends on its two vectors alone: kernels ask for parts of the matrix.
+
+    A subclass defines `__call__`, or `as_dot` or `as_additive`, which fused kernels can run.
+    """
+
+    form: str | None = None  # "dot" or "additive", where `as_dot` or `as_additive` is this energy
+    heads: int | None = None  # of an energy with parameters per head
+
+    def __init_subclass__(cls, **more: object) -> None:
+        super().__init_subclass__(**more)
+        facts = {"form": None, "heads": None, "pair_features": Energy.pair_features}
+        forget(cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors})
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        form = self.as_dot(query, key) if self.form == "dot" else self.as_additive(query, key)
+        return form.energies()
+
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        """This energy as a plain dot product of other vectors."""
         raise NotImplementedError
 
-    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | None:
-        """This energy as a plain dot product of other vectors, or None."""
+    def as_additive(self, query: Tensor, key: Tensor) -> AdditiveForm:
+        """This energy as vᵀ tanh(a + b) of other vectors."""
+        raise NotImplementedError
+
+    def pair_features(self, dim: int) -> int:
+        """How many numbers are computed per pair for queries of width `dim`: for memory and speed."""
+        return 1
+
+    def signature(self) -> Hashable | None:
+        """Everything that checks and planning read of this energy; None: unknown, plan at every call."""
+        return None
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """All tensors this energy reads beside its arguments; None: unknown."""
         return None
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
@@ -46,14 +95,19 @@ class Energy:
 class Dot(Energy):
     """e = scale · q·k, with scale 1 unless said otherwise."""
 
+    form = "dot"
+
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = _finite("Dot's scale", scale)
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query * self.scale if self.scale != 1.0 else query) @ key.transpose(-1, -2)
-
-    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | None:
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(query, key, self.scale)
+
+    def signature(self) -> Hashable | None:
+        return Dot
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return f"Dot(scale={self.scale:g})" if self.scale != 1.0 else "Dot()"
@@ -62,62 +116,71 @@ class Dot(Energy):
 class ScaledDot(Energy):
     """e = q·k / √d (Vaswani et al. 2017, eq. 1): of unit variance when the components are."""
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query * _scale(query)) @ key.transpose(-1, -2)
+    form = "dot"
 
-    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | None:
-        return DotForm(query, key, _scale(query))
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        return DotForm(query, key, 1.0 / math.sqrt(max(1, query.shape[-1])))
+
+    def signature(self) -> Hashable | None:
+        return ScaledDot
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return "ScaledDot()"
 
 
-def _scale(query: Tensor) -> float:
-    return 1.0 / math.sqrt(max(1, query.shape[-1]))
-
-
 class Cosine(Energy):
-    """e = scale · q·k / (‖q‖‖k‖). A zero vector fits nothing: its energies are 0."""
+    """e = scale · q·k / (‖q‖‖k‖). A zero vector fits nothing: its energies are 0, and so is its gradient."""
+
+    form = "dot"
 
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = _finite("Cosine's scale", scale)
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return (_unit(query) * self.scale) @ _unit(key).transpose(-1, -2)
-
-    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | None:
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         return DotForm(_unit(query), _unit(key), self.scale)
+
+    def signature(self) -> Hashable | None:
+        return Cosine
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return f"Cosine(scale={self.scale:g})"
 
 
 def _unit(x: Tensor) -> Tensor:
-    return nn.functional.normalize(x, dim=-1, eps=torch.finfo(x.dtype).tiny)
+    """x / ‖x‖, 0 for 0. The length does not matter, so the largest component becomes 1 first: squares cannot overflow."""
+    if x.shape[-1] == 0:
+        return x
+    y = exact(x)
+    largest = y.detach().abs().amax(-1, keepdim=True)
+    zero = largest == 0
+    y = y / largest.masked_fill(zero, 1.0)
+    squares = y.square().sum(-1, keepdim=True).masked_fill(zero, 1.0)
+    return (y / squares.sqrt()).masked_fill(zero, 0.0).to(x.dtype)
 
 
 class Distance(Energy):
-    """e = −‖q − k‖², largest (0) exactly where the key equals the query."""
+    """e = −‖q − k‖², largest (0) exactly where the key equals the query.
+
+    Computed from the differences: 2 q·k − ‖q‖² − ‖k‖² would lose all digits of near vectors far from the origin.
+    """
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return -(query[..., :, None, :] - key[..., None, :, :]).square().sum(-1)
+        return -(exact(query)[..., :, None, :] - exact(key)[..., None, :, :]).square().sum(-1)
 
-    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | None:
-        """−‖q−k‖² = 2 q·k − ‖k‖² − ‖q‖²: one dot product over two more components.
+    def pair_features(self, dim: int) -> int:
+        return dim
 
-        Moving all vectors by the same amount changes no distance, so they are centred first; when they still spread so
-        far that the differences of large squares would lose digits, there is no dot form.
-        """
-        if torch.compiler.is_compiling() or query.device.type != "cpu" or min(query.numel(), key.numel()) == 0:
-            return None
-        centre = key.detach().reshape(-1, key.shape[-1]).mean(0)
-        query, key = query - centre, key - centre
-        q2, k2 = (torch.linalg.vecdot(x, x)[..., None] for x in (query, key))
-        if not max(float(q2.detach().max()), float(k2.detach().max())) < 2.0 * query.shape[-1] + 8.0:
-            return None  # wider than vectors of unit variance
-        q = torch.cat([query * 2, torch.ones_like(q2), q2], -1)
-        k = torch.cat([key, -k2, -torch.ones_like(k2)], -1)
-        return DotForm(q, k, 1.0)
+    def signature(self) -> Hashable | None:
+        return Distance
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return "Distance()"
@@ -131,7 +194,13 @@ class Match(Energy):
         for d in range(query.shape[-1]):  # one component at a time: no Tq×Tk×D tensor
             equal = equal & (query[..., :, None, d] == key[..., None, :, d])
         shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        return equal.to(query.dtype).expand(*shape, query.shape[-2], key.shape[-2])
+        return exact(equal.to(query.dtype)).expand(*shape, query.shape[-2], key.shape[-2])
+
+    def signature(self) -> Hashable | None:
+        return Match
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return "Match()"
@@ -142,6 +211,8 @@ class Bilinear(nn.Module, Energy):
 
     `heads` gives each head its own matrices.
     """
+
+    form = "dot"
 
     def __init__(
         self, query_dim: int, key_dim: int | None = None, *, rank: int | None = None, heads: int | None = None, scale: float = 1.0
@@ -161,14 +232,21 @@ class Bilinear(nn.Module, Energy):
         """The interaction matrix Wᵀ V itself, (…, query_dim, key_dim)."""
         return self.W if self.V is None else self.W.transpose(-1, -2) @ self.V
 
-    def as_dot(self, query: Tensor, key: Tensor) -> DotForm | None:
-        if self.V is None:
-            return DotForm(query @ self.W, key, self.scale)
-        return DotForm(query @ self.W.transpose(-1, -2), key @ self.V.transpose(-1, -2), self.scale)
+    def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
+        W, V = self.W.to(query.dtype), None if self.V is None else self.V.to(key.dtype)
+        if V is None:
+            return DotForm(query @ W, key, self.scale)
+        return DotForm(query @ W.mT, key @ V.mT, self.scale)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        q, k, scale = self.as_dot(query, key)  # type: ignore[misc]
-        return (q * scale) @ k.transpose(-1, -2)
+        return self.as_dot(query, key).energies()
+
+    def signature(self) -> Hashable | None:
+        V = describe_tensor(self.V)
+        return Bilinear, self.query_dim, self.key_dim, self.heads, describe_tensor(self.W), V
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return tuple(self.parameters())
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
         _check_widths(self, query, key, heads)
@@ -179,6 +257,8 @@ class Bilinear(nn.Module, Energy):
 
 class Additive(nn.Module, Energy):
     """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). `heads` gives each head its own v."""
+
+    form = "additive"
 
     def __init__(self, query_dim: int, key_dim: int | None = None, hidden: int | None = None, *, heads: int | None = None) -> None:
         super().__init__()
@@ -191,14 +271,20 @@ class Additive(nn.Module, Energy):
         self.v = nn.Parameter(torch.empty(hidden) if heads is None else torch.empty(heads, hidden))
         nn.init.normal_(self.v, std=1 / math.sqrt(hidden))
 
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.score(self.Wq(query), self.Wk(key))
+    def as_additive(self, query: Tensor, key: Tensor) -> AdditiveForm:
+        return AdditiveForm(self.Wq(query), self.Wk(key), self.v)
 
-    def score(self, a: Tensor, b: Tensor) -> Tensor:
-        """vᵀ tanh(a + b) for projected queries a and keys b."""
-        v = self.v.to(a.dtype)
-        v = v if self.heads is None else v[:, None, None, :]
-        return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v).sum(-1)
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.as_additive(query, key).energies()
+
+    def pair_features(self, dim: int) -> int:
+        return self.hidden
+
+    def signature(self) -> Hashable | None:
+        return Additive, self.query_dim, self.key_dim, self.hidden, self.heads, describe_tensor(self.v), _learning(self)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return tuple(self.parameters())
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
         _check_widths(self, query, key, heads)
@@ -210,19 +296,31 @@ class Additive(nn.Module, Energy):
 class ProjectedAdditive(Energy):
     """Additive's energy for keys that were projected before: a recurrence that asks the same keys at every step does it once."""
 
-    def __init__(self, additive: Additive) -> None:
-        self.function, self.hidden, self.heads = additive, additive.hidden, additive.heads
+    form = "additive"
 
-    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.function.score(self.function.Wq(query), key)
+    def __init__(self, additive: Additive) -> None:
+        self.additive, self.heads = additive, additive.heads
+
+    def as_additive(self, query: Tensor, key: Tensor) -> AdditiveForm:
+        return AdditiveForm(self.additive.Wq(query), key, self.additive.v)
+
+    def pair_features(self, dim: int) -> int:
+        return self.additive.hidden
+
+    def signature(self) -> Hashable | None:
+        inner = self.additive.signature()
+        return None if inner is None else (ProjectedAdditive, inner)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return tuple(self.additive.parameters())
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
-        _check_widths(self.function, query, key.new_empty(0, self.function.key_dim), heads)
-        if key.shape[-1] != self.hidden:
-            raise ShapeError(f"projected keys have width {self.hidden}, got {tuple(key.shape)}; apply Wk first")
+        _check_widths(self.additive, query, key.new_empty(0, self.additive.key_dim), heads)
+        if key.shape[-1] != self.additive.hidden:
+            raise ShapeError(f"projected keys have width {self.additive.hidden}, got {tuple(key.shape)}; apply Wk first")
 
     def __repr__(self) -> str:
-        return f"ProjectedAdditive({self.function.extra_repr()})"
+        return f"ProjectedAdditive({self.additive.extra_repr()})"
 
 
 class Custom(Energy):
@@ -237,13 +335,17 @@ class Custom(Energy):
         if not isinstance(scores, Tensor) or tuple(scores.shape) != want:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ShapeError(f"the energy function gave {got} and must give (…, heads, Tq, Tk) = {want}")
-        return scores
+        return exact(scores)
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
         return None
 
     def __repr__(self) -> str:
         return f"Custom({getattr(self.function, '__name__', type(self.function).__name__)})"
+
+
+def _learning(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
 
 
 def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads: int) -> None:

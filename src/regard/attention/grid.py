@@ -116,10 +116,10 @@ class Grid:
 
 
 class Point(Grid):
-    """One pair as Flex asks for it: batch, head, query and key are scalar tensors."""
+    """One pair as Flex asks for it: batch, head, query and key are scalar tensors; the batch counts all leading axes as one."""
 
-    def __init__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, Tq: int, Tk: int) -> None:
-        self.Tq, self.Tk = Tq, Tk
+    def __init__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, Tq: int, Tk: int, leading: Sequence[int] = (1,)) -> None:
+        self.Tq, self.Tk, self.leading = Tq, Tk, tuple(leading)
         self.b, self.h, self.at_q, self.at_k = b, h, q, k
 
     q = property(lambda self: self.at_q)  # type: ignore[assignment]
@@ -127,24 +127,28 @@ class Point(Grid):
     head = property(lambda self: self.h)  # type: ignore[assignment]
 
     def per_sequence(self, x: Tensor) -> Tensor:
-        return x[self._row(x.shape[0])] if x.ndim else x
+        return self._at(x)
 
     def of_queries(self, x: Tensor) -> Tensor:
-        return x[self._row(x.shape[0]), self.at_q] if x.ndim > 1 else x[self.at_q]
+        return self._at(x, self.at_q)
 
     def of_keys(self, x: Tensor) -> Tensor:
-        return x[self._row(x.shape[0]), self.at_k] if x.ndim > 1 else x[self.at_k]
+        return self._at(x, self.at_k)
 
     def of_pairs(self, x: Tensor) -> Tensor:
-        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
-        at = (self.b, self.h, self.at_q, self.at_k)
-        return x[tuple(i if n > 1 else i * 0 for i, n in zip(at, x.shape, strict=True))]
+        x = x.reshape((1,) * (3 - x.ndim) + tuple(x.shape))
+        return self._at(x, self.h, self.at_q, self.at_k)
 
     def of_heads(self, x: Tensor) -> Tensor:
-        return x[self.h]
+        return x[self.h if x.shape[0] > 1 else self.h * 0]
 
-    def _row(self, rows: int) -> Tensor:
-        return self.b if rows > 1 else self.b * 0
+    def _at(self, x: Tensor, *inner: Tensor) -> Tensor:
+        """The element of x, (*leading, *inner), for this pair; axes of size 1 stand for all."""
+        index, rest = list(inner), self.b
+        for size in reversed(self.leading[len(self.leading) - (x.ndim - len(inner)) :] if x.ndim > len(inner) else ()):
+            index.insert(0, rest % size)
+            rest = torch.div(rest, size, rounding_mode="floor")
+        return x[tuple(i if n > 1 else i * 0 for i, n in zip(index, x.shape, strict=True))] if index else x
 
 
 class Corners:

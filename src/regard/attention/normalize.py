@@ -7,17 +7,16 @@ nothing to attend to is all zeros with zero gradient, never NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.attention.facts import forget
+from regard.attention.precision import exact
+from regard.attention.tracing import may_read
 from regard.errors import OptionError, ShapeError
-
-
-def all_false(x: Tensor) -> bool:
-    """Whether nothing is true, where asking costs little: not on a GPU, and not while torch.compile traces."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(x.any())
 
 
 class Normalizer:
@@ -25,6 +24,12 @@ class Normalizer:
 
     hides = True  # a score of −∞ gets the weight 0 exactly, by itself
     bears_nothing = False  # and so does every score of a row that is all −∞
+    temperature: float | None = None  # of a softmax; None: not a softmax
+
+    def __init_subclass__(cls, **more: object) -> None:
+        super().__init_subclass__(**more)
+        facts = {"hides": False, "bears_nothing": False, "temperature": None}
+        forget(cls, ("rows", "__call__"), facts, {"signature": Normalizer.signature, "tensors": Normalizer.tensors})
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         if scores.shape[-1] == 0:
@@ -34,7 +39,7 @@ class Normalizer:
         hidden = ~allowed
         masked = scores.masked_fill(hidden, -math.inf)
         dead = hidden.all(-1, keepdim=True)
-        if self.hides and (self.bears_nothing or all_false(dead)):
+        if self.hides and (self.bears_nothing or (may_read(dead) and not bool(dead.any()))):
             return self.rows(masked)
         # A dead row is filled with zeros before the normaliser sees it, so that neither pass meets −∞ − −∞.
         return self.rows(masked.masked_fill(dead, 0.0)).masked_fill(hidden, 0.0)
@@ -43,6 +48,14 @@ class Normalizer:
         """Weights of rows that each have at least one finite score; −∞ is a masked key."""
         raise NotImplementedError
 
+    def signature(self) -> Hashable | None:
+        """Everything that planning reads of this normaliser; None: unknown, plan at every call."""
+        return None
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """All tensors this normaliser reads beside the scores; None: unknown."""
+        return None
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -50,13 +63,25 @@ class Normalizer:
 class Softmax(Normalizer):
     """a_j = exp(e_j/τ) / Σ exp(e/τ)."""
 
+    hides = True
+    temperature = 1.0
+
     def __init__(self, temperature: float = 1.0) -> None:
         if isinstance(temperature, Tensor) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
             raise OptionError(f"temperature must be a number above 0, got {temperature!r}; for τ → 0 use Hard()")
         self.temperature = float(temperature)
 
     def rows(self, scores: Tensor) -> Tensor:
-        return torch.softmax(scores / self.temperature if self.temperature != 1.0 else scores, -1)
+        if self.temperature == 1.0:
+            return torch.softmax(scores, -1)
+        top = scores.detach().amax(-1, keepdim=True)  # taken off first, so that no temperature overflows
+        return torch.softmax((scores - top) / self.temperature, -1)
+
+    def signature(self) -> Hashable | None:
+        return Softmax, self.temperature
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return f"Softmax(temperature={self.temperature:g})" if self.temperature != 1.0 else "Softmax()"
@@ -68,18 +93,33 @@ class Raw(Normalizer):
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         return scores if allowed is None else scores.masked_fill(~allowed, 0.0)
 
+    def signature(self) -> Hashable | None:
+        return Raw
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
+
 
 class Sigmoid(Normalizer):
     """Each key on its own: a_j = 1/(1 + exp(−e_j)); rows need not sum to 1."""
 
+    hides = True
     bears_nothing = True
 
     def rows(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
 
+    def signature(self) -> Hashable | None:
+        return Sigmoid
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
+
 
 class Hard(Normalizer):
     """All weight on the largest energy, the first of equals. No gradient reaches the energies."""
+
+    hides = True
 
     def rows(self, scores: Tensor) -> Tensor:
         top = scores == scores.amax(-1, keepdim=True)
@@ -87,13 +127,21 @@ class Hard(Normalizer):
         lost = scores.isnan().any(-1, keepdim=True)
         return first.to(scores.dtype).masked_fill(lost, math.nan)
 
+    def signature(self) -> Hashable | None:
+        return Hard
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
+
 
 class Entmax(Normalizer):
     """α-entmax (Peters, Niculae & Martins 2019): a_j = [(α−1)e_j − τ]₊^(1/(α−1)), τ such that the row sums to 1.
 
     α = 1 is softmax, α = 2 is sparsemax; in between, small weights become exactly 0. 1.5 and 2 are solved exactly by
-    sorting, any other α by bisection and two differentiable Newton steps.
+    sorting, any other α by bisection. The gradient is that of the exact solution, to any order.
     """
+
+    hides = True
 
     def __init__(self, alpha: float = 1.5) -> None:
         if isinstance(alpha, Tensor) or not isinstance(alpha, int | float) or not 1 <= alpha < math.inf:
@@ -103,13 +151,13 @@ class Entmax(Normalizer):
     def rows(self, scores: Tensor) -> Tensor:
         if self.alpha == 1.0:
             return torch.softmax(scores, -1)
-        scores = scores - scores.detach().amax(-1, keepdim=True)
-        if self.alpha == 2.0:
-            return (scores - _sparsemax_threshold(scores)).clamp(min=0)
-        if self.alpha == 1.5:
-            half = scores / 2
-            return (half - _entmax15_threshold(half)).clamp(min=0).square()
-        return _entmax_bisect(scores * (self.alpha - 1), 1 / (self.alpha - 1))
+        return _Entmax.apply(exact(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
+
+    def signature(self) -> Hashable | None:
+        return Entmax
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
 
     def __repr__(self) -> str:
         return f"Entmax(alpha={self.alpha:g})"
@@ -121,14 +169,18 @@ class Sparsemax(Entmax):
     def __init__(self) -> None:
         super().__init__(2.0)
 
+    def signature(self) -> Hashable | None:
+        return Sparsemax
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
+
     def __repr__(self) -> str:
         return "Sparsemax()"
 
 
 class CustomNormalizer(Normalizer):
     """Any function of the masked scores (−∞ where masked) that gives weights of the same shape. It is always given all keys."""
-
-    hides = False
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -144,57 +196,84 @@ class CustomNormalizer(Normalizer):
         return f"CustomNormalizer({getattr(self.function, '__name__', type(self.function).__name__)})"
 
 
-@torch.no_grad()
-def _ranked(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class _Entmax(torch.autograd.Function):
+    """The weights p, and their gradient from p alone: with s = p^(2−α) on the support, dp = s (dz − Σ s dz / Σ s).
+
+    The formula reads p as an output of this function, so that it can be differentiated again.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, alpha: float) -> Tensor:
+        scores = scores - scores.amax(-1, keepdim=True)
+        if alpha == 2.0:
+            return (scores - _sparsemax_threshold(scores)).clamp(min=0)
+        if alpha == 1.5:
+            return (scores / 2 - _entmax15_threshold(scores / 2)).clamp(min=0).square()
+        return _entmax_bisect((scores.double() * (alpha - 1)), 1 / (alpha - 1)).to(scores.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.alpha = inputs[1]
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return _entmax_slope(ctx.saved_tensors[0], grad, ctx.alpha), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:  # type: ignore[override]
+        return _entmax_slope(ctx.saved_tensors[0], tangent, ctx.alpha)
+
+
+def _entmax_slope(p: Tensor, x: Tensor, alpha: float) -> Tensor:
+    """The (symmetric) Jacobian of entmax times x."""
+    support = p > 0
+    slope = torch.where(support, p, 1.0).pow(2 - alpha).clamp(max=torch.finfo(p.dtype).max).masked_fill(~support, 0.0)
+    # Only ratios of slopes count in the mean, so the largest becomes 1: their sum cannot overflow.
+    share = slope / slope.amax(-1, keepdim=True)
+    mean = (share * torch.where(support, x, 0.0)).sum(-1, keepdim=True) / share.sum(-1, keepdim=True)
+    return torch.where(support, slope * (x - mean), 0.0)
+
+
+def _ranked(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Scores from large to small with masked ones far below any support, and the ranks 1, 2, …"""
     # −∞ − −∞ would be NaN in the sums; a finite floor far below the support changes nothing.
-    ordered = scores.masked_fill(scores == -math.inf, -1e4).sort(-1, descending=True).values
-    rank = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
-    return ordered, rank, ordered.cumsum(-1)
-
-
-def _supported(scores: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores down to the last one with any weight, 0 elsewhere, and how many they are."""
-    inside = scores.detach() >= last
-    return torch.where(inside, scores, 0.0), inside.sum(-1, keepdim=True)
+    ordered = scores.clamp(min=-4.0).sort(-1, descending=True).values
+    return ordered, torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
 
 
 def _sparsemax_threshold(scores: Tensor) -> Tensor:
-    """τ = (Σ over the support − 1)/size. The support comes from sorting, which needs no gradient; τ itself is differentiable."""
-    ordered, rank, total = _ranked(scores)
-    size = (1 + rank * ordered > total).sum(-1, keepdim=True).clamp(min=1)
-    kept, count = _supported(scores, ordered.gather(-1, size - 1))
-    return (kept.sum(-1, keepdim=True) - 1) / count
+    """τ = (Σ over the support − 1)/size; scores have maximum 0."""
+    ordered, rank = _ranked(scores)
+    size = (1 + rank * ordered > ordered.cumsum(-1)).sum(-1, keepdim=True).clamp(min=1)
+    inside = scores >= ordered.gather(-1, size - 1)
+    return (torch.where(inside, scores, 0.0).sum(-1, keepdim=True) - 1) / inside.sum(-1, keepdim=True)
 
 
 def _entmax15_threshold(half: Tensor) -> Tensor:
-    """τ = mean − √((1 − Σ(e − mean)²)/size) over the support (Peters et al. 2019, algorithm 2)."""
-    ordered, rank, total = _ranked(half)
-    mean = total / rank
+    """τ = mean − √((1 − Σ(e − mean)²)/size) over the support (Peters et al. 2019, algorithm 2); scores have maximum 0."""
+    ordered, rank = _ranked(half)
+    mean = ordered.cumsum(-1) / rank
     room = (1 - rank * (ordered.square().cumsum(-1) / rank - mean.square())) / rank
-    size = (mean - room.clamp(min=0).sqrt() <= ordered).sum(-1, keepdim=True).clamp(min=1)
-    kept, count = _supported(half, ordered.gather(-1, size - 1))
-    middle = kept.sum(-1, keepdim=True) / count
-    spread = kept.square().sum(-1, keepdim=True) / count - middle.square()
-    return middle - (1 / count - spread).clamp(min=torch.finfo(half.dtype).tiny).sqrt()
+    tau = mean - room.clamp(min=0).sqrt()
+    size = (tau <= ordered).sum(-1, keepdim=True).clamp(min=1)
+    tau = tau.gather(-1, size - 1)
+    for _ in range(3):  # the difference above loses half of all digits when many weights are small; Newton's steps restore them
+        part = (half - tau).clamp(min=0)
+        tau = tau + (part.square().sum(-1, keepdim=True) - 1) / (2 * part.sum(-1, keepdim=True))
+    return tau
 
 
 def _entmax_bisect(scores: Tensor, power: float) -> Tensor:
-    """[scores − τ]₊^power with rows that sum to 1; scores are (α−1)·energies with maximum 0."""
-    with torch.no_grad():
-        low = torch.full_like(scores[..., :1], -1.0)
-        high = torch.zeros_like(low) - (1.0 / scores.shape[-1]) ** (1 / power)
-        for _ in range(60):
-            middle = (low + high) / 2
-            enough = (scores - middle).clamp(min=0).pow(power).sum(-1, keepdim=True) >= 1
-            low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
-        tau = low
-        inside = scores > tau
-
-    def part(tau: Tensor, p: float) -> Tensor:
-        base = torch.where(inside, scores - tau, torch.ones_like(scores)).clamp(min=torch.finfo(scores.dtype).tiny)
-        return base.pow(p).masked_fill(~inside, 0.0)
-
-    for _ in range(2):  # at the root, each Newton step makes one more derivative exact
-        tau = tau + (part(tau, power).sum(-1, keepdim=True) - 1) / (power * part(tau, power - 1).sum(-1, keepdim=True))
-    return part(tau, power)
+    """[scores − τ]₊^power with rows that sum to 1; scores are (α−1)·energies with maximum 0, in float64."""
+    low = torch.full_like(scores[..., :1], -1.0)
+    high = torch.full_like(low, -((1.0 / scores.shape[-1]) ** (1 / power)))
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = (scores - middle).clamp(min=0).pow(power).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+    weights = (scores - low).clamp(min=0).pow(power)
+    return weights / weights.sum(-1, keepdim=True)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.bias import Bias
 from regard.attention.call import Call
-from regard.attention.energy import ProjectedAdditive
+from regard.attention.energy import Energy
 from regard.attention.grid import Index
 from regard.attention.kernels import reference
 from regard.attention.mask import Mask
-from regard.attention.position import DenseBias
+from regard.attention.normalize import Normalizer
 from regard.errors import OptionError, ShapeError
 
 Pick = int | slice | Sequence[int] | Tensor | None
@@ -159,7 +161,8 @@ class Recorded:
         picks = [_index("batch", batch, n) for n in call.leading]
         head_at, query_at = _index("head", head, call.heads), _index("query", query, call.Tq)
         part = reference.cut(call, call.grid(queries=query_at, head=head_at, batch=picks))
-        found = reference.weigh(call, part, reference.check_stage(stage))[0]
+        with _autocast_of(call):
+            found = reference.weigh(call, part, reference.check_stage(stage))[0].to(call.dtype)
         lead = [_count(i, n) for i, n in zip(picks, call.leading, strict=True)]
         found = found.expand(*lead, _count(head_at, call.heads), _count(query_at, call.Tq), call.Tk)
         for axis, pick in ((-4, batch), (-3, head), (-2, query)):
@@ -224,20 +227,32 @@ def _count(index: Index, size: int) -> int:
     return len(range(*index.indices(size))) if isinstance(index, slice) else index.numel()
 
 
+def _autocast_of(call: Call) -> AbstractContextManager[object]:
+    """The autocast under which the call ran: its energy may mix float32 parameters with half-precision inputs."""
+    return nullcontext() if call.autocast is None else torch.autocast(call.query.device.type, dtype=call.autocast)
+
+
 def _frozen(call: Call) -> Call:
     """The call with copies of all it holds; the values are not kept, since weights do not need them."""
     with torch.no_grad():
         key = call.key.detach().clone()
         return replace(
             call, query=call.query.detach().clone(), key=key, value=key, dropout=0.0,
-            **{name: _copy(getattr(call, name)) for name in ("energy", "mask", "bias", "normalize", "gate")},
+            **{name: _snapshot(getattr(call, name)) for name in ("energy", "mask", "bias", "normalize", "gate")},
         )  # fmt: skip
 
 
-def _copy(x: object) -> object:
-    if isinstance(x, DenseBias):
-        return DenseBias(x.tensor.detach().clone())
-    if isinstance(x, Mask) and hasattr(x, "__dataclass_fields__"):
-        held = {f.name: getattr(x, f.name) for f in fields(x)}  # type: ignore[arg-type]
-        return replace(x, **{n: v.detach().clone() if isinstance(v, Tensor) else _copy(v) for n, v in held.items()})  # type: ignore[type-var]
-    return copy.deepcopy(x) if isinstance(x, nn.Module | ProjectedAdditive) else x
+def _snapshot(x: Any) -> Any:
+    """x with copies of all tensors in it. A function stays as it is: what it closes over is not copied."""
+    if isinstance(x, Tensor):
+        return x.detach().clone()
+    if isinstance(x, nn.Module):
+        return copy.deepcopy(x)
+    if isinstance(x, Energy | Mask | Bias | Normalizer):
+        new = copy.copy(x)
+        for name, held in vars(x).items():
+            object.__setattr__(new, name, _snapshot(held))  # masks are frozen
+        return new
+    if isinstance(x, list | tuple) and any(isinstance(y, Tensor) for y in x):
+        return type(x)(_snapshot(y) for y in x)
+    return x

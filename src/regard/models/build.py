@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
 from regard.attention.energy import Additive, Bilinear, Cosine, Dot, Energy, ScaledDot
 from regard.attention.mask import Causal, Diagonal, Dilated, Mask, Prefix, Window
 from regard.attention.normalize import Entmax, Normalizer, Sigmoid, Softmax, Sparsemax
-from regard.attention.position import ALiBi, Bias, Channel, Learned, RelativeBuckets, RelativeVectors, Rotary, Sinusoidal
+from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
 from regard.data.tokenizer import SPECIALS
 from regard.errors import OptionError
 from regard.layers.dropout import Locked

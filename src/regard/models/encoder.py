@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentStack
-from regard.models.memory import Memory, real, sound
+from regard.models.memory import Memory, real, finite_padding
 from regard.models.transformer import Layer
 
 
@@ -81,7 +81,7 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Memory:
         x = self.dropout(self.position(x))
-        mask = None if lengths is None else sound(lengths)
+        mask = None if lengths is None else finite_padding(lengths)
         for layer in self.layers:
             x = layer(x, mask=mask)
         return Memory(self.norm(x), lengths)

@@ -23,9 +23,9 @@ class Memory(NamedTuple):
         return None if self.lengths is None else Padding(self.lengths)
 
     @property
-    def sound_mask(self) -> Padding | None:
+    def finite_mask(self) -> Padding | None:
         """The same where the states are a model's own; a sentence without words is then read as one of padding."""
-        return None if self.lengths is None else sound(self.lengths)
+        return None if self.lengths is None else finite_padding(self.lengths)
 
     def final(self) -> Tensor:
         """One vector (batch, width): the recurrence's last state, else the state at the last real token."""
@@ -57,9 +57,9 @@ class Memory(NamedTuple):
         return whole if self.lengths is None else self.lengths
 
 
-def sound(lengths: Tensor) -> Padding:
+def finite_padding(lengths: Tensor) -> Padding:
     """The mask of sentences whose states are all finite; one without words keeps its first place, lest it see nothing."""
-    return Padding(lengths.clamp(min=1), sound=True)
+    return Padding(lengths.clamp(min=1), finite=True)
 
 
 def stack_padded(x: Tensor, y: Tensor, width: int) -> Tensor:

@@ -38,7 +38,7 @@ class Layer(nn.Module):
         x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
         if self.cross is not None and self.around_cross is not None and memory is not None:
             cross = self.cross
-            x = self.around_cross(x, lambda x: cross(x, memory.states, mask=memory.sound_mask, cache=other))
+            x = self.around_cross(x, lambda x: cross(x, memory.states, mask=memory.finite_mask, cache=other))
         return self.around_feed(x, self.feed)
 
 

@@ -13,47 +13,61 @@ import torch
 from torch import Tensor
 
 from regard.attention.call import Call
-from regard.attention.energy import Additive, Energy
+from regard.attention.energy import AdditiveForm, Energy
 from regard.attention.kernels import tiled
+from regard.attention.kernels.kernel import Kernel, grad_of_plain
 from regard.attention.machine import Machine
 
 LIMIT = {torch.float32: 44.0, torch.float64: 350.0}
 BLOCK = 1 << 20  # numbers in one block of pairs × features
 
 
-def why_not(call: Call, machine: Machine) -> str | None:
-    if not isinstance(call.energy, Additive):
-        return f"it computes Additive energies, not {type(call.energy).__name__}"
-    if machine.kind != "cpu":
-        return "it is written for the CPU"
-    if (reason := tiled.why_not(call, machine)) is not None:
-        return reason
-    if call.bias is not None and call.bias.uses_query:
-        return "the bias reads the queries, which it replaces by their projections"
-    if call.dtype not in LIMIT:
-        return f"it computes in float32 and float64, not {call.dtype}"
-    return None
+class AdditiveTiles(Kernel):
+    name = "additive"
 
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        if call.energy.form != "additive":
+            return f"it computes Additive energies, not {type(call.energy).__name__}"
+        if machine.kind != "cpu":
+            return "it is written for the CPU"
+        if (reason := tiled.why_not(call, machine)) is not None:
+            return reason
+        if call.bias is not None and call.bias.uses_query:
+            return "the bias reads the queries, which it replaces by their projections"
+        if call.dtype not in LIMIT:
+            return f"it computes in float32 and float64, not {call.dtype}"
+        return None
 
-def run(call: Call, machine: Machine) -> Tensor:
-    energy = call.energy
-    assert isinstance(energy, Additive)
-    a, b = energy.Wq(call.query), energy.Wk(call.grouped(call.key))
-    projected = replace(call, query=a, key=b, value=call.grouped(call.value), groups=1, energy=_Pairs(energy))
-    return tiled.run(projected, machine)
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        work = call.pairs * call.energy.pair_features(call.query.shape[-1])
+        return f"{call.pairs} pairs are too few to gain" if work < 1 << 16 else None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        return "Additive energies in reciprocal form, no Tq×Tk×D tensor"
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        return tiled.tile_bytes(call)
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        a, b, v = call.energy.as_additive(call.query, call.grouped(call.key))
+        value = call.grouped(call.value)
+        return tiled.run_plain(replace(call, query=a, key=b, value=value, groups=1, energy=_Pairs(v, call.energy.heads)))
 
 
 class _Pairs(Energy):
     """The energy of projected queries and keys."""
 
-    def __init__(self, energy: Additive) -> None:
-        self.v, self.heads, self.exact, self.hidden = energy.v, energy.heads, energy.score, 1
+    def __init__(self, v: Tensor, heads: int | None) -> None:
+        self.v, self.heads = v, heads
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         limit = LIMIT[a.dtype]
         if not a.numel() or not b.numel() or not (_largest(a) <= limit and _largest(b) <= limit):
-            return self.exact(a, b)
-        return _Scores.apply(a, b, self.v)
+            return AdditiveForm(a, b, self.v).energies()
+        return _Scores.apply(a, b, self.v)  # type: ignore[return-value]
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return (self.v,)
 
 
 def _largest(x: Tensor) -> float:
@@ -91,9 +105,10 @@ class _Scores(torch.autograd.Function):
         return out.mul_(-2).add_(w.sum(-1, keepdim=True).expand(*lead, 1, 1))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         a, b, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return tuple(grad_of_plain(AdditiveForm(a, b, v).energies, (a, b, v), grad))
         w = v[:, None, :] if v.ndim == 2 else v[None]
         lead = grad.shape[:-2]
         flat, weights = grad.reshape(-1, *grad.shape[-2:]), _per_batch(w, lead)

@@ -5,49 +5,111 @@ It needs torch.compile (a C++ compiler on a CPU, Triton on a GPU), so it is neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.attention import gate
+from regard.attention.bias import DenseBias
 from regard.attention.call import Call
+from regard.attention.energy import DotForm
 from regard.attention.grid import Point
+from regard.attention.kernels import sdpa
+from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
 from regard.attention.mask import FULL, PARTIAL, Mask
-from regard.attention.normalize import Softmax
 
 BLOCK = 128
 KINDS = 1024  # of calls (mask, bias, shape, type) that one process may compile; torch gives up after 8
 
 
-def why_not(call: Call, machine: Machine) -> str | None:
-    if machine.kind not in ("cpu", "cuda"):
-        return f"Flex runs on CPUs and CUDA, not on {machine.kind}"
-    if machine.compiling:
-        return "the call is being compiled already"
-    if machine.recording:
-        return "a CUDA graph is being recorded, and Flex asks the CPU about the mask"
-    if not isinstance(call.normalize, Softmax):
-        return f"Flex normalises by softmax only, not by {type(call.normalize).__name__}"
-    if call.gate is not None or call.dropout:
-        return "Flex has no gate and no dropout"
-    if len(call.leading) > 1:
-        return "Flex takes one batch axis"
-    if call.dtype == torch.float64:
-        return "Flex does not compute in float64"
-    if call.dot is None:
-        return f"{type(call.energy).__name__} is not a dot product here"
-    if call.bias is not None and (call.bias.uses_query or call.bias_learns):
-        return "the bias learns or depends on the query"
-    if machine.kind == "cpu" and call.learns:
-        return "on a CPU Flex has no backward pass"
-    if not (call.Tq and call.Tk and call.sequences):
-        return "there is nothing to compute"
-    if machine.kind == "cuda" and call.dot.query.shape[-1] < 16:
-        return "on a GPU Flex needs vectors of at least 16 components"
-    return None
+class Flex(Kernel):
+    name = "flex"
+
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        if machine.kind not in ("cpu", "cuda"):
+            return f"Flex runs on CPUs and CUDA, not on {machine.kind}"
+        if machine.tracer is not None or machine.transform is not None:
+            return machine.transform or machine.tracer
+        if machine.recording:
+            return "a CUDA graph is being recorded, and Flex asks the CPU about the mask"
+        if (reason := sdpa.why_not_softmax(call, "Flex")) is not None:
+            return reason
+        if call.energy.form != "dot":
+            return f"{type(call.energy).__name__} is not a dot product"
+        if call.gate is not None or call.dropout:
+            return "Flex has no gate and no dropout"
+        if call.dtype == torch.float64:
+            return "Flex does not compute in float64"
+        if call.bias_learns or (call.bias is not None and call.bias.uses_query):
+            return "the bias may learn or depends on the query"
+        if machine.kind == "cpu" and call.learns:
+            return "on a CPU Flex has no backward pass"
+        if machine.kind == "cuda" and min(call.query.shape[-1], call.key.shape[-1], call.Dv) < 16:
+            return "on a GPU Flex needs vectors of at least 16 components"
+        return None
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        if machine.kind == "cpu":
+            return "on a CPU it is slower than the tiles"
+        if min(call.Tq, call.Tk) < sdpa.LONG:
+            return f"under {sdpa.LONG} positions there are few blocks to skip, and each new shape of a batch would be compiled anew"
+        if call.pairs < 1 << 22:
+            return f"{call.pairs} pairs are too few to gain from it"
+        plain = call.bias is None and (call.mask is None or sdpa.is_torch_causal(call))
+        if plain and sdpa.Sdpa().refuses(call, machine) is None:
+            return "SDPA has fused kernels for plain and causal attention, which are faster"
+        return None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        return "Flex compiles this mask and bias into one kernel"
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        return call.sequences * call.heads * call.Tq * 4
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        call = _known(call)
+        q, k, v, scale = gate.dot_inputs(call)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            return call.split_batch(_Differentiable.apply(q, k, v, scale, call))  # type: ignore[arg-type]
+        return call.split_batch(_flex(q, k, v, scale, call))
+
+
+def _known(call: Call) -> Call:
+    """Functions and unknown classes written out: Flex would call them with single positions, which they are not made for."""
+    call = gate.with_known_mask(call)
+    if call.bias is None or call.bias.tensors() is not None:
+        return call
+    values = call.bias.values(call.grid(), call.query).detach()
+    return replace(call, bias=DenseBias(values.expand(*values.shape[:-2], call.Tq, call.Tk)))
+
+
+class _Differentiable(torch.autograd.Function):
+    """Flex with second derivatives, which torch.compile has none of: those of the plain formula."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:  # noqa: ANN001
+        inner = [x.detach().requires_grad_() for x in (q, k, v)]
+        with torch.enable_grad():
+            out = _flex(*inner, scale, call)
+        ctx.save_for_backward(q, k, v)
+        ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = inner, out, scale, call, gate.Unchanged(call)
+        return out.detach()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+        q, k, v = ctx.saved_tensors
+        ctx.unchanged.check()
+        if torch.is_grad_enabled():
+            added, call = gate.dense_bias(ctx.call), ctx.call
+            cap = 0.0 if call.softcap is None else call.softcap / call.temperature
+            plain = lambda: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=cap)  # noqa: E731
+            return *grad_of_plain(plain, (q, k, v), grad), None, None
+        return *torch.autograd.grad(ctx.out, ctx.inner, grad, retain_graph=True), None, None
 
 
 @lru_cache(maxsize=1)
@@ -57,90 +119,75 @@ def _compiled():  # noqa: ANN202
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
-def run(call: Call, machine: Machine) -> Tensor:
-    assert call.dot is not None and isinstance(call.normalize, Softmax)
-    query, key, scale = call.dot
-    q, k, v = call.four(query), call.four(call.as_many_heads(key)), call.four(call.as_many_heads(call.value))
-    Tq, Tk, bias, temperature, cap = call.Tq, call.Tk, call.bias, call.normalize.temperature, call.softcap
+def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
+    """(batch, heads, Tq, Dv). The temperature is in the scale already."""
+    cover = Cover() if call.mask is None else _cover(call, q.device)
+    with torch._dynamo.config.patch(recompile_limit=KINDS, accumulated_recompile_limit=KINDS):
+        out = _compiled()(
+            q, k.contiguous(), v.contiguous(), score_mod=_score(call), block_mask=cover.blocks, scale=scale
+        )  # fmt: skip
+    return out if cover.rows is None else out.masked_fill(~cover.rows, 0.0)
+
+
+def _score(call: Call) -> Callable[..., Tensor] | None:
+    """What Flex applies to each scaled dot product."""
+    if call.bias is None and call.softcap is None:
+        return None
+    bias, Tq, Tk, leading, temperature = call.bias, call.Tq, call.Tk, call.leading, call.temperature
+    cap = None if call.softcap is None else call.softcap / temperature
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if bias is not None:
-            s = s + bias.values(Point(b, h, i, j, Tq, Tk), s)
-        return (s if cap is None else cap * torch.tanh(s / cap)) / temperature
+            s = s + bias.values(Point(b, h, i, j, Tq, Tk, leading), s) / temperature
+        return s if cap is None else cap * torch.tanh(s / cap)
 
-    plain = bias is None and cap is None
-    cover = Cover() if call.mask is None else _cover(call.mask, Tq, Tk, q.device)
-    if cover.keys is not None:
-        k, v = k.masked_fill(~cover.keys, 0.0), v.masked_fill(~cover.keys, 0.0)
-    with torch._dynamo.config.patch(recompile_limit=KINDS, accumulated_recompile_limit=KINDS):
-        out = _compiled()(
-            q, k.contiguous(), v.contiguous(), score_mod=None if plain else score, block_mask=cover.blocks,
-            scale=scale / temperature if plain else scale,
-        )  # fmt: skip
-    return call.back(out if cover.rows is None else out.masked_fill(~cover.rows, 0.0))
+    return score
 
 
 @dataclass(frozen=True)
 class Cover:
-    """A mask as Flex reads it, the rows that see anything, (…, Tq, 1), and the keys that are seen, (…, Tk, 1); None: all."""
+    """A mask as Flex reads it, and the rows that see anything, (…, Tq, 1); None: all."""
 
     blocks: Any = None
     rows: Tensor | None = None
-    keys: Tensor | None = None
 
 
-_covers: dict[tuple[str, int, int, str], Cover] = {}
+_covers: dict[Hashable, Cover] = {}
 
 
-def _cover(mask: Mask, Tq: int, Tk: int, device: torch.device) -> Cover:
-    """Made once for masks that hold no tensors, which their text names completely."""
-    if has_tensors(mask):
-        return _make_cover(mask, Tq, Tk, device)
-    key = (repr(mask), Tq, Tk, str(device))
+def _cover(call: Call, device: torch.device) -> Cover:
+    """Made once for masks that hold no tensors, which their signature describes completely."""
+    mask = call.mask
+    assert mask is not None
+    known = mask.signature() if mask.tensors() == () else None
+    if known is None:
+        return _make_cover(mask, call, device)
+    key = (known, call.Tq, call.Tk, call.leading, device)
     if key not in _covers:
         if len(_covers) >= 64:
             _covers.clear()
-        _covers[key] = _make_cover(mask, Tq, Tk, device)
+        _covers[key] = _make_cover(mask, call, device)
     return _covers[key]
 
 
-def _make_cover(mask: Mask, Tq: int, Tk: int, device: torch.device) -> Cover:
+def _make_cover(mask: Mask, call: Call, device: torch.device) -> Cover:
     from torch.nn.attention.flex_attention import BlockMask
 
-    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return mask.allowed(Point(b, h, i, j, Tq, Tk))
+    Tq, Tk, leading = call.Tq, call.Tk, call.leading
 
-    kinds = mask.blocks(Tq, Tk, BLOCK, device)
-    kinds = kinds.reshape((1,) * (4 - kinds.ndim) + tuple(kinds.shape))
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
+
+    kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
     lists = [x for kind in (PARTIAL, FULL) for x in _listed(kinds == kind)]
     blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
-    rows, keys = seen_rows_and_keys(mask, Tq, Tk, device)
-    return Cover(blocks, None if bool(rows.all()) else rows[..., None], None if bool(keys.all()) else keys[..., None])
+    if mask.covers(Tq, Tk):
+        return Cover(blocks)
+    rows, _ = gate.rows_and_keys_seen(mask, Tq, Tk, device)
+    return Cover(blocks, None if bool(rows.all()) else call.merge_pairs(rows[..., None]))
 
 
 def _listed(wanted: Tensor) -> tuple[Tensor, Tensor]:
     """For each row of blocks how many are wanted, and their numbers first."""
     order = wanted.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return wanted.sum(-1, dtype=torch.int32), order.to(torch.int32)
-
-
-def has_tensors(mask: Mask) -> bool:
-    """Whether a mask, or one it is joined of, holds a tensor (or is of a kind unknown here)."""
-    if not is_dataclass(mask):
-        return True
-    held = [getattr(mask, f.name) for f in fields(mask)]
-    return any(isinstance(x, Tensor) or (isinstance(x, Mask) and has_tensors(x)) for x in held)
-
-
-def seen_rows_and_keys(mask: Mask, Tq: int, Tk: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
-    """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk); no T×T where the mask is runs."""
-    runs = mask.runs(Tq, Tk, device)
-    if runs is None:
-        dense = mask.dense(Tq, Tk, device)
-        return dense.any(-1), dense.any(-2)
-    start, stop = torch.broadcast_tensors(*runs)
-    some = start < stop
-    edges = torch.zeros(*start.shape[:-1], Tk + 1, dtype=torch.long, device=start.device)
-    edges.scatter_add_(-1, start.clamp(0, Tk), some.long())
-    edges.scatter_add_(-1, stop.clamp(0, Tk), -some.long())
-    return some.unsqueeze(-2), (edges.cumsum(-1)[..., :Tk] > 0).unsqueeze(-2)

@@ -6,7 +6,7 @@
 // nothing is packed per key, a tile ends exactly at its last key, and the softmax of a query never
 // needs a reduction across lanes.
 //
-// Sections: vectors, matrix microkernel, runs, dot energy, additive energy, forward, backward.
+// Sections: vectors, matrix microkernel, runs, bias and soft cap, dot energy, additive energy, forward, backward.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -297,45 +297,28 @@ struct Runs {
     }
 };
 
-// ------------------------------------------------------------------------------------ dot energy
-// An energy knows the current block of queries (set by begin), gives the tile of energies of n keys
-// (scores), and in the backward turns the gradient of such a tile into gradients of its own inputs.
-template <int NV_>
-struct Dot {
-    static constexpr int NV = NV_, BR = NV * LANES;
-    struct Shared { explicit Shared(const Call&) {} };  // what all threads need: nothing here
+// -------------------------------------------------------------------- the place of a block, bias and soft cap
+// What every energy shares: which queries are being computed, what is added to their energies (slopes
+// times distance, or a bias), the soft cap, and the gradient of the bias.
+template <int NV>
+struct Place {
+    static constexpr int BR = NV * LANES;
     const Call& c;
-    int64_t Dp, b, h, hk, i0, rows;
+    int64_t b, h, hk, i0, rows;
     float slope, softcap;
-    Buffer qt, q_rows, dqt, flip;
+    Buffer flip;
 
-    Dot(const Call& c, const Shared&)
-        : c(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR), flip(TILE * BR) {}
+    explicit Place(const Call& c) : c(c), flip(TILE * BR) {}
 
     void place(int64_t b_, int64_t h_, int64_t i0_) {
         b = b_, h = h_, hk = h / (c.H / c.Hk), i0 = i0_, rows = std::min<int64_t>(BR, c.Tq - i0);
         slope = c.slopes ? c.slopes[h] : 0.0f, softcap = c.softcap;
     }
 
-    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
-        place(b_, h_, i0_);
-        const float scale = c.scale;
-        std::memset(q_rows, 0, BR * Dp * 4);
-        for (int64_t r = 0; r < rows; r++) {
-            const float* q = c.q.at(b, h, i0 + r);
-            float* to = q_rows + r * Dp;
-            const int64_t D = c.empty(b, i0 + r) ? 0 : c.D;
-            for (int64_t d = 0; d < D; d++) to[d] = q[d] * scale;
-        }
-        transpose(q_rows, Dp, qt, BR, BR, c.D);
-        if (backward) std::memset(dqt, 0, c.D * BR * 4);
-    }
-
     bool capped() const { return softcap > 0; }
 
-    // Energies S; with a cap also their derivatives F by the energies before it, if F is given.
-    void scores(float* S, int64_t j0, int64_t n, float* F) {
-        matmul<NV>(n, c.D, c.k.at(b, hk, j0), c.k.st, 1, qt, BR, S, BR, false);
+    // Turns energies S into what the softmax gets; with a cap also their derivatives F, if F is given.
+    void shift_and_cap(float* S, int64_t j0, int64_t n, float* F) {
         if (!c.slopes && !c.bias.data && !capped()) return;
         if (c.bias.data) transpose(c.bias.at(b, h, i0) + j0, c.bias.st, flip, BR, rows, n);
         for (int64_t j = 0; j < n; j++)
@@ -359,15 +342,53 @@ struct Dot {
         return s;
     }
 
-    void backward(const float* dS, int64_t j0, int64_t n) {
-        matmul<NV>(c.D, n, c.k.at(b, hk, j0), 1, c.k.st, dS, BR, dqt, BR, true);
-        matmul_wide(n, Dp, BR, dS, BR, q_rows, Dp, c.dk.at(b, hk, j0), c.dk.st);
+    void bias_gradient(const float* dS, int64_t j0, int64_t n) {
         if (!c.dbias.data) return;
         transpose(dS, BR, flip, TILE, n, rows);
         for (int64_t r = 0; r < rows; r++) {
             float* to = c.dbias.at(b, h, i0 + r) + j0;
             for (int64_t j = 0; j < n; j++) to[j] += flip[r * TILE + j];
         }
+    }
+};
+
+// ------------------------------------------------------------------------------------ dot energy
+// An energy knows the current block of queries (set by begin), gives the tile of energies of n keys
+// (scores), and in the backward turns the gradient of such a tile into gradients of its own inputs.
+template <int NV_>
+struct Dot : Place<NV_> {
+    static constexpr int NV = NV_, BR = NV * LANES;
+    using Base = Place<NV_>;
+    using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
+    struct Shared { explicit Shared(const Call&) {} };  // what all threads need: nothing here
+    int64_t Dp;
+    Buffer qt, q_rows, dqt;
+
+    Dot(const Call& c, const Shared&) : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR) {}
+
+    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
+        this->place(b_, h_, i0_);
+        const float scale = c.scale;
+        std::memset(q_rows, 0, BR * Dp * 4);
+        for (int64_t r = 0; r < rows; r++) {
+            const float* q = c.q.at(b, h, i0 + r);
+            float* to = q_rows + r * Dp;
+            const int64_t D = c.empty(b, i0 + r) ? 0 : c.D;
+            for (int64_t d = 0; d < D; d++) to[d] = q[d] * scale;
+        }
+        transpose(q_rows, Dp, qt, BR, BR, c.D);
+        if (backward) std::memset(dqt, 0, c.D * BR * 4);
+    }
+
+    void scores(float* S, int64_t j0, int64_t n, float* F) {
+        matmul<NV>(n, c.D, c.k.at(b, hk, j0), c.k.st, 1, qt, BR, S, BR, false);
+        this->shift_and_cap(S, j0, n, F);
+    }
+
+    void backward(const float* dS, int64_t j0, int64_t n) {
+        matmul<NV>(c.D, n, c.k.at(b, hk, j0), 1, c.k.st, dS, BR, dqt, BR, true);
+        matmul_wide(n, Dp, BR, dS, BR, q_rows, Dp, c.dk.at(b, hk, j0), c.dk.st);
+        this->bias_gradient(dS, j0, n);
     }
 
     void end(int64_t chunk) {
@@ -399,8 +420,10 @@ static bool exponentials(const float* x, int64_t D, int64_t Dp, float* to) {
 }
 
 template <int NV_>
-struct Additive {
+struct Additive : Place<NV_> {
     static constexpr int NV = NV_, BR = NV * LANES;
+    using Base = Place<NV_>;
+    using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
     struct Shared {  // e^(2 b) of all keys
         int64_t Dp;
         Buffer eb;
@@ -416,18 +439,17 @@ struct Additive {
         }
         ~Shared() { std::free(fine); }
     };
-    const Call& c;
     const Shared& shared;
-    int64_t Dp, b, h, hk, i0, rows;
+    int64_t Dp;
     bool rows_fine;
     Buffer w, ea, a, ea_t, a_t, b_tile, da, dw;  // a, b_tile: the plain values, for DIRECT
 
     Additive(const Call& c, const Shared& s)
-        : c(c), shared(s), Dp(s.Dp), w(Dp), ea(BR * Dp), a(BR * Dp), ea_t(BR * Dp), a_t(BR * Dp),
+        : Base(c), shared(s), Dp(s.Dp), w(Dp), ea(BR * Dp), a(BR * Dp), ea_t(BR * Dp), a_t(BR * Dp),
           b_tile(TILE * Dp), da(BR * Dp), dw(Dp) {}
 
     void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
-        b = b_, h = h_, hk = h / (c.H / c.Hk), i0 = i0_, rows = std::min<int64_t>(BR, c.Tq - i0);
+        this->place(b_, h_, i0_);
         for (int64_t d = 0; d < Dp; d++) w[d] = d < c.D ? c.w[h * c.D + d] : 0.0f;
         std::memset(a, 0, BR * Dp * 4);
         rows_fine = true;
@@ -452,11 +474,10 @@ struct Additive {
         return true;
     }
 
-    bool capped() const { return false; }
-
-    void scores(float* S, int64_t j0, int64_t n, float*) {
+    void scores(float* S, int64_t j0, int64_t n, float* F) {
         if (direct(j0, n)) all_keys<true>(S, n, a_t, b_tile);
         else all_keys<false>(S, n, ea_t, shared.eb + key(j0) * Dp);
+        this->shift_and_cap(S, j0, n, F);
     }
 
     template <bool DIRECT> void all_keys(float* S, int64_t n, const float* at, const float* bt) const {
@@ -489,6 +510,7 @@ struct Additive {
                 if (plain) rows4<true>(dS + r, j0, n, d, a + r * Dp + d, b_tile + d, da + r * Dp + d);
                 else rows4<false>(dS + r, j0, n, d, ea + r * Dp + d, shared.eb + key(j0) * Dp + d, da + r * Dp + d);
             }
+        this->bias_gradient(dS, j0, n);
     }
 
     // Four queries, 2 * LANES features from d on; the factor w comes last.

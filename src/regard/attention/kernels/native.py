@@ -7,7 +7,7 @@ Query i of batch b sees the keys ``start[b, i] <= j < stop[b, i]``; with energie
 
     dot:       s_ij = cap(scale * q_i . k_j - slope_h * |i + Tk - Tq - j| + bias_ij),
                cap(s) = softcap * tanh(s / softcap), or s when softcap is 0
-    additive:  s_ij = sum_d w_hd * tanh(a_id + b_jd)
+    additive:  s_ij = cap(sum_d w_hd * tanh(a_id + b_jd) - slope_h * |i + Tk - Tq - j| + bias_ij)
 
 and, with g the gradient of out, ``dv_j = sum_i p_ij g_i`` and ``ds_ij = p_ij (g_i . v_j - g_i . out_i)``.
 `norm` keeps level and 1 / sum of each row for the backward pass. A row that sees no key gives 0 and no gradient.
@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard.attention.gate import readable
 from regard.attention.kernels.building import library
 
 _SOURCE = Path(__file__).with_name("native.cpp")
@@ -55,11 +56,6 @@ def unavailable() -> str | None:
 
 
 # --------------------------------------------------------------------------------------- calling
-def _rows(x: Tensor) -> Tensor:
-    """x as the kernels can read it: last dimension contiguous, the others with any strides."""
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
-
-
 def _strided(x: Tensor) -> _Strided:
     """Address and strides of a tensor of 3 or 4 dimensions; one batch or head may stand for all."""
     sb, sh, st = x.stride()[:3]
@@ -118,9 +114,8 @@ def dot_forward(
     softcap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attention with dot products: out (B, H, Tq, Dv) and what the backward pass needs."""
-    q, k, v = _rows(q), _rows(k), _rows(v)
-    slopes = None if slopes is None else slopes.contiguous()
-    bias = None if bias is None else _rows(bias)
+    q, k, v = readable(q), readable(k), readable(v)
+    slopes, bias = _extras(slopes, bias)
     out, norm = _outputs(q, v)
     tensors = dict(q=q, k=k, v=v, out=out, norm=norm, slopes=slopes, bias=bias)
     _call("regard_dot_forward", start, stop, tensors, scale=scale, softcap=softcap)
@@ -144,14 +139,9 @@ def dot_backward(
     bias_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k, v and, if asked for, of bias (in its own shape)."""
-    grad, q, out, k, v = _rows(grad), _rows(q), _rows(out), _rows(k), _rows(v)
-    slopes = None if slopes is None else slopes.contiguous()
-    bias = None if bias is None else _rows(bias)
-    dbias = bias.new_zeros(bias.shape) if bias_grad and bias is not None else None
-    # Parts of dbias that several batches or heads add to belong to a single thread.
-    own_b = q.shape[0] if dbias is None or dbias.shape[0] > 1 else 1
-    own_h = k.shape[1] if dbias is None or dbias.shape[1] > 1 else 1
-    chunks = _chunks(own_b * own_h, k.shape[2])
+    grad, q, out, k, v = readable(grad), readable(q), readable(out), readable(k), readable(v)
+    slopes, bias = _extras(slopes, bias)
+    dbias, own_b, own_h, chunks = _owners(q, k, bias if bias_grad else None)
     lanes = _lanes()
     dk, dv = _padded(k, lanes), _padded(v, lanes)
     dq = q.new_empty(chunks * q.shape[0], *q.shape[1:])
@@ -162,28 +152,72 @@ def dot_backward(
     return _added(dq, chunks), dk[..., : k.shape[3]], dv[..., : v.shape[3]], dbias
 
 
-def additive_forward(a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+def additive_forward(
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    *,
+    slopes: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float = 0.0,
+) -> tuple[Tensor, Tensor]:
     """Additive attention: out (B, H, Tq, Dv) and what the backward pass needs."""
-    a, b, v = _rows(a), _rows(b), _rows(v)
+    a, b, v, w = readable(a), readable(b), readable(v), w.resolve_neg().contiguous()
+    slopes, bias = _extras(slopes, bias)
     out, norm = _outputs(a, v)
-    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, norm=norm)
-    _call("regard_additive_forward", start, stop, tensors)
+    tensors = dict(q=a, k=b, v=v, w=w, out=out, norm=norm, slopes=slopes, bias=bias)
+    _call("regard_additive_forward", start, stop, tensors, softcap=softcap)
     return out, norm
 
 
 def additive_backward(
-    grad: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, norm: Tensor, start: Tensor, stop: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of a, b, w and v."""
-    grad, a, b, out, v = _rows(grad), _rows(a), _rows(b), _rows(out), _rows(v)
-    chunks, lanes = _chunks(b.shape[0] * b.shape[1], b.shape[2]), _lanes()
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    out: Tensor,
+    norm: Tensor,
+    start: Tensor,
+    stop: Tensor,
+    *,
+    slopes: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float = 0.0,
+    bias_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of a, b, w, v and, if asked for, of bias (in its own shape)."""
+    grad, a, b, out, v = readable(grad), readable(a), readable(b), readable(out), readable(v)
+    w = w.resolve_neg().contiguous()
+    slopes, bias = _extras(slopes, bias)
+    dbias, own_b, own_h, chunks = _owners(a, b, bias if bias_grad else None)
+    lanes = _lanes()
     db, dv = _padded(b, 2 * lanes), _padded(v, lanes)
     da = a.new_empty(chunks * a.shape[0], *a.shape[1:])
     dw = w.new_zeros(chunks * a.shape[0], *w.shape)  # one for each part of the work, then added up
-    tensors = dict(q=a, k=b, v=v, w=w.contiguous(), out=out, norm=norm)
-    tensors.update(grad=grad, dq=da, dk=db, dv=dv, dw=dw)
-    _call("regard_additive_backward", start, stop, tensors, chunks=chunks)
-    return _added(da, chunks), db[..., : b.shape[3]], dw.sum(0), dv[..., : v.shape[3]]
+    tensors = dict(q=a, k=b, v=v, w=w, out=out, norm=norm, slopes=slopes, bias=bias)
+    tensors.update(grad=grad, dq=da, dk=db, dv=dv, dw=dw, dbias=dbias)
+    more = dict(softcap=softcap, chunks=chunks, own_b=own_b, own_h=own_h)
+    _call("regard_additive_backward", start, stop, tensors, **more)
+    return _added(da, chunks), db[..., : b.shape[3]], dw.sum(0), dv[..., : v.shape[3]], dbias
+
+
+def _extras(slopes: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    return None if slopes is None else slopes.resolve_neg().contiguous(), None if bias is None else readable(bias)
+
+
+def _owners(q: Tensor, k: Tensor, bias: Tensor | None) -> tuple[Tensor | None, int, int, int]:
+    """Room for the gradient of the bias, and how the backward pass is cut: batches, key heads, chunks of keys.
+
+    Parts of the bias that several batches or heads add to belong to a single thread.
+    """
+    dbias = None if bias is None else bias.new_zeros(bias.shape)
+    own_b = q.shape[0] if dbias is None or dbias.shape[0] > 1 else 1
+    own_h = k.shape[1] if dbias is None or dbias.shape[1] > 1 else 1
+    return dbias, own_b, own_h, _chunks(own_b * own_h, k.shape[2])
 
 
 def _lanes() -> int:

@@ -1,7 +1,7 @@
-"""The meaning of the operator, in plain torch: any dtype, any device, any option, differentiable twice.
+"""The meaning of the operator, in plain torch: any dtype, any device, any option, differentiable to any order.
 
-The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values.
-A key or value that is not finite reaches exactly the rows that may see it, and no other, in both passes.
+The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. Half-precision inputs are
+computed in float32 and rounded once, at the end. A key or value that is not finite reaches exactly the rows that may see it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from regard.attention.call import Call
 from regard.attention.grid import Grid, take, take_some
+from regard.attention.kernels.kernel import Kernel
+from regard.attention.machine import Machine
 from regard.attention.mask import Mask
+from regard.attention.precision import exact, exact_dtype, no_autocast
+from regard.attention.tracing import may_read
 from regard.errors import OptionError
 
 STAGES = ("energy", "biased", "masked", "normalised", "gated")
@@ -36,13 +40,12 @@ class Part:
     value: Tensor | None = None
 
 
-def whole(call: Call) -> Part:
+def all_of(call: Call) -> Part:
     return Part(call.grid(), call.query, call.grouped(call.key), call.grouped(call.value))
 
 
 def cut(call: Call, grid: Grid) -> Part:
     """Only the rows and columns that `grid` asks about, views where the indices are slices."""
-
     head = None if call.per_head_energy else grid.head_index
     query = take(take(call.query, -3, head), -2, grid.queries)
     key = take(take_some(call.grouped(call.key), -3, head), -2, grid.keys)
@@ -53,21 +56,24 @@ def cut(call: Call, grid: Grid) -> Part:
 
 def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor | None]:
     """The matrix at one stage, (..., heads, n, m), and the pairs that are allowed (None: all)."""
-    grid, query, key = part.grid, part.query, part.key
-    added = None if call.bias is None else call.bias.values(grid, _rows_of(call, part))
+    grid = part.grid
+    rows = take(part.query, -3, grid.head_index) if call.per_head_energy else part.query  # as a bias may read them
+    added = None if call.bias is None else call.bias.values(grid, rows)
     allowed = None if call.mask is None else call.mask.allowed(grid)
     if added is not None and call.bias_may_mask:
-        open_ = added > -math.inf
+        open_ = added != -math.inf  # NaN does not mask
         allowed = open_ if allowed is None else allowed & open_
-    scores = _energies(call, query, key, clean=allowed is not None)
+    scores, broken = _energies(call, part.query, part.key, hides=allowed is not None)
     if call.per_head_energy and grid.head_index is not None:
         scores = take(scores, -3, grid.head_index)
     if stage == "energy":
         return scores, allowed
+    if broken and allowed is not None:  # a masked NaN would make NaN of what soft cap and bias learn
+        scores = scores.masked_fill(~allowed, 0.0)
     if added is not None:
         scores = scores + added
     if call.softcap is not None:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
+        scores = call.softcap * (scores / call.softcap).tanh()
     if stage == "biased":
         return scores, allowed
     if stage == "masked":
@@ -75,49 +81,64 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     weights = call.normalize(scores, allowed)
     if call.gate is not None and stage == "gated":
         gate = call.gate
-        factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
+        factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, rows)
         weights = weights * factor.to(weights.dtype)
     return weights, allowed
 
 
-def _rows_of(call: Call, part: Part) -> Tensor:
-    """The query rows as a bias may read them: heads cut as the grid says."""
-    return take(part.query, -3, part.grid.head_index) if call.per_head_energy else part.query
-
-
-def _energies(call: Call, query: Tensor, key: Tensor, clean: bool) -> Tensor:
-    if not clean:
-        return call.energy(query, key)
-    broken = _broken(key)
+def _energies(call: Call, query: Tensor, key: Tensor, hides: bool) -> tuple[Tensor, bool]:
+    """The energies, and whether a key among them may be broken."""
+    broken = _broken(key) if hides else None
     if broken is None:
-        return call.energy(query, key)
+        return exact(call.energy(query, key)), False
     # 0 · NaN is NaN, in the backward pass too, so a broken key leaves before the products and its column is marked after.
-    scores = call.energy(query, key.masked_fill(broken[..., None], 0.0))
-    return scores.masked_fill(broken[..., None, :], math.nan)
+    scores = exact(call.energy(query, key.masked_fill(broken[..., None], 0.0)))
+    return scores.masked_fill(broken[..., None, :], math.nan), True
 
 
 def _broken(x: Tensor) -> Tensor | None:
     """Which keys or values are not finite, (…, Tk); None when all are, which on a CPU their sum tells quickly."""
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and math.isfinite(float(x.detach().sum())):
+    if may_read(x) and math.isfinite(x.detach().sum().item()):
         return None
     return ~x.isfinite().all(-1)
 
 
 def combine(call: Call, weights: Tensor, allowed: Tensor | None, value: Tensor) -> Tensor:
     """weights × values, with dropout on the weights."""
-    if call.dropout:
-        weights = torch.nn.functional.dropout(weights, call.dropout)
-    broken = None if allowed is None else _broken(value)
-    if allowed is None or broken is None:
-        return weights @ value
-    out = weights @ value.masked_fill(broken[..., None], 0.0)
-    reached = (allowed & broken[..., None, :]).any(-1, keepdim=True)
-    return out.masked_fill(reached, math.nan)
+    weights = dropout(weights, call.dropout) if call.dropout else weights
+    value = value.to(weights.dtype)
+    with no_autocast(value):
+        if allowed is None:
+            return (weights @ value).to(call.dtype)
+        broken = _broken(value)
+        out = weights @ (value if broken is None else value.masked_fill(broken[..., None], 0.0))
+    if broken is not None:
+        out = out.masked_fill((allowed & broken[..., None, :]).any(-1, keepdim=True), math.nan)
+    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0).to(call.dtype)  # a NaN in its gradient stays there
 
 
-def run(call: Call) -> Tensor:
-    part = whole(call)
+def attend(call: Call) -> Tensor:
+    part = all_of(call)
     weights, allowed = weigh(call, part)
     assert part.value is not None
     out = combine(call, weights, allowed, part.value)
     return out.expand(*call.leading, call.heads, call.Tq, call.Dv)
+
+
+class Reference(Kernel):
+    name = "reference"
+
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        return None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        return "the plain definition is best or all that can run here"
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        hidden = call.energy.pair_features(call.query.shape[-1])
+        copies = 2 + (call.mask is not None) + (call.bias is not None) + (call.softcap is not None)
+        size = exact_dtype(call.dtype).itemsize
+        return int(call.pairs * size * (copies if hidden == 1 else hidden * 2))
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        return attend(call)

@@ -1,8 +1,8 @@
 """torch's scaled_dot_product_attention, with the backend chosen on a GPU and the conventions kept.
 
-Takes every energy that is a dot product of something, softmax (its temperature goes into the scale), any mask and any bias
-that does not learn. A row with nothing to see is opened for SDPA and its output set to zero, so that no NaN arises in
-either pass; keys that no query sees are zeroed first, so that nothing in them can leak.
+Takes every energy that is a dot product, softmax (its temperature goes into the scale), any mask and any bias that does not
+learn. A row with nothing to see is opened for SDPA and its output set to zero, so that no NaN arises in either pass.
+Second derivatives, which torch's fused kernels lack, are those of the plain formula.
 """
 
 from __future__ import annotations
@@ -13,34 +13,99 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from regard.attention import gate
+from regard.attention.bias import DenseBias
 from regard.attention.call import Call
+from regard.attention.energy import DotForm
+from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
-from regard.attention.mask import Causal, Padding
-from regard.attention.normalize import Softmax
+from regard.attention.mask import Causal
+from regard.attention.precision import HALF
+from regard.errors import KernelError
 
-HALF = (torch.float16, torch.bfloat16)
 LONG = 512  # positions from which what is made for one shape, by cuDNN or by compiling Flex, is worth it on a GPU
+TEMPERATURES = (1e-4, 1e4)  # beyond, energies times scale could leave the range of the dtype
+FUSED = {
+    "ScaledDotProductFlashAttentionForCpuBackward0",
+    "ScaledDotProductFlashAttentionBackward0",
+    "ScaledDotProductEfficientAttentionBackward0",
+    "ScaledDotProductCudnnAttentionBackward0",
+}
 
 
-def why_not(call: Call, machine: Machine) -> str | None:
-    """One reason why SDPA cannot do this call, or None."""
-    if not isinstance(call.normalize, Softmax):
-        return f"SDPA normalises by softmax only, not by {type(call.normalize).__name__}"
-    if call.softcap is not None:
-        return "SDPA has no soft cap"
-    if call.gate is not None:
-        return "SDPA has no gate after the softmax"
-    if call.bias_learns:
-        return "the bias learns, and SDPA's fused kernels give it no gradient"
-    if call.dropout and machine.kind == "cpu":
-        return "on a CPU, SDPA with dropout runs its unfused path"
-    if not (call.query.numel() and call.key.numel() and call.value.numel()):
-        return "there is nothing to compute"
-    if call.dot is None:
-        return f"{type(call.energy).__name__} is not a dot product here"
-    if call.bias is not None and call.bias.uses_query and call.learns:
-        return "the bias depends on the query, and SDPA's fused kernels give it no gradient"
-    return None
+class Sdpa(Kernel):
+    name = "sdpa"
+
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        if machine.transform is not None:
+            return f"{machine.transform}, which SDPA's fused kernels do not follow to every order"
+        if (reason := why_not_softmax(call, "SDPA")) is not None:
+            return reason
+        if call.energy.form != "dot":
+            return f"{type(call.energy).__name__} is not a dot product"
+        if call.softcap is not None:
+            return "SDPA has no soft cap"
+        if call.gate is not None:
+            return "SDPA has no gate after the softmax"
+        if call.dropout and machine.kind == "cpu":
+            return "on a CPU, SDPA with dropout runs its unfused path"
+        if call.bias_learns:
+            return "the bias may learn, and SDPA's fused kernels give it no gradient"
+        if call.bias is not None and call.bias.uses_query and call.learns:
+            return "the bias depends on the query, and SDPA's fused kernels give it no gradient"
+        if machine.kind == "cuda" and call.bias is not None and call.dtype in HALF and not _is_half(call):
+            return f"on a GPU, SDPA would round the bias to {call.dtype}"
+        return None
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        if machine.kind != "cpu" or machine.tracer is not None:
+            return None
+        pairs = call.pairs
+        if call.dtype in HALF and call.learns and pairs < 1 << 18:
+            return f"its backward pass in {str(call.dtype).removeprefix('torch.')} is slow on a CPU"
+        if call.mask is not None and pairs >= 1 << 18 and why_not_tiles(call, machine) is None:
+            short = call.Tq <= 1024 if is_torch_causal(call) and call.bias is None else True
+            if short and call.Tq >= 128 and call.mask.share(call.Tq, call.Tk) < 0.75:
+                return "the mask leaves out much of the matrix, and tiles skip it"
+        return None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        names = backends(call, machine)
+        what = f"{type(call.energy).__name__} with softmax is torch's fused attention"
+        return what + (f", backend {names[0]}" if names else "")
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        rows = call.sequences * call.heads * call.Tq * 4
+        if call.bias is None and (call.mask is None or is_torch_causal(call)):
+            return rows
+        return rows + call.Tq * call.Tk * (call.query.element_size() * call.heads if call.bias is not None else 1)
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        q, k, v, scale = gate.dot_inputs(call, grouped=True)
+        groups = k.shape[1] not in (1, call.heads)
+        if not groups and k.shape[1] != call.heads:
+            k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
+        causal = call.bias is None and is_torch_causal(call)
+        mask, rows = (None, None) if causal or (call.mask is None and call.bias is None) else _mask(call, machine)
+        out = _sdpa(call, machine, q, k, v, mask, causal, groups, scale)
+        out = call.split_batch(out)
+        return out if rows is None else out.masked_fill(~rows, 0.0)
+
+
+def why_not_softmax(call: Call, name: str) -> str | None:
+    """What every kernel that computes a softmax cannot do."""
+    if not call.is_softmax:
+        return f"{name} normalises by softmax only, not by {type(call.normalize).__name__}"
+    if not TEMPERATURES[0] <= call.temperature <= TEMPERATURES[1]:
+        return f"a temperature of {call.temperature:g} may overflow there"
+    return "there is nothing to compute" if call.is_empty else None
+
+
+def why_not_tiles(call: Call, machine: Machine) -> str | None:
+    """Why the call cannot run as tiles of fused SDPA (tiled.py), or None."""
+    if machine.kind != "cpu":
+        return "fused tiles are for the CPU"
+    return machine.tracer
 
 
 def backends(call: Call, machine: Machine) -> list[str]:
@@ -49,101 +114,77 @@ def backends(call: Call, machine: Machine) -> list[str]:
     """
     if machine.kind != "cuda":
         return []
-    head_dim = max(call.dot.query.shape[-1], call.Dv) if call.dot is not None else call.Dv
+    head_dim = max(call.query.shape[-1], call.key.shape[-1], call.Dv)
     plain = call.bias is None and (call.mask is None or is_torch_causal(call))
     found = []
     if call.dtype in HALF and machine.capability >= (8, 0) and head_dim <= 128 and head_dim % 8 == 0:
         if machine.capability >= (9, 0) and min(call.Tq, call.Tk) >= LONG:
             found.append("CUDNN_ATTENTION")
-        if plain and head_dim <= 256:
+        if plain:
             found.append("FLASH_ATTENTION")
     return [*found, "EFFICIENT_ATTENTION", "MATH"]
 
 
 def is_torch_causal(call: Call) -> bool:
     """Whether the mask is exactly torch's is_causal, which lines up the first query with the first key."""
-    if not isinstance(call.mask, Causal):
+    if type(call.mask) is not Causal:
         return False
     offset = call.mask.offset
     return call.Tq == call.Tk if offset is None else isinstance(offset, int) and offset == 0 and call.Tq <= call.Tk
 
 
-def run(call: Call, machine: Machine) -> Tensor:
-    assert call.dot is not None and isinstance(call.normalize, Softmax)
-    query, key, scale = call.dot
-    value = call.value
-    groups = call.groups if key.shape[-3] != call.heads else 1
-    if groups == 1:
-        key, value = call.as_many_heads(key), call.as_many_heads(value)
-    q, k, v = call.four(query), call.four(key), call.four(value)
-    causal = is_torch_causal(call) and call.bias is None
-    mask, rows = (None, None) if causal else _mask(call)
-    if mask is not None and not _sound(call) and (call.mask is not None or call.bias_may_mask):
-        k, v = only_seen(k, mask), only_seen(v, mask)
-    options = dict(scale=scale / call.normalize.temperature, dropout_p=call.dropout)
-    out = _sdpa(call, machine, q, k, v, mask if rows is None else _open(mask, rows), causal, groups > 1, options)
-    return call.back(out if rows is None else out.masked_fill(~rows, 0.0))
+def _is_half(call: Call) -> bool:
+    """Whether the bias is given in the call's own half precision, so that nothing is rounded."""
+    return type(call.bias) is DenseBias and call.bias.tensor.dtype == call.dtype and call.temperature == 1.0
+
+
+def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
+    """The mask SDPA gets, boolean or a bias with −∞, and the rows that see anything (None: all do)."""
+    if call.bias is None:
+        assert call.mask is not None
+        allowed = call.mask.allowed(call.grid())
+        covered = call.mask.covers(call.Tq, call.Tk)
+        rows = None if covered else allowed.any(-1, keepdim=True)
+        return call.merge_pairs(allowed if rows is None else allowed | ~rows), rows
+    bias = gate.dense_bias(call)
+    assert bias is not None
+    if call.dtype not in HALF or machine.kind == "cuda":
+        bias = bias.to(call.dtype)
+    if not call.bias_may_mask and (call.mask is None or call.mask.covers(call.Tq, call.Tk)):
+        return bias, None
+    rows = (bias != -math.inf).any(-1, keepdim=True)
+    return bias.masked_fill(~rows, 0.0), call.split_batch(rows) if len(rows) != 1 else rows
 
 
 def _sdpa(
-    call: Call, machine: Machine, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, gqa: bool, options: dict
+    call: Call, machine: Machine, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, groups: bool, scale: float
 ) -> Tensor:
-    names = backends(call, machine)
-    if not names or torch.compiler.is_compiling():
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=gqa, **options)
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+    names = backends(call, machine) if machine.tracer is None else []
+    if not names:
+        out = scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
+    else:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True):
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=gqa, **options)
-
-
-def _mask(call: Call) -> tuple[Tensor | None, Tensor | None]:
-    """The mask SDPA gets, boolean or a bias with −∞, and the rows that see anything (None: all do)."""
-    grid = call.grid()
-    allowed = None if call.mask is None else pairs(call, _whole(call, call.mask.allowed(grid)))
-    if call.bias is None:
-        return allowed, None if allowed is None or _sound(call) else allowed.any(-1, keepdim=True)
-    assert call.dot is not None
-    bias = pairs(call, _whole(call, call.bias.values(grid, call.query))) / temperature(call)
-    if allowed is not None:
-        bias = torch.where(allowed, bias, -math.inf)
-    return bias, (bias > -math.inf).any(-1, keepdim=True)
+        with sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True):
+            out = scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
+    if machine.tracer is None and out.requires_grad:
+        node = out.grad_fn
+        if node is not None and node.name() in FUSED:
+            node.register_hook(_second_order)
+    return out
 
 
-def _sound(call: Call) -> bool:
-    """Whether the mask promises that every row sees something, and that nothing could leak from what it does not see."""
-    return isinstance(call.mask, Padding) and call.mask.sound and call.bias is None
-
-
-def _whole(call: Call, x: Tensor) -> Tensor:
-    return x.expand(*x.shape[:-2], call.Tq, call.Tk)
-
-
-def temperature(call: Call) -> float:
-    return call.normalize.temperature if isinstance(call.normalize, Softmax) else 1.0
-
-
-def _open(mask: Tensor | None, rows: Tensor) -> Tensor | None:
-    if mask is None:
+def _second_order(grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+    """Runs after the backward pass of a fused kernel: gradients that can be differentiated again, when autograd wants such."""
+    if not torch.is_grad_enabled() or outputs[0] is None:
         return None
-    return mask | ~rows if mask.dtype == torch.bool else mask.masked_fill(~rows, 0.0)
+    node = torch._C._current_autograd_node()
+    if getattr(node, "_saved_dropout_p", 0.0):
+        raise KernelError("second derivatives of attention with dropout need kernel='reference'")
+    q, k, v = node._saved_query, node._saved_key, node._saved_value
+    mask = next((getattr(node, n) for n in ("_saved_attn_mask", "_saved_attn_bias") if hasattr(node, n)), None)
+    scale = node._saved_scale if node._saved_scale is not None else 1 / math.sqrt(q.shape[-1])
+    causal = node._saved_is_causal
+    found = grad_of_plain(lambda: plain_attention(DotForm(q, k, scale), v, mask, causal=causal), (q, k, v), outputs[0])
+    return (*found, *grads[3:])
 
-
-def only_seen(x: Tensor, mask: Tensor) -> Tensor:
-    """Keys or values, (B, heads or fewer, Tk, dim), with those that no query sees set to zero. mask: (B|1, H|1, Tq, Tk).
-
-    Only what is not finite could leak, and on a CPU it is cheaper to look (a sum tells) than to copy.
-    """
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and math.isfinite(float(x.detach().sum())):
-        return x
-    seen = (mask if mask.dtype == torch.bool else mask > -math.inf).any(-2)[..., None]
-    if seen.shape[1] > x.shape[1]:
-        seen = seen.unflatten(1, (x.shape[1], -1)).any(2)
-    return x.masked_fill(~seen, 0.0)
-
-
-def pairs(call: Call, x: Tensor) -> Tensor:
-    """A mask or bias as (B|1, H|1, queries, keys)."""
-    if x.ndim <= 4:
-        return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
-    return x.expand(*call.leading, *x.shape[-3:]).reshape(call.sequences, *x.shape[-3:])

@@ -15,17 +15,66 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from regard.attention import gate
 from regard.attention.call import Call
-from regard.attention.energy import Custom, Distance
+from regard.attention.energy import Custom, DotForm
+from regard.attention.gate import Unchanged, readable
 from regard.attention.grid import Grid
 from regard.attention.kernels import reference, sdpa
+from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
-from regard.attention.normalize import CustomNormalizer, Softmax
+from regard.attention.normalize import CustomNormalizer
 
 CACHE = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
 KEPT = 1 << 23  # pairs whose weights are kept for the backward pass; beyond, tiles are computed again there
 ROWS = 64  # queries in a fused tile
 NOWHERE = 1 << 40
+
+
+class Tiled(Kernel):
+    name = "tiled"
+
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        return why_not(call, machine)
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        work = call.pairs * call.energy.pair_features(call.query.shape[-1])
+        if machine.kind != "cpu":
+            return "the whole matrix is small enough to keep" if work < 1 << 28 else None
+        few = 1 << 18 if call.energy.form == "dot" else 1 << 16
+        return f"{call.pairs} pairs are too few to gain" if work < few else None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        if why_not_fused(call, machine) is None:
+            return "fused tiles of queries, keys outside the mask skipped"
+        return "tiles of queries, memory linear in T"
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        return tile_bytes(call)
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        return _run_fused(call) if why_not_fused(call, machine) is None else run_plain(call)
+
+
+def why_not(call: Call, machine: Machine) -> str | None:
+    if machine.tracer is not None or machine.transform is not None:
+        return machine.transform or machine.tracer
+    if isinstance(call.energy, Custom) or isinstance(call.normalize, CustomNormalizer):
+        return (
+            "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
+        )
+    return None
+
+
+def why_not_fused(call: Call, machine: Machine) -> str | None:
+    """Why the tiles of this call cannot be fused SDPA, or None."""
+    return sdpa.Sdpa().refuses(call, machine) or sdpa.why_not_tiles(call, machine)
+
+
+def tile_bytes(call: Call) -> int:
+    """Memory of a kernel that keeps a few tiles and one number per row."""
+    size, hidden = call.query.element_size() * 4, call.energy.pair_features(call.query.shape[-1])
+    return min(tile_size(call.query.device) * size, call.pairs * size * hidden) + call.sequences * call.heads * call.Tq * 4
 
 
 @dataclass(frozen=True)
@@ -42,41 +91,21 @@ class Tile:
         return call.grid(queries=self.queries, keys=self.keys, batch=batch)
 
 
-def why_not(call: Call, machine: Machine) -> str | None:
-    if machine.compiling:
-        return "torch.compile fuses the reference itself"
-    if isinstance(call.energy, Custom) or isinstance(call.normalize, CustomNormalizer):
-        return (
-            "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
-        )
-    return None
-
-
-def why_not_fused(call: Call, machine: Machine) -> str | None:
-    """Why the tiles of this call cannot be fused SDPA, or None."""
-    if machine.kind != "cpu":
-        return "fused tiles are for the CPU"
-    reason = sdpa.why_not(call, machine)
-    if reason is None and call.dot is not None and call.dot.query.shape[-1] != call.Dv:
-        reason = f"the values are {call.Dv} wide and the keys {call.dot.key.shape[-1]}"
-    return reason
-
-
-def cover(call: Call, rows: int, apart: bool) -> list[Tile]:
+def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
     """Tiles over what the mask allows, in the order of the queries.
 
-    `apart` gives sequences that see different keys (padding, packed documents) tiles of their own where that saves work.
+    `per_sequence` gives sequences that see different keys (padding, packed documents) tiles of their own where that saves work.
     """
     every, steps = slice(0, call.sequences), [slice(i, min(i + rows, call.Tq)) for i in range(0, call.Tq, rows)]
-    runs = None if call.mask is None else call.mask.runs(call.Tq, call.Tk, call.query.device)
-    if runs is None:
+    ranges = None if call.mask is None else call.mask.key_ranges(call.Tq, call.Tk, call.query.device)
+    if ranges is None or not call.sequences:
         return [Tile(every, q, slice(0, call.Tk), call.mask is None) for q in steps]
-    low, high, full = _bounds(call, *runs, rows)
+    low, high, full = _bounds(call, *ranges, rows)
     common_low, common_high = low.amin(0), high.amax(0)
     if len(low) > 1:
         work = (high - low).clamp(min=0).sum() / ((common_high - common_low).clamp(min=0).sum() * len(low)).clamp(min=1)
-        apart = apart and len(call.leading) == 1 and float(work) < 0.8
-        if not apart:
+        per_sequence = per_sequence and len(call.leading) == 1 and float(work) < 0.8
+        if not per_sequence:
             same = (low == common_low).all(0) & (high == common_high).all(0)
             low, high, full = common_low[None], common_high[None], (full.all(0) & same)[None]
     bounds = zip(low.tolist(), high.tolist(), full.tolist(), strict=True)
@@ -94,6 +123,7 @@ def _bounds(call: Call, start: Tensor, stop: Tensor, rows: int) -> tuple[Tensor,
         x = x[None] if x.ndim == 1 else x.expand(*call.leading, -1).reshape(-1, x.shape[-1])
         return pad(x, (0, -call.Tq % rows), value=fill).unflatten(-1, (-1, rows))
 
+    start, stop = torch.broadcast_tensors(start, stop)
     first, last, real = steps(start, NOWHERE), steps(stop, -1), steps(torch.ones_like(start), 0) > 0
     empty = first >= last
     low = first.masked_fill(empty, NOWHERE).amin(-1)
@@ -102,40 +132,35 @@ def _bounds(call: Call, start: Tensor, stop: Tensor, rows: int) -> tuple[Tensor,
     return low, high, full
 
 
-def run(call: Call, machine: Machine) -> Tensor:
-    if min(call.query.numel(), call.key.numel(), call.value.numel()) and why_not_fused(call, machine) is None:
-        return _run_fused(call)
-    return _run_plain(call)
-
-
 def _run_fused(call: Call) -> Tensor:
-    assert call.dot is not None and isinstance(call.normalize, Softmax)
-    query, key, scale = call.dot
-    q, k, v = (call.four(call.as_many_heads(x)) for x in (query, key, call.value))
-    return call.back(_FusedTiles.apply(q, k, v, scale / call.normalize.temperature, call, cover(call, ROWS, apart=True)))
+    q, k, v, scale = gate.dot_inputs(call)
+    width = max(q.shape[-1], v.shape[-1])  # torch's kernel wants one; zeros change no product
+    q, k, v = (readable(x) if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    call = gate.with_known_mask(call)
+    out = _FusedTiles.apply(q, k, v, scale, call, cover(call, ROWS, per_sequence=True))
+    return call.split_batch(out[..., : call.Dv])  # type: ignore[index]
 
 
-def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """What to add to the energies of a tile, which rows see anything and which keys are seen (None: all)."""
+def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
+    """What to add to the energies of a tile, and which rows see anything (None: all)."""
     if tile.full and call.bias is None:
-        return None, None, None
+        return None, None
     grid = tile.grid(call)
     allowed = None if tile.full or call.mask is None else call.mask.allowed(grid)
     if call.bias is None:
         assert allowed is not None
-        added = torch.zeros(allowed.shape, dtype=call.dtype).masked_fill_(~allowed, -math.inf)
+        zero = torch.zeros(allowed.shape, dtype=torch.promote_types(call.dtype, torch.float32), device=allowed.device)
+        added = zero.masked_fill_(~allowed, -math.inf)
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
-        added = call.bias.values(grid, query).detach() / sdpa.temperature(call)
+        added = call.bias.values(grid, query).detach() / call.temperature
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
     n, m = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
-    added = sdpa.pairs(call, added.expand(*added.shape[:-2], n, m))
+    added = call.merge_pairs(added.expand(*added.shape[:-2], n, m))
     if tile.full and not call.bias_may_mask:
-        return added, None, None
-    seen = added > -math.inf
-    rows, keys = seen.any(-1, keepdim=True), seen.any(-2)[..., None]
-    all_rows, all_keys = bool(rows.all()), bool(keys.all())
-    return (added if all_rows else added.masked_fill(~rows, 0.0)), (None if all_rows else rows), (None if all_keys else keys)
+        return added, None
+    rows = (added != -math.inf).any(-1, keepdim=True)
+    return (added, None) if bool(rows.all()) else (added.masked_fill(~rows, 0.0), rows)
 
 
 def _only(x: Tensor, keep: Tensor | None) -> Tensor:
@@ -149,50 +174,58 @@ class _FusedTiles(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[Tile]) -> Tensor:  # noqa: ANN001
         B, H, Tq, _ = q.shape
         out = q.new_zeros(B, Tq, H, v.shape[-1]).transpose(1, 2)
-        sums = torch.zeros(B, Tq, H, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32).transpose(1, 2)
+        sums = torch.zeros(B, Tq, H, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device).transpose(1, 2)
         for tile in tiles:
             b, i, j = tile.batch, tile.queries, tile.keys
             if j.start >= j.stop:
                 continue
-            added, rows, keys = _added(call, tile)
+            added, rows = _added(call, tile)
             part, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q[b, :, i], _only(k[b, :, j], keys), _only(v[b, :, j], keys), 0.0, False, attn_mask=added, scale=scale
+                q[b, :, i], k[b, :, j], v[b, :, j], 0.0, False, attn_mask=added, scale=scale
             )
             out[b, :, i], sums[b, :, i] = _only(part, rows), lse
         ctx.save_for_backward(q, k, v, out, sums)
-        ctx.scale, ctx.call, ctx.tiles = scale, call, tiles
+        ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, Unchanged(call)
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         q, k, v, out, sums = ctx.saved_tensors
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        ctx.unchanged.check()
+        if torch.is_grad_enabled():
+            added = gate.dense_bias(ctx.call)
+            plain = lambda: plain_attention(DotForm(q, k, ctx.scale), v, None if added is None else added.detach())  # noqa: E731
+            return *grad_of_plain(plain, (q, k, v), grad), None, None, None
+        grad = readable(grad)
+        dq, dk, dv = (torch.zeros(x.shape, dtype=sums.dtype, device=x.device) for x in (q, k, v))
         for tile in ctx.tiles:
             b, i, j = tile.batch, tile.queries, tile.keys
             if j.start >= j.stop:
                 continue
-            added, rows, keys = _added(ctx.call, tile)
+            added, rows = _added(ctx.call, tile)
             parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                _only(grad[b, :, i], rows), q[b, :, i], _only(k[b, :, j], keys), _only(v[b, :, j], keys),
+                _only(grad[b, :, i], rows), q[b, :, i], k[b, :, j], v[b, :, j],
                 out[b, :, i], sums[b, :, i], 0.0, False, attn_mask=added, scale=ctx.scale,
             )  # fmt: skip
             dq[b, :, i] = parts[0]
             dk[b, :, j] += parts[1]
             dv[b, :, j] += parts[2]
-        return dq, dk, dv, None, None, None
+        return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None, None, None
 
 
-def _run_plain(call: Call) -> Tensor:
+def run_plain(call: Call) -> Tensor:
     key, value = call.grouped(call.key), call.grouped(call.value)
-    again = call.learns and call.sequences * call.heads * call.Tq * call.Tk > KEPT
+    known = call.option_tensors() is not None  # what a function reads may change before it would be called again
+    again = known and call.learns and call.pairs > KEPT
+    unchanged = Unchanged(call)
 
     def one(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        unchanged.check()
         weights, allowed = reference.weigh(call, reference.Part(tile.grid(call), query, key))
         return reference.combine(call, weights, allowed, value)
 
     parts = []
-    for tile in cover(call, plain_rows(call), apart=False):
+    for tile in cover(call, plain_rows(call), per_sequence=False):
         args = (tile, call.query[..., tile.queries, :], key[..., tile.keys, :], value[..., tile.keys, :])
         parts.append(checkpoint(one, *args, use_reentrant=False) if again else one(*args))
     full = (*call.leading, call.heads, call.Tq, call.Dv)
@@ -205,6 +238,6 @@ def tile_size(device: torch.device) -> int:
 
 def plain_rows(call: Call) -> int:
     """How many queries a plain tile holds."""
-    wide = call.query.shape[-1] if isinstance(call.energy, Distance) else getattr(call.energy, "hidden", 1)
-    rows = tile_size(call.query.device) // max(1, call.sequences * call.heads * call.Tk * wide)
+    hidden = call.energy.pair_features(call.query.shape[-1])
+    rows = tile_size(call.query.device) // max(1, call.sequences * call.heads * call.Tk * hidden)
     return max(1, min(rows if rows < 8 else rows // 8 * 8, call.Tq))

@@ -1,0 +1,240 @@
+"""Biases: what is added to the energies. `ALiBi`, `RelativeBuckets`, `RelativeVectors`, a tensor, or any function of positions.
+
+Values have at least float32: slope × distance does not fit bfloat16. A finite value never masks, however small: −1e9 is a
+number. −∞ masks as a mask does. NaN makes NaN of the rows that may see it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.facts import forget
+from regard.attention.grid import Grid
+from regard.attention.mask import check_pairs, describe_tensor
+from regard.attention.position import size
+from regard.attention.precision import exact, exact_dtype, no_autocast
+from regard.errors import DeviceError, DtypeError, ShapeError
+
+
+class Bias:
+    """The parent of everything added to the energies. A subclass needs `values` alone; the rest are facts for kernels."""
+
+    finite = False  # surely no −∞, so it masks nothing
+    uses_query = True  # the values depend on the query vectors and not on positions alone
+
+    def __init_subclass__(cls, **more: object) -> None:
+        super().__init_subclass__(**more)
+        facts = {"finite": False, "uses_query": True}
+        forget(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        """What to add for the pairs of `grid`; broadcasts to (..., heads, n, m). `query` holds the same rows as `grid`."""
+        raise NotImplementedError
+
+    def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
+        """Raise when this bias was not made for such a call."""
+
+    def signature(self) -> Hashable | None:
+        """Everything that checks and planning read of this bias; None: unknown, plan at every call."""
+        return None
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        """All tensors this bias reads beside the query; None: unknown."""
+        return None
+
+
+def _check_heads(name: str, made: int, heads: int) -> None:
+    if made not in (1, heads):
+        raise ShapeError(f"this {name} was made for {made} heads and the call has {heads}; make it for {heads}")
+
+
+class ALiBi(Bias):
+    """−m · |t − s| with a slope m per head (Press, Smith & Lewis 2022). Symmetric; with `Causal()` it is the paper's.
+
+    Slopes are 2^(−8/n), 2^(−16/n), …; when the number of heads is no power of two, those of the next smaller power and then
+    every other one of the next larger, as published.
+    """
+
+    finite = True
+    uses_query = False
+
+    def __init__(self, heads: int, offset: int | Tensor | None = None) -> None:
+        self.heads = size("heads", heads)
+        self.offset = offset
+        self.slopes = _alibi_slopes(heads)
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        dtype = exact_dtype(query.dtype)
+        distance = (grid.k - grid.position(self.offset)).abs().to(dtype)
+        return -self._slope(grid, dtype) * distance
+
+    def _slope(self, grid: Grid, dtype: torch.dtype) -> Tensor | float:
+        """The slope of each head, computed from its number so that Flex can trace it."""
+        if self.heads == 1:
+            return self.slopes[0]
+        power = 2 ** math.floor(math.log2(self.heads))
+        h = grid.head.to(dtype)
+        return torch.exp2(torch.where(h < power, -8 * (h + 1) / power, -4 * (2 * (h - power) + 1) / power))
+
+    def signature(self) -> Hashable | None:
+        return ALiBi, self.heads, describe_tensor(self.offset)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return (self.offset,) if isinstance(self.offset, Tensor) else ()
+
+    def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
+        _check_heads("ALiBi", self.heads, heads)
+        if isinstance(self.offset, Tensor) and self.offset.device != query.device:
+            raise DeviceError(f"ALiBi's offset is on {self.offset.device} and the query on {query.device}; move one with .to()")
+
+    def __repr__(self) -> str:
+        return f"ALiBi({self.heads})"
+
+
+def _alibi_slopes(heads: int) -> list[float]:
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    extra = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(2 * power)][0::2]
+    return slopes + extra[: heads - power]
+
+
+class RelativeBuckets(nn.Module, Bias):
+    """One learned number per head and bucket of distances (T5, Raffel et al. 2020): near distances exact, far ones logarithmic."""
+
+    finite = True
+    uses_query = False
+
+    def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
+        super().__init__()
+        self.heads, self.buckets = size("heads", heads), size("buckets", buckets, 4, even=True)
+        self.max_distance, self.causal = size("max_distance", max_distance, buckets), causal
+        self.weight = nn.Parameter(torch.randn(buckets, heads) * 0.02)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of key − query."""
+        if self.causal:
+            start, n, distance = 0, self.buckets, (-distance).clamp(min=0)
+        else:
+            n = self.buckets // 2
+            start, distance = (distance > 0).long() * n, distance.abs()
+        near = n // 2
+        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (n - near)
+        return start + torch.where(distance < near, distance, (near + far.long()).clamp(max=n - 1))
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        distance, weight = grid.k - grid.position(), self.weight.to(exact_dtype(query.dtype))
+        if distance.ndim < 2 or not grid.is_span or not distance.numel():
+            found = weight[self.bucket(distance)]  # (n, m, heads), or (heads,) for one pair
+            return grid.of_heads(found.movedim(-1, -3) if found.ndim > 1 else found)
+        # Along a diagonal all is alike: one number per distance, laid out as overlapping rows, the last query first.
+        n, m = distance.shape
+        line = torch.arange(n + m - 1, device=distance.device) + distance[-1, 0]
+        rows = weight[self.bucket(line)].T.unfold(-1, m, 1)  # (heads, n, m)
+        return grid.of_heads(rows.flip(-2))
+
+    def signature(self) -> Hashable | None:
+        return RelativeBuckets, self.heads, describe_tensor(self.weight)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return tuple(self.parameters())
+
+    def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
+        _check_heads("RelativeBuckets", self.heads, heads)
+
+    def extra_repr(self) -> str:
+        return f"{self.heads}, buckets={self.buckets}, max_distance={self.max_distance}, causal={self.causal}"
+
+
+class RelativeVectors(nn.Module, Bias):
+    """q·a_(s−t)/√d with a learned vector a per clipped distance (Shaw, Uszkoreit & Vaswani 2018, eq. 4, keys' part)."""
+
+    finite = True
+    uses_query = True
+
+    def __init__(self, dim: int, *, clip: int = 16, heads: int | None = None) -> None:
+        super().__init__()
+        self.dim, self.clip, self.heads = size("dim", dim), size("clip", clip), heads
+        head = () if heads is None else (size("heads", heads),)
+        self.weight = nn.Parameter(torch.randn(*head, 2 * clip + 1, dim) / math.sqrt(dim))
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        table = self.weight.to(exact_dtype(query.dtype))
+        if self.heads is not None:
+            table = grid.of_heads(table)
+        with no_autocast(query):
+            fit = exact(query) @ table.mT / math.sqrt(self.dim)  # (..., heads, n, 2·clip + 1)
+        at = (grid.k - grid.position()).clamp(-self.clip, self.clip) + self.clip
+        return fit.gather(-1, at.expand(*fit.shape[:-2], *at.shape[-2:]))
+
+    def signature(self) -> Hashable | None:
+        return RelativeVectors, self.dim, self.heads, describe_tensor(self.weight)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return tuple(self.parameters())
+
+    def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
+        if self.heads is not None:
+            _check_heads("RelativeVectors", self.heads, heads)
+        if query.shape[-1] != self.dim:
+            raise ShapeError(
+                f"this RelativeVectors takes queries of width {self.dim}, got {tuple(query.shape)}; make it for {query.shape[-1]}"
+            )
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, clip={self.clip}, heads={self.heads}"
+
+
+class DenseBias(Bias):
+    """Any tensor of numbers that broadcasts to (..., heads, Tq, Tk); −∞ counts as masked."""
+
+    finite = False
+    uses_query = False
+
+    def __init__(self, tensor: Tensor) -> None:
+        if tensor.dtype == torch.bool or not tensor.is_floating_point():
+            raise DtypeError(f"a bias holds real numbers, got {tensor.dtype}; a boolean tensor is a mask=")
+        self.tensor = tensor
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        return grid.of_pairs(self.tensor).to(exact_dtype(query.dtype))
+
+    def signature(self) -> Hashable | None:
+        return DenseBias, describe_tensor(self.tensor)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return (self.tensor,)
+
+    def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
+        if self.tensor.device != query.device:
+            raise DeviceError(f"the bias is on {self.tensor.device} and the query on {query.device}; move one with .to()")
+        check_pairs("the bias", self.tensor, (*leading, heads, query.shape[-2], Tk))
+
+    def __repr__(self) -> str:
+        return f"DenseBias{tuple(self.tensor.shape)}"
+
+
+class PositionBias(Bias):
+    """Any function of (position of query, position of key), given as (n, 1) and (1, m), that gives (n, m) or (heads, n, m)."""
+
+    finite = False
+    uses_query = False
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.function = function
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        t, s = grid.position(), grid.k
+        found = self.function(t, s)
+        want = (t.shape[-2], s.shape[-1])
+        given = tuple(found.shape) if isinstance(found, Tensor) else ()
+        if len(given) not in (2, 3) or any(a not in (1, b) for a, b in zip(given[-2:], want, strict=True)):
+            raise ShapeError(f"the bias function gave {given or type(found).__name__} and must give {want} or (heads, *{want})")
+        found = grid.of_heads(found) if len(given) == 3 else found
+        return found.to(exact_dtype(query.dtype))
+
+    def __repr__(self) -> str:
+        return f"PositionBias({getattr(self.function, '__name__', type(self.function).__name__)})"

@@ -1,0 +1,153 @@
+"""regard's own C++ for the CPU, compiled once on the machine it runs on: softmax attention over dot products and over Bahdanau's
+energy, both passes, memory linear in T, only the keys that the mask leaves.
+
+It needs a C++ compiler the first time (the result is cached), so it is never the only way; `REGARD_NATIVE=0` switches it off.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from regard.attention import gate
+from regard.attention.bias import ALiBi
+from regard.attention.call import Call
+from regard.attention.energy import AdditiveForm, DotForm
+from regard.attention.kernels import native, sdpa
+from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
+from regard.attention.machine import Machine
+
+
+class Cpp(Kernel):
+    name = "cpp"
+
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        if machine.kind != "cpu":
+            return "it is written for the CPU"
+        if machine.tracer is not None or machine.transform is not None:
+            return machine.transform or machine.tracer
+        if call.dtype != torch.float32:
+            return f"it computes in float32, not {call.dtype}"
+        if call.gate is not None or call.dropout:
+            return "it has no gate and no dropout"
+        if call.energy.form is None:
+            return f"{type(call.energy).__name__} is neither a dot product nor additive"
+        return sdpa.why_not_softmax(call, "it") or native.unavailable()
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        pairs = call.pairs
+        if pairs < 1 << 14:
+            return f"{pairs} pairs are too few to gain from it"
+        if pairs < 1 << 18 and sdpa.Sdpa().refuses(call, machine) is None:
+            return f"for {pairs} pairs SDPA is as fast"
+        return None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        return f"{type(call.energy).__name__} with softmax, C++ compiled for this CPU, keys outside the mask skipped"
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        """Ranges of keys and slopes are read as they are; every other mask or bias is written out."""
+        rows = call.sequences * call.heads * call.Tq * 4
+        if call.bias is None or type(call.bias) is ALiBi:
+            return rows
+        return rows + call.Tq * call.Tk * 4 * call.heads
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        start, stop, allowed = _ranges(call)
+        slopes, bias = None, None
+        if type(call.bias) is ALiBi and call.bias.offset is None and allowed is None:
+            slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu").expand(call.heads) / call.temperature
+        elif call.bias is not None:
+            values = call.bias.values(call.grid(), call.query) / call.temperature
+            bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))
+        if allowed is not None:
+            bias = _masked(bias, allowed)
+        # softmax(cap·tanh(e/cap)/τ) = softmax(cap/τ · tanh(e/τ / (cap/τ)))
+        extras = (start, stop, slopes, 0.0 if call.softcap is None else call.softcap / call.temperature)
+        if call.energy.form == "additive":
+            a, b, w, v = gate.additive_inputs(call)
+            out = _Additive.apply(a, b, w / call.temperature, v, bias, *extras)
+        else:
+            q, k, v, scale = gate.dot_inputs(call, grouped=True)
+            out = _Dot.apply(q, k, v, bias, scale, *extras)
+        return call.split_batch(out)  # type: ignore[arg-type]
+
+
+def _ranges(call: Call) -> tuple[Tensor, Tensor, Tensor | None]:
+    """First key and last key + 1 of each query, (B or 1, Tq), and the allowed pairs, when ranges cannot say what they are."""
+    whole = [torch.full((1, call.Tq), n, dtype=torch.int32, device="cpu") for n in (0, call.Tk)]
+    if call.mask is None:
+        return *whole, None  # type: ignore[return-value]
+    ranges = call.mask.key_ranges(call.Tq, call.Tk, call.query.device)
+    if ranges is None:
+        allowed = call.mask.allowed(call.grid())
+        return *whole, call.merge_pairs(allowed.expand(*allowed.shape[:-2], call.Tq, call.Tk))  # type: ignore[return-value]
+    start, stop = (x[None] if x.ndim == 1 else x.expand(*call.leading, -1).reshape(-1, call.Tq) for x in ranges)
+    start, stop = torch.broadcast_tensors(start, stop)
+    return start.to(torch.int32).contiguous(), stop.to(torch.int32).contiguous(), None
+
+
+def _masked(bias: Tensor | None, allowed: Tensor) -> Tensor:
+    if bias is None:
+        bias = torch.zeros((), dtype=torch.float32, device=allowed.device)
+    return torch.where(allowed, bias, -math.inf)
+
+
+def _dense(start: Tensor, stop: Tensor, Tk: int, bias: Tensor | None, slopes: Tensor | None) -> Tensor:
+    """Ranges, slopes and bias as one tensor to add, for the plain formula."""
+    j = torch.arange(Tk, device="cpu")
+    allowed = ((j >= start[..., None]) & (j < stop[..., None]))[:, None]  # (B or 1, 1, Tq, Tk)
+    if slopes is not None:
+        away = (torch.arange(start.shape[-1], device="cpu")[:, None] + Tk - start.shape[-1] - j).abs()
+        bias = -slopes[:, None, None] * away
+    return _masked(bias, allowed)
+
+
+class _Dot(torch.autograd.Function):
+    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v over each query's range of keys."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, start, stop, slopes, cap: float) -> Tensor:  # noqa: ANN001
+        out, norm = native.dot_forward(q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap)
+        ctx.save_for_backward(q, k, v, bias, start, stop, slopes, out, norm)
+        ctx.scale, ctx.cap = scale, cap
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+        q, k, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            added = _dense(start, stop, k.shape[2], bias, slopes)
+            plain = lambda: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=ctx.cap)  # noqa: E731
+            return *grad_of_plain(plain, (q, k, v, bias), grad), None, None, None, None, None
+        wanted = bias is not None and ctx.needs_input_grad[3]
+        dq, dk, dv, dbias = native.dot_backward(
+            grad, q, k, v, out, norm, ctx.scale, start, stop, slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted
+        )
+        return dq, dk, dv, dbias, None, None, None, None, None
+
+
+class _Additive(torch.autograd.Function):
+    """softmax(cap(Σ w tanh(a + b) − slopes · distance + bias)) v over each query's range of keys."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, b: Tensor, w: Tensor, v: Tensor, bias: Tensor | None, start, stop, slopes, cap: float) -> Tensor:  # noqa: ANN001
+        out, norm = native.additive_forward(a, b, w, v, start, stop, slopes=slopes, bias=bias, softcap=cap)
+        ctx.save_for_backward(a, b, w, v, bias, start, stop, slopes, out, norm)
+        ctx.cap = cap
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+        a, b, w, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            added = _dense(start, stop, b.shape[2], bias, slopes)
+            plain = lambda: plain_attention(AdditiveForm(a, b, w), v, added, softcap=ctx.cap)  # noqa: E731
+            return *grad_of_plain(plain, (a, b, w, v, bias), grad), None, None, None, None
+        wanted = bias is not None and ctx.needs_input_grad[4]
+        found = native.additive_backward(
+            grad, a, b, w, v, out, norm, start, stop, slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted
+        )
+        return *found, None, None, None, None

@@ -1,0 +1,76 @@
+"""What a kernel is. A new one is a subclass in a file of its own and an entry in `KERNELS` of plan.py."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from regard.attention.call import Call
+from regard.attention.energy import AdditiveForm, DotForm
+from regard.attention.machine import Machine
+from regard.attention.precision import exact, no_autocast
+
+
+class Kernel(ABC):
+    """One way to run a call. `refuses`, `not_worth`, `describe` and `memory` read shapes and types, never values."""
+
+    name: str
+
+    @abstractmethod
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        """Why this kernel cannot run the call, or None."""
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        """Why this kernel is not the fastest way to run a call that it can run, or None."""
+        return None
+
+    @abstractmethod
+    def describe(self, call: Call, machine: Machine) -> str:
+        """What runs, in a few words."""
+
+    @abstractmethod
+    def memory(self, call: Call, machine: Machine) -> int:
+        """Bytes beside inputs and output, for the forward pass and what it keeps for the backward."""
+
+    @abstractmethod
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        """(*leading, heads, Tq, Dv), by rules of this kernel and with the meaning of the reference."""
+
+
+def grad_of_plain(plain: Callable[[], Tensor], inputs: Sequence[Tensor | None], grad: Tensor) -> list[Tensor | None]:
+    """Gradients that can be differentiated again: those of a plain torch formula.
+
+    A kernel's own backward pass calls it when autograd asks for a graph (create_graph=True, a gradient penalty, a Hessian).
+    """
+    leaves = [x for x in inputs if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(plain(), leaves, grad, create_graph=True, allow_unused=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+
+
+def plain_attention(
+    form: DotForm | AdditiveForm, v: Tensor, added: Tensor | None, *, causal: bool = False, softcap: float = 0.0
+) -> Tensor:
+    """softmax(cap(energies + added)) v in plain torch, for (batch, heads, T, ·); a boolean `added` is a mask."""
+    q, k, rest = form
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+    scores = type(form)(q, k, rest).energies()
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    if added is not None and added.dtype == torch.bool:
+        scores = scores.masked_fill(~added, -math.inf)
+    elif added is not None:
+        scores = scores + added
+    dead = (scores == -math.inf).all(-1, keepdim=True)
+    if softcap:
+        hidden = scores == -math.inf
+        scores = (softcap * (scores / softcap).tanh()).masked_fill(hidden, -math.inf)
+    weights = torch.softmax(scores.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
+    with no_autocast(v):
+        return (weights @ exact(v)).to(v.dtype)

@@ -1,0 +1,62 @@
+"""Who else runs this call: torch.compile, torch.func, fake tensors, forward-mode AD, or nobody.
+
+A traced call is computed on stand-ins for tensors. Then no value may be read, no memory may be touched and no size may be
+compared, and the call must consist of torch operations alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C import _functorch, _get_tracing_state, _len_torch_dispatch_stack
+from torch.autograd import forward_ad
+from torch.nn import Buffer, Parameter
+
+PLAIN = (Tensor, Parameter, Buffer)
+
+
+def transform(*tensors: Tensor) -> str | None:
+    """What transforms the derivative or the batch of this call, or None; only plain operations follow such rules."""
+    if torch.compiler.is_compiling():
+        return None
+    if _functorch.peek_interpreter_stack() is not None:
+        return "torch.func transforms this call"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation is on"
+    return None
+
+
+def tracer(*tensors: Tensor) -> str | None:
+    """What traces this call, or None."""
+    if torch.compiler.is_compiling():
+        return "torch.compile traces this call"
+    if _len_torch_dispatch_stack():
+        return "a dispatch mode (fake tensors, make_fx, a counter) watches this call"
+    if _get_tracing_state() is not None:
+        return "torch.jit traces this call"
+    for x in tensors:
+        if type(x) not in PLAIN:
+            return f"a {type(x).__name__} is not a plain tensor"
+        if x.device.type == "meta":
+            return "meta tensors hold no values"
+    return transform(*tensors)
+
+
+def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether nothing traces this call; `tracer` says what, this is quicker."""
+    return not (
+        torch.compiler.is_compiling()
+        or _len_torch_dispatch_stack()
+        or _functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
+        or query.is_meta
+        or type(query) not in PLAIN
+        or type(key) not in PLAIN
+        or type(value) not in PLAIN
+    )
+
+
+def may_read(x: Tensor) -> bool:
+    """Whether the values of x can be read, and reading costs little: not while traced, and not on a GPU, which would wait."""
+    return x.device.type == "cpu" and tracer(x) is None
