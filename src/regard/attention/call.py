@@ -90,11 +90,11 @@ class Call:
 
     @property
     def is_softmax(self) -> bool:
-        return self.normalize.temperature is not None
+        return self.normalize.is_softmax
 
     @property
     def temperature(self) -> float:
-        return self.normalize.temperature or 1.0
+        return self.normalize.temperature if isinstance(self.normalize, Softmax) else 1.0
 
     @property
     def per_head_energy(self) -> bool:
@@ -201,7 +201,9 @@ def signature(
     if mask is not None:
         parts.append(mask.signature() if isinstance(mask, Mask) else Dense(mask).signature() if isinstance(mask, Tensor) else None)
     if bias is not None:
-        parts.append(bias.signature() if isinstance(bias, Bias) else DenseBias(bias).signature() if isinstance(bias, Tensor) else None)
+        parts.append(
+            bias.signature() if isinstance(bias, Bias) else DenseBias(bias).signature() if isinstance(bias, Tensor) else None
+        )
     if gate is not None:
         parts.append(gate.signature() if isinstance(gate, Mask | Bias) else None)
     if None in parts:
@@ -283,7 +285,9 @@ def _check_tensor(name: str, x: object) -> None:
         raise OptionError(f"{name} must be a tensor of shape (…, heads, time, dim), got {type(x).__name__}")
     if x.is_nested or x.layout != torch.strided:
         kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
-        raise OptionError(f"{name} must be a plain tensor, got a {kind} one; pad it and pass mask=Padding(lengths), or use .to_dense()")
+        raise OptionError(
+            f"{name} must be a plain tensor, got a {kind} one; pad it and pass mask=Padding(lengths), or use .to_dense()"
+        )
     if x.ndim < 2:
         raise ShapeError(f"{name} needs at least (time, dim), got shape {tuple(x.shape)}; add axes with x[None]")
     if x.dtype not in DTYPES:

@@ -60,8 +60,8 @@ class Energy:
         forget(cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors})
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        form = self.as_dot(query, key) if self.form == "dot" else self.as_additive(query, key)
-        return form.energies()
+        has_dot = type(self).as_dot is not Energy.as_dot
+        return (self.as_dot(query, key) if has_dot else self.as_additive(query, key)).energies()
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
         """This energy as a plain dot product of other vectors."""

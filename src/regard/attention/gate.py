@@ -127,11 +127,21 @@ def dense_bias(call: Call) -> Tensor | None:
     if added is None:
         assert allowed is not None
         added = torch.zeros(allowed.shape, dtype=torch.float32, device=allowed.device)
-    elif call.temperature != 1.0:
-        added = added / call.temperature
+    else:
+        added = level_rows(added) if call.bias_may_mask else added
+        added = added / call.temperature if call.temperature != 1.0 else added
     if allowed is not None:
-        added = added.masked_fill(~allowed, -math.inf) if allowed.ndim <= added.ndim else added.where(allowed, -math.inf)
+        added = torch.where(allowed, added, -math.inf)
     return call.merge_pairs(added.expand(*added.shape[:-2], call.Tq, call.Tk))
+
+
+def level_rows(bias: Tensor) -> Tensor:
+    """The bias less the largest of each row, which no softmax notices. A fused backward pass rebuilds weights from
+    energy − log Σ exp, and in a row of −1e9 rounding that difference would leave no digit."""
+    if bias.shape[-1] == 0:
+        return bias
+    top = bias.detach().amax(-1, keepdim=True)
+    return bias - torch.where(top.isfinite(), top, 0.0)
 
 
 def readable(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard.attention.facts import forget
 from regard.attention.grid import Corners, Grid
+from regard.attention.tracing import surely
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -57,7 +58,7 @@ class Mask:
 
     def covers(self, Tq: int, Tk: int) -> bool:
         """Whether every query surely sees a key, and every key is surely seen by a query or known to be finite."""
-        return Tq == Tk and self.allows_diagonal(Tq, Tk)
+        return surely(Tq == Tk) and self.allows_diagonal(Tq, Tk)
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         """Whether query i surely sees key i, for all i."""
@@ -207,22 +208,22 @@ class _Band(Mask):
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
-        if shift is None or not Tq:
+        if shift is None or not surely(Tq > 0):
             return False
-        return (low is None or shift + Tq - 1 + low <= 0) and (high is None or shift + high >= Tk - 1)
+        return (low is None or surely(shift + Tq - 1 + low <= 0)) and (high is None or surely(shift + high >= Tk - 1))
 
     def covers(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
-        if shift is None or not Tq or not Tk:
+        if shift is None or not (surely(Tq > 0) and surely(Tk > 0)):
             return False
         last = shift + Tq - 1  # the ranges of neighbouring queries overlap or touch, so the outermost decide
-        if low is not None and not (last + low <= Tk - 1 and shift + low <= 0):
+        if low is not None and not (surely(last + low <= Tk - 1) and surely(shift + low <= 0)):
             return False
-        return high is None or (shift + high >= 0 and last + high >= Tk - 1)
+        return high is None or (surely(shift + high >= 0) and surely(last + high >= Tk - 1))
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         low, high = self.band()
-        return self._shift(Tq, Tk) == 0 and (low is None or low <= 0) and (high is None or high >= 0)
+        return surely(self._shift(Tq, Tk) == 0) and (low is None or low <= 0) and (high is None or high >= 0)
 
     def share(self, Tq: int, Tk: int) -> float:
         low, high = self.band()
@@ -334,7 +335,7 @@ class Dilated(Mask):
         return some & ((least == most) | (self.step == 1)), some
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
-        return (Tk - Tq if self.offset is None else self.offset) == 0 if not isinstance(self.offset, Tensor) else False
+        return not isinstance(self.offset, Tensor) and surely((Tk - Tq if self.offset is None else self.offset) == 0)
 
     def signature(self) -> Hashable | None:
         return Dilated, self.step, describe_tensor(self.offset)
@@ -373,7 +374,7 @@ class _FirstKeys(Mask):
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         n = self.count()
-        return not isinstance(n, Tensor) and n >= Tk
+        return not isinstance(n, Tensor) and surely(n >= Tk)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         name, n = type(self).__name__, self.count()

@@ -24,11 +24,11 @@ class Normalizer:
 
     hides = True  # a score of −∞ gets the weight 0 exactly, by itself
     bears_nothing = False  # and so does every score of a row that is all −∞
-    temperature: float | None = None  # of a softmax; None: not a softmax
+    is_softmax = False  # exp(e/τ) / Σ exp(e/τ), τ in `temperature`
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {"hides": False, "bears_nothing": False, "temperature": None}
+        facts = {"hides": False, "bears_nothing": False, "is_softmax": False}
         forget(cls, ("rows", "__call__"), facts, {"signature": Normalizer.signature, "tensors": Normalizer.tensors})
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -64,7 +64,7 @@ class Softmax(Normalizer):
     """a_j = exp(e_j/τ) / Σ exp(e/τ)."""
 
     hides = True
-    temperature = 1.0
+    is_softmax = True
 
     def __init__(self, temperature: float = 1.0) -> None:
         if isinstance(temperature, Tensor) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
@@ -151,7 +151,8 @@ class Entmax(Normalizer):
     def rows(self, scores: Tensor) -> Tensor:
         if self.alpha == 1.0:
             return torch.softmax(scores, -1)
-        return _Entmax.apply(exact(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
+        function = _Entmax if torch.compiler.is_compiling() else _EntmaxWithTangent
+        return function.apply(exact(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
 
     def signature(self) -> Hashable | None:
         return Entmax
@@ -222,6 +223,10 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return _entmax_slope(ctx.saved_tensors[0], grad, ctx.alpha), None
+
+
+class _EntmaxWithTangent(_Entmax):
+    """The same for forward-mode differentiation too, which torch.compile cannot trace."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:  # type: ignore[override]

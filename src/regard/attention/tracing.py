@@ -44,17 +44,29 @@ def tracer(*tensors: Tensor) -> str | None:
 
 def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether nothing traces this call; `tracer` says what, this is quicker."""
+    if torch.compiler.is_compiling() or not (type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN):
+        return False
     return not (
-        torch.compiler.is_compiling()
-        or _len_torch_dispatch_stack()
+        _len_torch_dispatch_stack()
         or _functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
         or _get_tracing_state() is not None
         or query.is_meta
-        or type(query) not in PLAIN
-        or type(key) not in PLAIN
-        or type(value) not in PLAIN
+        or query.is_nested
+        or key.is_nested
+        or value.is_nested
     )
+
+
+def surely(condition: object) -> bool:
+    """Whether a condition on sizes holds; False when they are symbols that may have either answer."""
+    if condition is True or condition is False:
+        return condition
+    if isinstance(condition, Tensor):  # torch.jit.trace counts in tensors
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)  # type: ignore[arg-type]
 
 
 def may_read(x: Tensor) -> bool:

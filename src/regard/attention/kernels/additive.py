@@ -108,7 +108,7 @@ class _Scores(torch.autograd.Function):
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         a, b, v = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return tuple(grad_of_plain(AdditiveForm(a, b, v).energies, (a, b, v), grad))
+            return tuple(grad_of_plain(lambda a, b, v: AdditiveForm(a, b, v).energies(), (a, b, v), grad))
         w = v[:, None, :] if v.ndim == 2 else v[None]
         lead = grad.shape[:-2]
         flat, weights = grad.reshape(-1, *grad.shape[-2:]), _per_batch(w, lead)

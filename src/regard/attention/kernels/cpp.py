@@ -119,8 +119,11 @@ class _Dot(torch.autograd.Function):
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         q, k, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
         if torch.is_grad_enabled():
-            added = _dense(start, stop, k.shape[2], bias, slopes)
-            plain = lambda: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=ctx.cap)  # noqa: E731
+
+            def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+                added = _dense(start, stop, k.shape[2], bias, slopes)
+                return plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=ctx.cap)
+
             return *grad_of_plain(plain, (q, k, v, bias), grad), None, None, None, None, None
         wanted = bias is not None and ctx.needs_input_grad[3]
         dq, dk, dv, dbias = native.dot_backward(
@@ -143,8 +146,11 @@ class _Additive(torch.autograd.Function):
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         a, b, w, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
         if torch.is_grad_enabled():
-            added = _dense(start, stop, b.shape[2], bias, slopes)
-            plain = lambda: plain_attention(AdditiveForm(a, b, w), v, added, softcap=ctx.cap)  # noqa: E731
+
+            def plain(a: Tensor, b: Tensor, w: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+                added = _dense(start, stop, b.shape[2], bias, slopes)
+                return plain_attention(AdditiveForm(a, b, w), v, added, softcap=ctx.cap)
+
             return *grad_of_plain(plain, (a, b, w, v, bias), grad), None, None, None, None
         wanted = bias is not None and ctx.needs_input_grad[4]
         found = native.additive_backward(

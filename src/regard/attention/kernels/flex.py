@@ -105,9 +105,11 @@ class _Differentiable(torch.autograd.Function):
         q, k, v = ctx.saved_tensors
         ctx.unchanged.check()
         if torch.is_grad_enabled():
-            added, call = gate.dense_bias(ctx.call), ctx.call
+            call = ctx.call
+            with torch.no_grad():
+                added = gate.dense_bias(call)
             cap = 0.0 if call.softcap is None else call.softcap / call.temperature
-            plain = lambda: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=cap)  # noqa: E731
+            plain = lambda q, k, v: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=cap)  # noqa: E731
             return *grad_of_plain(plain, (q, k, v), grad), None, None
         return *torch.autograd.grad(ctx.out, ctx.inner, grad, retain_graph=True), None, None
 

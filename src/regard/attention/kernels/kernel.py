@@ -41,14 +41,19 @@ class Kernel(ABC):
         """(*leading, heads, Tq, Dv), by rules of this kernel and with the meaning of the reference."""
 
 
-def grad_of_plain(plain: Callable[[], Tensor], inputs: Sequence[Tensor | None], grad: Tensor) -> list[Tensor | None]:
-    """Gradients that can be differentiated again: those of a plain torch formula.
+def grad_of_plain(
+    plain: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor, wanted: Sequence[bool] | None = None
+) -> list[Tensor | None]:
+    """Gradients of plain(*inputs) that can be differentiated again.
 
     A kernel's own backward pass calls it when autograd asks for a graph (create_graph=True, a gradient penalty, a Hessian).
     """
-    leaves = [x for x in inputs if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(plain(), leaves, grad, create_graph=True, allow_unused=True))
-    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+    # Views, since one input may be a function of another: the gradient by q must not include what reaches q by way of k.
+    views = [None if x is None else x.view_as(x) for x in inputs]
+    wanted = [x is not None and x.requires_grad and (wanted is None or wanted[i]) for i, x in enumerate(views)]
+    leaves = [x for x, w in zip(views, wanted, strict=True) if w and x is not None]
+    found = iter(torch.autograd.grad(plain(*views), leaves, grad, create_graph=True, allow_unused=True))
+    return [next(found) if w else None for w in wanted]
 
 
 def plain_attention(

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from regard.attention.call import Call
+from regard.attention.gate import level_rows
 from regard.attention.grid import Grid, take, take_some
 from regard.attention.kernels.kernel import Kernel
 from regard.attention.machine import Machine
@@ -71,7 +72,8 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     if broken and allowed is not None:  # a masked NaN would make NaN of what soft cap and bias learn
         scores = scores.masked_fill(~allowed, 0.0)
     if added is not None:
-        scores = scores + added
+        level = call.is_softmax and call.softcap is None and call.bias_may_mask and stage in ("normalised", "gated")
+        scores = scores + (level_rows(added) if level else added)
     if call.softcap is not None:
         scores = call.softcap * (scores / call.softcap).tanh()
     if stage == "biased":

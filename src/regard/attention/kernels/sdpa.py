@@ -21,6 +21,7 @@ from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attenti
 from regard.attention.machine import Machine
 from regard.attention.mask import Causal
 from regard.attention.precision import HALF
+from regard.attention.tracing import surely
 from regard.errors import KernelError
 
 LONG = 512  # positions from which what is made for one shape, by cuDNN or by compiling Flex, is worth it on a GPU
@@ -88,8 +89,7 @@ class Sdpa(Kernel):
         causal = call.bias is None and is_torch_causal(call)
         mask, rows = (None, None) if causal or (call.mask is None and call.bias is None) else _mask(call, machine)
         out = _sdpa(call, machine, q, k, v, mask, causal, groups, scale)
-        out = call.split_batch(out)
-        return out if rows is None else out.masked_fill(~rows, 0.0)
+        return call.split_batch(out if rows is None else out.masked_fill(~rows, 0.0))
 
 
 def why_not_softmax(call: Call, name: str) -> str | None:
@@ -130,7 +130,7 @@ def is_torch_causal(call: Call) -> bool:
     if type(call.mask) is not Causal:
         return False
     offset = call.mask.offset
-    return call.Tq == call.Tk if offset is None else isinstance(offset, int) and offset == 0 and call.Tq <= call.Tk
+    return surely(call.Tq == call.Tk) if offset is None else isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
 
 
 def _is_half(call: Call) -> bool:
@@ -143,9 +143,11 @@ def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
     if call.bias is None:
         assert call.mask is not None
         allowed = call.mask.allowed(call.grid())
-        covered = call.mask.covers(call.Tq, call.Tk)
-        rows = None if covered else allowed.any(-1, keepdim=True)
-        return call.merge_pairs(allowed if rows is None else allowed | ~rows), rows
+        if call.mask.covers(call.Tq, call.Tk):
+            return call.merge_pairs(allowed), None
+        allowed = call.merge_pairs(allowed)
+        rows = allowed.any(-1, keepdim=True)
+        return allowed | ~rows, rows
     bias = gate.dense_bias(call)
     assert bias is not None
     if call.dtype not in HALF or machine.kind == "cuda":
@@ -153,7 +155,7 @@ def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
     if not call.bias_may_mask and (call.mask is None or call.mask.covers(call.Tq, call.Tk)):
         return bias, None
     rows = (bias != -math.inf).any(-1, keepdim=True)
-    return bias.masked_fill(~rows, 0.0), call.split_batch(rows) if len(rows) != 1 else rows
+    return bias.masked_fill(~rows, 0.0), rows
 
 
 def _sdpa(
@@ -185,6 +187,5 @@ def _second_order(grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None
     mask = next((getattr(node, n) for n in ("_saved_attn_mask", "_saved_attn_bias") if hasattr(node, n)), None)
     scale = node._saved_scale if node._saved_scale is not None else 1 / math.sqrt(q.shape[-1])
     causal = node._saved_is_causal
-    found = grad_of_plain(lambda: plain_attention(DotForm(q, k, scale), v, mask, causal=causal), (q, k, v), outputs[0])
-    return (*found, *grads[3:])
-
+    plain = lambda q, k, v: plain_attention(DotForm(q, k, scale), v, mask, causal=causal)  # noqa: E731
+    return (*grad_of_plain(plain, (q, k, v), outputs[0], [g is not None for g in grads[:3]]), *grads[3:])

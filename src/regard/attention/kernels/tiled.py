@@ -59,6 +59,8 @@ class Tiled(Kernel):
 def why_not(call: Call, machine: Machine) -> str | None:
     if machine.tracer is not None or machine.transform is not None:
         return machine.transform or machine.tracer
+    if call.is_empty:
+        return "there is nothing to compute"
     if isinstance(call.energy, Custom) or isinstance(call.normalize, CustomNormalizer):
         return (
             "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
@@ -153,7 +155,8 @@ def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
         added = zero.masked_fill_(~allowed, -math.inf)
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
-        added = call.bias.values(grid, query).detach() / call.temperature
+        added = call.bias.values(grid, query).detach()
+        added = (gate.level_rows(added) if call.bias_may_mask else added) / call.temperature
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
     n, m = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
     added = call.merge_pairs(added.expand(*added.shape[:-2], n, m))
@@ -193,8 +196,9 @@ class _FusedTiles(torch.autograd.Function):
         q, k, v, out, sums = ctx.saved_tensors
         ctx.unchanged.check()
         if torch.is_grad_enabled():
-            added = gate.dense_bias(ctx.call)
-            plain = lambda: plain_attention(DotForm(q, k, ctx.scale), v, None if added is None else added.detach())  # noqa: E731
+            with torch.no_grad():
+                added = gate.dense_bias(ctx.call)
+            plain = lambda q, k, v: plain_attention(DotForm(q, k, ctx.scale), v, added)  # noqa: E731
             return *grad_of_plain(plain, (q, k, v), grad), None, None, None
         grad = readable(grad)
         dq, dk, dv = (torch.zeros(x.shape, dtype=sums.dtype, device=x.device) for x in (q, k, v))

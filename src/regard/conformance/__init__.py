@@ -1,0 +1,14 @@
+"""A conformance suite for attention functions: drawn calls, judged against the plain definition in float64.
+
+>>> from regard.conformance import case, check, load
+>>> drawn = case("strides", 3)
+>>> check(drawn, load("regard.conformance.backends:sdpa")).verdict
+'pass'
+
+`python -m regard.conformance --backend package:function` runs all classes of input on any attention function.
+"""
+
+from regard.conformance.cases import CLASSES, Case, case
+from regard.conformance.judge import Outcome, Refused, check, load
+
+__all__ = ["CLASSES", "Case", "Outcome", "Refused", "case", "check", "load"]

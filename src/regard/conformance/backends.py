@@ -1,0 +1,30 @@
+"""regard's kernels, and torch's attention, as backends of the conformance suite."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.attention.attend import attend
+from regard.attention.plan import KERNELS
+from regard.conformance.judge import Backend
+
+OPTIONS = frozenset(("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout"))
+
+regard = Backend(attend, OPTIONS, objects=True)
+OWN = {name: Backend(partial(attend, kernel=name), OPTIONS, objects=True) for name in KERNELS}
+reference, cpp, sdpa, additive, tiled, flex = (OWN[n] for n in ("reference", "cpp", "sdpa", "additive", "tiled", "flex"))
+
+
+def torch_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention as documented: a mask is boolean or added, heads group with enable_gqa."""
+    groups = query.ndim > 2 and query.shape[-3] != key.shape[-3] and key.shape[-3] > 1
+    if bias is not None and mask is not None:
+        bias = bias.masked_fill(~mask, -torch.inf)
+    added = mask if bias is None else bias.to(query.dtype)
+    return scaled_dot_product_attention(query, key, value, attn_mask=added, is_causal=causal, enable_gqa=groups)

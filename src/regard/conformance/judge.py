@@ -1,0 +1,338 @@
+"""Runs a case on a backend and judges it: pass, refused (it said so), or wrong (it did not).
+
+The rule: error ≤ 2 · (error of the plain definition in the same dtype + eps · max|truth|), for the output and every gradient,
+where the truth is the plain definition in float64. Gradients may lose eps per unit of the largest energy besides: a fused
+backward pass rebuilds a weight as exp(energy − log Σ exp). What the truth itself loses when every input moves by eps counts
+too, since a tensor of a few numbers can be exact by luck.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.attend import attend, weights
+from regard.attention.call import wrap_bias
+from regard.attention.grid import Grid
+from regard.attention.mask import Causal, Mask
+from regard.conformance.cases import Case, _Closure
+
+Results = dict[str, Tensor]
+
+
+class Refused(Exception):
+    """A backend says that it cannot do a call. Any other exception counts as a refusal too: it is not silent."""
+
+
+@dataclass
+class Outcome:
+    case: Case
+    verdict: str  # pass, refused, wrong
+    detail: str = ""
+    error: float = 0.0
+
+    def reproduction(self, backend: str) -> str:
+        """Three lines that show it again."""
+        return (
+            "from regard.conformance import case, check, load\n"
+            f"found = check(case({self.case.name!r}, {self.case.seed}), load({backend!r}))\n"
+            f"print(found.case, found.verdict, found.detail)  # {self.detail}"
+        )
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An attention function (query, key, value, mask=, bias=, …) and which options it takes.
+
+    `objects` says that it takes regard's masks, biases, energies and normalisers as they are. Others get a boolean mask and a
+    tensor to add, or `causal=True` if they have that argument; what they have no argument for is a refusal.
+    """
+
+    function: Callable[..., Tensor]
+    takes: frozenset[str]
+    objects: bool = False
+
+    @classmethod
+    def of(cls, function: Callable[..., Tensor]) -> Backend:
+        if isinstance(function, Backend):
+            return function
+        names = list(inspect.signature(function).parameters)
+        return cls(function, frozenset(names[3:]))
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+        given = {n: x.given() if isinstance(x, _Closure) else x for n, x in options.items() if x is not None}
+        if not self.objects:
+            given = self._plain(query, key, given)
+        unknown = set(given) - self.takes
+        if unknown:
+            raise Refused(f"it has no option {', '.join(sorted(unknown))}")
+        return self.function(query, key, value, **given)
+
+    def _plain(self, query: Tensor, key: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+        Tq, Tk, given = query.shape[-2], key.shape[-2], dict(options)
+        leading = query.shape[:-3] if query.ndim >= key.ndim else key.shape[:-3]
+        mask, bias = given.get("mask"), given.get("bias")
+        if type(mask) is Causal and mask.offset is None and Tq == Tk and "causal" in self.takes:
+            given = {n: x for n, x in given.items() if n != "mask"} | {"causal": True}
+        elif isinstance(mask, Mask):
+            given["mask"] = mask.dense(Tq, Tk, query.device)
+        if bias is not None and not isinstance(bias, Tensor) and "bias" in self.takes:
+            grid = Grid(Tq, Tk, heads=query.shape[-3], leading=leading, device=query.device)
+            values = wrap_bias(bias).values(grid, query)  # type: ignore[union-attr]
+            given["bias"] = values.expand(*values.shape[:-2], Tq, Tk)
+        return given
+
+
+def load(name: str) -> Backend:
+    """The backend called package.module:function."""
+    module, _, function = name.partition(":")
+    if not function:
+        raise ValueError(f"a backend is named package.module:function, got {name!r}")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"there is no backend {name!r}: {error}") from None
+    return Backend.of(found)
+
+
+REFERENCE = Backend(lambda q, k, v, **options: attend(q, k, v, kernel="reference", **options), frozenset(), objects=True)
+REFERENCE = replace(REFERENCE, takes=frozenset(("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout")))
+
+
+def check(case: Case, backend: Backend | Callable[..., Tensor], device: str = "cpu") -> Outcome:
+    """Run one case and judge it."""
+    backend = Backend.of(backend)  # type: ignore[arg-type]
+    try:
+        found = ACTIONS[case.action](case, backend, case.dtype, device)
+    except Exception as error:
+        kind = "" if isinstance(error, Refused) or type(error).__module__.startswith("regard") else f"{type(error).__name__}: "
+        return Outcome(case, "refused", f"{kind}{error}".splitlines()[0][:300])
+    return _judge(case, found)
+
+
+def _judge(case: Case, found: Results) -> Outcome:
+    clean = replace(case, leaves={n: x.nan_to_num(0.0, 0.0, 0.0) for n, x in case.leaves.items()})
+    dtype = torch.bfloat16 if case.action == "autocast" else case.dtype
+    if case.action == "autocast":
+        clean = replace(clean, leaves={n: x.to(dtype).double() for n, x in clean.leaves.items()})
+    action = {"change": "run"}.get(case.action, case.action) if case.action in ("differentiate twice",) else "run"
+    truth = ACTIONS[action](clean, REFERENCE, torch.float64, "cpu")
+    plain = ACTIONS[action](clean, REFERENCE, dtype, "cpu")
+    near = ACTIONS[action](_nudged(clean, torch.finfo(dtype).eps), REFERENCE, torch.float64, "cpu")
+    sizes = _largest(_absolute(clean)) if action == "run" else 0.0
+    largest = max([sizes, *(x.abs().max().item() for x in truth.values() if x.numel())])
+    energy, worst = _largest_energy(clean), (0.0, "")
+    for name, true in truth.items():
+        if name not in found or not true.numel():
+            continue
+        got = found[name].detach().double().cpu()
+        if got.shape != true.shape:
+            return Outcome(case, "wrong", f"{name} has shape {tuple(got.shape)}, not {tuple(true.shape)}", math.inf)
+        if not got.isfinite().all() and true.isfinite().all():
+            return Outcome(case, "wrong", f"{name} is not finite", math.inf)
+        error, base, condition = ((x.double() - true).abs().max().item() for x in (got, plain[name], near[name]))
+        factor = (1 if name == "out" else 1 + energy) * _luck(case, name, true, dtype)
+        bound = 2 * (max(base, condition) + torch.finfo(dtype).eps * largest * factor)
+        if error > worst[0] * 1.0 and error > bound:
+            worst = (error, f"{name} is off by {error:.3g}, the plain definition in {_short(dtype)} by {base:.2g}")
+    return Outcome(case, "wrong", worst[1], worst[0]) if worst[1] else Outcome(case, "pass")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _luck(case: Case, name: str, true: Tensor, dtype: torch.dtype) -> float:
+    """How many eps · max|truth| stand beside the error of the plain definition.
+
+    Two where that error is a fair sample; more in a tensor of a few numbers or over a few keys, more again in a parameter that
+    sums over all pairs, and in float64, where the plain definition is the truth itself: other orders of adding round otherwise.
+    """
+    if dtype == torch.float64:
+        return 500
+    q, k = case.leaves["query"], case.leaves["key"]
+    many = true.numel() >= 256 and q.shape[-1] >= 4 and k.shape[-2] >= 8
+    return 2 if many else 8 if name in case.leaves or name == "out" else 32
+
+
+def _nudged(case: Case, eps: float) -> Case:
+    noise = torch.Generator().manual_seed(case.seed)
+    leaves = {n: x * (1 + eps * torch.randn(x.shape, generator=noise, dtype=x.dtype)) for n, x in case.leaves.items()}
+    return replace(case, leaves=leaves)
+
+
+def _absolute(case: Case) -> Case:
+    """The same call on absolute values: how large the terms are that are added up."""
+    return replace(case, leaves=case.leaves | {"value": case.leaves["value"].abs()})
+
+
+def _largest(case: Case) -> float:
+    _, tensors, options = case.make(torch.float64)
+    out = REFERENCE(*tensors.values(), options)
+    return out.abs().max().item() if out.numel() else 0.0
+
+
+def _largest_energy(case: Case) -> float:
+    _, tensors, options = case.make(torch.float64)
+    given = {n: x.given() if isinstance(x, _Closure) else x for n, x in options.items()}
+    with torch.no_grad():
+        energies = weights(tensors["query"], tensors["key"], stage="biased", **given)
+    energies = energies.nan_to_num(0.0, 0.0, 0.0)
+    energies = energies[energies > -1e8] if energies.numel() else energies
+    return energies.abs().max().item() if energies.numel() else 0.0
+
+
+# What is done with a call ---------------------------------------------------------------------------------------------
+
+
+def _gradient(out: Tensor, seed: int) -> Tensor:
+    noise = torch.Generator().manual_seed(seed + 1)
+    return torch.randn(out.shape, generator=noise, dtype=torch.float64).to(out.device, out.dtype)
+
+
+def _run(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    leaves, tensors, options = case.make(dtype, device)
+    return _collected(case, leaves, options, backend(*tensors.values(), options))
+
+
+def _collected(case: Case, leaves: Results, options: dict[str, Any], out: Tensor) -> Results:
+    """The output and the gradient of everything that learns."""
+    found = {"out": out.detach()}
+    if not out.requires_grad:
+        return found
+    wanted = leaves | case.learned(options)
+    grads = torch.autograd.grad(out, list(wanted.values()), _gradient(out, case.seed), allow_unused=True)
+    return found | {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(wanted.items(), grads, strict=True)}
+
+
+def _twice(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    """The gradient of a gradient penalty."""
+    leaves, tensors, options = case.make(dtype, device)
+    out = backend(*tensors.values(), options)
+    wanted = list((leaves | case.learned(options)).items())
+    first = torch.autograd.grad(out.sum(), [x for _, x in wanted], create_graph=True, allow_unused=True)
+    penalty = sum(g.square().sum() for g in first if g is not None)
+    if not isinstance(penalty, Tensor) or not penalty.requires_grad:
+        return {"out": out.detach()} | {n: torch.zeros_like(x) for n, x in wanted}
+    second = torch.autograd.grad(penalty, [x for _, x in wanted], allow_unused=True)
+    return {"out": out.detach()} | {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(wanted, second, strict=True)}
+
+
+def _changed(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    """Everything the options hold is written to between the passes."""
+    leaves, tensors, options = case.make(dtype, device)
+    out = backend(*tensors.values(), options)
+    for x in options.values():
+        for held in [x] if isinstance(x, Tensor) else vars(x).values():
+            if isinstance(held, Tensor):
+                held.copy_(~held if held.dtype == torch.bool else held // 2 if not held.is_floating_point() else held + 1)
+    return _collected(case, leaves, options, out)
+
+
+def _autocast(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    with torch.autocast(device, torch.bfloat16):
+        return _run(case, backend, dtype, device)
+
+
+def _default_dtype(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    with _default(torch.float32 if dtype == torch.float64 else torch.float64):
+        return _run(case, backend, dtype, device)
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _device_context(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    leaves, tensors, options = case.make(dtype, device)
+    with torch.device("meta"):
+        out = backend(*tensors.values(), options)
+    return _collected(case, leaves, options, out)
+
+
+def _vmap(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    leaves, tensors, options = case.make(dtype, device)
+    out = torch.func.vmap(lambda q, k, v: backend(q, k, v, options))(*tensors.values())
+    return _collected(case, leaves, options, out)
+
+
+def _func_grad(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    leaves, _, options = case.make(dtype, device)
+
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        out = backend(q, k, v, options)
+        return (out * _gradient(out, case.seed)).sum(), out
+
+    grads, out = torch.func.grad(loss, argnums=(0, 1, 2), has_aux=True)(*(x.detach() for x in leaves.values()))
+    return {"out": out} | dict(zip(leaves, grads, strict=True))
+
+
+def _compiled(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    leaves, tensors, options = case.make(dtype, device)
+    torch._dynamo.reset()
+    function = torch.compile(lambda q, k, v: backend(q, k, v, options), fullgraph=True, backend="aot_eager")
+    return _collected(case, leaves, options, function(*tensors.values()))
+
+
+class _Module(nn.Module):
+    def __init__(self, backend: Backend, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.backend, self.options = backend, options
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.backend(query, key, value, self.options)
+
+
+def _exported(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    leaves, tensors, options = case.make(dtype, device)
+    others = tuple(torch.randn_like(x) for x in tensors.values())  # a trace must not remember its numbers
+    program = torch.export.export(_Module(backend, options), others).module()
+    return _collected(case, leaves, options, program(*tensors.values()))
+
+
+def _threads(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
+    """Four threads at once; all must give the same."""
+    found: list[Results | Exception] = []
+
+    def one() -> None:
+        try:
+            found.append(_run(case, backend, dtype, device))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in found:
+        if isinstance(result, Exception):
+            raise result
+    first, *others = (x for x in found if not isinstance(x, Exception))
+    for name, x in first.items():
+        for other in others:
+            if not torch.equal(x.nan_to_num(), other[name].nan_to_num()):
+                return first | {name: torch.full_like(x, math.nan)}
+    return first
+
+
+ACTIONS: dict[str, Callable[[Case, Backend, torch.dtype, str], Results]] = {
+    "run": _run, "differentiate twice": _twice, "change": _changed, "autocast": _autocast, "default dtype": _default_dtype,
+    "device context": _device_context, "vmap": _vmap, "func.grad": _func_grad, "compile": _compiled, "export": _exported,
+    "threads": _threads,
+}  # fmt: skip
