@@ -28,7 +28,7 @@ from regard.attention.call import (
 )
 from regard.attention.gate import needs_clearing
 from regard.attention.kernels import reference
-from regard.attention.kernels.kernel import Kernel
+from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
 from regard.attention.plan import Plan, choose, make_plan, requested, run
 from regard.attention.tracing import is_plain
@@ -61,7 +61,12 @@ def attend(
     if is_plain(query, key, value):
         known = signature(query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel)
         prepared = _prepared.get(known)
+    watched = trace.watching()
     if prepared is not None:
+        if prepared.shortcut is not None and not watched:
+            out = prepared.shortcut(query, key, value, mask)
+            if out is not None:
+                return out
         call = prepared.call(query, key, value, (energy, mask, bias, normalize, gate))
     else:
         call = make_call(
@@ -73,7 +78,7 @@ def attend(
             if len(_prepared) >= SIGNATURES:
                 _prepared.clear()
             _prepared[known] = prepared
-    if trace.watching():
+    if watched:
         trace.record(call)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
 
@@ -88,6 +93,7 @@ class _Prepared:
     masked: bool  # the mask hides something
     as_given: bool  # queries, keys and values need no cast, no heads axis and no broadcasting
     rest: tuple  # the fields of a Call after its options
+    shortcut: Shortcut | None
 
     @classmethod
     def of(cls, call: Call, kernel: str | None, given: tuple[Tensor, Tensor, Tensor]) -> _Prepared:
@@ -95,7 +101,8 @@ class _Prepared:
         chosen = choose(call, machine) if kernel is None else requested(call, kernel, machine)
         as_given = all(a is b for a, b in zip(given, (call.query, call.key, call.value), strict=True))
         rest = (call.softcap, call.dropout, call.leading, call.heads, call.groups, call.flat, call.autocast)
-        return cls(chosen, machine, needs_clearing(call), call.mask is not None, as_given, rest)
+        shortcut = chosen.shortcut(call, machine) if as_given and machine.tracer is None else None
+        return cls(chosen, machine, needs_clearing(call), call.mask is not None, as_given, rest, shortcut)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:
         energy, mask, bias, normalize, gate = options

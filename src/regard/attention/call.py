@@ -193,29 +193,36 @@ def signature(
     kernel: str | None,
 ) -> Hashable | None:
     """Everything that checks and planning read: calls of one signature are alike but for the values. None: plan anew."""
-    parts: list[Hashable] = []
-    if energy is not SCALED_DOT:
-        parts.append(energy.signature() if isinstance(energy, Energy) else None)
-    if normalize is not SOFTMAX:
-        parts.append(normalize.signature() if isinstance(normalize, Normalizer) else None)
-    if mask is not None:
-        parts.append(mask.signature() if isinstance(mask, Mask) else Dense(mask).signature() if isinstance(mask, Tensor) else None)
-    if bias is not None:
-        parts.append(
-            bias.signature() if isinstance(bias, Bias) else DenseBias(bias).signature() if isinstance(bias, Tensor) else None
-        )
-    if gate is not None:
-        parts.append(gate.signature() if isinstance(gate, Mask | Bias) else None)
-    if None in parts:
+    parts = (
+        None if energy is SCALED_DOT else _known(energy),
+        None if mask is None else _known(mask, Dense),
+        None if bias is None else _known(bias, DenseBias),
+        None if normalize is SOFTMAX else _known(normalize),
+        None if gate is None else _known(gate),
+    )
+    if UNKNOWN in parts:
         return None
-    device = query.device
-    return (
-        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device, value.device,
-        torch.is_grad_enabled() and (query.requires_grad, key.requires_grad, value.requires_grad),
-        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
-        (energy is SCALED_DOT, normalize is SOFTMAX, mask is None, bias is None, gate is None),
-        device.type == "cuda" and torch.cuda.is_current_stream_capturing(), softcap, dropout, kernel, *parts,
-    )  # fmt: skip
+    if query.is_cpu and key.is_cpu and value.is_cpu:
+        place: Hashable = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    else:
+        kind = query.device.type
+        autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+        recording = kind == "cuda" and torch.cuda.is_current_stream_capturing()
+        place = (query.device, key.device, value.device, autocast, recording)
+    learning = torch.is_grad_enabled() and (query.requires_grad, key.requires_grad, value.requires_grad)
+    dtypes = (query.dtype, key.dtype, value.dtype)
+    return (query.shape, key.shape, value.shape, dtypes, place, learning, parts, softcap, dropout, kernel)
+
+
+UNKNOWN = object()
+
+
+def _known(option: object, of_tensor: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable:
+    """The signature of an option, or UNKNOWN."""
+    if isinstance(option, Tensor):
+        option = None if of_tensor is None else of_tensor(option)
+    found = option.signature() if isinstance(option, Energy | Mask | Bias | Normalizer) else None
+    return UNKNOWN if found is None else found
 
 
 def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Call:

@@ -128,7 +128,7 @@ def dense_bias(call: Call) -> Tensor | None:
         assert allowed is not None
         added = torch.zeros(allowed.shape, dtype=torch.float32, device=allowed.device)
     else:
-        added = level_rows(added) if call.bias_may_mask else added
+        added = level_rows(added) if call.bias_may_mask and call.softcap is None else added
         added = added / call.temperature if call.temperature != 1.0 else added
     if allowed is not None:
         added = torch.where(allowed, added, -math.inf)

@@ -415,6 +415,16 @@ class Padding(_FirstKeys):
     def covers(self, Tq: int, Tk: int) -> bool:
         return self.finite
 
+    def cached(self, lengths: Tensor, position: Tensor) -> Tensor:
+        """The keys that are real, (batch, 1, 1, Tk), made once for all layers that share this mask."""
+        made = self.__dict__.get("_made")
+        if made is not None and made[0] is lengths and made[1] == lengths._version and made[2] is position:
+            return made[3]
+        real = position < lengths.view(-1, 1, 1, 1)
+        if not lengths.is_inference():
+            object.__setattr__(self, "_made", (lengths, lengths._version, position, real))
+        return real
+
     def signature(self) -> Hashable | None:
         return Padding, self.finite, describe_tensor(self.lengths)
 

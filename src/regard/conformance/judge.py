@@ -162,7 +162,9 @@ def _judge(case: Case, found: Results, lenient: Backend | None) -> Outcome:
 def _as_lenient(lenient: Backend | None, case: Case) -> Backend:
     """Whose error counts as that of the plain definition."""
     plain = lenient is not None and "bias" in case.options and not set(case.options) - {"mask", "bias"}
-    return lenient if plain and lenient is not None and case.leaves["query"].shape[-3] == case.leaves["key"].shape[-3] else REFERENCE
+    return (
+        lenient if plain and lenient is not None and case.leaves["query"].shape[-3] == case.leaves["key"].shape[-3] else REFERENCE
+    )
 
 
 def _short(dtype: torch.dtype) -> str:

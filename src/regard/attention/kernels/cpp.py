@@ -60,7 +60,9 @@ class Cpp(Kernel):
         if type(call.bias) is ALiBi and call.bias.offset is None and allowed is None:
             slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu").expand(call.heads) / call.temperature
         elif call.bias is not None:
-            values = call.bias.values(call.grid(), call.query) / call.temperature
+            values = call.bias.values(call.grid(), call.query)
+            values = gate.level_rows(values) if call.bias_may_mask and call.softcap is None else values
+            values = values / call.temperature
             bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))
         if allowed is not None:
             bias = _masked(bias, allowed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from regard.attention.call import Call
 from regard.attention.energy import AdditiveForm, DotForm
 from regard.attention.machine import Machine
 from regard.attention.precision import exact, no_autocast
+
+
+# (query, key, value, mask) → output, or None when the values of this call need the long way.
+Shortcut = Callable[[Tensor, Tensor, Tensor, Any], Tensor | None]
 
 
 class Kernel(ABC):
@@ -39,6 +44,10 @@ class Kernel(ABC):
     @abstractmethod
     def run(self, call: Call, machine: Machine) -> Tensor:
         """(*leading, heads, Tq, Dv), by rules of this kernel and with the meaning of the reference."""
+
+    def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
+        """A quicker way to run calls of this signature, for those so small that Python's time counts; None: there is none."""
+        return None
 
 
 def grad_of_plain(

@@ -16,10 +16,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from regard.attention import gate
 from regard.attention.bias import DenseBias
 from regard.attention.call import Call
-from regard.attention.energy import DotForm
-from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
+from regard.attention.energy import DotForm, ScaledDot
+from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
-from regard.attention.mask import Causal
+from regard.attention.mask import Causal, Padding
 from regard.attention.precision import HALF
 from regard.attention.tracing import surely
 from regard.errors import KernelError
@@ -90,6 +90,31 @@ class Sdpa(Kernel):
         mask, rows = (None, None) if causal or (call.mask is None and call.bias is None) else _mask(call, machine)
         out = _sdpa(call, machine, q, k, v, mask, causal, groups, scale)
         return call.split_batch(out if rows is None else out.masked_fill(~rows, 0.0))
+
+    def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
+        """Plain and causal attention and padded batches on a CPU: nothing stands between `attend` and torch."""
+        if machine.kind != "cpu" or call.bias is not None or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+            return None
+        scale, causal = call.energy.as_dot(call.query, call.key).scale / call.temperature, is_torch_causal(call)
+        if not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
+            return None
+        if call.mask is None or causal:
+            return lambda q, k, v, mask: _second_derivatives(scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
+        if type(call.mask) is Padding and isinstance(call.mask.lengths, Tensor) and call.mask.lengths.shape == call.leading:
+            return _padded(scale, call.Tk, call.mask.finite)
+        return None
+
+
+def _padded(scale: float, Tk: int, finite: bool) -> Shortcut:
+    position = torch.arange(Tk, device="cpu")
+
+    def run(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
+        lengths: Tensor = mask.lengths  # type: ignore[assignment]
+        if not finite and not (int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())):
+            return None  # a row may see nothing, or NaN may stand behind the end of a sequence
+        return _second_derivatives(scaled_dot_product_attention(q, k, v, mask.cached(lengths, position), scale=scale))
+
+    return run
 
 
 def why_not_softmax(call: Call, name: str) -> str | None:
@@ -169,10 +194,14 @@ def _sdpa(
 
         with sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True):
             out = scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
-    if machine.tracer is None and out.requires_grad:
-        node = out.grad_fn
-        if node is not None and node.name() in FUSED:
-            node.register_hook(_second_order)
+    return out if machine.tracer is not None else _second_derivatives(out)
+
+
+def _second_derivatives(out: Tensor) -> Tensor:
+    """torch's fused kernels have none: when autograd wants such, the plain formula is differentiated instead."""
+    node = out.grad_fn
+    if node is not None and node.name() in FUSED:
+        node.register_hook(_second_order)
     return out
 
 

@@ -1,0 +1,154 @@
+"""Every kernel on every class of drawn input, by the suite that the package publishes. The automatic choice never refuses."""
+
+import os
+
+import pytest
+import torch
+
+import regard
+from regard import Causal, Padding
+from regard.attention.kernels import additive, native, tiled
+from regard.conformance import CLASSES, Refused, case, check
+from regard.conformance import backends as b
+from regard.conformance.cases import _inputs
+
+LONG = os.environ.get("REGARD_LONG") == "1"
+FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25}  # of classes whose cases take long
+KERNELS = [name for name in b.OWN if name != "flex"]  # which compiles for every shape: its cases are in the long run
+
+
+def run(name, backend, cases, refusals=True):
+    passed = 0
+    for seed in range(min(cases, FEW.get(name, cases)) * (50 if LONG else 1)):
+        found = check(case(name, seed), backend)
+        assert found.verdict != "wrong", f"{found.case}: {found.detail}"
+        assert refusals or found.verdict == "pass", f"{found.case}: refused, {found.detail}"
+        passed += found.verdict == "pass"
+    return passed
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
+    refusals = name == "changed in between"  # there a refusal is the right answer
+    run(name, b.regard, 50, refusals)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_same_without_a_compiler(name, monkeypatch):
+    monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
+    regard.attention.attend._prepared.clear()
+    run(name, b.regard, 30, name == "changed in between")
+    regard.attention.attend._prepared.clear()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_kernel_is_right_or_refuses(kernel, name):
+    run(name, b.OWN[kernel], 18)
+
+
+@pytest.mark.parametrize("name", ["options", "masks", "batch axes", "second derivative", "rubbish unseen", "changed in between"])
+def test_tiles_of_a_few_rows_that_are_computed_again_in_the_backward_pass(name, monkeypatch):
+    monkeypatch.setattr(tiled, "KEPT", 0)
+    monkeypatch.setattr(tiled, "CACHE", {"cpu": 2048, "cuda": 2048})
+    monkeypatch.setattr(additive, "BLOCK", 512)
+    for kernel in ("tiled", "additive"):
+        run(name, b.OWN[kernel], 25)
+
+
+REFUSED = {"reference": 0, "tiled": 21, "sdpa": 51, "cpp": 81, "additive": 125}  # of 6 cases of each class; may only fall
+
+
+@pytest.mark.parametrize("kernel", REFUSED)
+def test_refusals_only_become_fewer(kernel):
+    classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "changed in between")]
+    found = sum(check(case(name, seed), b.OWN[kernel]).verdict == "refused" for name in classes for seed in range(6))
+    assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
+
+
+def test_the_suite_finds_what_is_broken():
+    def ignores_the_last_key(query, key, value, mask=None):
+        return (
+            regard.attend(query, key[..., :-1, :], value[..., :-1, :])
+            if mask is None
+            else regard.attend(query, key, value, mask=mask)
+        )
+
+    def reads_rows_as_if_contiguous(query, key, value, mask=None):
+        flat = torch.as_strided(key, key.shape, key.contiguous().stride()) if key.stride(-1) != 1 and key.numel() else key
+        return regard.attend(query, flat, value, mask=mask)
+
+    def forgets_second_derivatives(query, key, value, **options):
+        return _Constant.apply(query, key, value)
+
+    found = [check(case("plain", seed), ignores_the_last_key).verdict for seed in range(10)]
+    assert "wrong" in found
+    found = [check(case("strides", seed), reads_rows_as_if_contiguous).verdict for seed in range(40)]
+    assert "wrong" in found
+    twice = _inputs(__import__("random").Random(0), torch.float64)
+    twice.action = "differentiate twice"
+    assert check(twice, forgets_second_derivatives).verdict == "wrong"
+
+
+class _Constant(torch.autograd.Function):
+    """As kernels that mark their backward pass as differentiable once: it gives constants after a sum."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.save_for_backward(q, k, v)
+        return regard.attend(q, k, v)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            return torch.autograd.grad(regard.attend(*inputs), inputs, grad)
+
+
+def test_what_a_backend_lacks_is_a_refusal_with_its_reason():
+    def plain(query, key, value):
+        return regard.attend(query, key, value)
+
+    masked = next(c for c in (case("plain", seed) for seed in range(20)) if "mask" in c.options)
+    found = check(masked, plain)
+    assert (found.verdict, found.detail) == ("refused", "it has no option mask")
+
+    def none(query, key, value, mask=None):
+        raise Refused("not today")
+
+    assert check(masked, none).detail == "not today"
+
+
+def test_a_case_is_the_same_every_time_and_leaves_the_generator_alone():
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    a, c = case("options", 7), case("options", 7)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert str(a) == str(c)
+    assert all(torch.equal(x, y) for x, y in zip(a.leaves.values(), c.leaves.values(), strict=True))
+
+
+def test_a_finite_padding_gives_what_padding_gives_and_costs_no_passes():
+    q, k, v = (torch.randn(3, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    lengths = torch.tensor([1, 4, 6])
+    found = [regard.attend(q, k, v, mask=Padding(lengths, finite=finite), kernel="sdpa") for finite in (True, False)]
+    torch.testing.assert_close(*found)
+    for x, y in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in found), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_a_shared_padding_notices_that_its_lengths_changed():
+    q, k, v = (torch.randn(2, 2, 6, 8) for _ in range(3))
+    lengths = torch.tensor([2, 6])
+    mask = Padding(lengths, finite=True)
+    for _ in range(2):
+        first = regard.attend(q, k, v, mask=mask)
+    lengths.fill_(5)
+    second = regard.attend(q, k, v, mask=mask)
+    torch.testing.assert_close(second, regard.attend(q, k, v, mask=Padding([5, 5]), kernel="reference"))
+    assert not torch.allclose(first, second)
+    torch.testing.assert_close(
+        regard.attend(q, k[..., :4, :], v[..., :4, :], mask=Padding([3, 3])), regard.attend(q, k, v, mask=Padding([3, 3]))
+    )
+    assert regard.attend(q, k, v, mask=mask & Causal()).shape == q.shape
