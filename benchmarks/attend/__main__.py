@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-from benchmarks.attend import report
+from benchmarks.attend import overhead, report
 from benchmarks.attend.cases import Case, choose
 from benchmarks.attend.measure import ON_GPU, OURS, QUICK, Effort, Row, run_case
 from benchmarks.peers import command
@@ -32,6 +32,7 @@ examples:
   python -m benchmarks.attend --only "window 256"          the cases with that in their name (see --list)
   python -m benchmarks.attend --only additive --quick      the same cases with fewer rounds
   python -m benchmarks.attend --markdown docs/bench.md     everything, as a page; about an hour on two cores
+  python -m benchmarks.attend --overhead                   what small calls cost beyond their kernel
   PYTHONPATH=src python -m benchmarks.attend --device cuda"""
 
 
@@ -40,6 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     parser.add_argument("--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only")
     parser.add_argument("--only", metavar="SUBSTRING", help="only the cases whose name contains this, of all cases")
+    parser.add_argument("--overhead", action="store_true", help="what small calls cost beyond their kernel, and stop")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     parser.add_argument("--threads", metavar="N", type=int, help=f"threads of every system (default {torch.get_num_threads()})")
     options = command.parse(parser, argv, threads=1)
@@ -51,6 +53,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = arguments(argv)
+    if options.overhead:
+        return overhead.run(options.device)
     cases = choose(options.device, options.quick, options.only)
     if not cases:
         print(f"no case has {options.only!r} in its name; --list names them", file=sys.stderr)

@@ -21,7 +21,7 @@ from regard.attention.grid import Point
 from regard.attention.kernels import sdpa
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
-from regard.attention.mask import FULL, PARTIAL, Mask
+from regard.attention.mask import FULL, PARTIAL
 
 BLOCK = 128
 KINDS = 1024  # of calls (mask, bias, shape, type) that one process may compile; torch gives up after 8
@@ -121,14 +121,64 @@ def _compiled():  # noqa: ANN202
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What Flex is given for one kind of call: mask, change of the scores, and the rows that see anything (None: all)."""
+
+    blocks: Any
+    score: Callable[..., Tensor] | None
+    rows: Tensor | None  # (batch or 1, heads or 1, Tq, 1)
+
+
+_kinds: dict[Hashable, Compiled] = {}  # of calls whose mask and bias hold no tensors, which signatures describe completely
+_seen: set[Hashable] = set()  # kinds of calls that Flex has been compiled for
+
+
 def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
     """(batch, heads, Tq, Dv). The temperature is in the scale already."""
-    cover = Cover() if call.mask is None else _cover(call, q.device)
-    with torch._dynamo.config.patch(recompile_limit=KINDS, accumulated_recompile_limit=KINDS):
-        out = _compiled()(
-            q, k.contiguous(), v.contiguous(), score_mod=_score(call), block_mask=cover.blocks, scale=scale
-        )  # fmt: skip
-    return out if cover.rows is None else out.masked_fill(~cover.rows, 0.0)
+    key, kind = _kind(call)
+    options = dict(score_mod=kind.score, block_mask=kind.blocks, scale=scale)
+    shapes = (key, q.shape, k.shape, v.shape, q.dtype, q.requires_grad)
+    if key is not None and shapes in _seen:
+        out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
+    else:
+        with torch._dynamo.config.patch(recompile_limit=KINDS, accumulated_recompile_limit=KINDS):
+            out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
+        _seen.add(shapes)
+    return out if kind.rows is None else out.masked_fill(~kind.rows, 0.0)
+
+
+def _kind(call: Call) -> tuple[Hashable | None, Compiled]:
+    parts = [x for x in (call.mask, call.bias) if x is not None]
+    if any(x.tensors() != () or x.signature() is None for x in parts):
+        return None, _make(call)
+    numbers = (call.Tq, call.Tk, call.leading, call.softcap, call.temperature, call.query.device)
+    key = (*(x.signature() for x in parts), *numbers)
+    if key not in _kinds:
+        if len(_kinds) >= KINDS:
+            _kinds.clear()
+            _seen.clear()
+        _kinds[key] = _make(call)
+    return key, _kinds[key]
+
+
+def _make(call: Call) -> Compiled:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    mask, Tq, Tk, leading, device = call.mask, call.Tq, call.Tk, call.leading, call.query.device
+    if mask is None:
+        return Compiled(None, _score(call), None)
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
+
+    kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
+    lists = [x for kind in (PARTIAL, FULL) for x in _listed(kinds == kind)]
+    blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
+    if mask.covers(Tq, Tk):
+        return Compiled(blocks, _score(call), None)
+    rows, _ = gate.rows_and_keys_seen(mask, Tq, Tk, device)
+    return Compiled(blocks, _score(call), None if bool(rows.all()) else call.merge_pairs(rows[..., None]))
 
 
 def _score(call: Call) -> Callable[..., Tensor] | None:
@@ -144,49 +194,6 @@ def _score(call: Call) -> Callable[..., Tensor] | None:
         return s if cap is None else cap * torch.tanh(s / cap)
 
     return score
-
-
-@dataclass(frozen=True)
-class Cover:
-    """A mask as Flex reads it, and the rows that see anything, (…, Tq, 1); None: all."""
-
-    blocks: Any = None
-    rows: Tensor | None = None
-
-
-_covers: dict[Hashable, Cover] = {}
-
-
-def _cover(call: Call, device: torch.device) -> Cover:
-    """Made once for masks that hold no tensors, which their signature describes completely."""
-    mask = call.mask
-    assert mask is not None
-    known = mask.signature() if mask.tensors() == () else None
-    if known is None:
-        return _make_cover(mask, call, device)
-    key = (known, call.Tq, call.Tk, call.leading, device)
-    if key not in _covers:
-        if len(_covers) >= 64:
-            _covers.clear()
-        _covers[key] = _make_cover(mask, call, device)
-    return _covers[key]
-
-
-def _make_cover(mask: Mask, call: Call, device: torch.device) -> Cover:
-    from torch.nn.attention.flex_attention import BlockMask
-
-    Tq, Tk, leading = call.Tq, call.Tk, call.leading
-
-    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
-
-    kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
-    lists = [x for kind in (PARTIAL, FULL) for x in _listed(kinds == kind)]
-    blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
-    if mask.covers(Tq, Tk):
-        return Cover(blocks)
-    rows, _ = gate.rows_and_keys_seen(mask, Tq, Tk, device)
-    return Cover(blocks, None if bool(rows.all()) else call.merge_pairs(rows[..., None]))
 
 
 def _listed(wanted: Tensor) -> tuple[Tensor, Tensor]:

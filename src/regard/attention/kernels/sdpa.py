@@ -8,6 +8,7 @@ Second derivatives, which torch's fused kernels lack, are those of the plain for
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,10 @@ FUSED = {
     "ScaledDotProductEfficientAttentionBackward0",
     "ScaledDotProductCudnnAttentionBackward0",
 }
+
+
+# cuDNN, flash, efficient, math, as torch._C._SDPBackend numbers them
+CUDNN_FIRST = [int(getattr(torch._C._SDPBackend, n)) for n in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")]
 
 
 class Sdpa(Kernel):
@@ -92,29 +97,29 @@ class Sdpa(Kernel):
         return call.split_batch(out if rows is None else out.masked_fill(~rows, 0.0))
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
-        """Plain and causal attention and padded batches on a CPU: nothing stands between `attend` and torch."""
-        if machine.kind != "cpu" or call.bias is not None or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+        """Plain and causal attention and padded batches: nothing stands between `attend` and torch."""
+        if machine.kind not in ("cpu", "cuda") or call.bias is not None or type(call.energy) is not ScaledDot:
+            return None
+        if len(call.leading) != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
         scale, causal = call.energy.as_dot(call.query, call.key).scale / call.temperature, is_torch_causal(call)
-        if not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
-            return None
+        torchs = _with_cudnn_first if backends(call, machine)[:1] == ["CUDNN_ATTENTION"] else scaled_dot_product_attention
+        dropout = call.dropout
         if call.mask is None or causal:
-            return lambda q, k, v, mask: _second_derivatives(scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale))
-        if type(call.mask) is Padding and isinstance(call.mask.lengths, Tensor) and call.mask.lengths.shape == call.leading:
-            return _padded(scale, call.Tk, call.mask.finite)
-        return None
+            return lambda q, k, v, mask: _second_derivatives(torchs(q, k, v, None, dropout, causal, scale=scale))
+        if type(call.mask) is not Padding or not isinstance(call.mask.lengths, Tensor) or call.mask.lengths.shape != call.leading:
+            return None
+        if machine.kind == "cuda" and not call.mask.finite:
+            return None  # whether NaN stands behind a sequence would have to be asked of the GPU
+        position, finite = torch.arange(call.Tk, device=call.query.device), call.mask.finite
 
+        def padded(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
+            lengths: Tensor = mask.lengths  # type: ignore[assignment]
+            if not finite and not (int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())):
+                return None  # a row may see nothing, or NaN may stand behind the end of a sequence
+            return _second_derivatives(torchs(q, k, v, mask.cached(lengths, position), dropout, scale=scale))
 
-def _padded(scale: float, Tk: int, finite: bool) -> Shortcut:
-    position = torch.arange(Tk, device="cpu")
-
-    def run(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
-        lengths: Tensor = mask.lengths  # type: ignore[assignment]
-        if not finite and not (int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())):
-            return None  # a row may see nothing, or NaN may stand behind the end of a sequence
-        return _second_derivatives(scaled_dot_product_attention(q, k, v, mask.cached(lengths, position), scale=scale))
-
-    return run
+        return padded
 
 
 def why_not_softmax(call: Call, name: str) -> str | None:
@@ -186,22 +191,31 @@ def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
 def _sdpa(
     call: Call, machine: Machine, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, groups: bool, scale: float
 ) -> Tensor:
-    names = backends(call, machine) if machine.tracer is None else []
-    if not names:
-        out = scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
-    else:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+    if machine.tracer is not None:
+        return scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
+    cudnn = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
+    torchs = _with_cudnn_first if cudnn else scaled_dot_product_attention
+    return _second_derivatives(torchs(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups))
 
-        with sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True):
-            out = scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
-    return out if machine.tracer is not None else _second_derivatives(out)
+
+def _with_cudnn_first(*args: Any, **options: Any) -> Tensor:
+    """torch tries its backends in an order; torch.nn.attention.sdpa_kernel sets it too and takes ten times as long."""
+    before = torch._C._get_sdp_priority_order()
+    torch._C._set_sdp_priority_order(CUDNN_FIRST)
+    try:
+        return scaled_dot_product_attention(*args, **options)
+    finally:
+        torch._C._set_sdp_priority_order(before)
 
 
 def _second_derivatives(out: Tensor) -> Tensor:
     """torch's fused kernels have none: when autograd wants such, the plain formula is differentiated instead."""
     node = out.grad_fn
-    if node is not None and node.name() in FUSED:
-        node.register_hook(_second_order)
+    if node is not None:
+        if node.name() not in FUSED and node.next_functions:  # a cut of padded features lies in between
+            node = node.next_functions[0][0]
+        if node is not None and node.name() in FUSED:
+            node.register_hook(_second_order)
     return out
 
 

@@ -1,0 +1,134 @@
+"""What a small call costs beyond its kernel: regard.attend beside the same kernel called directly, in microseconds.
+
+On a CPU the kernel is torch's scaled_dot_product_attention on one thread; padded calls are compared with SDPA given a ready
+boolean mask. On a GPU it is host time until the call returns: SDPA with the backend set once outside, and Flex with its
+block mask made and compiled before.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard import Causal, Padding, Window, attend
+
+Make = Callable[[Tensor, Tensor, Tensor], tuple[Callable[[], Tensor], Callable[[], Tensor]]]
+CPU = [((1, 8, 1, 64), (1, 8, 128, 64)), ((8, 4, 16, 32), (8, 4, 16, 32))]
+CUDA = [((1, 8, 1, 64), (1, 8, 128, 64)), ((8, 8, 64, 64), (8, 8, 64, 64)), ((4, 16, 2048, 128), (4, 16, 2048, 128))]
+
+
+@dataclass
+class Overhead:
+    name: str
+    shapes: str
+    grad: str
+    direct: float
+    ours: float
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor):
+    return lambda: scaled_dot_product_attention(q, k, v), lambda: attend(q, k, v)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor):
+    square, mask = q.shape == k.shape, Causal()  # a decoding step sees everything
+    return lambda: scaled_dot_product_attention(q, k, v, is_causal=square), lambda: attend(q, k, v, mask=mask)
+
+
+def _padded(q: Tensor, k: Tensor, v: Tensor, finite: bool):
+    T = k.shape[-2]
+    lengths = torch.randint(1, T + 1, (len(k),), device=q.device)
+    ready = (torch.arange(T, device=q.device) < lengths[:, None])[:, None, None]
+    mask = Padding(lengths, finite=finite)
+    return lambda: scaled_dot_product_attention(q, k, v, attn_mask=ready), lambda: attend(q, k, v, mask=mask)
+
+
+def padded_finite(q: Tensor, k: Tensor, v: Tensor):
+    return _padded(q, k, v, True)
+
+
+def padded(q: Tensor, k: Tensor, v: Tensor):
+    return _padded(q, k, v, False)
+
+
+def window(q: Tensor, k: Tensor, v: Tensor):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    flex, T, mask = torch.compile(flex_attention, dynamic=False), q.shape[-2], Window(128, 128)
+    blocks = create_block_mask(lambda b, h, i, j: (i - j).abs() <= 128, None, None, T, T, device=q.device)
+    return lambda: flex(q, k, v, block_mask=blocks), lambda: attend(q, k, v, mask=mask)
+
+
+def measure(device: str, rounds: int = 15) -> list[Overhead]:
+    """Each way takes its turn, round after round; the median of the rounds."""
+    found = []
+    for first, second in CUDA if device == "cuda" else CPU:
+        long = device == "cuda" and first[-2] >= 512
+        kinds: dict[str, Make] = {"plain": plain, "causal": causal, "padded, finite": padded_finite}
+        if device == "cpu":
+            kinds["padded"] = padded
+        if long:
+            kinds = {"plain": plain, "causal": causal, "window 128 + 128": window}
+        for name, make in kinds.items():
+            for grad in ("no", "forward", "forward + backward"):
+                if device == "cuda" and grad == "forward + backward":
+                    continue
+                found.append(_one(name, make, device, first, second, grad, rounds))
+                print(_row(found[-1]), flush=True)
+    return found
+
+
+def _one(name: str, make: Make, device: str, first: tuple, second: tuple, grad: str, rounds: int) -> Overhead:
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    q, k, v = (torch.randn(s, device=device, dtype=dtype, requires_grad=grad != "no") for s in (first, second, second))
+    ways = make(q, k, v)
+    if grad == "forward + backward":
+        out = torch.randn_like(ways[0]())
+        ways = tuple(lambda f=f: torch.autograd.grad(f(), (q, k, v), out) for f in ways)  # type: ignore[misc]
+    calls = 50 if device == "cuda" and first[-2] >= 512 else 500
+    times: tuple[list[float], list[float]] = ([], [])
+    with _best_backend(device, first, name):
+        for _ in range(3):
+            for f in ways:
+                f()
+        for _ in range(rounds):
+            for way, f in zip(times, ways, strict=True):
+                _wait(device)
+                start = time.perf_counter()
+                for _ in range(calls):
+                    f()
+                way.append((time.perf_counter() - start) / calls * 1e6)
+                _wait(device)
+    return Overhead(name, f"{first} × {second}", grad, *(statistics.median(x) for x in times))
+
+
+def _best_backend(device: str, first: tuple, name: str):
+    """For the direct call the backend that regard takes is set once, outside of what is measured."""
+    if device != "cuda" or first[-2] < 512 or name.startswith("window"):
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel([SDPBackend.CUDNN_ATTENTION])
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _row(x: Overhead) -> str:
+    return f"| {x.name} | {x.shapes} | {x.grad} | {x.direct:.1f} | {x.ours:.1f} | {x.ours - x.direct:+.1f} |"
+
+
+def run(device: str) -> int:
+    torch.set_num_threads(1)
+    print("| call | query × key | gradients | direct, µs | attend, µs | beyond |\n|---|---|---|---|---|---|")
+    measure(device)
+    return 0
