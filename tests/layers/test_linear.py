@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.attention.position import Rotary
-from regard.layers import linear
+from regard.layers import linear, multihead
 from regard.layers.linear import Linear, _Affine, affine
 from regard.layers.multihead import MultiHead
 
@@ -62,7 +62,8 @@ def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"key_heads": 2}, {"linear_bias": False}, {"memory_dim": 6}, {"rotary": Rotary(2)}])
-def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options):
+def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options, monkeypatch):
+    monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer = MultiHead(8, 4, **options).double()
     x, memory = drawn(2, 5, 8), drawn(2, 3, options.get("memory_dim", 8))
     calls = [(x, memory), (x, memory, memory.detach().clone())] + ([] if "memory_dim" in options else [(x,)])
@@ -72,7 +73,8 @@ def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options)
         torch.testing.assert_close(layer(*call), want)
 
 
-def test_one_product_gives_every_map_its_gradient():
+def test_one_product_gives_every_map_its_gradient(monkeypatch):
+    monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer, x = MultiHead(8, 2).double(), drawn(2, 5, 8)
     q, k, v = layer.project(x, x, x)
     parts = layer.queries(x), layer.keys_values(x, x.clone())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.modules.module import _has_any_global_hook
 
 from regard.layers.transforms import dispatch_mode, transformed
 
@@ -27,6 +28,17 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return linear(x, weight, bias)
     to = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     return _Affine.apply(x.to(to), weight.to(to), bias.to(to))
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """True if calling this layer gives x Wᵀ + b and does nothing else: no wrapper, parametrisation, hook or other forward.
+
+    Only then may its weight and bias be used without calling it.
+    """
+    if type(layer) not in (Linear, nn.Linear) or "forward" in vars(layer) or layer._compiled_call_impl is not None:
+        return False  # a parametrised layer has a class of its own
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return not any(hooks) and not _has_any_global_hook()
 
 
 class _Affine(torch.autograd.Function):
