@@ -48,20 +48,34 @@ def cross_entropy(
     return Loss(total, nll, len(labels) if keep is None else keep.sum())
 
 
+def cross_entropy_of_scores(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
+    """The same loss of scores that exist, (..., V), or (2, ..., V) with `agreement`: for an output layer that has to be called."""
+    scores, labels = scores.reshape(2 if agreement else 1, -1, scores.shape[-1]), labels.reshape(-1)
+    keep = labels != PAD
+    return Loss(*_of_scores(scores.to(_accumulator(scores)), labels, keep, smoothing, agreement), keep.sum())
+
+
 def _plain(
     x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float
 ) -> tuple[Tensor, Tensor]:
-    """The same loss in torch operations, all scores at once: for second derivatives, torch.func and fake tensors."""
+    """What `_Chunked` computes in torch operations, all scores at once: for second derivatives, torch.func and fake tensors."""
     scores = (x @ w.t()).to(_accumulator(x))
-    logs = torch.log_softmax(scores if b is None else scores + b, -1)  # (readings, rows, vocabulary)
-    wrong = -logs.gather(-1, labels.expand(len(x), -1)[..., None])[..., 0]
+    return _of_scores(scores if b is None else scores + b, labels, keep, smoothing, agreement)
+
+
+def _of_scores(
+    scores: Tensor, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float
+) -> tuple[Tensor, Tensor]:
+    """Loss and −log p, each summed over tokens, of scores (readings, rows, vocabulary)."""
+    logs, readings = torch.log_softmax(scores, -1), len(scores)
+    wrong = -logs.gather(-1, labels.expand(readings, -1)[..., None])[..., 0]
     loss = (1 - smoothing) * wrong - smoothing * logs.mean(-1)
     if agreement:
         one, other = logs
         loss = loss + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum(-1)  # KL there and back
     if keep is not None:
         loss, wrong = loss.where(keep, 0.0), wrong.where(keep, 0.0)
-    return loss.sum() / len(x), wrong.detach().sum() / len(x)
+    return loss.sum() / readings, wrong.detach().sum() / readings
 
 
 def _accumulator(x: Tensor) -> torch.dtype:
