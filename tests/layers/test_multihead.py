@@ -284,3 +284,16 @@ def test_the_interaction_is_that_of_what_the_maps_compute():
     changed = layer.Wk.base.weight + layer.Wk.B @ layer.Wk.A
     want = layer.Wq.weight.unflatten(0, (2, 4)).transpose(-1, -2) @ changed.unflatten(0, (2, 4))
     torch.testing.assert_close(layer.interaction(), want)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 6), (0, 4, 6), (0, 0, 6), (0, 6), (3, 0, 2, 6)])
+def test_nothing_in_is_nothing_out(shape):
+    x = torch.randn(shape)
+    for layer in (
+        Convolution(6, 3, out_dim=4),
+        Convolution(6, 3, out_dim=4, causal=True),
+        Recurrence(6, out_dim=4, cell="lstm", bidirectional=True),
+        MultiHead(6, 2, out_dim=4, mask=Causal()),
+        SlicedMultiHead(6, 2, out_dim=4),
+    ):
+        assert layer(x).shape == (*shape[:-1], 4)

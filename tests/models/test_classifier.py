@@ -95,6 +95,15 @@ def test_agreement_adds_half_the_mean_divergence_of_two_readings():
     torch.testing.assert_close(same.total, label_loss(one, labels).total)
 
 
+@pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 3.0)])
+def test_no_texts_are_no_loss(smoothing, agreement):
+    scores = torch.randn(0, 3, requires_grad=True)
+    found = label_loss(scores, torch.zeros(0, dtype=torch.long), smoothing, agreement)
+    assert (float(found.total.detach()), float(found.nll), found.tokens) == (0.0, 0.0, 0)
+    found.total.backward()
+    assert scores.grad.shape == (0, 3)
+
+
 def test_dropped_words_are_unknown_in_training_alone():
     model = make("words", "mean", word_dropout=0.5)
     tokens = torch.tensor([[5, 6, 7, 3]]).repeat(200, 1)

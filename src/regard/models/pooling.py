@@ -51,6 +51,8 @@ class Max(nn.Module):
 
     def forward(self, memory: Memory) -> Tensor:
         x = memory.states
+        if not x.shape[1]:
+            return x.sum(1)  # no tokens: zeros
         if memory.lengths is None:
             return x.amax(1)
         there = real(x, memory.lengths).bool()
