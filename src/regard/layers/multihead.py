@@ -41,8 +41,8 @@ class AttendOptions(Options, total=False):
 class _Heads(HasOptions):
     """What both forms share: project, attend per head, put the heads side by side, project again.
 
-    Modules, parameters and tensors given as options, or held by one, belong to the layer. A function that uses a module in
-    its closure hides it: give the module itself.
+    Modules, parameters and tensors given as options, or held by one, are registered (`HasOptions`). A function that uses a
+    module from its closure hides it: give the module itself.
     """
 
     def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
@@ -122,7 +122,8 @@ class MultiHead(_Heads):
     """Q^h = Q W^Qh, K^h = K W^Kh, V^h = V W^Vh; attention per head; heads side by side; projected (Vaswani et al. 2017, 3.2.2).
 
     `key_heads` below `heads` shares each key head among a group of query heads. `project=False` ends with the heads side by
-    side. Attention options (energy, mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`.
+    side. Attention options (energy, mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`. Modules
+    and parameters among them, or held by them, are trained and saved with the layer; other tensors move with it.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class HasOptions(nn.Module):
         if name not in NAMES:
             super().__setattr__(name, value)
             return
-        held = self._modules.get("options", {})
+        held: Any = self._modules.get("options", {})
         for place in (self.__dict__, self._modules, self._parameters, self._buffers, held):
             if name in place:
                 del place[name]

@@ -12,7 +12,7 @@ def transformed() -> bool:
 
     These need torch operations throughout: an autograd.Function without rules for them is an error there.
     """
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0  # type: ignore[attr-defined]
 
 
 def dispatch_mode() -> bool:

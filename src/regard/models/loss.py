@@ -63,9 +63,7 @@ def _plain(
     return _of_scores(scores if b is None else scores + b, labels, keep, smoothing, agreement)
 
 
-def _of_scores(
-    scores: Tensor, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float
-) -> tuple[Tensor, Tensor]:
+def _of_scores(scores: Tensor, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float) -> tuple[Tensor, Tensor]:
     """Loss and −log p, each summed over tokens, of scores (readings, rows, vocabulary)."""
     logs, readings = torch.log_softmax(scores, -1), len(scores)
     wrong = -logs.gather(-1, labels.expand(readings, -1)[..., None])[..., 0]
@@ -164,9 +162,10 @@ def _differentiable_gradient(
 ) -> list[Tensor | None]:
     """The gradient by features, weight and bias, itself a function of them and of `grad` that can be differentiated."""
     # Views, because the features may depend on the weight: the gradient by one must not flow on into the other.
-    x, w, b = (None if t is None else t.view_as(t) for t in inputs)
+    x, w = inputs[0].view_as(inputs[0]), inputs[1].view_as(inputs[1])
+    b = None if inputs[2] is None else inputs[2].view_as(inputs[2])
     total, _ = _plain(x, w, b, labels, keep, smoothing, agreement)
-    wanted = [t for t, yes in zip((x, w, b), learn, strict=False) if yes]
+    wanted = [t for t, yes in zip((x, w, b), learn, strict=False) if yes and t is not None]
     found = iter(torch.autograd.grad(total, wanted, grad, create_graph=True))
     return [next(found) if yes else None for yes in learn[:3]]
 
