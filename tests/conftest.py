@@ -1,4 +1,7 @@
-"""One thread per worker, the same drawn examples on every run in CI, and a fresh seed for each test."""
+"""One thread per worker, the same drawn examples on every run, and a fresh seed for each test.
+
+With REGARD_LONG=1 in the environment hypothesis draws new examples on every run, and ten times as many.
+"""
 
 import os
 import signal
@@ -7,9 +10,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("dev", deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+LONG = os.environ.get("REGARD_LONG") == "1"
+settings.register_profile("short", derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("long" if LONG else "short")
 torch.set_num_threads(1)
 
 
@@ -29,3 +33,11 @@ def own_cache(tmp_path_factory):
 def pytest_configure():
     """Interrupts can be tested even when the tests run in the background, where a shell lets processes ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """A test that says how many examples it wants gets ten times as many in the long profile, as all others do."""
+    for item in items if LONG else ():
+        own = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+        if own is not None and own.max_examples != settings.default.max_examples:
+            item.obj._hypothesis_internal_use_settings = settings(own, max_examples=10 * own.max_examples)

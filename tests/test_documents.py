@@ -4,6 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+import regard
+from regard.attention.normalize import Softmax
+from regard.attention.trace import Seen
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -18,7 +23,29 @@ def test_every_python_block_runs(page, capsys):
     names = {}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), names)
+        for name, seen in names.items():
+            if isinstance(seen, Seen):
+                check_something_was_seen(f"{page.name}: {name}", seen)
     assert capsys.readouterr().out  # each page prints something to look at
+
+
+def check_something_was_seen(where, seen):
+    """What a page watches is worth a look: every query attends to some key, and under softmax the weights of its row sum to 1."""
+    assert len(seen), f"{where} saw nothing"
+    for name in seen:
+        for recorded in seen.calls(name):
+            rows = recorded.weights(stage="normalised").double().sum(-1)
+            assert bool((rows > 0).all()), f"{where}[{name!r}]: a query attends to nothing"
+            if type(recorded.call.normalize) is Softmax:
+                assert rows == pytest.approx(torch.ones(rows.shape), abs=1e-4), f"{where}[{name!r}]"
+
+
+def test_a_page_that_shows_attention_to_nothing_is_found_out():
+    layer = regard.MultiHead(12, heads=3, mask=regard.Causal())
+    with regard.watch(layer) as seen:
+        layer(torch.randn(2, 5, 12), torch.randn(2, 7, 12), mask=~regard.Causal())
+    with pytest.raises(AssertionError, match="attends to nothing"):
+        check_something_was_seen("a page", seen)
 
 
 def test_the_readme_shows_the_operator_in_twenty_lines():

@@ -21,14 +21,29 @@ def drawn(model, sample, sentences=(SOURCE,), **options):
 
 
 def far(counts, p):
-    """Pearson's chi-square minus its mean, in its standard deviations; texts seldom expected count as one."""
-    n = sum(counts.values())
-    common = [text for text in p if n * p[text] >= 5]
-    seen = np.array([counts[text] for text in common])
-    want = n * np.array([p[text] for text in common])
-    seen, want = np.append(seen, n - seen.sum()), np.append(want, n - want.sum())
-    freedom = len(common)
-    return (((seen - want) ** 2 / want).sum() - freedom) / (2 * freedom) ** 0.5
+    """Pearson's chi-square minus its mean, in its standard deviations. Rare texts are counted together until 5 are expected."""
+    assert counts.keys() <= p.keys()  # nothing is drawn that cannot be
+    n, cells, seen, want = sum(counts.values()), [], 0, 0.0
+    for text in sorted(p, key=p.__getitem__):
+        seen, want = seen + counts[text], want + n * p[text]
+        if want >= 5:
+            cells.append((seen, want))
+            seen, want = 0, 0.0
+    if want:  # too rare for a count of its own
+        last = cells.pop()
+        cells.append((last[0] + seen, last[1] + want))
+    freedom = len(cells) - 1
+    return (sum((seen - want) ** 2 / want for seen, want in cells) - freedom) / (2 * freedom) ** 0.5
+
+
+def test_the_measure_of_samples_takes_texts_that_are_all_common_and_texts_that_never_come():
+    """One remainder for all rare texts was 0/0 where none was rare."""
+    even = {"a": 0.5, "b": 0.25, "c": 0.25}
+    assert far(Counter(a=500, b=250, c=250), even) == pytest.approx(-1)
+    assert far(Counter(a=400, b=300, c=300), even) > 10
+    assert far(Counter(a=500, b=500), {"a": 0.5, "b": 0.5 - 1e-12, "c": 1e-12}) == pytest.approx(-(2**-0.5))
+    with pytest.raises(AssertionError):
+        far(Counter(a=500, d=500), even)
 
 
 @pytest.mark.parametrize("decoder", ["bahdanau", "transformer"])

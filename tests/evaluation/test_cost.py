@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard
-from regard import Additive, Causal, Convolution, Dilated, MultiHead, Recurrence, SlicedMultiHead, Window, cost
+from regard import Additive, Bilinear, Causal, Convolution, Dilated, MultiHead, Recurrence, SlicedMultiHead, Window, cost
 from regard.attention import plan
 from regard.evaluation.cost import comparison
 
@@ -43,6 +43,10 @@ def test_attention_has_fewer_parameters_only_for_kernels_above_three():
         MultiHead(M, 4, linear_bias=False),
         MultiHead(M, 4, key_heads=2, value_head_dim=6),
         SlicedMultiHead(M, 4, rank=3),
+        MultiHead(M, 4, energy=Bilinear(4)),
+        MultiHead(M, 4, energy=Bilinear(4, heads=4)),
+        MultiHead(M, 4, energy=Bilinear(4, rank=3)),
+        MultiHead(M, 4, key_heads=2, energy=Bilinear(4, rank=3, heads=4)),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -78,6 +82,17 @@ def test_path_length_is_that_of_the_true_dependencies(layer):
             break
         reached, hops = wider, hops + 1
     assert cost(layer, T).path_length == hops
+
+
+@pytest.mark.parametrize("heads", [None, 2])
+def test_the_vector_of_an_additive_energy_is_no_projection(heads):
+    layer = MultiHead(M, 2, energy=Additive(8, hidden=5, heads=heads))
+    found = cost(layer, T)
+    assert found.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
+    assert found.parts["energies"] == 2 * T * T * 5  # v, once per pair and head
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer.energy(torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8))  # its products with matrices are what the counter sees
+    assert 2 * found.parts["energy's own projections"] == counter.get_total_flops()
 
 
 def test_learned_energies_and_gates_are_counted():

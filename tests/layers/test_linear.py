@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.attention.position import Rotary
+from regard.layers import linear, multihead
 from regard.layers.linear import Linear, _Affine, affine
 from regard.layers.multihead import MultiHead
 
@@ -28,8 +30,40 @@ def test_the_gradients_written_by_hand_are_torchs():
             torch.testing.assert_close(a, b)
 
 
+def test_second_derivatives_are_those_of_the_plain_product():
+    x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
+    assert torch.autograd.gradgradcheck(_Affine.apply, (x, weight, bias))
+    penalties = []
+    for f in (_Affine.apply, torch.nn.functional.linear):  # a gradient penalty after .sum(): its incoming gradient is a constant
+        (slope,) = torch.autograd.grad(f(x, weight, bias).sum(), x, create_graph=True)
+        penalties.append(torch.autograd.grad(slope.square().sum(), weight)[0])
+    assert penalties[1].abs().sum() > 0
+    torch.testing.assert_close(*penalties)
+
+
+def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
+    taken = []
+    monkeypatch.setattr(_Affine, "apply", lambda *x: taken.append(1) or torch.nn.functional.linear(*x))
+    monkeypatch.setattr(linear, "ON", ("cpu",))
+    x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
+    affine(x, weight, bias)
+    assert taken == [1]  # without a transform the quick way is taken
+    sum_of = lambda *t: affine(*t).sin().sum()  # noqa: E731
+    plain = lambda *t: torch.nn.functional.linear(*t).sin().sum()  # noqa: E731
+    torch.testing.assert_close(torch.func.grad(sum_of, 1)(x, weight, bias), torch.func.grad(plain, 1)(x, weight, bias))
+    per_row = torch.func.vmap(torch.func.grad(sum_of, 1), (0, None, None))
+    torch.testing.assert_close(per_row(x, weight, bias).sum(0), torch.func.grad(plain, 1)(x, weight, bias))
+    torch.testing.assert_close(*(torch.func.jvp(f, (x, weight, bias), (x, weight, bias))[1] for f in (sum_of, plain)))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert affine(x, weight, bias).shape == (3, 5)
+    with torch.autograd.forward_ad.dual_level():
+        affine(torch.autograd.forward_ad.make_dual(x.detach(), x.detach()), weight, bias)
+    assert taken == [1]
+
+
 @pytest.mark.parametrize("options", [{}, {"key_heads": 2}, {"linear_bias": False}, {"memory_dim": 6}, {"rotary": Rotary(2)}])
-def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options):
+def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options, monkeypatch):
+    monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer = MultiHead(8, 4, **options).double()
     x, memory = drawn(2, 5, 8), drawn(2, 3, options.get("memory_dim", 8))
     calls = [(x, memory), (x, memory, memory.detach().clone())] + ([] if "memory_dim" in options else [(x,)])
@@ -39,7 +73,8 @@ def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options)
         torch.testing.assert_close(layer(*call), want)
 
 
-def test_one_product_gives_every_map_its_gradient():
+def test_one_product_gives_every_map_its_gradient(monkeypatch):
+    monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer, x = MultiHead(8, 2).double(), drawn(2, 5, 8)
     q, k, v = layer.project(x, x, x)
     parts = layer.queries(x), layer.keys_values(x, x.clone())

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import parametrize
 
 import regard
 from regard import (
@@ -20,6 +22,14 @@ from regard import (
     Window,
     weights,
 )
+from regard.layers import multihead
+from regard.layers.linear import Linear
+
+
+@pytest.fixture
+def fused_on_cpu(monkeypatch):
+    """Projections are one matmul on a CPU too, as they are on a GPU."""
+    monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
 
 
 def test_full_heads_are_three_n_maps_side_by_side_then_projected():
@@ -103,6 +113,29 @@ def test_a_cache_for_cross_attention_projects_the_memory_once():
     assert torch.allclose(layer(x, memory), first, atol=1e-6)
 
 
+@pytest.mark.parametrize("call", [lambda x: (x, x), lambda x: (x, x, x), lambda x: (x, None, x)])
+def test_the_query_given_again_as_key_and_value_is_self_attention(call):
+    layer, x = MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double(), torch.randn(2, 6, 8, dtype=torch.float64)
+    whole = layer(x)
+    with regard.watch(layer) as seen:
+        torch.testing.assert_close(layer(*call(x)), whole)
+    assert "self" in seen and "cross" not in seen
+    cache, parts = Cache(), []
+    with torch.no_grad():
+        for part in x.split([1, 3, 2], 1):
+            parts.append(layer(*call(part), cache=cache))
+    assert cache.length == 6
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+
+
+def test_another_tensor_with_the_same_numbers_is_cross_attention():
+    layer, x = MultiHead(8, 2, rotary=Rotary(4)), torch.randn(2, 6, 8)
+    for given in ((x.clone(),), (x.clone(), x), (x, x.clone())):
+        with regard.watch(layer) as seen:
+            assert not torch.allclose(layer(x, *given), layer(x))
+        assert {*seen} == {"self", "cross"}
+
+
 def test_reordering_a_cache_reorders_what_follows():
     layer, x = MultiHead(8, 2, mask=Causal()), torch.randn(3, 4, 8)
     cache = Cache()
@@ -155,3 +188,112 @@ def test_convolution_and_recurrence_keep_the_length():
     for layer in (Recurrence(6), Convolution(6, 3)):
         with pytest.raises(regard.ShapeError, match="make the layer for 7"):
             layer(torch.randn(2, 9, 7))
+
+
+class LoRA(nn.Module):
+    """A low-rank update beside a frozen linear layer (Hu et al. 2022); `weight` is that of the frozen layer, as in peft."""
+
+    def __init__(self, base, rank=2):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.A = nn.Parameter(torch.randn(rank, base.in_features, dtype=base.weight.dtype))
+        self.B = nn.Parameter(torch.randn(base.out_features, rank, dtype=base.weight.dtype))
+        self.weight, self.bias, self.out_features = base.weight, base.bias, base.out_features
+
+    def forward(self, x):
+        return self.base(x) + x @ self.A.T @ self.B.T
+
+
+class Symmetric(nn.Module):
+    def forward(self, x):
+        return x.triu() + x.triu(1).transpose(-1, -2)
+
+
+def doubled(module, *_):
+    """As a forward hook: the last argument is what the module gave."""
+    return 2 * _[-1]
+
+
+def changes(name):
+    """A way to change what a layer's Wk computes."""
+    set_forward = lambda layer: setattr(layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight))  # noqa: E731
+    return {
+        "lora": lambda layer: setattr(layer, "Wk", LoRA(layer.Wk)),
+        "torch's own": lambda layer: setattr(layer, "Wk", nn.Sequential(layer.Wk, nn.Tanh())),
+        "forward hook": lambda layer: layer.Wk.register_forward_hook(doubled),
+        "forward pre hook": lambda layer: layer.Wk.register_forward_pre_hook(lambda _, x: (2 * x[0],)),
+        "parametrisation": lambda layer: parametrize.register_parametrization(layer.Wk, "weight", Symmetric()),
+        "weight norm": lambda layer: nn.utils.parametrizations.weight_norm(layer.Wk).parametrizations.weight.original0.data.mul_(3),
+        "forward of its own": set_forward,
+        "no bias": lambda layer: setattr(layer, "Wk", Linear(8, 8, bias=False).double()),
+    }[name]
+
+
+def test_maps_as_they_were_made_are_one_matmul_where_that_is_faster(fused_on_cpu, monkeypatch):
+    taken, affine = [], multihead.affine
+    monkeypatch.setattr(multihead, "affine", lambda *x: taken.append(len(x[1])) or affine(*x))
+    layer, x = MultiHead(8, 2), torch.randn(2, 5, 8)
+    layer(x)
+    layer(x, torch.randn(2, 4, 8))
+    with torch.no_grad():
+        layer(x)
+    assert taken == [24, 16]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["lora", "torch's own", "forward hook", "forward pre hook", "parametrisation", "weight norm", "forward of its own", "no bias"],
+)
+@pytest.mark.parametrize("crossed", [False, True])
+def test_what_is_done_to_one_of_its_maps_counts_with_and_without_gradients(name, crossed, fused_on_cpu):
+    layer, x = MultiHead(8, 2).double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    call = (x, torch.randn(2, 4, 8, dtype=torch.float64)) if crossed else (x,)
+    before = layer(*call)
+    changes(name)(layer)
+    found = layer(*call)
+    with torch.no_grad():
+        torch.testing.assert_close(found, layer(*call))  # without gradients the maps are always called one by one
+    assert not torch.allclose(found, before)
+    found.sum().backward()
+
+
+def test_hooks_on_every_module_and_backward_hooks_are_called(fused_on_cpu):
+    layer, x, names = MultiHead(8, 2), torch.randn(2, 5, 8, requires_grad=True), []
+    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: names.append(module))
+    try:
+        layer(x)
+    finally:
+        hook.remove()
+    assert all(m in names for m in (layer.Wq, layer.Wk, layer.Wv))
+    layer.Wv.register_full_backward_hook(lambda *_: names.append("backward"))
+    layer(x).sum().backward()
+    assert names[-1] == "backward"
+
+
+def test_maps_in_two_precisions_are_not_joined(fused_on_cpu):
+    layer, x = MultiHead(8, 2, linear_bias=False), torch.randn(2, 5, 8)
+    layer.Wk.to(torch.bfloat16)
+    for call in ((x,), (x, torch.randn(2, 4, 8))):
+        with pytest.raises(RuntimeError, match="dtype"):  # torch's own words, as without gradients
+            layer(*call)
+
+
+def test_the_interaction_is_that_of_what_the_maps_compute():
+    layer = MultiHead(8, 2).double()
+    layer.Wk = LoRA(layer.Wk)
+    changed = layer.Wk.base.weight + layer.Wk.B @ layer.Wk.A
+    want = layer.Wq.weight.unflatten(0, (2, 4)).transpose(-1, -2) @ changed.unflatten(0, (2, 4))
+    torch.testing.assert_close(layer.interaction(), want)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 6), (0, 4, 6), (0, 0, 6), (0, 6), (3, 0, 2, 6)])
+def test_nothing_in_is_nothing_out(shape):
+    x = torch.randn(shape)
+    for layer in (
+        Convolution(6, 3, out_dim=4),
+        Convolution(6, 3, out_dim=4, causal=True),
+        Recurrence(6, out_dim=4, cell="lstm", bidirectional=True),
+        MultiHead(6, 2, out_dim=4, mask=Causal()),
+        SlicedMultiHead(6, 2, out_dim=4),
+    ):
+        assert layer(x).shape == (*shape[:-1], 4)

@@ -6,6 +6,7 @@ import torch
 from regard.data.batches import Batch
 from regard.errors import OptionError, ShapeError
 from regard.models.build import build
+from regard.models.embedding import Embedding
 from regard.training.schema_model import Model
 from tests.models.small import DECODERS, ENCODERS, LAYER, make, make_batch
 
@@ -185,3 +186,47 @@ def test_recurrent_weights_are_dropped_in_training_only_and_stay_themselves():
     model.loss(batch).total.backward()
     grad = model.decoder.stack.layers[0].weight_hh_l0.grad
     assert 0.3 < float((grad == 0).double().mean()) < 0.7  # a dropped weight learns nothing
+
+
+class Shifted(torch.nn.Module):
+    """A wrapper such as LoRA, with the weight of what it wraps in the open."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, getattr(base, "bias", None)
+        self.num_embeddings = getattr(base, "num_embeddings", None)
+
+    def forward(self, x):
+        out = self.base(x)
+        return out + torch.arange(out.shape[-1]) / 10
+
+
+@pytest.mark.parametrize("agreement", [0.0, 3.0])
+@pytest.mark.parametrize("change", ["wrapper", "hook"])
+@pytest.mark.parametrize("where", ["output", "embedding"])
+def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where, change, agreement):
+    model, batch = make(None, DECODERS["transformer"]), make_batch()
+    before = model.loss(batch, 0.1, agreement=agreement).total
+    owner, name = (model.output, "words") if where == "output" else (model.target, "table")
+    if change == "wrapper":
+        setattr(owner, name, Shifted(getattr(owner, name)))
+    else:
+        getattr(owner, name).register_forward_hook(lambda _, x, out: out + torch.arange(out.shape[-1]) / 10)
+    found = model.loss(batch, 0.1, agreement=agreement)
+    labels = batch.target[:, 1:]
+    scores = model(batch.target[:, :-1])[labels != 0]
+    want = torch.nn.functional.cross_entropy(scores, labels[labels != 0], label_smoothing=0.1, reduction="sum")
+    torch.testing.assert_close(found.total, want)  # without dropout both readings agree
+    torch.testing.assert_close(found.nll, torch.nn.functional.cross_entropy(scores, labels[labels != 0], reduction="sum"))
+    assert found.tokens == len(scores) and not torch.allclose(found.total, before)
+
+
+def test_dropped_words_of_a_wrapped_table_are_zeros():
+    embedding = Embedding(20, 6, dropout_words=0.5)
+    embedding.table = Shifted(embedding.table)
+    tokens = torch.arange(20).repeat(3, 1)
+    torch.manual_seed(3)
+    found = embedding(tokens)
+    gone = (found == 0).all(-1)
+    assert bool((gone == gone[:1]).all()) and 0 < int(gone[0].sum()) < 20
+    torch.testing.assert_close(found[~gone], 2 * embedding.table(tokens)[~gone])

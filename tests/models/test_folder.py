@@ -44,7 +44,9 @@ def test_a_loaded_model_computes_the_same(tmp_path, section):
     assert torch.equal(before, torch.random.get_rng_state())  # loading draws nothing from the caller's generator
     tokens = torch.tensor([model_ids(loaded, "ein Hund")])
     given = (tokens, tokens) if section["encoder"] else (tokens,)
-    assert torch.equal(loaded(*given), model(*given))
+    weights = model.state_dict()
+    assert all(torch.equal(x, weights[name]) for name, x in loaded.state_dict().items())
+    torch.testing.assert_close(loaded(*given), model(*given))  # where weights lie in memory may change the rounding
     assert loaded.card == {"name": "small"} and loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
 
 

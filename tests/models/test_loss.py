@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regard.models import loss
 from regard.models.loss import cross_entropy
@@ -58,6 +59,87 @@ def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
         torch.testing.assert_close(got, expected)
     total, nll = loss._Chunked.apply(x.flatten(1, 2), w, b, labels.flatten(), real, 0.1, 5.0)
     torch.testing.assert_close((total, nll), (found.total, found.nll))
+
+
+def plain(x, w, b, labels, smoothing, agreement):
+    """The loss as it is written down, of readings (2, rows, D) or (1, rows, D)."""
+    logs, real = torch.log_softmax(x @ w.T + b, -1), labels != 0
+    total = 0.0
+    for reading in logs:
+        right = reading.gather(-1, labels[:, None])[:, 0]
+        total = total - ((1 - smoothing) * right + smoothing * reading.mean(-1))[real].sum() / len(logs)
+    if agreement:
+        p, q = logs[:, real]
+        total = total + agreement / 4 * ((p.exp() * (p - q)).sum() + (q.exp() * (q - p)).sum())
+    return total
+
+
+def leaves(readings):
+    sizes = ((readings, 6, 4), (7, 4), (7,))
+    return [torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in sizes], torch.tensor([3, 0, 6, 1, 0, 2])
+
+
+@pytest.mark.parametrize("counted", [True, False])  # padding left out beforehand, or kept and multiplied by zero
+@pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 5.0)])
+def test_second_derivatives_are_those_of_the_plain_formula(smoothing, agreement, counted):
+    (x, w, b), labels = leaves(2 if agreement else 1)
+
+    def ours(x, w, b):
+        if counted:
+            return cross_entropy(x if agreement else x[0], w, labels, smoothing, b, agreement).total
+        return loss._Chunked.apply(x, w, b, labels, labels != 0, smoothing, agreement)[0]
+
+    assert torch.autograd.gradcheck(ours, (x, w, b))
+    assert torch.autograd.gradgradcheck(ours, (x, w, b))
+    found, want = [], []
+    for kept, total in ((found, ours(x, w, b)), (want, plain(x, w, b, labels, smoothing, agreement))):
+        slopes = torch.autograd.grad(total, (x, w, b), create_graph=True)  # the incoming gradient is a constant
+        kept += [*slopes, *torch.autograd.grad(sum(s.square().sum() for s in slopes), (x, w, b))]
+    torch.testing.assert_close(found, want)
+
+
+def test_second_derivatives_where_the_features_depend_on_the_weights():
+    (x, w, _), labels = leaves(1)
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    found = []
+    for f in (lambda *t: cross_entropy(*t, labels).total, lambda x, w: plain(x[None], w, 0, labels, 0.0, 0.0)):
+        (slope,) = torch.autograd.grad(f(x[0] * w.mean() * scale, w), w, create_graph=True)
+        found.append(torch.autograd.grad(slope.sin().sum(), (x, w, scale)))
+    torch.testing.assert_close(*found)
+
+
+def test_frozen_features_or_weights_have_second_derivatives_too():
+    (x, w, b), labels = leaves(1)
+    for frozen in range(3):
+        held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, w, b))]
+        learning = [t for t in held if t.requires_grad]
+        found = []
+        for total in (cross_entropy(held[0][0], held[1], labels, 0.1, held[2]).total, plain(*held, labels, 0.1, 0.0)):
+            slopes = torch.autograd.grad(total, learning, create_graph=True)
+            found.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), learning))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 5.0])
+def test_torch_func_takes_the_plain_formula(agreement):
+    (x, w, b), labels = leaves(2)
+    given = x if agreement else x[0]
+
+    def ours(x, w, b, labels):
+        return cross_entropy(x, w, labels, 0.1, b, agreement).total
+
+    want = torch.autograd.grad(plain(x if agreement else x[:1], w, b, labels, 0.1, agreement), (w, b))
+    torch.testing.assert_close(torch.func.grad(ours, (1, 2))(given, w, b, labels), want)
+    rows = given.unsqueeze(-2)  # one word at a time
+    each = torch.func.vmap(torch.func.grad(ours, (1, 2)), (rows.ndim - 3, None, None, 0))(rows, w, b, labels[:, None])
+    torch.testing.assert_close(tuple(g.sum(0) for g in each), want)
+
+
+def test_fake_tensors_pass_through():
+    with FakeTensorMode():
+        x, w = torch.randn(9, 8, requires_grad=True), torch.randn(11, 8, requires_grad=True)
+        found = cross_entropy(x, w, torch.ones(9, dtype=torch.long), 0.1)
+        assert found.total.shape == () and torch.autograd.grad(found.total, w)[0].shape == w.shape
 
 
 def test_no_tensor_of_batch_times_vocabulary_exists():

@@ -45,10 +45,22 @@ def test_padding_never_counts_and_the_width_is_what_it_says(name):
         assert pooling(Memory(changed, lengths))[1].isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["mean", "sum", "max", "last", "attention"])
+@pytest.mark.parametrize("name", POOLINGS)
 def test_a_text_without_words_is_zeros(name):
-    found = POOLINGS[name]().double()(Memory(states(2), torch.tensor([4, 0])))
+    pooling = POOLINGS[name]().double()
+    found = pooling(Memory(states(2), torch.tensor([4, 0])))
     assert found[1].eq(0).all() and found[0].abs().sum() > 0
+    for lengths in (torch.tensor([0, 0]), None):  # all of them, with and without room for states
+        assert pooling(Memory(states(2, 0), lengths)).equal(torch.zeros(2, pooling.width, dtype=torch.float64))
+    assert pooling(Memory(states(2), torch.tensor([0, 0]))).eq(0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in POOLINGS if name != "additive"])  # attend's tiles do not take an empty batch
+@pytest.mark.parametrize("length", [0, 5])
+def test_no_texts_are_no_vectors(name, length):
+    pooling = POOLINGS[name]().double()
+    for lengths in (torch.zeros(0, dtype=torch.long), None):
+        assert pooling(Memory(states(0, length), lengths)).shape == (0, pooling.width)
 
 
 def test_each_is_its_formula():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.attention.energy import Additive, Distance, Match
+from regard.attention.energy import Additive, Bilinear, Distance, Match
 from regard.attention.mask import Window
 from regard.errors import OptionError
 from regard.layers.convolution import Convolution
@@ -70,14 +70,26 @@ def _attention_parts(layer: MultiHead | SlicedMultiHead, T: int) -> dict[str, in
     pairs = int(_seen(layer, T).sum())  # over all heads
     parts = {"projections": T * projections, "energies": pairs * _per_pair(layer, key_dim), "values": pairs * value_dim}
     if isinstance(layer.energy, nn.Module):
-        parts["energy's own projections"] = T * layer.heads * sum(p.numel() for p in layer.energy.parameters() if p.ndim == 2)
+        per_head = (p if p.ndim == 2 else p[0] for p in _matrices(layer.energy))
+        parts["energy's own projections"] = T * layer.heads * sum(p.numel() for p in per_head)
     return parts | ({"output": T * out} if out else {})
+
+
+def _matrices(energy: nn.Module) -> list[Tensor]:
+    """What an energy multiplies each query or key with, (…, …) or one per head, (heads, …, …)."""
+    if isinstance(energy, Additive):  # not v: with a v for each head that is a matrix too
+        return [energy.Wq.weight, energy.Wk.weight]
+    if isinstance(energy, Bilinear):
+        return [energy.W] if energy.V is None else [energy.W, energy.V]
+    return [p for p in energy.parameters() if p.ndim == 2]
 
 
 def _per_pair(layer: MultiHead | SlicedMultiHead, key_dim: int) -> int:
     """Multiply-adds of one energy."""
     if isinstance(layer.energy, Additive):
         return layer.energy.hidden
+    if isinstance(layer.energy, Bilinear) and layer.energy.rank is not None:
+        return layer.energy.rank
     return key_dim if not isinstance(layer.energy, Distance | Match) else 2 * key_dim
 
 

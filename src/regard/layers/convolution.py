@@ -29,6 +29,8 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ShapeError(f"this layer's input is (…, T, {self.dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}")
+        if not x.numel():
+            return x.new_zeros(*x.shape[:-1], self.weight.out_channels)
         flat = x.reshape(-1, *x.shape[-2:]).transpose(-1, -2)  # (batch, dim, T)
         out = self.weight(nn.functional.pad(flat, self.reach)).transpose(-1, -2)
         return out.reshape(*x.shape[:-1], -1)

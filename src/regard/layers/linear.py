@@ -1,10 +1,15 @@
-"""Linear maps as torch's; on a GPU the gradient of the bias is a product with ones, as torch's sum over rows takes far longer."""
+"""Linear layers as torch's; on a GPU the gradient of the bias is a matmul with ones, as torch's sum over rows takes far longer."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.modules.module import _has_any_global_hook
+
+from regard.layers.transforms import dispatch_mode, transformed
+
+ON = ("cuda",)  # device types where the bias gradient as a matmul is faster
 
 
 class Linear(nn.Linear):
@@ -16,20 +21,35 @@ class Linear(nn.Linear):
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x weightᵀ + bias, (..., in) → (..., out)."""
-    if bias is None or x.device.type != "cuda" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    kind = x.device.type
+    if bias is None or kind not in ON or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return linear(x, weight, bias)
-    to = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    if transformed() or dispatch_mode():
+        return linear(x, weight, bias)
+    to = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     return _Affine.apply(x.to(to), weight.to(to), bias.to(to))
 
 
+def is_plain(layer: nn.Module) -> bool:
+    """True if calling this layer gives x Wᵀ + b and does nothing else: no wrapper, parametrisation, hook or other forward.
+
+    Only then may its weight and bias be used without calling it.
+    """
+    if type(layer) not in (Linear, nn.Linear) or "forward" in vars(layer) or layer._compiled_call_impl is not None:
+        return False  # a parametrised layer has a class of its own
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return not any(hooks) and not _has_any_global_hook()
+
+
 class _Affine(torch.autograd.Function):
+    """The backward pass is torch operations of the saved inputs, so it has derivatives of its own."""
+
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # noqa: ANN001
         ctx.save_for_backward(x, weight)
         return linear(x, weight, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         x, weight = ctx.saved_tensors
         learn_x, learn_weight, learn_bias = ctx.needs_input_grad

@@ -28,5 +28,7 @@ class Recurrence(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ShapeError(f"this layer's input is (…, T, {self.dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}")
+        if not x.numel():
+            return x.new_zeros(*x.shape[:-1], self.weight.hidden_size * (2 if self.bidirectional else 1))
         out, _ = self.weight(x.reshape(-1, *x.shape[-2:]))
         return out.reshape(*x.shape[:-1], -1)

@@ -50,13 +50,31 @@ class RecurrentStack(nn.Module):
         self.dropout, self.dropout_weight = Locked(dropout), dropout_weight
 
     def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
-        """Run over all of x. With `lengths`, padding is never read and the last state is that of the last real token."""
+        """Run over all of x. With `lengths`, padding is never read and the last state is that of the last real token.
+
+        A sequence without tokens gives zeros and leaves the state as it was.
+        """
+        lengths = None if lengths is None else lengths.cpu()
+        rows = _rows_with_tokens(x, lengths)
+        if rows is not None:
+            return self._of_rows(rows, x, state, lengths)
         found: State = []
         for i, layer in enumerate(self.layers):
             x = self.dropout(x) if i else x
             x, last = self._run(layer, x, None if state is None else state[i], lengths)  # type: ignore[arg-type]
             found.append(last)
         return x, found
+
+    def _of_rows(self, rows: Tensor, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """Run over these sequences only; of the others the output is zeros and the state is that of before."""
+        before = self.zeros(x) if state is None else state
+        if not len(rows):
+            return x.new_zeros(*x.shape[:2], self.width), before
+        at = rows.to(x.device)
+        out, last = self(x[at], None if state is None else reorder(state, at), None if lengths is None else lengths[rows])
+        whole = out.new_zeros(len(x), *out.shape[1:]).index_copy(0, at, out)
+        pairs = zip(before, last, strict=True)
+        return whole, [tuple(b.to(h.dtype).index_copy(0, at, h) for b, h in zip(*pair, strict=True)) for pair in pairs]
 
     def zeros(self, like: Tensor) -> State:
         """The state before anything was read, for the batch of `like` (batch, …)."""
@@ -70,7 +88,7 @@ class RecurrentStack(nn.Module):
         if state is not None:  # (batch, width) → (directions, batch, width of one)
             split = [h.to(x.dtype).unflatten(-1, (2 if self.bidirectional else 1, -1)).transpose(0, 1).contiguous() for h in state]
             given = tuple(split) if self.cell == "lstm" else split[0]
-        packed = x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = x if lengths is None else pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         out, last = self._weighed(layer, packed, given)
         if lengths is not None:
             out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
@@ -92,6 +110,15 @@ class RecurrentStack(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.dim} → {self.widths}, {self.cell}{', bidirectional' if self.bidirectional else ''}"
+
+
+def _rows_with_tokens(x: Tensor, lengths: Tensor | None) -> Tensor | None:
+    """The sequences that have tokens, or None if all have. torch's recurrences take no others."""
+    if torch.compiler.is_compiling():
+        return None
+    if not len(x) or not x.shape[1]:
+        return torch.empty(0, dtype=torch.long)
+    return None if lengths is None or bool((lengths > 0).all()) else lengths.nonzero()[:, 0]
 
 
 @torch.no_grad()

@@ -90,7 +90,8 @@ def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement
 
     scores (batch, labels), or twice as many rows with `agreement`: two readings of the same texts.
     """
-    log_p = torch.log_softmax(scores if scores.dtype == torch.float64 else scores.float(), -1).unflatten(0, (-1, len(labels)))
+    log_p = torch.log_softmax(scores if scores.dtype == torch.float64 else scores.float(), -1)
+    log_p = log_p.unflatten(0, (2 if agreement else 1, len(labels)))  # (readings, batch, labels)
     wrong = -log_p.gather(-1, labels.expand(len(log_p), -1)[..., None]).sum((1, 2)).mean()
     total = wrong if not smoothing else (1 - smoothing) * wrong - smoothing * log_p.mean(-1).sum(-1).mean()
     if agreement:

@@ -17,16 +17,15 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab: int, dim: int, *, scale: float = 1.0, dropout_words: float = 0.0) -> None:
         super().__init__()
-        self.scale, self.dropout_words = scale, dropout_words
+        self.vocab, self.scale, self.dropout_words = vocab, scale, dropout_words
         self.table = nn.Embedding(vocab, dim, padding_idx=PAD)
         nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.table.weight.data[PAD].zero_()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        weight = self.table.weight
-        if self.training and self.dropout_words:
-            weight = drop_words(weight, self.dropout_words)
-        x = nn.functional.embedding(tokens, weight, padding_idx=PAD)
+        x = self.table(tokens)
+        if self.training and self.dropout_words:  # the same tokens in the whole batch
+            x = x * drop_words(x.new_ones(self.vocab, 1), self.dropout_words)[tokens]
         return x if self.scale == 1.0 else x * self.scale
 
 

@@ -1,4 +1,4 @@
-"""Cross-entropy of the next word without the batch × vocabulary tensor: scores exist for a few rows at a time."""
+"""Cross-entropy of the next token without the batch × vocabulary tensor: scores exist for a few rows at a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.data.tokenizer import PAD
+from regard.layers.transforms import fake, transformed
 
 ROOM = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores that may exist at a time: the CPU's stay in its cache
 
@@ -36,17 +37,55 @@ def cross_entropy(
     readings = 2 if agreement else 1
     features, labels = features.reshape(readings, -1, features.shape[-1]), labels.reshape(-1)
     keep = labels != PAD
-    if features.device.type == "cpu":  # no work on padding; a GPU would have to wait for the count
+    plain = transformed() or fake(features)
+    if features.device.type == "cpu" and not plain:  # no work on padding; a GPU would have to wait for the count
         features, labels, keep = features[:, keep], labels[keep], None
     if torch.is_autocast_enabled(features.device.type) and features.device.type != "meta":
         to = torch.get_autocast_dtype(features.device.type)
         features, weight = features.to(to), weight.to(to)
-    total, nll = _Chunked.apply(features, weight, bias, labels, keep, smoothing, agreement)
+    compute = _plain if plain else _Chunked.apply
+    total, nll = compute(features, weight, bias, labels, keep, smoothing, agreement)
     return Loss(total, nll, len(labels) if keep is None else keep.sum())
 
 
+def cross_entropy_of_scores(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
+    """The same loss of scores that exist, (..., V), or (2, ..., V) with `agreement`: for an output layer that has to be called."""
+    scores, labels = scores.reshape(2 if agreement else 1, -1, scores.shape[-1]), labels.reshape(-1)
+    keep = labels != PAD
+    return Loss(*_of_scores(scores.to(_accumulator(scores)), labels, keep, smoothing, agreement), keep.sum())
+
+
+def _plain(
+    x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float
+) -> tuple[Tensor, Tensor]:
+    """What `_Chunked` computes in torch operations, all scores at once: for second derivatives, torch.func and fake tensors."""
+    scores = (x @ w.t()).to(_accumulator(x))
+    return _of_scores(scores if b is None else scores + b, labels, keep, smoothing, agreement)
+
+
+def _of_scores(scores: Tensor, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float) -> tuple[Tensor, Tensor]:
+    """Loss and −log p, each summed over tokens, of scores (readings, rows, vocabulary)."""
+    logs, readings = torch.log_softmax(scores, -1), len(scores)
+    wrong = -logs.gather(-1, labels.expand(readings, -1)[..., None])[..., 0]
+    loss = (1 - smoothing) * wrong - smoothing * logs.mean(-1)
+    if agreement:
+        one, other = logs
+        loss = loss + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum(-1)  # KL there and back
+    if keep is not None:
+        loss, wrong = loss.where(keep, 0.0), wrong.where(keep, 0.0)
+    return loss.sum() / readings, wrong.detach().sum() / readings
+
+
+def _accumulator(x: Tensor) -> torch.dtype:
+    """The dtype in which scores and sums are kept."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 class _Chunked(torch.autograd.Function):
-    """The gradient of a chunk is formed while its scores exist, so that the backward pass computes nothing again."""
+    """The gradient of a chunk is formed while its scores exist, so that the backward pass computes nothing again.
+
+    Under create_graph=True the backward pass differentiates `_plain` instead, so second derivatives are those of the formula.
+    """
 
     @staticmethod
     def forward(  # noqa: ANN205
@@ -59,7 +98,7 @@ class _Chunked(torch.autograd.Function):
         smoothing: float,
         agreement: float,
     ):
-        exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+        exact = _accumulator(x)
         learn_x, learn_w, learn_b = ctx.needs_input_grad[:3]
         learn = learn_x or learn_w or learn_b
         dx = torch.empty_like(x) if learn_x else None
@@ -96,19 +135,39 @@ class _Chunked(torch.autograd.Function):
                     dw += _product(p.t(), part, exact)
         if dw is not None:
             dw -= each * read
-        ctx.save_for_backward(*(d for d in (dx, dw, db) if d is not None))
-        ctx.learn, ctx.dtypes = (learn_x, learn_w, learn_b), (x.dtype, w.dtype, None if b is None else b.dtype)
-        ctx.readings = len(x)
+        ctx.save_for_backward(dx, dw, db, x, w, b, labels, keep)
+        ctx.options = smoothing, agreement
         ctx.mark_non_differentiable(nll)
         return total, nll
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor, _):  # noqa: ANN001, ANN205
-        saved, grad = list(ctx.saved_tensors), grad / ctx.readings
-        found = [saved.pop(0) if learn else None for learn in ctx.learn]
-        dx, dw, db = (None if d is None else (d * grad.to(d.dtype)).to(to) for d, to in zip(found, ctx.dtypes, strict=True))
-        return dx, dw, db, None, None, None, None
+        *found, x, w, b, labels, keep = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            found = _differentiable_gradient(grad, (x, w, b), ctx.needs_input_grad, labels, keep, *ctx.options)
+        else:
+            scale = grad / len(x)
+            found = [None if d is None else (d * scale.to(d.dtype)).to(t.dtype) for d, t in zip(found, (x, w, b), strict=True)]
+        return *found, None, None, None, None
+
+
+def _differentiable_gradient(
+    grad: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor | None],
+    learn: tuple[bool, ...],
+    labels: Tensor,
+    keep: Tensor | None,
+    smoothing: float,
+    agreement: float,
+) -> list[Tensor | None]:
+    """The gradient by features, weight and bias, itself a function of them and of `grad` that can be differentiated."""
+    # Views, because the features may depend on the weight: the gradient by one must not flow on into the other.
+    x, w = inputs[0].view_as(inputs[0]), inputs[1].view_as(inputs[1])
+    b = None if inputs[2] is None else inputs[2].view_as(inputs[2])
+    total, _ = _plain(x, w, b, labels, keep, smoothing, agreement)
+    wanted = [t for t, yes in zip((x, w, b), learn, strict=False) if yes and t is not None]
+    found = iter(torch.autograd.grad(total, wanted, grad, create_graph=True))
+    return [next(found) if yes else None for yes in learn[:3]]
 
 
 def _product(a: Tensor, b: Tensor, to: torch.dtype) -> Tensor:

@@ -31,6 +31,8 @@ class Memory(NamedTuple):
         """One vector (batch, width): the recurrence's last state, else the state at the last real token."""
         if self.last is not None:
             return self.last[-1][0]
+        if not self.states.shape[1]:
+            return self.states.sum(1)  # no tokens: zeros
         if self.lengths is None:
             return self.states[:, -1]
         at = (self.lengths - 1).clamp(min=0)
@@ -38,8 +40,10 @@ class Memory(NamedTuple):
 
     def mean(self) -> Tensor:
         """The mean of the real states, (batch, width)."""
-        if self.lengths is None:
+        if self.lengths is None and self.states.shape[1]:
             return self.states.mean(1)
+        if self.lengths is None:
+            return self.states.sum(1)  # no tokens: zeros
         return (self.states * real(self.states, self.lengths)).sum(1) / self.lengths.clamp(min=1)[:, None].to(self.states.dtype)
 
     def reorder(self, rows: Tensor) -> Memory:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.attention.call import SOFTMAX
-from regard.attention.energy import Energy, ScaledDot
+from regard.attention.call import SCALED_DOT, SOFTMAX
+from regard.attention.energy import Energy
 from regard.attention.normalize import Normalizer
 from regard.layers.multihead import MultiHead
 from regard.layers.recurrent import RecurrentStack
@@ -51,6 +51,8 @@ class Max(nn.Module):
 
     def forward(self, memory: Memory) -> Tensor:
         x = memory.states
+        if not x.shape[1]:
+            return x.sum(1)  # no tokens: zeros
         if memory.lengths is None:
             return x.amax(1)
         there = real(x, memory.lengths).bool()
@@ -95,7 +97,11 @@ class AttentionPooling(nn.Module):
         self.width = queries * width
         self.query = nn.Parameter(torch.randn(queries, width) / math.sqrt(width))
         self.attention = MultiHead(
-            width, heads, project=False, energy=energy or ScaledDot(), normalize=SOFTMAX if normalize is None else normalize
+            width,
+            heads,
+            project=False,
+            energy=SCALED_DOT if energy is None else energy,
+            normalize=SOFTMAX if normalize is None else normalize,
         )
 
     def forward(self, memory: Memory) -> Tensor:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import OptionError
+from regard.layers.linear import is_plain
 from regard.models.counted import Counted
 from regard.models.decoder import Carried
 from regard.models.embedding import Embedding, Output
-from regard.models.loss import Loss, cross_entropy
+from regard.models.loss import Loss, cross_entropy, cross_entropy_of_scores
 from regard.models.memory import Memory
 
 
@@ -58,8 +59,10 @@ class Writer(Counted):
         return carried.reorder(rows)
 
     def predict(self, features: Tensor, labels: Tensor, smoothing: float, agreement: float = 0.0) -> Loss:
-        words = self.output.words
-        return cross_entropy(self.output.ready(features), words.weight, labels, smoothing, words.bias, agreement)
+        features, words = self.output.ready(features), self.output.words
+        if is_plain(words):
+            return cross_entropy(features, words.weight, labels, smoothing, words.bias, agreement)
+        return cross_entropy_of_scores(words(features), labels, smoothing, agreement)
 
     def counted(self, source: Tensor, target: Tensor) -> Tensor:
         return self(*(source, target)[-self.texts :])

@@ -1,0 +1,182 @@
+"""Options of a layer that hold weights or tensors: trained, saved, copied and moved with it, and used as registered."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import Causal, Dense, Documents, MultiHead, Padding, SlicedMultiHead
+from regard.attention.normalize import CustomNormalizer, Normalizer
+from regard.attention.position import Bias, DenseBias, PositionBias
+
+T = 5
+LAYERS = [MultiHead, SlicedMultiHead]
+
+
+class Score(nn.Module):
+    """An energy with a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, query, key):
+        return query @ self.weight @ key.transpose(-1, -2)
+
+
+class Slope(nn.Module):
+    """A bias with a weight, of two positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(()))
+
+    def forward(self, t, s):
+        return self.weight * (t - s).abs()
+
+
+class Cooled(nn.Module):
+    """A normaliser with a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(()))
+
+    def forward(self, scores):
+        return torch.softmax(scores * self.weight, -1)
+
+
+class OwnBias(Bias):
+    """Somebody's own bias: no module, but it holds one."""
+
+    def __init__(self):
+        self.table = nn.Embedding(2 * T, 1)
+
+    def values(self, grid, query):
+        return self.table((grid.k - grid.position()) + T)[..., 0]
+
+
+class OwnNormalizer(Normalizer):
+    """Somebody's own normaliser with a parameter."""
+
+    def __init__(self):
+        self.power = nn.Parameter(torch.ones(()) * 0.7)
+
+    def rows(self, scores):
+        return torch.softmax(scores * self.power, -1)
+
+
+LEARNED = {
+    "energy that is a module": (lambda: dict(energy=Score()), "options.energy.function.weight"),
+    "bias that is a module": (lambda: dict(bias=Slope()), "options.bias.function.weight"),
+    "bias of positions": (lambda: dict(bias=PositionBias(Slope())), "options.bias.function.weight"),
+    "bias that is a parameter": (lambda: dict(bias=nn.Parameter(torch.randn(2, T, T))), "options.bias.tensor"),
+    "dense bias of a parameter": (lambda: dict(bias=DenseBias(nn.Parameter(torch.randn(T, T)))), "options.bias.tensor"),
+    "bias of one's own": (lambda: dict(bias=OwnBias()), "options.bias.table.weight"),
+    "normaliser that is a module": (lambda: dict(normalize=Cooled()), "options.normalize.function.weight"),
+    "normaliser around a module": (lambda: dict(normalize=CustomNormalizer(Cooled())), "options.normalize.function.weight"),
+    "normaliser of one's own": (lambda: dict(normalize=OwnNormalizer()), "options.normalize.power"),
+    "gate that is a parameter": (lambda: dict(gate=nn.Parameter(torch.randn(T, T))), "gate"),
+    "gate around a parameter": (lambda: dict(gate=DenseBias(nn.Parameter(torch.randn(T, T)))), "options.gate.tensor"),
+    "gate around a module": (lambda: dict(gate=PositionBias(Slope())), "options.gate.function.weight"),
+    "gate that is a module": (lambda: dict(gate=regard.RelativeBuckets(2)), "gate.weight"),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("name", LEARNED)
+def test_weights_of_an_option_are_weights_of_the_layer(kind, name):
+    options, key = LEARNED[name]
+    layer, x = kind(8, 2, **options()), torch.randn(3, T, 8)
+    assert key in layer.state_dict() and key in dict(layer.named_parameters())
+    layer(x).square().sum().backward()
+    assert layer.get_parameter(key).grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("name", LEARNED)
+def test_what_is_registered_is_what_is_used(kind, name):
+    options, key = LEARNED[name]
+    layer, x = kind(8, 2, **options()), torch.randn(3, T, 8)
+    before = layer(x)
+    twin = copy.deepcopy(layer)
+    with torch.no_grad():
+        twin.get_parameter(key).add_(torch.randn_like(twin.get_parameter(key)))
+    changed = twin(x)
+    torch.testing.assert_close(layer(x), before)  # a copy is a copy
+    assert not torch.allclose(changed, before)  # and its own weights count
+    given = {key: twin.get_parameter(key).detach()}
+    torch.testing.assert_close(torch.func.functional_call(layer, given, (x,)), changed)
+    layer.load_state_dict(twin.state_dict())
+    torch.testing.assert_close(layer(x), changed)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(twin))(x), changed)
+    torch.testing.assert_close(twin.double()(x.double()).float(), changed)
+    assert all(p.device.type == "meta" for p in twin.to("meta").parameters())
+
+
+HELD = {
+    "bias": lambda: dict(bias=torch.randn(T, T)),
+    "dense bias": lambda: dict(bias=DenseBias(torch.randn(2, T, T))),
+    "gate": lambda: dict(gate=torch.rand(T, T)),
+    "boolean gate": lambda: dict(gate=torch.rand(T, T) > 0.3),
+    "dense gate": lambda: dict(gate=DenseBias(torch.rand(T, T))),
+    "mask": lambda: dict(mask=torch.rand(T, T) > 0.3),
+    "dense mask": lambda: dict(mask=Dense(torch.rand(T, T) > 0.3)),
+    "padding": lambda: dict(mask=Padding([5, 3, 4])),
+    "documents": lambda: dict(mask=Documents.of_lengths([2, 3])),
+    "masks joined": lambda: dict(mask=Causal() & ~Padding(torch.tensor([1, 2, 0])) | Documents.of_lengths([2, 3])),
+    "offsets": lambda: dict(mask=Causal(offset=torch.tensor([0, 1, 2]))),
+}
+
+
+def tensors_of(x):
+    """All tensors of an option, also of the masks it is made of."""
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [t for part in vars(x).values() if isinstance(part, torch.Tensor | regard.Mask) for t in tensors_of(part)]
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("name", HELD)
+def test_tensors_of_an_option_move_with_the_layer_and_are_not_saved(kind, name):
+    plain, layer, x = kind(8, 2), kind(8, 2, **(options := HELD[name]())), torch.randn(3, T, 8)
+    assert layer.state_dict().keys() == plain.state_dict().keys()
+    layer.load_state_dict(plain.state_dict())
+    (what,) = options
+    before = layer(x)
+    assert not torch.allclose(before, plain(x))
+    torch.testing.assert_close(copy.deepcopy(layer)(x), before)
+    torch.testing.assert_close(layer.double()(x.double()).float(), before)
+    assert [t.device.type for t in tensors_of(getattr(layer.to("meta"), what))] == ["meta"] * len(tensors_of(options[what]))
+
+
+def test_an_option_can_be_replaced():
+    layer, x = MultiHead(8, 2, bias=torch.randn(T, T), mask=Padding([2, 3, 4]), gate=torch.rand(T, T)), torch.randn(3, T, 8)
+    layer.bias, layer.mask, layer.gate = regard.ALiBi(2), Causal(), None
+    plain = MultiHead(8, 2, bias=regard.ALiBi(2), mask=Causal())
+    plain.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(x), plain(x))
+    layer.bias = nn.Parameter(torch.zeros(T, T))
+    layer.mask, layer.gate = torch.ones(T, T, dtype=torch.bool), torch.ones(T, T)
+    torch.testing.assert_close(layer(x), MultiHead.forward(_same(layer), x))
+    assert "bias" in dict(layer.named_parameters()) and "mask" in dict(layer.named_buffers())
+
+
+def _same(layer):
+    plain = MultiHead(8, 2)
+    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if k in plain.state_dict()})
+    return plain
+
+
+def test_an_option_without_tensors_stays_the_object_it_is():
+    mask, energy = Causal(), regard.Dot()
+    layer = MultiHead(8, 2, mask=mask, energy=energy)
+    assert layer.mask is mask and layer.energy is energy
+
+
+def test_a_layer_with_registered_options_compiles():
+    layer, x = MultiHead(8, 2, bias=nn.Parameter(torch.randn(T, T)), mask=Padding([2, 3, 4])), torch.randn(3, T, 8)
+    torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))
