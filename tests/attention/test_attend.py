@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
 
 import regard
 from regard import Additive, ALiBi, Causal, Dense, Documents, Dot, Padding, Raw, ScaledDot, Softmax, Window, attend, weights
 from regard.attention.kernels import tiled
-from tests.attention.drawn import calls
+from regard.conformance import case
 
 PATHS = ["reference", "cpp", "sdpa", "tiled", "additive", None]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -17,6 +16,12 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 def qkv(*shape, dtype=torch.float64, grad=False):
     return tuple(torch.randn(*shape, dtype=dtype, requires_grad=grad) for _ in range(3))
+
+
+def options_of(seed):
+    """Inputs and options drawn by the conformance suite, in float64."""
+    _, tensors, options = case("options", seed).make(torch.float64)
+    return [x.detach() for x in tensors.values()], options
 
 
 def on(kernel, q, k, v, **options):
@@ -173,57 +178,51 @@ def test_minus_infinity_in_a_bias_masks(kernel):
     assert torch.allclose(out, attend(q, k, v, mask=allowed, kernel="reference"), atol=1e-5)
 
 
-@settings(max_examples=60)
-@given(drawn=calls(longest=40))
-def test_permuting_the_keys_changes_nothing(drawn):
-    q, k, v = (x.double() for x in drawn.tensors.values())
-    options = drawn.at(torch.float64)[1] | {"mask": None, "bias": None, "gate": None}
-    if isinstance(options["normalize"], regard.Hard):
+@pytest.mark.parametrize("seed", range(60))
+def test_permuting_the_keys_changes_nothing(seed):
+    (q, k, v), drawn = options_of(seed)
+    options = drawn | {"mask": None, "bias": None, "gate": None}
+    if isinstance(options.get("normalize"), regard.Hard):
         return  # of equal energies the first wins, so order matters there
     order = torch.randperm(k.shape[-2])
     a, b = attend(q, k, v, **options), attend(q, k[..., order, :], v[..., order, :], **options)
     assert torch.allclose(a, b, atol=1e-9)
 
 
-@settings(max_examples=60)
-@given(drawn=calls(longest=40))
-def test_deleting_masked_keys_changes_nothing(drawn):
-    q, k, v = (x.double() for x in drawn.tensors.values())
+@pytest.mark.parametrize("seed", range(60))
+def test_deleting_masked_keys_changes_nothing(seed):
+    (q, k, v), drawn = options_of(seed)
     keep = torch.rand(k.shape[-2]) < 0.6
     keep[0] = True
-    options = drawn.at(torch.float64)[1] | {"bias": None, "gate": None}
+    options = drawn | {"bias": None, "gate": None}
     a = attend(q, k, v, **(options | {"mask": keep[None, :]}))
     b = attend(q, k[..., keep, :], v[..., keep, :], **(options | {"mask": None}))
     assert torch.allclose(a, b, atol=1e-9)
 
 
-@settings(max_examples=40)
-@given(drawn=calls(longest=40))
-def test_batch_and_padding_change_nothing(drawn):
-    q, k, v = (x.double() for x in drawn.tensors.values())
-    options = drawn.at(torch.float64)[1] | {"bias": None, "gate": None, "mask": Padding([k.shape[-2]] * len(k))}
+@pytest.mark.parametrize("seed", range(40))
+def test_batch_and_padding_change_nothing(seed):
+    (q, k, v), drawn = options_of(seed)
+    options = drawn | {"bias": None, "gate": None, "mask": Padding([k.shape[-2]] * len(k))}
     together = attend(q, *(torch.nn.functional.pad(x, (0, 0, 0, 9), value=7.0) for x in (k, v)), **options)
     for i in range(len(q)):
         alone = attend(q[i : i + 1], k[i : i + 1], v[i : i + 1], **(options | {"mask": None}))
         assert torch.allclose(together[i : i + 1], alone, atol=1e-9)
 
 
-@settings(max_examples=40)
-@given(drawn=calls(longest=40))
-def test_a_causal_prefix_is_stable(drawn):
-    q, k, v = (x.double() for x in drawn.tensors.values())
+@pytest.mark.parametrize("seed", range(40))
+def test_a_causal_prefix_is_stable(seed):
+    (q, k, v), drawn = options_of(seed)
     T = min(q.shape[-2], k.shape[-2])
     q, k, v = (x[..., :T, :] for x in (q, k, v))
-    options = drawn.at(torch.float64)[1] | {"mask": Causal(), "bias": None, "gate": None}
+    options = drawn | {"mask": Causal(), "bias": None, "gate": None}
     whole, part = attend(q, k, v, **options), attend(*(x[..., : T // 2 + 1, :] for x in (q, k, v)), **options)
     assert torch.allclose(whole[..., : T // 2 + 1, :], part, atol=1e-9)
 
 
-@settings(max_examples=60)
-@given(drawn=calls(longest=40))
-def test_weights_times_values_is_the_output(drawn):
-    inputs, options = drawn.at(torch.float64)
-    q, k, v = inputs.values()
+@pytest.mark.parametrize("seed", range(60))
+def test_weights_times_values_is_the_output(seed):
+    (q, k, v), options = options_of(seed)
     w = weights(q, k, **options)
     repeated = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
     assert torch.allclose(w @ repeated, attend(q, k, v, **options), atol=1e-9)

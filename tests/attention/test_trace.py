@@ -5,12 +5,11 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
 from torch import nn
 
 import regard
 from regard import Additive, ALiBi, Cache, Causal, Documents, MultiHead, Padding, RelativeVectors, Window, attend, watch, weights
-from tests.attention.drawn import calls
+from regard.conformance import case
 
 
 class Block(nn.Module):
@@ -85,11 +84,10 @@ def test_a_failing_model_leaves_the_names_in_order():
     assert list(seen) == ["good.self"]
 
 
-@settings(max_examples=60)
-@given(drawn=calls(longest=60))
-def test_rows_rebuilt_on_demand_are_the_rows_of_the_matrix(drawn):
-    inputs, options = drawn.at(torch.float64)
-    q, k, v = inputs.values()
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_rebuilt_on_demand_are_the_rows_of_the_matrix(seed):
+    _, tensors, options = case("options", seed).make(torch.float64)
+    q, k, v = tensors.values()
     with watch() as seen:
         attend(q, k, v, **options)
     call, full = seen["attend.0"], weights(q, k, **options).detach()

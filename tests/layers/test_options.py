@@ -9,8 +9,8 @@ from torch import nn
 
 import regard
 from regard import Causal, Dense, Documents, MultiHead, Padding, SlicedMultiHead
+from regard.attention.bias import Bias, DenseBias, PositionBias
 from regard.attention.normalize import CustomNormalizer, Normalizer
-from regard.attention.position import Bias, DenseBias, PositionBias
 
 T = 5
 LAYERS = [MultiHead, SlicedMultiHead]

@@ -23,7 +23,7 @@ class Machine:
     @classmethod
     def of(cls, *tensors: Tensor) -> Machine:
         device = tensors[0].device
-        tracer, transform = tracing.tracer(*tensors), tracing.transform(*tensors)
+        tracer, transform = tracing.tracer(*tensors), tracing.transform()
         if device.type != "cuda":
             return cls(device.type, (0, 0), tracer, transform)
         recording = tracer is None and torch.cuda.is_current_stream_capturing()

@@ -15,7 +15,7 @@ from torch.nn import Buffer, Parameter
 PLAIN = (Tensor, Parameter, Buffer)
 
 
-def transform(*tensors: Tensor) -> str | None:
+def transform() -> str | None:
     """What transforms the derivative or the batch of this call, or None; only plain operations follow such rules."""
     if torch.compiler.is_compiling():
         return None
@@ -39,7 +39,7 @@ def tracer(*tensors: Tensor) -> str | None:
             return f"a {type(x).__name__} is not a plain tensor"
         if x.device.type == "meta":
             return "meta tensors hold no values"
-    return transform(*tensors)
+    return transform()
 
 
 def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -56,6 +56,13 @@ def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         or key.is_nested
         or value.is_nested
     )
+
+
+def is_fake(x: Tensor) -> bool:
+    """Whether x has a shape and no values, or will have once it is computed with."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(x, FakeTensor) or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def surely(condition: object) -> bool:

@@ -242,7 +242,7 @@ def _bias(rng: random.Random, leading: tuple[int, ...], H: int, D: int, Tq: int,
 def _plain(rng: random.Random) -> Case:
     found = _inputs(rng)
     if rng.random() < 0.5:
-        _, H, Tq, Tk, _ = _shape(found)
+        _, _, Tq, Tk, _ = _shape(found)
         found.options["mask"] = Causal() if rng.random() < 0.5 else Dense(torch.rand(Tq, Tk) < 0.8)
     return found
 
@@ -341,7 +341,7 @@ def _empty_rows(rng: random.Random) -> Case:
 def _unseen(rng: random.Random) -> Case:
     """NaN or ∞ in keys and values that no query may see, and in queries that see nothing."""
     found = _options(rng)
-    leading, H, Tq, Tk, D = _shape(found)
+    leading, _, Tq, Tk, _ = _shape(found)
     found.options.pop("gate", None)
     rubbish, cut = rng.choice([math.nan, math.inf]), Tk // 2
     if not cut:

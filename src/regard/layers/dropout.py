@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.layers.transforms import transformed
+from regard.attention.tracing import transform
 
 STEPS = 1 << 16  # of the probability of a dropout on a CPU
 
@@ -21,7 +21,7 @@ class Dropout(nn.Dropout):
         cut = round(self.p * STEPS)
         if not self.training or cut in (0, STEPS) or input.device.type != "cpu" or self.inplace:
             return super().forward(input)
-        if torch.compiler.is_compiling() or transformed():
+        if torch.compiler.is_compiling() or transform() is not None:
             return super().forward(input)
         return input * _keep(input, cut)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.modules.module import _has_any_global_hook
 
-from regard.layers.transforms import dispatch_mode, transformed
+from regard.attention.tracing import tracer
 
 ON = ("cuda",)  # device types where the bias gradient as a matmul is faster
 
@@ -22,9 +22,7 @@ class Linear(nn.Linear):
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x weightᵀ + bias, (..., in) → (..., out)."""
     kind = x.device.type
-    if bias is None or kind not in ON or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return linear(x, weight, bias)
-    if transformed() or dispatch_mode():
+    if bias is None or kind not in ON or not torch.is_grad_enabled() or tracer() is not None:
         return linear(x, weight, bias)
     to = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     return _Affine.apply(x.to(to), weight.to(to), bias.to(to))

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.attention.bias import Bias
 from regard.attention.energy import Energy
 from regard.attention.mask import Mask
 from regard.attention.normalize import Normalizer
-from regard.attention.position import Bias
 
 NAMES = ("energy", "mask", "bias", "normalize", "gate")
 OPTIONS = Energy | Mask | Bias | Normalizer

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention.tracing import is_fake, transform
 from regard.data.tokenizer import PAD
-from regard.layers.transforms import fake, transformed
 
 ROOM = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores that may exist at a time: the CPU's stay in its cache
 
@@ -37,7 +37,7 @@ def cross_entropy(
     readings = 2 if agreement else 1
     features, labels = features.reshape(readings, -1, features.shape[-1]), labels.reshape(-1)
     keep = labels != PAD
-    plain = transformed() or fake(features)
+    plain = transform() is not None or is_fake(features)
     if features.device.type == "cpu" and not plain:  # no work on padding; a GPU would have to wait for the count
         features, labels, keep = features[:, keep], labels[keep], None
     if torch.is_autocast_enabled(features.device.type) and features.device.type != "meta":

@@ -15,7 +15,6 @@ from regard.attention.energy import AdditiveForm, DotForm
 from regard.attention.machine import Machine
 from regard.attention.precision import exact, no_autocast
 
-
 # (query, key, value, mask) → output, or None when the values of this call need the long way.
 Shortcut = Callable[[Tensor, Tensor, Tensor, Any], Tensor | None]
 
