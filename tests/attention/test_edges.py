@@ -734,3 +734,16 @@ def test_second_derivatives_when_one_input_is_a_function_of_another(options, dty
     largest = found[0][1].abs().max()
     for name, got in found:
         assert close(got / largest, found[0][1] / largest, 1e-4), name
+
+
+@pytest.mark.parametrize("far", [0.0, 100.0, 1e4])
+def test_distances_of_vectors_far_from_the_origin_keep_their_digits(far):
+    q, k, v = (torch.randn(2, 2, 130, 16) * 0.3 for _ in range(3))
+    q, k = (q + far).requires_grad_(), (k + far).requires_grad_()
+    exact = [x.detach().double().requires_grad_() for x in (q, k)]
+    true = attend(*exact, v.double(), energy=Distance(), mask=Causal(), kernel="reference")
+    truth = grads(true, exact)
+    for name, out in runs(q, k, v, energy=Distance(), mask=Causal()):
+        assert close(out, true, 1e-5), name
+        for a, b in zip(grads(out, (q, k)), truth, strict=True):
+            assert close(a, b, 1e-4), name

@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
 
 
 SCALED_DOT, SOFTMAX = ScaledDot(), Softmax()
+LONG = 512  # positions from which what is made for one shape, by cuDNN or by compiling Flex, is worth it on a GPU
 
 
 @dataclass(slots=True)
@@ -204,11 +205,12 @@ def signature(
         return None
     if query.is_cpu and key.is_cpu and value.is_cpu:
         place: Hashable = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    elif query.is_cuda and key.is_cuda and value.is_cuda:
+        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        recording = query.shape[-2] >= LONG and torch.cuda.is_current_stream_capturing()
+        place = (query.get_device(), key.get_device(), value.get_device(), autocast, recording)
     else:
-        kind = query.device.type
-        autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-        recording = kind == "cuda" and torch.cuda.is_current_stream_capturing()
-        place = (query.device, key.device, value.device, autocast, recording)
+        return None
     learning = torch.is_grad_enabled() and (query.requires_grad, key.requires_grad, value.requires_grad)
     dtypes = (query.dtype, key.dtype, value.dtype)
     return (query.shape, key.shape, value.shape, dtypes, place, learning, parts, softcap, dropout, kernel)

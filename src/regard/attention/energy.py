@@ -32,6 +32,17 @@ class DotForm(NamedTuple):
             return (exact(self.query) * self.scale) @ exact(self.key).mT
 
 
+class DistanceForm(NamedTuple):
+    """An energy written as −scale · ‖query − key‖²."""
+
+    query: Tensor
+    key: Tensor
+    scale: float
+
+    def energies(self) -> Tensor:
+        return -(exact(self.query)[..., :, None, :] - exact(self.key)[..., None, :, :]).square().sum(-1) * self.scale
+
+
 class AdditiveForm(NamedTuple):
     """An energy written as vᵀ tanh(query + key), v (hidden,) or (heads, hidden), so that the additive kernels can run it."""
 
@@ -51,7 +62,7 @@ class Energy:
     A subclass defines `__call__`, or `as_dot` or `as_additive`, which fused kernels can run.
     """
 
-    form: str | None = None  # "dot" or "additive", where `as_dot` or `as_additive` is this energy
+    form: str | None = None  # "dot" or "additive", where `as_dot` or `as_additive` is this energy, or "distance"
     heads: int | None = None  # of an energy with parameters per head
 
     def __init_subclass__(cls, **more: object) -> None:
@@ -170,8 +181,10 @@ class Distance(Energy):
     Computed from the differences: 2 q·k − ‖q‖² − ‖k‖² would lose all digits of near vectors far from the origin.
     """
 
+    form = "distance"
+
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return -(exact(query)[..., :, None, :] - exact(key)[..., None, :, :]).square().sum(-1)
+        return DistanceForm(query, key, 1.0).energies()
 
     def pair_features(self, dim: int) -> int:
         return dim

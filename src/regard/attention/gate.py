@@ -104,6 +104,19 @@ def dot_inputs(call: Call, *, grouped: bool = False) -> tuple[Tensor, Tensor, Te
     return call.merge_batch(query), call.merge_batch(key), call.merge_batch(value), scale / call.temperature
 
 
+def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Queries and keys with the mean key as origin, values, and 1/temperature: moving all vectors changes no distance."""
+    origin = centre(call.key)
+    key, value = _one_number_of_heads(call, call.key - origin, call.value, grouped=True)
+    return call.merge_batch(call.query - origin), call.merge_batch(key), call.merge_batch(value), 1 / call.temperature
+
+
+def centre(key: Tensor) -> Tensor:
+    """The mean key; 0 where a key is not finite, so that NaN stays in its own rows."""
+    mean = key.detach().reshape(-1, key.shape[-1]).mean(0)
+    return torch.where(mean.isfinite(), mean, 0.0)
+
+
 def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Projected queries and keys, v (heads, hidden) and values of an additive energy, with one batch axis."""
     a, b, v = call.energy.as_additive(call.query, call.key)

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.attention import gate
 from regard.attention.bias import ALiBi
 from regard.attention.call import Call
-from regard.attention.energy import AdditiveForm, DotForm
+from regard.attention.energy import AdditiveForm, DistanceForm, DotForm
 from regard.attention.kernels import native, sdpa
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
@@ -33,7 +33,7 @@ class Cpp(Kernel):
         if call.gate is not None or call.dropout:
             return "it has no gate and no dropout"
         if call.energy.form is None:
-            return f"{type(call.energy).__name__} is neither a dot product nor additive"
+            return f"{type(call.energy).__name__} is not a dot product, a distance or additive"
         return sdpa.why_not_softmax(call, "it") or native.unavailable()
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
@@ -72,8 +72,8 @@ class Cpp(Kernel):
             a, b, w, v = gate.additive_inputs(call)
             out = _Additive.apply(a, b, w / call.temperature, v, bias, *extras)
         else:
-            q, k, v, scale = gate.dot_inputs(call, grouped=True)
-            out = _Dot.apply(q, k, v, bias, scale, *extras)
+            inputs = gate.distance_inputs(call) if call.energy.form == "distance" else gate.dot_inputs(call, grouped=True)
+            out = _Dot.apply(*inputs[:3], bias, inputs[3], *extras, call.energy.form)
         return call.split_batch(out)  # type: ignore[arg-type]
 
 
@@ -108,13 +108,13 @@ def _dense(start: Tensor, stop: Tensor, Tk: int, bias: Tensor | None, slopes: Te
 
 
 class _Dot(torch.autograd.Function):
-    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v over each query's range of keys."""
+    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v over each query's range of keys; or −‖q − k‖² for q kᵀ."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, start, stop, slopes, cap: float) -> Tensor:  # noqa: ANN001
-        out, norm = native.dot_forward(q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap)
+    def forward(ctx, q, k, v, bias: Tensor | None, scale: float, start, stop, slopes, cap: float, energy: str) -> Tensor:  # noqa: ANN001
+        out, norm = native.dot_forward(q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap, energy=energy)
         ctx.save_for_backward(q, k, v, bias, start, stop, slopes, out, norm)
-        ctx.scale, ctx.cap = scale, cap
+        ctx.scale, ctx.cap, ctx.energy = scale, cap, energy
         return out
 
     @staticmethod
@@ -124,14 +124,16 @@ class _Dot(torch.autograd.Function):
 
             def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
                 added = _dense(start, stop, k.shape[2], bias, slopes)
-                return plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=ctx.cap)
+                form = DistanceForm if ctx.energy == "distance" else DotForm
+                return plain_attention(form(q, k, ctx.scale), v, added, softcap=ctx.cap)
 
-            return *grad_of_plain(plain, (q, k, v, bias), grad), None, None, None, None, None
+            return *grad_of_plain(plain, (q, k, v, bias), grad), *[None] * 6
         wanted = bias is not None and ctx.needs_input_grad[3]
         dq, dk, dv, dbias = native.dot_backward(
-            grad, q, k, v, out, norm, ctx.scale, start, stop, slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted
-        )
-        return dq, dk, dv, dbias, None, None, None, None, None
+            grad, q, k, v, out, norm, ctx.scale, start, stop,
+            slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted, energy=ctx.energy,
+        )  # fmt: skip
+        return dq, dk, dv, dbias, *[None] * 6
 
 
 class _Additive(torch.autograd.Function):

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from regard.attention import gate
 from regard.attention.bias import DenseBias
-from regard.attention.call import Call
-from regard.attention.energy import DotForm
+from regard.attention.call import LONG, Call
+from regard.attention.energy import DotForm, ScaledDot
 from regard.attention.grid import Point
 from regard.attention.kernels import sdpa
-from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
+from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
 from regard.attention.mask import FULL, PARTIAL
 
@@ -56,8 +56,8 @@ class Flex(Kernel):
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         if machine.kind == "cpu":
             return "on a CPU it is slower than the tiles"
-        if min(call.Tq, call.Tk) < sdpa.LONG:
-            return f"under {sdpa.LONG} positions there are few blocks to skip, and each new shape of a batch would be compiled anew"
+        if min(call.Tq, call.Tk) < LONG:
+            return f"under {LONG} positions there are few blocks to skip, and each new shape of a batch would be compiled anew"
         if call.pairs < 1 << 22:
             return f"{call.pairs} pairs are too few to gain from it"
         plain = call.bias is None and (call.mask is None or sdpa.is_torch_causal(call))
@@ -77,6 +77,23 @@ class Flex(Kernel):
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             return call.split_batch(_Differentiable.apply(q, k, v, scale, call))  # type: ignore[arg-type]
         return call.split_batch(_flex(q, k, v, scale, call))
+
+    def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
+        """For masks and biases without tensors, outside of training: everything but the kernel is known."""
+        key, kind = _kind(call)
+        if key is None or kind.rows is not None or call.learns or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+            return None
+        if call.groups != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
+            return None
+        scale, flex = call.energy.as_dot(call.query, call.key).scale / call.temperature, _compiled()
+        shapes = _shapes(key, call.query, call.key, call.value)
+
+        def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
+            if shapes not in _seen or not (k.is_contiguous() and v.is_contiguous()):
+                return None  # the first call compiles
+            return flex(q, k, v, score_mod=kind.score, block_mask=kind.blocks, scale=scale)
+
+        return run
 
 
 def _known(call: Call) -> Call:
@@ -138,7 +155,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
     """(batch, heads, Tq, Dv). The temperature is in the scale already."""
     key, kind = _kind(call)
     options = dict(score_mod=kind.score, block_mask=kind.blocks, scale=scale)
-    shapes = (key, q.shape, k.shape, v.shape, q.dtype, q.requires_grad)
+    shapes = _shapes(key, q, k, v)
     if key is not None and shapes in _seen:
         out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
     else:
@@ -146,6 +163,10 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
             out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
         _seen.add(shapes)
     return out if kind.rows is None else out.masked_fill(~kind.rows, 0.0)
+
+
+def _shapes(key: Hashable, q: Tensor, k: Tensor, v: Tensor) -> Hashable:
+    return key, q.shape, k.shape, v.shape, q.dtype, torch.is_grad_enabled() and q.requires_grad
 
 
 def _kind(call: Call) -> tuple[Hashable | None, Compiled]:

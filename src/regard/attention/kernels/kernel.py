@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.call import Call
-from regard.attention.energy import AdditiveForm, DotForm
+from regard.attention.energy import AdditiveForm, DistanceForm, DotForm
 from regard.attention.machine import Machine
 from regard.attention.precision import exact, no_autocast
 
@@ -65,7 +65,7 @@ def grad_of_plain(
 
 
 def plain_attention(
-    form: DotForm | AdditiveForm, v: Tensor, added: Tensor | None, *, causal: bool = False, softcap: float = 0.0
+    form: DotForm | DistanceForm | AdditiveForm, v: Tensor, added: Tensor | None, *, causal: bool = False, softcap: float = 0.0
 ) -> Tensor:
     """softmax(cap(energies + added)) v in plain torch, for (batch, heads, T, ·); a boolean `added` is a mask."""
     q, k, rest = form

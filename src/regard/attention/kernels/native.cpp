@@ -6,7 +6,8 @@
 // nothing is packed per key, a tile ends exactly at its last key, and the softmax of a query never
 // needs a reduction across lanes.
 //
-// Sections: vectors, matrix microkernel, runs, bias and soft cap, dot energy, additive energy, forward, backward.
+// Sections: vectors, matrix microkernel, runs, bias and soft cap, dot energy, distance, additive energy,
+// forward, backward.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -394,6 +395,84 @@ struct Dot : Place<NV_> {
     void end(int64_t chunk) {
         const float scale = c.scale;
         for (int64_t x = 0; x < c.D * BR; x++) dqt[x] *= scale;
+        transpose(dqt, BR, c.dq.at(chunk * c.B + b, h, i0), c.dq.st, c.D, rows);
+    }
+};
+
+// -------------------------------------------------------------------------------- distance energy
+// s_ij = -scale * |q_i - k_j|^2, summed from the differences: 2 q.k - |q|^2 - |k|^2 would cancel.
+// In the backward, sum_j ds_ij (k_j - q_i) is a product less q_i times a sum; q and k are centred.
+template <int R, int C>
+static inline void squares(int64_t K, const float* a, int64_t rs, const float* b, int64_t ldb, float* c, int64_t ldc, float factor) {
+    vf sum[R][C] = {};
+    for (int64_t k = 0; k < K; k++, a++, b += ldb)
+#pragma GCC unroll 4
+        for (int v = 0; v < C; v++) {
+            vf x = load(b + v * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                vf d = a[r * rs] - x;
+                sum[r][v] += d * d;
+            }
+        }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < C; v++) store(c + r * ldc + v * LANES, sum[r][v] * factor);
+}
+
+template <int NV_>
+struct Distance : Place<NV_> {
+    static constexpr int NV = NV_, BR = NV * LANES;
+    using Base = Place<NV_>;
+    using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
+    struct Shared { explicit Shared(const Call&) {} };
+    int64_t Dp;
+    Buffer qt, q_rows, dqt, sums;
+
+    Distance(const Call& c, const Shared&)
+        : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR), sums(BR) {}
+
+    void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
+        this->place(b_, h_, i0_);
+        std::memset(q_rows, 0, BR * Dp * 4);
+        for (int64_t r = 0; r < rows; r++)
+            if (!c.empty(b, i0 + r)) std::memcpy(q_rows + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
+        transpose(q_rows, Dp, qt, BR, BR, c.D);
+        if (backward) std::memset(dqt, 0, c.D * BR * 4), std::memset(sums, 0, BR * 4);
+    }
+
+    void scores(float* S, int64_t j0, int64_t n, float* F) {
+        int64_t j = 0;
+        for (; j + 8 <= n; j += 8) squares<8, NV>(c.D, c.k.at(b, hk, j0 + j), c.k.st, qt, BR, S + j * BR, BR, -c.scale);
+        for (; j < n; j++) squares<1, NV>(c.D, c.k.at(b, hk, j0 + j), c.k.st, qt, BR, S + j * BR, BR, -c.scale);
+        this->shift_and_cap(S, j0, n, F);
+    }
+
+    void backward(const float* dS, int64_t j0, int64_t n) {
+        matmul<NV>(c.D, n, c.k.at(b, hk, j0), 1, c.k.st, dS, BR, dqt, BR, true);
+        matmul_wide(n, Dp, BR, dS, BR, q_rows, Dp, c.dk.at(b, hk, j0), c.dk.st);
+        for (int64_t j = 0; j < n; j++) {
+            vf column = {};
+            for (int v = 0; v < NV; v++) {
+                vf x = load(dS + j * BR + v * LANES);
+                column += x;
+                store(sums + v * LANES, load(sums + v * LANES) + x);
+            }
+            float sum = 0;
+            for (int l = 0; l < LANES; l++) sum += column[l];
+            const float* k = c.k.at(b, hk, j0 + j);
+            float* dk = c.dk.at(b, hk, j0 + j);
+            for (int64_t d = 0; d < c.D; d++) dk[d] -= sum * k[d];
+        }
+        this->bias_gradient(dS, j0, n);
+    }
+
+    void end(int64_t chunk) {
+        const float factor = 2 * c.scale;
+        for (int64_t d = 0; d < c.D; d++)
+            for (int v = 0; v < NV; v++) {
+                const int64_t x = d * BR + v * LANES;
+                store(dqt + x, (load(dqt + x) - load(qt + x) * load(sums + v * LANES)) * factor);
+            }
         transpose(dqt, BR, c.dq.at(chunk * c.B + b, h, i0), c.dq.st, c.D, rows);
     }
 };
@@ -812,6 +891,8 @@ void regard_dot_forward(const Call* c) {
     else c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c);
 }
 void regard_dot_backward(const Call* c) { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); }
+void regard_distance_forward(const Call* c) { c->Tq <= LANES ? forward<Distance<1>>(*c) : forward<Distance<2>>(*c); }
+void regard_distance_backward(const Call* c) { c->Tq <= LANES ? backward<Distance<1>>(*c) : backward<Distance<2>>(*c); }
 void regard_additive_forward(const Call* c) { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); }
 void regard_additive_backward(const Call* c) { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); }
 }

@@ -5,6 +5,7 @@ Query i of batch b sees the keys ``start[b, i] <= j < stop[b, i]``; with energie
 
     out_i = sum_j p_ij v_j,    p_ij = exp(s_ij - level_i) / sum_j exp(s_ij - level_i)
 
+    distance:  as dot, with -|q_i - k_j|^2 for q_i . k_j
     dot:       s_ij = cap(scale * q_i . k_j - slope_h * |i + Tk - Tq - j| + bias_ij),
                cap(s) = softcap * tanh(s / softcap), or s when softcap is 0
     additive:  s_ij = cap(sum_d w_hd * tanh(a_id + b_jd) - slope_h * |i + Tk - Tq - j| + bias_ij)
@@ -112,13 +113,14 @@ def dot_forward(
     slopes: Tensor | None = None,
     bias: Tensor | None = None,
     softcap: float = 0.0,
+    energy: str = "dot",
 ) -> tuple[Tensor, Tensor]:
-    """Attention with dot products: out (B, H, Tq, Dv) and what the backward pass needs."""
+    """Attention with dot products or distances: out (B, H, Tq, Dv) and what the backward pass needs."""
     q, k, v = readable(q), readable(k), readable(v)
     slopes, bias = _extras(slopes, bias)
     out, norm = _outputs(q, v)
     tensors = dict(q=q, k=k, v=v, out=out, norm=norm, slopes=slopes, bias=bias)
-    _call("regard_dot_forward", start, stop, tensors, scale=scale, softcap=softcap)
+    _call(f"regard_{energy}_forward", start, stop, tensors, scale=scale, softcap=softcap)
     return out, norm
 
 
@@ -137,6 +139,7 @@ def dot_backward(
     bias: Tensor | None = None,
     softcap: float = 0.0,
     bias_grad: bool = False,
+    energy: str = "dot",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k, v and, if asked for, of bias (in its own shape)."""
     grad, q, out, k, v = readable(grad), readable(q), readable(out), readable(k), readable(v)
@@ -148,7 +151,9 @@ def dot_backward(
     tensors = dict(q=q, k=k, v=v, out=out, norm=norm, slopes=slopes, bias=bias)
     tensors.update(grad=grad, dq=dq, dk=dk, dv=dv, dbias=dbias)
     more = dict(scale=scale, softcap=softcap, chunks=chunks, own_b=own_b, own_h=own_h)
-    _call("regard_dot_backward", start, stop, tensors, **more)
+    _call(f"regard_{energy}_backward", start, stop, tensors, **more)
+    if energy == "distance":
+        dk *= 2 * scale
     return _added(dq, chunks), dk[..., : k.shape[3]], dv[..., : v.shape[3]], dbias
 
 

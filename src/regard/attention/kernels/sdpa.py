@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention import gate
 from regard.attention.bias import DenseBias
-from regard.attention.call import Call
+from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
@@ -25,7 +25,6 @@ from regard.attention.precision import HALF
 from regard.attention.tracing import surely
 from regard.errors import KernelError
 
-LONG = 512  # positions from which what is made for one shape, by cuDNN or by compiling Flex, is worth it on a GPU
 TEMPERATURES = (1e-4, 1e4)  # beyond, energies times scale could leave the range of the dtype
 FUSED = {
     "ScaledDotProductFlashAttentionForCpuBackward0",
@@ -106,7 +105,8 @@ class Sdpa(Kernel):
         torchs = _with_cudnn_first if backends(call, machine)[:1] == ["CUDNN_ATTENTION"] else scaled_dot_product_attention
         dropout = call.dropout
         if call.mask is None or causal:
-            return lambda q, k, v, mask: _second_derivatives(torchs(q, k, v, None, dropout, causal, scale=scale))
+            direct = _backend(call, machine, causal, scale)
+            return direct or (lambda q, k, v, mask: _second_derivatives(torchs(q, k, v, None, dropout, causal, scale=scale)))
         if type(call.mask) is not Padding or not isinstance(call.mask.lengths, Tensor) or call.mask.lengths.shape != call.leading:
             return None
         if machine.kind == "cuda" and not call.mask.finite:
@@ -120,6 +120,29 @@ class Sdpa(Kernel):
             return _second_derivatives(torchs(q, k, v, mask.cached(lengths, position), dropout, scale=scale))
 
         return padded
+
+
+def _backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortcut | None:
+    """The GPU backend that torch would choose after asking all of them, called directly."""
+    if machine.kind != "cuda":
+        return None
+    name, learns, dropout = backends(call, machine)[0], call.learns, call.dropout
+    asked = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
+    if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(asked):
+        run = lambda q, k, v: torch._scaled_dot_product_cudnn_attention(  # noqa: E731
+            q, k, v, None, learns, dropout, causal, False, scale=scale
+        )
+    elif name == "FLASH_ATTENTION" and torch.backends.cuda.can_use_flash_attention(asked):
+        run = lambda q, k, v: torch._scaled_dot_product_flash_attention(q, k, v, dropout, causal, False, scale=scale)  # noqa: E731
+    else:
+        return None
+
+    def direct(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
+        if q.stride(-1) != 1 or k.stride(-1) != 1 or v.stride(-1) != 1:
+            return None
+        return _second_derivatives(run(q, k, v)[0])
+
+    return direct
 
 
 def why_not_softmax(call: Call, name: str) -> str | None:

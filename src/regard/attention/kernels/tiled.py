@@ -8,7 +8,7 @@ when it learns, computes them again in the backward pass instead of keeping them
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from regard.attention.call import Call
 from regard.attention.energy import Custom, DotForm
 from regard.attention.gate import Unchanged, readable
 from regard.attention.grid import Grid
-from regard.attention.kernels import reference, sdpa
+from regard.attention.kernels import distances, reference, sdpa
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
 from regard.attention.normalize import CustomNormalizer
@@ -53,7 +53,14 @@ class Tiled(Kernel):
         return tile_bytes(call)
 
     def run(self, call: Call, machine: Machine) -> Tensor:
-        return _run_fused(call) if why_not_fused(call, machine) is None else run_plain(call)
+        if why_not_fused(call, machine) is None:
+            return _run_fused(call)
+        # A bias that reads the queries must find them where they were.
+        moves = call.bias is None or not call.bias.uses_query
+        if machine.kind == "cpu" and call.energy.form == "distance" and call.dtype in distances.DTYPES and moves:
+            centre = gate.centre(call.key)
+            call = replace(call, query=call.query - centre, key=call.key - centre, energy=distances.Squares())
+        return run_plain(call)
 
 
 def why_not(call: Call, machine: Machine) -> str | None:

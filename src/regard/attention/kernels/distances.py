@@ -1,0 +1,40 @@
+"""Squared distances on a CPU without their Tq×Tk×D tensor: from the differences, by torch.cdist, with a backward pass of products.
+
+cdist's own products, 2 q·k − ‖q‖² − ‖k‖², are switched off: they lose the digits of near vectors.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.attention.energy import DistanceForm, Energy
+from regard.attention.kernels.kernel import grad_of_plain
+
+DTYPES = (torch.float32, torch.float64)
+
+
+class Squares(Energy):
+    """−‖q − k‖², for queries and keys with an origin near them."""
+
+    def __call__(self, query: Tensor, key: Tensor) -> Tensor:
+        return _Squares.apply(query, key)  # type: ignore[return-value]
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return ()
+
+
+class _Squares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor) -> Tensor:  # noqa: ANN001
+        ctx.save_for_backward(q, k)
+        return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square_().neg_()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+        q, k = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return tuple(grad_of_plain(lambda q, k: DistanceForm(q, k, 1.0).energies(), (q, k), grad))
+        dq = 2 * (grad @ k - grad.sum(-1, keepdim=True) * q)  # d/dq of −‖q − k‖² is 2 (k − q)
+        dk = 2 * (grad.mT @ q - grad.sum(-2)[..., None] * k)
+        return dq.sum_to_size(q.shape), dk.sum_to_size(k.shape)
