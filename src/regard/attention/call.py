@@ -194,14 +194,8 @@ def signature(
     kernel: str | None,
 ) -> Hashable | None:
     """Everything that checks and planning read: calls of one signature are alike but for the values. None: plan anew."""
-    parts = (
-        None if energy is SCALED_DOT else _known(energy),
-        None if mask is None else _known(mask, Dense),
-        None if bias is None else _known(bias, DenseBias),
-        None if normalize is SOFTMAX else _known(normalize),
-        None if gate is None else _known(gate),
-    )
-    if UNKNOWN in parts:
+    dtype = query.dtype
+    if query.is_nested or key.dtype is not dtype or value.dtype is not dtype:
         return None
     if query.is_cpu and key.is_cpu and value.is_cpu:
         place: Hashable = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
@@ -211,20 +205,29 @@ def signature(
         place = (query.get_device(), key.get_device(), value.get_device(), autocast, recording)
     else:
         return None
-    learning = torch.is_grad_enabled() and (query.requires_grad, key.requires_grad, value.requires_grad)
-    dtypes = (query.dtype, key.dtype, value.dtype)
-    return (query.shape, key.shape, value.shape, dtypes, place, learning, parts, softcap, dropout, kernel)
+    learns = (query.requires_grad, key.requires_grad, value.requires_grad) if torch.is_grad_enabled() else None
+    found = (query.shape, key.shape, value.shape, dtype, place, learns, softcap, dropout, kernel)
+    if energy is SCALED_DOT and normalize is SOFTMAX and bias is None and gate is None:
+        if mask is None:
+            return found
+        known = _known(mask, Dense)
+        return None if known is None else (*found, known)
+    parts = (
+        _known(energy),
+        None if mask is None else _known(mask, Dense),
+        None if bias is None else _known(bias, DenseBias),
+        _known(normalize),
+        None if gate is None else _known(gate),
+    )
+    given = (True, mask is not None, bias is not None, True, gate is not None)
+    return None if any(x is None and there for x, there in zip(parts, given, strict=True)) else (*found, *parts)
 
 
-UNKNOWN = object()
-
-
-def _known(option: object, of_tensor: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable:
-    """The signature of an option, or UNKNOWN."""
+def _known(option: object, of_tensor: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable | None:
+    """The signature of an option, or None."""
     if isinstance(option, Tensor):
         option = None if of_tensor is None else of_tensor(option)
-    found = option.signature() if isinstance(option, Energy | Mask | Bias | Normalizer) else None
-    return UNKNOWN if found is None else found
+    return option.signature() if isinstance(option, Energy | Mask | Bias | Normalizer) else None
 
 
 def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Call:

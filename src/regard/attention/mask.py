@@ -22,7 +22,7 @@ from regard.attention.tracing import surely
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
-FACTS = ("block_bounds", "key_ranges", "allows_all", "covers", "allows_diagonal", "share", "prefix_rows")
+FACTS = ("block_bounds", "key_ranges", "allows_all", "covers", "allows_diagonal", "static_band", "share", "prefix_rows")
 Ranges = tuple[Tensor, Tensor]
 
 
@@ -67,6 +67,10 @@ class Mask:
     def share(self, Tq: int, Tk: int) -> float:
         """About which share of the pairs is allowed: for choosing a kernel."""
         return 1.0
+
+    def static_band(self, Tq: int, Tk: int) -> tuple[int, int] | None:
+        """(low, high) when exactly the pairs with low ≤ key − query ≤ high are allowed, for all sequences; else None."""
+        return None
 
     def signature(self) -> Hashable | None:
         """Everything that checks and planning read of this mask; None: unknown, plan at every call."""
@@ -234,6 +238,12 @@ class _Band(Mask):
         start = 0 if low is None else min(max(middle + low, 0), Tk)
         stop = Tk if high is None else min(max(middle + high + 1, 0), Tk)
         return max(0.0, stop - start) / Tk
+
+    def static_band(self, Tq: int, Tk: int) -> tuple[int, int] | None:
+        shift, (low, high) = self._shift(Tq, Tk), self.band()
+        if shift is None:
+            return None
+        return -Tq if low is None else low + shift, Tk if high is None else high + shift
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         low, high = self.band()

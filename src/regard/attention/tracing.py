@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C import _functorch, _get_tracing_state, _len_torch_dispatch_stack
+from torch._C import (
+    _functorch,  # type: ignore[attr-defined]
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+)
 from torch.autograd import forward_ad
 from torch.nn import Buffer, Parameter
 
@@ -51,10 +55,6 @@ def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         or _functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
         or _get_tracing_state() is not None
-        or query.is_meta
-        or query.is_nested
-        or key.is_nested
-        or value.is_nested
     )
 
 

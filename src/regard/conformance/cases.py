@@ -107,7 +107,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "every other": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
     "offset": lambda x: torch.cat([x, x], -1)[..., x.shape[-1] :],
     "flipped": lambda x: x.flip(-2),
-    "negative": lambda x: torch._neg_view(-x),
+    "negative": lambda x: torch._neg_view(-x),  # type: ignore[attr-defined]
 }
 
 
@@ -271,7 +271,7 @@ def _strides(rng: random.Random) -> Case:
 
 def _empty(rng: random.Random) -> Case:
     shape = rng.choice([((0,), 2, 3, 4), ((2,), 2, 0, 4), ((2,), 2, 3, 0), ((2,), 2, 0, 0), ((2, 0), 2, 5, 4)])
-    found = _inputs(rng, rng.choice(FLOATS), leading=shape[0], heads=(shape[1],) * 2, sizes=shape[2:])
+    found = _inputs(rng, rng.choice(FLOATS), leading=shape[0], heads=(shape[1], shape[1]), sizes=shape[2:])
     if rng.random() < 0.5:
         found.options["mask"] = Causal()
     return found
@@ -318,7 +318,8 @@ def _masks(rng: random.Random) -> Case:
 
 def _integer_masks(rng: random.Random) -> Case:
     """Lengths and document ids of every integer type, sorted or not."""
-    found = _inputs(rng, sizes=(rng.choice([90, 120]),) * 2)
+    T = rng.choice([90, 120])
+    found = _inputs(rng, sizes=(T, T))
     leading, _, Tq, _, _ = _shape(found)
     if rng.random() < 0.5:
         found.options["mask"] = Padding(torch.randint(0, Tq + 1, leading).to(rng.choice(INTEGERS)))

@@ -197,7 +197,7 @@ def _absolute(case: Case) -> Case:
 
 def _largest(case: Case) -> float:
     _, tensors, options = case.make(torch.float64)
-    out = REFERENCE(*tensors.values(), options)
+    out = _call(REFERENCE, tensors, options)
     return out.abs().max().item() if out.numel() else 0.0
 
 
@@ -221,9 +221,13 @@ def _gradient(out: Tensor, seed: int) -> Tensor:
     return torch.randn(out.shape, generator=noise, dtype=torch.float64).to(out.device, out.dtype)
 
 
+def _call(backend: Backend, tensors: Results, options: dict[str, Any]) -> Tensor:
+    return backend(tensors["query"], tensors["key"], tensors["value"], options)
+
+
 def _run(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
     leaves, tensors, options = case.make(dtype, device)
-    return _collected(case, leaves, options, backend(*tensors.values(), options))
+    return _collected(case, leaves, options, _call(backend, tensors, options))
 
 
 def _collected(case: Case, leaves: Results, options: dict[str, Any], out: Tensor) -> Results:
@@ -239,7 +243,7 @@ def _collected(case: Case, leaves: Results, options: dict[str, Any], out: Tensor
 def _twice(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
     """The gradient of a gradient penalty."""
     leaves, tensors, options = case.make(dtype, device)
-    out = backend(*tensors.values(), options)
+    out = _call(backend, tensors, options)
     wanted = list((leaves | case.learned(options)).items())
     first = torch.autograd.grad(out.sum(), [x for _, x in wanted], create_graph=True, allow_unused=True)
     penalty = sum(g.square().sum() for g in first if g is not None)
@@ -252,7 +256,7 @@ def _twice(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Res
 def _changed(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
     """Everything the options hold is written to between the passes."""
     leaves, tensors, options = case.make(dtype, device)
-    out = backend(*tensors.values(), options)
+    out = _call(backend, tensors, options)
     for x in options.values():
         for held in [x] if isinstance(x, Tensor) else vars(x).values():
             if isinstance(held, Tensor):
@@ -283,7 +287,7 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
 def _device_context(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
     leaves, tensors, options = case.make(dtype, device)
     with torch.device("meta"):
-        out = backend(*tensors.values(), options)
+        out = _call(backend, tensors, options)
     return _collected(case, leaves, options, out)
 
 

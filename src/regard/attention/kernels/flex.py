@@ -21,7 +21,7 @@ from regard.attention.grid import Point
 from regard.attention.kernels import sdpa
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
-from regard.attention.mask import FULL, PARTIAL
+from regard.attention.mask import FULL, PARTIAL, Mask
 
 BLOCK = 128
 KINDS = 1024  # of calls (mask, bias, shape, type) that one process may compile; torch gives up after 8
@@ -110,9 +110,9 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:  # noqa: ANN001
-        inner = [x.detach().requires_grad_() for x in (q, k, v)]
+        a, b, c = inner = [x.detach().requires_grad_() for x in (q, k, v)]
         with torch.enable_grad():
-            out = _flex(*inner, scale, call)
+            out = _flex(a, b, c, scale, call)
         ctx.save_for_backward(q, k, v)
         ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = inner, out, scale, call, gate.Unchanged(call)
         return out.detach()
@@ -154,7 +154,7 @@ _seen: set[Hashable] = set()  # kinds of calls that Flex has been compiled for
 def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
     """(batch, heads, Tq, Dv). The temperature is in the scale already."""
     key, kind = _kind(call)
-    options = dict(score_mod=kind.score, block_mask=kind.blocks, scale=scale)
+    options: dict[str, Any] = dict(score_mod=kind.score, block_mask=kind.blocks, scale=scale)
     shapes = _shapes(key, q, k, v)
     if key is not None and shapes in _seen:
         out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
@@ -190,9 +190,7 @@ def _make(call: Call) -> Compiled:
     if mask is None:
         return Compiled(None, _score(call), None)
 
-    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
-
+    seen = _rule(mask, Tq, Tk, leading)
     kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
     lists = [x for kind in (PARTIAL, FULL) for x in _listed(kinds == kind)]
     blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
@@ -200,6 +198,15 @@ def _make(call: Call) -> Compiled:
         return Compiled(blocks, _score(call), None)
     rows, _ = gate.rows_and_keys_seen(mask, Tq, Tk, device)
     return Compiled(blocks, _score(call), None if bool(rows.all()) else call.merge_pairs(rows[..., None]))
+
+
+def _rule(mask: Mask, Tq: int, Tk: int, leading: tuple[int, ...]) -> Callable[..., Tensor]:
+    """The mask as Flex asks for it, pair by pair."""
+    band = mask.static_band(Tq, Tk)
+    if band is not None:  # numbers in a closure take torch.compile less time to check at each call than objects
+        low, high = band
+        return lambda b, h, i, j: (j - i >= low) & (j - i <= high)
+    return lambda b, h, i, j: mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
 
 
 def _score(call: Call) -> Callable[..., Tensor] | None:

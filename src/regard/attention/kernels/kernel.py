@@ -72,7 +72,7 @@ def plain_attention(
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
-    scores = type(form)(q, k, rest).energies()
+    scores = type(form)(q, k, rest).energies()  # type: ignore[arg-type]
     if causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(hidden, -math.inf)

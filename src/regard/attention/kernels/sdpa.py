@@ -105,8 +105,11 @@ class Sdpa(Kernel):
         torchs = _with_cudnn_first if backends(call, machine)[:1] == ["CUDNN_ATTENTION"] else scaled_dot_product_attention
         dropout = call.dropout
         if call.mask is None or causal:
-            direct = _backend(call, machine, causal, scale)
-            return direct or (lambda q, k, v, mask: _second_derivatives(torchs(q, k, v, None, dropout, causal, scale=scale)))
+            if (direct := _backend(call, machine, causal, scale)) is not None:
+                return direct
+            if not call.learns:
+                return lambda q, k, v, mask: torchs(q, k, v, None, dropout, causal, scale=scale)
+            return lambda q, k, v, mask: _second_derivatives(torchs(q, k, v, None, dropout, causal, scale=scale))
         if type(call.mask) is not Padding or not isinstance(call.mask.lengths, Tensor) or call.mask.lengths.shape != call.leading:
             return None
         if machine.kind == "cuda" and not call.mask.finite:
@@ -129,18 +132,18 @@ def _backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortc
     name, learns, dropout = backends(call, machine)[0], call.learns, call.dropout
     asked = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
     if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(asked):
-        run = lambda q, k, v: torch._scaled_dot_product_cudnn_attention(  # noqa: E731
-            q, k, v, None, learns, dropout, causal, False, scale=scale
-        )
+        options: tuple[Any, ...] = (None, learns, dropout, causal, False)
+        run: Any = torch._scaled_dot_product_cudnn_attention  # type: ignore[attr-defined]
     elif name == "FLASH_ATTENTION" and torch.backends.cuda.can_use_flash_attention(asked):
-        run = lambda q, k, v: torch._scaled_dot_product_flash_attention(q, k, v, dropout, causal, False, scale=scale)  # noqa: E731
+        run, options = torch._scaled_dot_product_flash_attention, (dropout, causal, False)  # type: ignore[attr-defined]
     else:
         return None
 
     def direct(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
         if q.stride(-1) != 1 or k.stride(-1) != 1 or v.stride(-1) != 1:
             return None
-        return _second_derivatives(run(q, k, v)[0])
+        out = run(q, k, v, *options, scale=scale)[0]
+        return _second_derivatives(out) if learns else out
 
     return direct
 
@@ -246,7 +249,7 @@ def _second_order(grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None
     """Runs after the backward pass of a fused kernel: gradients that can be differentiated again, when autograd wants such."""
     if not torch.is_grad_enabled() or outputs[0] is None:
         return None
-    node = torch._C._current_autograd_node()
+    node: Any = torch._C._current_autograd_node()
     if getattr(node, "_saved_dropout_p", 0.0):
         raise KernelError("second derivatives of attention with dropout need kernel='reference'")
     q, k, v = node._saved_query, node._saved_key, node._saved_value
