@@ -23,7 +23,9 @@ def torch_sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention as documented: a mask is boolean or added, heads group with enable_gqa."""
-    groups = query.ndim > 2 and query.shape[-3] != key.shape[-3] and key.shape[-3] > 1
+    groups = query.ndim > 2 and query.shape[-3] > key.shape[-3] > 1
+    if bias is not None and causal:  # is_causal goes with no mask
+        mask, causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril(), False
     if bias is not None and mask is not None:
         bias = bias.masked_fill(~mask, -torch.inf)
     added = mask if bias is None else bias.to(query.dtype)

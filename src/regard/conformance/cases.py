@@ -36,7 +36,6 @@ class Case:
     layouts: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     action: str = "run"
-    unseen: bool = False  # NaN stands where nobody may look
 
     def make(self, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
         """Leaves that learn, the tensors made of them, and the options, in one dtype."""
@@ -77,6 +76,9 @@ def case(name: str, seed: int) -> Case:
         torch.random.set_rng_state(state)
     found.name, found.seed = name, seed
     found.leaves = {n: x.to(found.dtype).double() for n, x in found.leaves.items()}
+    for n, x in found.options.items():  # −1e9 in float16 is −∞, for the truth as well
+        if isinstance(x, Tensor) and x.is_floating_point():
+            found.options[n] = x.detach().to(found.dtype).double().requires_grad_(x.requires_grad)
     return found
 
 
@@ -242,7 +244,7 @@ def _bias(rng: random.Random, leading: tuple[int, ...], H: int, D: int, Tq: int,
 def _plain(rng: random.Random) -> Case:
     found = _inputs(rng)
     if rng.random() < 0.5:
-        _, H, Tq, Tk, _ = _shape(found)
+        _, _, Tq, Tk, _ = _shape(found)
         found.options["mask"] = Causal() if rng.random() < 0.5 else Dense(torch.rand(Tq, Tk) < 0.8)
     return found
 
@@ -330,6 +332,7 @@ def _integer_masks(rng: random.Random) -> Case:
 
 
 def _empty_rows(rng: random.Random) -> Case:
+    """At least half of the queries may see no key: zeros, and zero gradient."""
     found = _inputs(rng, rng.choice(FLOATS))
     leading, _, Tq, Tk, _ = _shape(found)
     dense = torch.rand(*leading, 1, Tq, Tk) < 0.6
@@ -339,15 +342,15 @@ def _empty_rows(rng: random.Random) -> Case:
 
 
 def _unseen(rng: random.Random) -> Case:
-    """NaN or ∞ in keys and values that no query may see, and in queries that see nothing."""
-    found = _options(rng)
-    leading, H, Tq, Tk, D = _shape(found)
+    """NaN or ∞ in keys and values that no query may see."""
+    found = _mixed(rng)
+    leading, _, Tq, Tk, _ = _shape(found)
     found.options.pop("gate", None)
-    rubbish, cut = rng.choice([math.nan, math.inf]), Tk // 2
+    broken, cut = rng.choice([math.nan, math.inf]), Tk // 2
     if not cut:
         return _unseen(rng)
     for name in ("key", "value"):
-        found.leaves[name][..., cut:, :] = rubbish
+        found.leaves[name][..., cut:, :] = broken
     hidden = torch.arange(Tk) < cut
     how = rng.choice(["dense", "padding", "bias", "both"])
     if how == "padding":
@@ -358,7 +361,6 @@ def _unseen(rng: random.Random) -> Case:
         bias = torch.randn(Tq, Tk).masked_fill(~hidden, -math.inf)
         found.options["bias"] = bias
         found.options["mask"] = Causal() if how == "both" and Tq == Tk else None
-    found.unseen = True
     return found
 
 
@@ -395,6 +397,19 @@ def _options(rng: random.Random) -> Case:
     if isinstance(options.get("normalize"), Hard):
         found.dtype = torch.float64  # it jumps between nearly equal energies
     found.options = options
+    return found
+
+
+def _mixed(rng: random.Random) -> Case:
+    """Half of the cases with a mask and a bias only, which most functions take; the other half with every option."""
+    if rng.random() < 0.5:
+        return _options(rng)
+    found = _inputs(rng, rng.choice([torch.float32, torch.float32, torch.float64]))
+    leading, H, Tq, Tk, D = _shape(found)
+    if rng.random() < 0.7:
+        found.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
+    if rng.random() < 0.5:
+        found.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
     return found
 
 
@@ -439,11 +454,22 @@ def _changed(rng: random.Random) -> Case:
 
 
 def _twice(rng: random.Random) -> Case:
-    found = _options(rng)
+    found = _mixed(rng)
     if isinstance(found.options.get("normalize"), Hard):
         found.options.pop("normalize")
     found.dtype = rng.choice([torch.float32, torch.float64])
     found.action = "differentiate twice"
+    return found
+
+
+def _inference(rng: random.Random) -> Case:
+    """No gradients, with every kind of mask; half of the cases are self-attention on one tensor."""
+    found = _masks(rng) if rng.random() < 0.7 else _plain(rng)
+    found.dtype = rng.choice(FLOATS)
+    q, k, v = found.leaves.values()
+    if q.shape == k.shape == v.shape:
+        found.leaves |= {"key": q.clone(), "value": q.clone()}
+    found.action = "inference"
     return found
 
 
@@ -465,19 +491,20 @@ CLASSES: dict[str, Callable[[random.Random], Case]] = {
     "grouped heads": _grouped,
     "masks": _masks,
     "integer masks": _integer_masks,
-    "empty rows": _empty_rows,
-    "rubbish unseen": _unseen,
-    "odd bias": _odd_bias,
-    "options": _options,
+    "fully masked rows": _empty_rows,
+    "masked NaN": _unseen,
+    "large negative bias": _odd_bias,
+    "all options": _options,
     "closures, subclasses": _closures,
-    "changed in between": _changed,
+    "in-place change": _changed,
+    "inference": _inference,
     "autocast": _with_action("autocast", _traced),
-    "default dtype": _with_action("default dtype", _options),
-    "device context": _with_action("device context", _options),
+    "default dtype": _with_action("default dtype", _mixed),
+    "device context": _with_action("device context", _mixed),
     "second derivative": _twice,
     "vmap": _with_action("vmap", _traced),
     "func.grad": _with_action("func.grad", _traced),
     "compile": _with_action("compile", _traced),
     "export": _with_action("export", _traced),
-    "threads": _with_action("threads", _options),
+    "threads": _with_action("threads", _mixed),
 }
