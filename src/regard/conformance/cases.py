@@ -1,6 +1,6 @@
-"""Attention calls drawn at random, by class of input. A case is named by its class and a seed, and is always the same.
+"""Attention calls drawn at random, by class of input. The class and a seed determine a case.
 
-Numbers are drawn in float64 and rounded to the dtype of the case, so that the truth is known for exactly these inputs.
+Numbers are drawn in float64 and rounded to the dtype of the case, so that the truth is computed from exactly the same inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass
 class Case:
-    """One call: leaves as drawn, how query, key and value are laid out in memory, the options, and what is done with the call."""
+    """One call: the numbers, the memory layout of query, key and value, the options, and how the call is run (`action`)."""
 
     name: str
     seed: int
@@ -38,13 +38,13 @@ class Case:
     action: str = "run"
 
     def make(self, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-        """Leaves that learn, the tensors made of them, and the options, in one dtype."""
+        """Leaf tensors that require a gradient, query, key and value made from them in their layouts, and the options."""
         leaves = {n: x.to(device, dtype).requires_grad_() for n, x in self.leaves.items()}
         tensors = {n: LAYOUTS[self.layouts.get(n, "contiguous")](x) for n, x in leaves.items()}
         return leaves, tensors, {n: moved(x, dtype, device) for n, x in self.options.items()}
 
     def learned(self, options: dict[str, Any]) -> dict[str, Tensor]:
-        """Everything in the options that learns, by name."""
+        """Tensors in the options that require a gradient, by name."""
         found: dict[str, Tensor] = {}
         for name, x in options.items():
             if isinstance(x, nn.Module):
@@ -64,9 +64,9 @@ class Case:
 
 
 def case(name: str, seed: int) -> Case:
-    """The case of a class with this seed."""
+    """Draw the case of a class with this seed."""
     if name not in CLASSES:
-        raise ValueError(f"no class of cases is called {name!r}; there are {', '.join(CLASSES)}")
+        raise ValueError(f"there is no class {name!r}; the classes are {', '.join(CLASSES)}")
     state = torch.random.get_rng_state()
     rng = random.Random(f"{name} {seed}")
     torch.manual_seed(rng.randrange(2**31))
@@ -83,7 +83,7 @@ def case(name: str, seed: int) -> Case:
 
 
 def moved(x: Any, dtype: torch.dtype, device: str) -> Any:
-    """An option for another dtype and device, with parameters of its own that have the same values."""
+    """A copy of an option in another dtype and on another device."""
     if isinstance(x, nn.Module):
         return copy.deepcopy(x).to(device, dtype)
     if isinstance(x, Tensor):
@@ -146,7 +146,7 @@ class _Skewed(ScaledDot):
 
 
 class _Ahead(Causal):
-    """A subclass that sees the future and not the past."""
+    """A subclass that allows the future and not the past."""
 
     def allowed(self, grid: Grid) -> Tensor:
         return grid.k >= grid.position()

@@ -1,9 +1,12 @@
-"""Runs a case on a backend and judges it: pass, refused (it said so), or wrong (it did not).
+"""Run a case on a backend and judge it: pass, refused (an exception), wrong (no exception), or unspecified.
+
+Unspecified: the result differs only because a query may see no key, or because a masked key holds NaN. regard defines both (zeros,
+and no effect); most libraries define neither.
 
 The rule: error ≤ 2 · (error of the plain definition in the same dtype + eps · max|truth|), for the output and every gradient,
-where the truth is the plain definition in float64. Gradients may lose eps per unit of the largest energy besides: a fused
-backward pass rebuilds a weight as exp(energy − log Σ exp). What the truth itself loses when every input moves by eps counts
-too, since a tensor of a few numbers can be exact by luck.
+where the truth is the plain definition in float64. Two allowances: gradients may lose another eps per unit of the largest score,
+because a fused backward pass recomputes a weight as exp(score − log Σ exp); and if moving every input by eps moves the truth by
+more than the plain definition errs, that movement counts instead, because a tensor of a few numbers can be exact by luck.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,12 +40,12 @@ class Refused(Exception):
 @dataclass
 class Outcome:
     case: Case
-    verdict: str  # pass, refused, wrong
+    verdict: str  # pass, refused, wrong, unspecified
     detail: str = ""
     error: float = 0.0
 
     def reproduction(self, backend: str) -> str:
-        """Three lines that show it again."""
+        """Three lines of Python that repeat this case."""
         return (
             "from regard.conformance import case, check, load\n"
             f"found = check(case({self.case.name!r}, {self.case.seed}), load({backend!r}))\n"
@@ -51,10 +55,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Backend:
-    """An attention function (query, key, value, mask=, bias=, …) and which options it takes.
+    """An attention function (query, key, value, mask=, bias=, …) and the names of the options it takes.
 
-    `objects` says that it takes regard's masks, biases, energies and normalisers as they are. Others get a boolean mask and a
-    tensor to add, or `causal=True` if they have that argument; what they have no argument for is a refusal.
+    With `objects`, the function gets regard's masks, biases, energies and normalisers as they are. Without, it gets a boolean mask
+    and a bias tensor, or `causal=True` if it has that argument. A call with an option that is not in `takes` is refused.
     """
 
     function: Callable[..., Tensor]
@@ -93,36 +97,66 @@ class Backend:
 
 
 def load(name: str) -> Backend:
-    """The backend called package.module:function."""
+    """Import the backend called package.module:function."""
     module, _, function = name.partition(":")
-    if not function:
+    if not module or not function:
         raise ValueError(f"a backend is named package.module:function, got {name!r}")
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"there is no backend {name!r}: {error}") from None
-    return Backend.of(found)
+        raise ValueError(f"cannot import {name!r}: {error}") from None
+    try:
+        return Backend.of(found)
+    except (TypeError, ValueError):  # not callable, or built in
+        raise ValueError(f"cannot read the arguments of {name!r}: wrap it in a function (query, key, value, mask=None)") from None
 
 
-REFERENCE = Backend(lambda q, k, v, **options: attend(q, k, v, kernel="reference", **options), frozenset(), objects=True)
-REFERENCE = replace(REFERENCE, takes=frozenset(("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout")))
+OPTIONS = frozenset(("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout"))
+REFERENCE = Backend(partial(attend, kernel="reference"), OPTIONS, objects=True)
 
 
 def check(case: Case, backend: Backend | Callable[..., Tensor], device: str = "cpu") -> Outcome:
-    """Run one case and judge it."""
+    """Run one case on a backend or a plain function, and judge it."""
     backend = Backend.of(backend)  # type: ignore[arg-type]
     try:
         found = ACTIONS[case.action](case, backend, case.dtype, device)
     except Exception as error:
         kind = "" if isinstance(error, Refused) or type(error).__module__.startswith("regard") else f"{type(error).__name__}: "
         return Outcome(case, "refused", f"{kind}{error}".splitlines()[0][:300])
-    return _judge(case, found, None if backend.objects else NAIVE)
+    outcome = _judge(case, found, None if backend.objects else NAIVE)
+    if outcome.verdict == "wrong" and not backend.objects and _passes_where_defined(case, backend, device):
+        return replace(outcome, verdict="unspecified")
+    return outcome
+
+
+def _passes_where_defined(case: Case, backend: Backend, device: str) -> bool:
+    """True if the case passes without NaN in masked keys, and with rows that see no key set to zero afterwards."""
+    case = replace(case, leaves={n: x.nan_to_num(0.0, 0.0, 0.0) for n, x in case.leaves.items()})
+    backend = replace(backend, function=partial(_guarded, backend.function))
+    try:
+        found = ACTIONS[case.action](case, backend, case.dtype, device)
+    except Exception:
+        return False
+    return _judge(case, found, NAIVE).verdict == "pass"
+
+
+def _guarded(function: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    mask, bias = options.get("mask"), options.get("bias")
+    if mask is None and bias is None:
+        return function(query, key, value, **options)
+    seen = (True if mask is None else mask) & (True if bias is None else bias != -math.inf)
+    empty = ~seen.any(-1, keepdim=True)
+    if mask is not None:
+        options["mask"] = mask | empty
+    if bias is not None:
+        options["bias"] = bias.masked_fill(empty, 0.0)
+    return function(query, key, value, **options).masked_fill(empty, 0.0)
 
 
 def _naive(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, softcap: float = 0.0
 ) -> Tensor:
-    """The definition as most write it, for others: a bias of −1e9 is added in the dtype of the call and swallows the score."""
+    """The definition as most write it: a bias is added in the dtype of the call, where −1e9 rounds the score away."""
     if bias is not None:
         added = torch.where(mask, bias, -math.inf) if mask is not None else bias
         scores = query @ key.mT / math.sqrt(max(1, query.shape[-1])) + added.to(query.dtype)
@@ -215,7 +249,7 @@ def _largest_energies(case: Case, eps: float) -> tuple[float, float]:
 
 NAIVE = Backend.of(_naive)
 
-# What is done with a call ---------------------------------------------------------------------------------------------
+# How a call is run ---------------------------------------------------------------------------------------------
 
 
 def _gradient(out: Tensor, seed: int) -> Tensor:
@@ -252,7 +286,7 @@ def _twice(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Res
 
 
 def _changed(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
-    """Everything the options hold is written to between the passes."""
+    """Overwrite every tensor in the options between forward and backward."""
     leaves, tensors, options = case.make(dtype, device)
     out = backend(*tensors.values(), options)
     for x in options.values():
