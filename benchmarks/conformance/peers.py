@@ -34,19 +34,21 @@ def flex(query, key, value, mask=None, bias=None, causal=False):
     """torch.compile(flex_attention) with a mask_mod and a score_mod that read dense tensors. Forward only: no backward on a CPU."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in (query, key, value)):
+    traced = torch.compiler.is_compiling()
+    if not traced and any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in (query, key, value)):
         raise Refused("on a CPU it runs without gradients, and has no vmap")
     _four_axes(query, key, value)
+    if key.shape[:3] != value.shape[:3]:
+        raise Refused("it documents one shape (batch, heads, time) for keys and values")
     B, H, Tq, Tk = _sizes(query, key)
-    if query.requires_grad and not torch.compiler.is_compiling():
-        query, key, value = (x.detach() for x in (query, key, value))
-    allowed, added = _full(mask, B, H, Tq, Tk), _full(bias, B, H, Tq, Tk)
+    query, key, value = (x.detach() for x in (query, key, value))
+    allowed, added = _full(mask, B, H, Tq, Tk), None if bias is None else bias.detach().expand(B, H, Tq, Tk)
     mask_mod = (lambda b, h, i, j: i >= j) if causal else None if allowed is None else (lambda b, h, i, j: allowed[b, h, i, j])
-    score_mod = None if added is None else (lambda score, b, h, i, j: score + added.detach()[b, h, i, j])
+    score_mod = None if added is None else (lambda score, b, h, i, j: score + added[b, h, i, j])
     block = None
     if mask_mod is not None:
         block = create_block_mask(mask_mod, B, H, Tq, Tk, device=str(query.device))
-    run = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    run = flex_attention if traced else _compiled_flex()
     return run(query, key, value, score_mod=score_mod, block_mask=block, enable_gqa=key.shape[1] != H)
 
 
@@ -55,7 +57,7 @@ def _compiled_flex() -> Attention:
     from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 10_000
-    return torch.compile(flex_attention, dynamic=False)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 def multihead(query, key, value, mask=None, bias=None, causal=False):
