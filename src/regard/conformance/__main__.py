@@ -38,13 +38,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=40, metavar="N", help="calls drawn from each class (default 40)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the first call of each class (default 0)")
     parser.add_argument(
-        "--class", dest="classes", action="append", metavar="NAME", help=f"only this class; repeatable: {', '.join(CLASSES)}"
+        "--class", dest="classes", action="append", metavar="NAME", help=f"only this class; repeatable: {'; '.join(CLASSES)}"
     )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where the function runs (default cpu)")
     given = parser.parse_args(argv)
     unknown = [name for name in given.classes or () if name not in CLASSES]
     if unknown:
-        parser.error(f"there is no class {unknown[0]!r}; the classes are {', '.join(CLASSES)}")
+        parser.error(f"there is no class {unknown[0]!r}; the classes are {'; '.join(CLASSES)}")
     if given.cases < 1:
         parser.error(f"--cases must be at least 1, got {given.cases}")
     try:

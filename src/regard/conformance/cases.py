@@ -66,7 +66,7 @@ class Case:
 def case(name: str, seed: int) -> Case:
     """Draw the case of a class with this seed."""
     if name not in CLASSES:
-        raise ValueError(f"there is no class {name!r}; the classes are {', '.join(CLASSES)}")
+        raise ValueError(f"there is no class {name!r}; the classes are {'; '.join(CLASSES)}")
     state = torch.random.get_rng_state()
     rng = random.Random(f"{name} {seed}")
     torch.manual_seed(rng.randrange(2**31))
