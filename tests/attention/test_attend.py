@@ -20,7 +20,7 @@ def qkv(*shape, dtype=torch.float64, grad=False):
 
 def options_of(seed):
     """Inputs and options drawn by the conformance suite, in float64."""
-    _, tensors, options = case("options", seed).make(torch.float64)
+    _, tensors, options = case("all options", seed).make(torch.float64)
     return [x.detach() for x in tensors.values()], options
 
 

@@ -13,7 +13,7 @@ from regard.conformance import backends as b
 from regard.conformance.cases import _inputs
 
 LONG = os.environ.get("REGARD_LONG") == "1"
-FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25}  # of classes whose cases take long
+FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25, "long sequences": 20}  # of classes whose cases take long
 KERNELS = [name for name in b.OWN if name != "flex"]  # which compiles for every shape: its cases are in the long run
 
 
@@ -29,7 +29,7 @@ def run(name, backend, cases, refusals=True):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
-    refusals = name == "changed in between"  # there a refusal is the right answer
+    refusals = name == "in-place change"  # there a refusal is the right answer
     run(name, b.regard, 50, refusals)
 
 
@@ -37,7 +37,7 @@ def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
 def test_the_same_without_a_compiler(name, monkeypatch):
     monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
     regard.attention.attend._prepared.clear()
-    run(name, b.regard, 30, name == "changed in between")
+    run(name, b.regard, 30, name == "in-place change")
     regard.attention.attend._prepared.clear()
 
 
@@ -47,7 +47,7 @@ def test_a_kernel_is_right_or_refuses(kernel, name):
     run(name, b.OWN[kernel], 18)
 
 
-@pytest.mark.parametrize("name", ["options", "masks", "batch axes", "second derivative", "rubbish unseen", "changed in between"])
+@pytest.mark.parametrize("name", ["all options", "masks", "batch axes", "second derivative", "masked NaN", "in-place change"])
 def test_tiles_of_a_few_rows_that_are_computed_again_in_the_backward_pass(name, monkeypatch):
     monkeypatch.setattr(tiled, "KEPT", 0)
     monkeypatch.setattr(tiled, "CACHE", {"cpu": 2048, "cuda": 2048})
@@ -61,7 +61,7 @@ REFUSED = {"reference": 0, "tiled": 21, "sdpa": 51, "cpp": 81, "additive": 125} 
 
 @pytest.mark.parametrize("kernel", REFUSED)
 def test_refusals_only_become_fewer(kernel):
-    classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "changed in between")]
+    classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "in-place change")]
     found = sum(check(case(name, seed), b.OWN[kernel]).verdict == "refused" for name in classes for seed in range(6))
     assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
 
@@ -123,7 +123,7 @@ def test_what_a_backend_lacks_is_a_refusal_with_its_reason():
 def test_a_case_is_the_same_every_time_and_leaves_the_generator_alone():
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    a, c = case("options", 7), case("options", 7)
+    a, c = case("all options", 7), case("all options", 7)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert str(a) == str(c)
     assert all(torch.equal(x, y) for x, y in zip(a.leaves.values(), c.leaves.values(), strict=True))

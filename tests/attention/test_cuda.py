@@ -23,7 +23,7 @@ def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
     for seed in range(15):
         found = check(case(name, seed), backend, "cuda")
         assert found.verdict != "wrong", f"{found.case}: {found.detail}"
-        if kernel == "regard" and name != "changed in between":
+        if kernel == "regard" and name != "in-place change":
             assert found.verdict == "pass", f"{found.case}: {found.detail}"
 
 

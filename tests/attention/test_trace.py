@@ -86,7 +86,7 @@ def test_a_failing_model_leaves_the_names_in_order():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_rebuilt_on_demand_are_the_rows_of_the_matrix(seed):
-    _, tensors, options = case("options", seed).make(torch.float64)
+    _, tensors, options = case("all options", seed).make(torch.float64)
     q, k, v = tensors.values()
     with watch() as seen:
         attend(q, k, v, **options)

@@ -10,9 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.attention.attend import attend
 from regard.attention.plan import KERNELS
-from regard.conformance.judge import Backend
-
-OPTIONS = frozenset(("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout"))
+from regard.conformance.judge import OPTIONS, Backend
 
 regard = Backend(attend, OPTIONS, objects=True)
 OWN = {name: Backend(partial(attend, kernel=name), OPTIONS, objects=True) for name in KERNELS}
@@ -22,8 +20,10 @@ reference, cpp, sdpa, additive, tiled, flex = (OWN[n] for n in ("reference", "cp
 def torch_sdpa(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention as documented: a mask is boolean or added, heads group with enable_gqa."""
-    groups = query.ndim > 2 and query.shape[-3] != key.shape[-3] and key.shape[-3] > 1
+    """torch.nn.functional.scaled_dot_product_attention, called as its documentation says."""
+    groups = query.ndim > 2 and query.shape[-3] > key.shape[-3] > 1
+    if bias is not None and causal:  # is_causal goes with no mask
+        mask, causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril(), False
     if bias is not None and mask is not None:
         bias = bias.masked_fill(~mask, -torch.inf)
     added = mask if bias is None else bias.to(query.dtype)

@@ -1,6 +1,6 @@
-"""Attention calls drawn at random, by class of input. A case is named by its class and a seed, and is always the same.
+"""Attention calls drawn at random, by class of input. The class and a seed determine a case.
 
-Numbers are drawn in float64 and rounded to the dtype of the case, so that the truth is known for exactly these inputs.
+Numbers are drawn in float64 and rounded to the dtype of the case, so that the truth is computed from exactly the same inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass
 class Case:
-    """One call: leaves as drawn, how query, key and value are laid out in memory, the options, and what is done with the call."""
+    """One call: the numbers, the memory layout of query, key and value, the options, and how the call is run (`action`)."""
 
     name: str
     seed: int
@@ -36,16 +36,15 @@ class Case:
     layouts: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     action: str = "run"
-    unseen: bool = False  # NaN stands where nobody may look
 
     def make(self, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-        """Leaves that learn, the tensors made of them, and the options, in one dtype."""
+        """Leaf tensors that require a gradient, query, key and value made from them in their layouts, and the options."""
         leaves = {n: x.to(device, dtype).requires_grad_() for n, x in self.leaves.items()}
         tensors = {n: LAYOUTS[self.layouts.get(n, "contiguous")](x) for n, x in leaves.items()}
         return leaves, tensors, {n: moved(x, dtype, device) for n, x in self.options.items()}
 
     def learned(self, options: dict[str, Any]) -> dict[str, Tensor]:
-        """Everything in the options that learns, by name."""
+        """Tensors in the options that require a gradient, by name."""
         found: dict[str, Tensor] = {}
         for name, x in options.items():
             if isinstance(x, nn.Module):
@@ -65,9 +64,9 @@ class Case:
 
 
 def case(name: str, seed: int) -> Case:
-    """The case of a class with this seed."""
+    """Draw the case of a class with this seed."""
     if name not in CLASSES:
-        raise ValueError(f"no class of cases is called {name!r}; there are {', '.join(CLASSES)}")
+        raise ValueError(f"there is no class {name!r}; the classes are {'; '.join(CLASSES)}")
     state = torch.random.get_rng_state()
     rng = random.Random(f"{name} {seed}")
     torch.manual_seed(rng.randrange(2**31))
@@ -77,11 +76,14 @@ def case(name: str, seed: int) -> Case:
         torch.random.set_rng_state(state)
     found.name, found.seed = name, seed
     found.leaves = {n: x.to(found.dtype).double() for n, x in found.leaves.items()}
+    for n, x in found.options.items():  # −1e9 in float16 is −∞, for the truth as well
+        if isinstance(x, Tensor) and x.is_floating_point():
+            found.options[n] = x.detach().to(found.dtype).double().requires_grad_(x.requires_grad)
     return found
 
 
 def moved(x: Any, dtype: torch.dtype, device: str) -> Any:
-    """An option for another dtype and device, with parameters of its own that have the same values."""
+    """A copy of an option in another dtype and on another device."""
     if isinstance(x, nn.Module):
         return copy.deepcopy(x).to(device, dtype)
     if isinstance(x, Tensor):
@@ -144,7 +146,7 @@ class _Skewed(ScaledDot):
 
 
 class _Ahead(Causal):
-    """A subclass that sees the future and not the past."""
+    """A subclass that allows the future and not the past."""
 
     def allowed(self, grid: Grid) -> Tensor:
         return grid.k >= grid.position()
@@ -331,6 +333,7 @@ def _integer_masks(rng: random.Random) -> Case:
 
 
 def _empty_rows(rng: random.Random) -> Case:
+    """At least half of the queries may see no key: zeros, and zero gradient."""
     found = _inputs(rng, rng.choice(FLOATS))
     leading, _, Tq, Tk, _ = _shape(found)
     dense = torch.rand(*leading, 1, Tq, Tk) < 0.6
@@ -340,15 +343,15 @@ def _empty_rows(rng: random.Random) -> Case:
 
 
 def _unseen(rng: random.Random) -> Case:
-    """NaN or ∞ in keys and values that no query may see, and in queries that see nothing."""
-    found = _options(rng)
+    """NaN or ∞ in keys and values that no query may see."""
+    found = _mixed(rng)
     leading, _, Tq, Tk, _ = _shape(found)
     found.options.pop("gate", None)
-    rubbish, cut = rng.choice([math.nan, math.inf]), Tk // 2
+    broken, cut = rng.choice([math.nan, math.inf]), Tk // 2
     if not cut:
         return _unseen(rng)
     for name in ("key", "value"):
-        found.leaves[name][..., cut:, :] = rubbish
+        found.leaves[name][..., cut:, :] = broken
     hidden = torch.arange(Tk) < cut
     how = rng.choice(["dense", "padding", "bias", "both"])
     if how == "padding":
@@ -359,7 +362,6 @@ def _unseen(rng: random.Random) -> Case:
         bias = torch.randn(Tq, Tk).masked_fill(~hidden, -math.inf)
         found.options["bias"] = bias
         found.options["mask"] = Causal() if how == "both" and Tq == Tk else None
-    found.unseen = True
     return found
 
 
@@ -396,6 +398,19 @@ def _options(rng: random.Random) -> Case:
     if isinstance(options.get("normalize"), Hard):
         found.dtype = torch.float64  # it jumps between nearly equal energies
     found.options = options
+    return found
+
+
+def _mixed(rng: random.Random) -> Case:
+    """Half of the cases with a mask and a bias only, which most functions take; the other half with every option."""
+    if rng.random() < 0.5:
+        return _options(rng)
+    found = _inputs(rng, rng.choice([torch.float32, torch.float32, torch.float64]))
+    leading, H, Tq, Tk, D = _shape(found)
+    if rng.random() < 0.7:
+        found.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
+    if rng.random() < 0.5:
+        found.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
     return found
 
 
@@ -440,11 +455,22 @@ def _changed(rng: random.Random) -> Case:
 
 
 def _twice(rng: random.Random) -> Case:
-    found = _options(rng)
+    found = _mixed(rng)
     if isinstance(found.options.get("normalize"), Hard):
         found.options.pop("normalize")
     found.dtype = rng.choice([torch.float32, torch.float64])
     found.action = "differentiate twice"
+    return found
+
+
+def _inference(rng: random.Random) -> Case:
+    """No gradients, with every kind of mask; half of the cases are self-attention on one tensor."""
+    found = _masks(rng) if rng.random() < 0.7 else _plain(rng)
+    found.dtype = rng.choice(FLOATS)
+    q, k, v = found.leaves.values()
+    if q.shape == k.shape == v.shape:
+        found.leaves |= {"key": q.clone(), "value": q.clone()}
+    found.action = "inference"
     return found
 
 
@@ -455,30 +481,48 @@ def _traced(rng: random.Random) -> Case:
     return found
 
 
+def _long(rng: random.Random) -> Case:
+    """Sequences long enough that kernels for long ones are chosen."""
+    T = rng.choice([300, 330])
+    found = _inputs(
+        rng, rng.choice(FLOATS), leading=(1,), heads=(3, rng.choice([1, 3])), sizes=(T, rng.choice([T, 280])), dims=(16, 16)
+    )
+    leading, H, Tq, Tk, D = _shape(found)
+    if rng.random() < 0.8:
+        found.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
+    if rng.random() < 0.4 and found.dtype not in (torch.float16, torch.bfloat16):
+        found.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+    if rng.random() < 0.3:
+        found.layouts = {n: rng.choice(list(LAYOUTS)) for n in found.leaves}
+    return found
+
+
 CLASSES: dict[str, Callable[[random.Random], Case]] = {
     "plain": _plain,
     "dtypes": _dtypes,
     "half precision": _large_half,
     "strides": _strides,
+    "long sequences": _long,
     "empty axes": _empty,
     "batch axes": _batch_axes,
     "broadcasting": _broadcast,
     "grouped heads": _grouped,
     "masks": _masks,
     "integer masks": _integer_masks,
-    "empty rows": _empty_rows,
-    "rubbish unseen": _unseen,
-    "odd bias": _odd_bias,
-    "options": _options,
+    "fully masked rows": _empty_rows,
+    "masked NaN": _unseen,
+    "large negative bias": _odd_bias,
+    "all options": _options,
     "closures, subclasses": _closures,
-    "changed in between": _changed,
+    "in-place change": _changed,
+    "inference": _inference,
     "autocast": _with_action("autocast", _traced),
-    "default dtype": _with_action("default dtype", _options),
-    "device context": _with_action("device context", _options),
+    "default dtype": _with_action("default dtype", _mixed),
+    "device context": _with_action("device context", _mixed),
     "second derivative": _twice,
     "vmap": _with_action("vmap", _traced),
     "func.grad": _with_action("func.grad", _traced),
     "compile": _with_action("compile", _traced),
     "export": _with_action("export", _traced),
-    "threads": _with_action("threads", _options),
+    "threads": _with_action("threads", _mixed),
 }

@@ -1,0 +1,1 @@
+"""The conformance suite on attention functions of other libraries: python -m benchmarks.conformance."""
