@@ -414,6 +414,18 @@ def _mixed(rng: random.Random) -> Case:
     return found
 
 
+def _energies(rng: random.Random) -> Case:
+    """Every energy, with a mask or a bias now and then."""
+    found = _inputs(rng, rng.choice([torch.float32, torch.float32, torch.float64]))
+    leading, H, Tq, Tk, D = _shape(found)
+    found.options["energy"] = _energy(rng, D, H)
+    if rng.random() < 0.5:
+        found.options["mask"] = draw_mask(rng, leading, H, Tq, Tk)
+    if rng.random() < 0.3:
+        found.options["bias"] = _bias(rng, leading, H, D, Tq, Tk)
+    return found
+
+
 def _closures(rng: random.Random) -> Case:
     """Biases that close over a parameter, and subclasses that change a rule."""
     found = _inputs(rng, rng.choice([torch.float32, torch.float64]))
@@ -512,6 +524,7 @@ CLASSES: dict[str, Callable[[random.Random], Case]] = {
     "fully masked rows": _empty_rows,
     "masked NaN": _unseen,
     "large negative bias": _odd_bias,
+    "energies": _energies,
     "all options": _options,
     "closures, subclasses": _closures,
     "in-place change": _changed,
