@@ -9,10 +9,11 @@ from regard.attention.attend import attend, explain, weights
 from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
 from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
 from regard.attention.lookup import lookup
-from regard.attention.mask import Causal, Dense, Diagonal, Dilated, Documents, Mask, Padding, Prefix, Window
+from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import Entmax, Hard, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
 from regard.attention.plan import Plan
 from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
+from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
 from regard.attention.trace import Recorded, Seen, watch
 from regard.errors import (
     DataError,

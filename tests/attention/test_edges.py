@@ -747,3 +747,37 @@ def test_distances_of_vectors_far_from_the_origin_keep_their_digits(far):
         assert close(out, true, 1e-5), name
         for a, b in zip(grads(out, (q, k)), truth, strict=True):
             assert close(a, b, 1e-4), name
+
+
+@pytest.mark.parametrize("Tq", [1, 2, 4, 5, 40])
+@pytest.mark.parametrize("size", [1.0, 60.0])
+@pytest.mark.parametrize("learned_bias", [False, True])
+def test_additive_energies_of_a_few_queries_and_of_many(Tq, size, learned_bias):
+    from regard.attention.energy import ProjectedAdditive
+
+    energy, exact_energy = Additive(16, 24, hidden=70), Additive(16, 24, hidden=70).double()
+    exact_energy.load_state_dict(energy.state_dict())
+    q, k, v = torch.randn(3, 1, Tq, 16) * size, torch.randn(3, 1, 29, 24) * size, torch.randn(3, 1, 29, 32)
+    bias = torch.randn(Tq, 29)
+    results = {}
+    for name, e, dtype in (
+        ("reference", exact_energy, torch.float64),
+        ("cpp", energy, torch.float32),
+        ("additive", energy, torch.float32),
+    ):
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, bias)]
+        options = {
+            "mask": Padding([29, 3, 1]),
+            "bias": leaves[3] if learned_bias else None,
+            "softcap": 20.0 if learned_bias else None,
+        }
+        projected = e.Wk(leaves[1])
+        try:
+            out = attend(leaves[0], projected, leaves[2], energy=ProjectedAdditive(e), kernel=name, **options)
+        except regard.KernelError:
+            continue
+        wanted = [*leaves[: 4 if learned_bias else 3], e.v, e.Wq.weight, e.Wk.weight]
+        results[name] = (out, *torch.autograd.grad(out.square().sum(), wanted))
+    for name, found in results.items():
+        for a, b in zip(found, results["reference"], strict=True):
+            assert close(a / (1 + b.abs().max()), b / (1 + b.abs().max()), 2e-5), name

@@ -194,7 +194,11 @@ class Recorded:
     def _steps(self, query: Pick) -> list[Tensor]:
         """The queries asked for, a few at a time, so that no more than a tile of the matrix exists."""
         index = _index("query", [query] if isinstance(query, int) else query, self.call.Tq)
-        every = index if isinstance(index, Tensor) else torch.arange(self.call.Tq)[slice(None) if index is None else index]
+        every = (
+            index
+            if isinstance(index, Tensor)
+            else torch.arange(self.call.Tq, device="cpu")[slice(None) if index is None else index]
+        )
         rows = max(1, (1 << 22) // max(1, self.call.sequences * self.call.heads * self.call.Tk))
         return list(every.split(rows))
 
@@ -215,7 +219,7 @@ def _index(name: str, pick: Pick, size: int) -> Index:
         return pick
     if isinstance(pick, int):
         pick = [pick]
-    index = torch.as_tensor(pick, dtype=torch.long)
+    index = torch.as_tensor(pick, dtype=torch.long, device="cpu")
     if index.ndim != 1 or (index.numel() and (int(index.min()) < -size or int(index.max()) >= size)):
         raise OptionError(f"{name}={pick!r} is out of range; there are {size}, counted from 0")
     return index % size if size else index

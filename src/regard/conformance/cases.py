@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
 from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
 from regard.attention.grid import Grid
-from regard.attention.mask import Causal, Dense, Diagonal, Dilated, Documents, Mask, Padding, Prefix, Window
+from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import Entmax, Hard, Raw, Sigmoid, Softmax, Sparsemax
+from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from regard.attention.attend import attend, weights
 from regard.attention.call import wrap_bias
 from regard.attention.grid import Grid
-from regard.attention.mask import Causal, Mask
+from regard.attention.mask import Mask
+from regard.attention.position_masks import Causal
 from regard.conformance.cases import Case, _Closure
 
 Results = dict[str, Tensor]

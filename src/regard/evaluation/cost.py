@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.energy import Additive, Bilinear, Distance, Match
-from regard.attention.mask import Window
+from regard.attention.position_masks import Window
 from regard.errors import OptionError
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead

@@ -10,9 +10,10 @@ from torch import nn
 
 from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
 from regard.attention.energy import Additive, Bilinear, Cosine, Dot, Energy, ScaledDot
-from regard.attention.mask import Causal, Diagonal, Dilated, Mask, Prefix, Window
+from regard.attention.mask import Mask
 from regard.attention.normalize import Entmax, Normalizer, Sigmoid, Softmax, Sparsemax
 from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
+from regard.attention.position_masks import Causal, Diagonal, Dilated, Prefix, Window
 from regard.data.tokenizer import SPECIALS
 from regard.errors import OptionError
 from regard.layers.dropout import Locked

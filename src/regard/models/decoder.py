@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from regard.attention.mask import Causal
+from regard.attention.position_masks import Causal
 from regard.errors import ShapeError
 from regard.layers.cache import Cache
 from regard.layers.dropout import Dropout

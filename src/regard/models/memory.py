@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention.mask import Padding
+from regard.attention.position_masks import Padding
 from regard.layers.recurrent import State
 
 

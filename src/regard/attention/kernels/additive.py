@@ -39,8 +39,10 @@ class AdditiveTiles(Kernel):
         return None
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
+        if call.Tq < 8:
+            return f"{call.Tq} queries per sequence are too few to share the exponentials of its keys"
         work = call.pairs * call.energy.pair_features(call.query.shape[-1])
-        return f"{call.pairs} pairs are too few to gain" if work < 1 << 16 else None
+        return f"{call.pairs} pairs are too few to gain" if work < 1 << 20 else None
 
     def describe(self, call: Call, machine: Machine) -> str:
         return "Additive energies in reciprocal form, no Tq×Tk×D tensor"

@@ -38,7 +38,8 @@ class Cpp(Kernel):
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         pairs = call.pairs
-        if pairs < 1 << 14:
+        few = pairs < 1 << 14 if call.energy.form == "dot" else pairs * call.energy.pair_features(call.query.shape[-1]) < 1 << 16
+        if few:
             return f"{pairs} pairs are too few to gain from it"
         if pairs < 1 << 18 and sdpa.Sdpa().refuses(call, machine) is None:
             return f"for {pairs} pairs SDPA is as fast"

@@ -80,6 +80,18 @@ INLINE vf counted() {  // 0, 1, 2, ...
     return x;
 }
 
+INLINE float total(vf x) {
+    float sum = 0;
+    for (int l = 0; l < LANES; l++) sum += x[l];
+    return sum;
+}
+
+INLINE float product(const float* x, const float* y, int64_t n) {  // x . y for whole vectors
+    vf sum = {};
+    for (int64_t d = 0; d < n; d += LANES) sum += load(x + d) * load(y + d);
+    return total(sum);
+}
+
 INLINE bool any(vi x) {
     int32_t r = 0;
     for (int l = 0; l < LANES; l++) r |= x[l];
@@ -317,6 +329,7 @@ struct Place {
     }
 
     bool capped() const { return softcap > 0; }
+    bool few() const { return false; }  // are there so few queries that features lie along the lanes?
 
     // Turns energies S into what the softmax gets; with a cap also their derivatives F, if F is given.
     void shift_and_cap(float* S, int64_t j0, int64_t n, float* F) {
@@ -457,8 +470,7 @@ struct Distance : Place<NV_> {
                 column += x;
                 store(sums + v * LANES, load(sums + v * LANES) + x);
             }
-            float sum = 0;
-            for (int l = 0; l < LANES; l++) sum += column[l];
+            const float sum = total(column);
             const float* k = c.k.at(b, hk, j0 + j);
             float* dk = c.dk.at(b, hk, j0 + j);
             for (int64_t d = 0; d < c.D; d++) dk[d] -= sum * k[d];
@@ -490,12 +502,14 @@ template <bool DIRECT> INLINE vf exp_minus_one(vf a, vf b) {
 
 // Fills to[0..Dp) with e^(2 x), 1 beyond D; says whether all |x| <= LIMIT.
 static bool exponentials(const float* x, int64_t D, int64_t Dp, float* to) {
-    bool fine = true;
-    for (int64_t d = 0; d < Dp; d++) to[d] = d < D ? x[d] : 0.0f;
-    for (int64_t d = 0; d < D; d++) fine &= std::fabs(x[d]) <= LIMIT;
-    for (int64_t d = 0; d < Dp; d += LANES)
-        store(to + d, expv(2.0f * at_most(at_least(load(to + d), -LIMIT), LIMIT)));
-    return fine;
+    vi wide = {};
+    for (int64_t d = 0; d < Dp; d += LANES) {
+        if (d + LANES > D) for (int64_t l = d; l < d + LANES; l++) to[l] = l < D ? x[l] : 0.0f;
+        vf y = load(d + LANES > D ? to + d : x + d), inside = at_most(at_least(y, -LIMIT), LIMIT);
+        wide |= !(inside == y);  // NaN too
+        store(to + d, expv(2.0f * inside));
+    }
+    return !any(wide);
 }
 
 template <int NV_>
@@ -532,14 +546,18 @@ struct Additive : Place<NV_> {
         for (int64_t d = 0; d < Dp; d++) w[d] = d < c.D ? c.w[h * c.D + d] : 0.0f;
         std::memset(a, 0, BR * Dp * 4);
         rows_fine = true;
-        for (int64_t r = 0; r < BR; r++) {
+        for (int64_t r = 0; r < computed(); r++) {
             if (r < rows && !c.empty(b, i0 + r)) std::memcpy(a + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
             rows_fine &= exponentials(a + r * Dp, Dp, Dp, ea + r * Dp);
         }
-        transpose(ea, Dp, ea_t, BR, BR, Dp);
-        if (!rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
+        if (!few()) transpose(ea, Dp, ea_t, BR, BR, Dp);
+        if (!few() && !rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
         if (backward) std::memset(da, 0, BR * Dp * 4), std::memset(dw, 0, Dp * 4);
     }
+
+    // A step of a recurrent decoder has one query per sequence: then features, not queries, lie along the lanes.
+    bool few() const { return rows <= 4; }
+    int64_t computed() const { return few() ? 4 : BR; }
 
     int64_t key(int64_t j) const { return (b * c.Hk + hk) * c.Tk + j; }
 
@@ -547,16 +565,32 @@ struct Additive : Place<NV_> {
         bool fine = rows_fine;
         for (int64_t j = 0; j < n; j++) fine &= shared.fine[key(j0 + j)] != 0;
         if (fine) return false;
-        if (rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
+        if (!few() && rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
         std::memset(b_tile, 0, n * Dp * 4);
         for (int64_t j = 0; j < n; j++) std::memcpy(b_tile + j * Dp, c.k.at(b, hk, j0 + j), c.D * 4);
         return true;
     }
 
     void scores(float* S, int64_t j0, int64_t n, float* F) {
-        if (direct(j0, n)) all_keys<true>(S, n, a_t, b_tile);
-        else all_keys<false>(S, n, ea_t, shared.eb + key(j0) * Dp);
+        const bool plain = direct(j0, n);
+        const float* bt = plain ? (const float*)b_tile : shared.eb + key(j0) * Dp;
+        if (few()) plain ? few_rows<true>(S, n, a, bt) : few_rows<false>(S, n, ea, bt);
+        else plain ? all_keys<true>(S, n, a_t, bt) : all_keys<false>(S, n, ea_t, bt);
         this->shift_and_cap(S, j0, n, F);
+    }
+
+    template <bool DIRECT> void few_rows(float* S, int64_t n, const float* at, const float* bt) const {
+        std::memset(S, 0, n * BR * 4);
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t r = 0; r < rows; r++) {
+                vf sum = {};
+                for (int64_t d = 0; d < c.D; d += 2 * LANES) {
+                    vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp + d), load(bt + j * Dp + d)), p1 = m1 + 2.0f;
+                    vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + d + LANES), load(bt + j * Dp + d + LANES)), p2 = m2 + 2.0f;
+                    sum += (load(w + d) * m1 * p2 + load(w + d + LANES) * m2 * p1) * reciprocal(p1 * p2);
+                }
+                S[j * BR + r] = total(sum);
+            }
     }
 
     template <bool DIRECT> void all_keys(float* S, int64_t n, const float* at, const float* bt) const {
@@ -585,22 +619,25 @@ struct Additive : Place<NV_> {
     void backward(const float* dS, int64_t j0, int64_t n) {
         bool plain = direct(j0, n);
         for (int64_t d = 0; d < c.D; d += 2 * LANES)
-            for (int64_t r = 0; r < BR; r += 4) {
-                if (plain) rows4<true>(dS + r, j0, n, d, a + r * Dp + d, b_tile + d, da + r * Dp + d);
-                else rows4<false>(dS + r, j0, n, d, ea + r * Dp + d, shared.eb + key(j0) * Dp + d, da + r * Dp + d);
+            if (rows == 1) {
+                if (plain) some_rows<true, 1>(dS, j0, n, d, a + d, b_tile + d, da + d);
+                else some_rows<false, 1>(dS, j0, n, d, ea + d, shared.eb + key(j0) * Dp + d, da + d);
+            } else for (int64_t r = 0; r < computed(); r += 4) {
+                if (plain) some_rows<true, 4>(dS + r, j0, n, d, a + r * Dp + d, b_tile + d, da + r * Dp + d);
+                else some_rows<false, 4>(dS + r, j0, n, d, ea + r * Dp + d, shared.eb + key(j0) * Dp + d, da + r * Dp + d);
             }
         this->bias_gradient(dS, j0, n);
     }
 
-    // Four queries, 2 * LANES features from d on; the factor w comes last.
-    template <bool DIRECT>
-    void rows4(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt, float* to) const {
-        vf da1[4], da2[4], dw1 = {}, dw2 = {}, w1 = load(w + d), w2 = load(w + d + LANES);
-        for (int r = 0; r < 4; r++) da1[r] = load(to + r * Dp), da2[r] = load(to + r * Dp + LANES);
+    // R queries, 2 * LANES features from d on; the factor w comes last.
+    template <bool DIRECT, int R>
+    void some_rows(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt, float* to) const {
+        vf da1[R], da2[R], dw1 = {}, dw2 = {}, w1 = load(w + d), w2 = load(w + d + LANES);
+        for (int r = 0; r < R; r++) da1[r] = load(to + r * Dp), da2[r] = load(to + r * Dp + LANES);
         for (int64_t j = 0; j < n; j++) {
             vf b1 = load(bt + j * Dp), b2 = load(bt + j * Dp + LANES), db1 = {}, db2 = {};
 #pragma GCC unroll 4
-            for (int r = 0; r < 4; r++) {
+            for (int r = 0; r < R; r++) {
                 vf g = splat(dS[j * BR + r]);
                 vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp), b1), p1 = m1 + 2.0f;
                 vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + LANES), b2), p2 = m2 + 2.0f;
@@ -612,7 +649,7 @@ struct Additive : Place<NV_> {
             float* db = c.dk.at(b, hk, j0 + j) + d;
             store(db, load(db) + w1 * db1), store(db + LANES, load(db + LANES) + w2 * db2);
         }
-        for (int r = 0; r < 4; r++) store(to + r * Dp, da1[r]), store(to + r * Dp + LANES, da2[r]);
+        for (int r = 0; r < R; r++) store(to + r * Dp, da1[r]), store(to + r * Dp + LANES, da2[r]);
         store(dw + d, load(dw + d) + dw1);
         store(dw + d + LANES, load(dw + d + LANES) + dw2);
     }
@@ -640,11 +677,11 @@ struct Forward {
     static constexpr int NV = Energy::NV, BR = Energy::BR;
     const Call& c;
     Energy energy;
-    Buffer S, out_t;  // energies, then weights, of a tile; the output, transposed
+    Buffer S, out_t, row;  // energies, then weights, of a tile; the output, transposed; one row of it and its weights
     vf top[NV], sum[NV];
 
     Forward(const Call& c, const typename Energy::Shared& s)
-        : c(c), energy(c, s), S(TILE * BR), out_t(c.Dv * BR) {}
+        : c(c), energy(c, s), S(TILE * BR), out_t(c.Dv * BR), row(c.Dv + TILE) {}
 
     void block(int64_t b, int64_t h, int64_t i0) {
         Runs<NV> runs(c, b, i0, 0, c.Tk);
@@ -655,9 +692,21 @@ struct Forward {
             energy.scores(S, j0, n, nullptr);
             runs.mask(S, j0, n);
             softmax(n);
-            matmul<NV>(c.Dv, n, c.v.at(b, energy.hk, j0), 1, c.v.st, S, BR, out_t, BR, true);
+            if (energy.few() && c.Dv % LANES == 0) few_values(c.v.at(b, energy.hk, j0), n);
+            else matmul<NV>(c.Dv, n, c.v.at(b, energy.hk, j0), 1, c.v.st, S, BR, out_t, BR, true);
         });
         finish(b, h, i0);
+    }
+
+    void few_values(const float* v, int64_t n) {
+        for (int64_t r = 0; r < energy.rows; r++) {
+            for (int64_t j = 0; j < n; j++) row[c.Dv + j] = S[j * BR + r];
+            std::memset(row, 0, c.Dv * 4);
+            int64_t d = 0;
+            for (; d + 4 * LANES <= c.Dv; d += 4 * LANES) kernel<1, 4>(n, row + c.Dv, 0, 1, v + d, c.v.st, row + d, 0, true);
+            for (; d < c.Dv; d += LANES) kernel<1, 1>(n, row + c.Dv, 0, 1, v + d, c.v.st, row + d, 0, true);
+            for (d = 0; d < c.Dv; d++) out_t[d * BR + r] += row[d];
+        }
     }
 
     // Online softmax.  The reference level only moves when a tile exceeds it by 8: until then the
@@ -832,6 +881,8 @@ struct Backward {
             for (int64_t x = v * LANES; x < c.Dv * BR; x += BR) sum += load(g_t + x) * load(out_t + x);
             store(delta + v * LANES, sum);
         }
+        if (energy.few() && c.Dv % LANES == 0)
+            for (int64_t r = 0; r < energy.rows; r++) delta[r] = product(g_rows + r * Dvp, c.out.at(b, h, i0 + r), c.Dv);
     }
 
     void block(int64_t b, int64_t h, int64_t i0, int64_t chunk, int64_t from, int64_t to) {
@@ -840,7 +891,8 @@ struct Backward {
         runs.tiles([&](int64_t j0, int64_t n) {
             energy.scores(S, j0, n, F);
             runs.mask(S, j0, n);
-            matmul<NV>(n, c.Dv, c.v.at(b, energy.hk, j0), c.v.st, 1, g_t, BR, dS, BR, false);
+            if (energy.few() && c.Dv % LANES == 0) few_products(c.v.at(b, energy.hk, j0), n);
+            else matmul<NV>(n, c.Dv, c.v.at(b, energy.hk, j0), c.v.st, 1, g_t, BR, dS, BR, false);
             for (int64_t j = 0; j < n; j++)
                 for (int v = 0; v < NV; v++) {
                     int64_t x = j * BR + v * LANES;
@@ -849,10 +901,18 @@ struct Backward {
                     if (energy.capped()) ds = p == 0.0f ? vf{} : ds * load(F + x);
                     store(S + x, p), store(dS + x, ds);
                 }
-            matmul_wide(n, Dvp, BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0), c.dv.st);
+            matmul_wide(n, Dvp, energy.few() ? 4 : BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0), c.dv.st);
             energy.backward(dS, j0, n);
         });
         energy.end(chunk);
+    }
+
+    void few_products(const float* v, int64_t n) {  // dS[j][r] = v_j . g_r
+        std::memset(dS, 0, n * BR * 4);
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t r = 0; r < energy.rows; r++) {
+                dS[j * BR + r] = product(g_rows + r * Dvp, v + j * c.v.st, c.Dv);
+            }
     }
 
     // All queries of one batch and key head against one chunk of its keys.

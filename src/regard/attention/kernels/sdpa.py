@@ -20,7 +20,7 @@ from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
-from regard.attention.mask import Causal, Padding
+from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
 from regard.attention.tracing import surely
 from regard.errors import KernelError

@@ -41,7 +41,7 @@ class Tiled(Kernel):
         work = call.pairs * call.energy.pair_features(call.query.shape[-1])
         if machine.kind != "cpu":
             return "the whole matrix is small enough to keep" if work < 1 << 28 else None
-        few = 1 << 18 if call.energy.form == "dot" else 1 << 16
+        few = {"dot": 1 << 18, "additive": 1 << 20}.get(call.energy.form or "", 1 << 16)
         return f"{call.pairs} pairs are too few to gain" if work < few else None
 
     def describe(self, call: Call, machine: Machine) -> str:

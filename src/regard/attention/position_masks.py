@@ -1,0 +1,410 @@
+"""Masks that are rules on positions: causal, windows, dilated, padding, prefixes, packed documents.
+
+Kernels read them as ranges of keys and blocks, without a T×T tensor. Boolean tensors, and what joins masks, are in mask.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.attention.grid import Corners, Grid
+from regard.attention.mask import Mask, Ranges, describe_tensor, only_tensors
+from regard.attention.tracing import surely
+from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
+
+
+def _integer(name: str, value: object, least: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionError(f"{name} must be a whole number, got {value!r}")
+    if least is not None and value < least:
+        raise OptionError(f"{name} must be at least {least}, got {value}")
+    return value
+
+
+def _set_integers(mask: Mask, name: str, value: object, wanted: str) -> None:
+    """Store a tensor of integers of any type as int64: narrow types wrap around in sums and differences."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = torch.tensor(value, device="cpu")
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.is_complex():
+            raise DtypeError(f"{wanted}, got {value.dtype}")
+        object.__setattr__(mask, name, value.to(torch.int64))
+
+
+def _set_offset(mask: Mask) -> None:
+    name, offset = type(mask).__name__, mask.offset  # type: ignore[attr-defined]
+    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
+        return
+    if not isinstance(offset, Tensor) or offset.is_floating_point() or offset.dtype == torch.bool:
+        raise OptionError(f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}")
+    _set_integers(mask, "offset", offset, "")
+
+
+def _check_numbers(name: str, x: object, leading: Sequence[int], device: torch.device, length: int | None = None) -> None:
+    """A tensor of numbers per sequence (and per position, if length is given) fits the call."""
+    if not isinstance(x, Tensor):
+        return
+    if x.device != device:
+        raise DeviceError(f"{name} is on {x.device} and the query on {device}; move one with .to()")
+    shape = tuple(x.shape)
+    if length is not None:
+        if shape[-1] != length:
+            raise ShapeError(f"{name} was made for {shape[-1]} positions and the call has {length}; make it for {length}")
+        shape = shape[:-1]
+    given = (1,) * (len(leading) - len(shape)) + shape
+    if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
+        raise ShapeError(
+            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; give {tuple(leading)} entries"
+        )
+
+
+def _column(x: int | Tensor) -> int | Tensor:
+    """A number, or one per sequence as (..., 1)."""
+    return x[..., None] if isinstance(x, Tensor) and x.ndim else x
+
+
+class _Band(Mask):
+    """A rule on the distance key − position of query: low ≤ distance ≤ high (None: unbounded)."""
+
+    offset: int | Tensor | None
+
+    def band(self) -> tuple[int | None, int | None]:
+        raise NotImplementedError
+
+    @property
+    def prefix_rows(self) -> bool:  # type: ignore[override]
+        return self.band()[0] is None
+
+    def _shift(self, Tq: int, Tk: int) -> int | None:
+        """Where query 0 stands among the keys; None when that differs by sequence."""
+        return Tk - Tq if self.offset is None else self.offset if isinstance(self.offset, int) else None
+
+    def allowed(self, grid: Grid) -> Tensor:
+        low, high = self.band()
+        distance = grid.k - grid.position(self.offset)
+        if low is None:
+            return distance <= high if high is not None else torch.ones_like(distance, dtype=torch.bool)
+        return distance >= low if high is None else (distance >= low) & (distance <= high)
+
+    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+        least, most = corners.distance(self.offset)
+        low, high = self.band()
+        every, some = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
+        if low is not None:
+            every, some = every & (least >= low), some & (most >= low)
+        if high is not None:
+            every, some = every & (most <= high), some & (least <= high)
+        return every, some
+
+    def allows_all(self, Tq: int, Tk: int) -> bool:
+        shift, (low, high) = self._shift(Tq, Tk), self.band()
+        if shift is None or not surely(Tq > 0):
+            return False
+        return (low is None or surely(shift + Tq - 1 + low <= 0)) and (high is None or surely(shift + high >= Tk - 1))
+
+    def covers(self, Tq: int, Tk: int) -> bool:
+        shift, (low, high) = self._shift(Tq, Tk), self.band()
+        if shift is None or not (surely(Tq > 0) and surely(Tk > 0)):
+            return False
+        last = shift + Tq - 1  # the ranges of neighbouring queries overlap or touch, so the outermost decide
+        if low is not None and not (surely(last + low <= Tk - 1) and surely(shift + low <= 0)):
+            return False
+        return high is None or (surely(shift + high >= 0) and surely(last + high >= Tk - 1))
+
+    def allows_diagonal(self, Tq: int, Tk: int) -> bool:
+        low, high = self.band()
+        return surely(self._shift(Tq, Tk) == 0) and (low is None or low <= 0) and (high is None or high >= 0)
+
+    def share(self, Tq: int, Tk: int) -> float:
+        low, high = self.band()
+        if not Tq or not Tk:
+            return 1.0
+        shift = self._shift(Tq, Tk)
+        middle = (Tk - Tq if shift is None else shift) + Tq / 2
+        start = 0 if low is None else min(max(middle + low, 0), Tk)
+        stop = Tk if high is None else min(max(middle + high + 1, 0), Tk)
+        return max(0.0, stop - start) / Tk
+
+    def static_band(self, Tq: int, Tk: int) -> tuple[int, int] | None:
+        shift, (low, high) = self._shift(Tq, Tk), self.band()
+        if shift is None:
+            return None
+        return -Tq if low is None else low + shift, Tk if high is None else high + shift
+
+    def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
+        low, high = self.band()
+        t = torch.arange(Tq, device=device) + _column(Tk - Tq if self.offset is None else self.offset)
+        start = torch.zeros_like(t) if low is None else (t + low).clamp(0, Tk)
+        stop = torch.full_like(t, Tk) if high is None else (t + high + 1).clamp(0, Tk)
+        return start, stop
+
+    def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
+        _check_numbers(f"{type(self).__name__}'s offset", self.offset, leading, device)
+
+
+@dataclass(frozen=True, eq=False)
+class Causal(_Band):
+    """No key after the query: e_ij = −∞ where j > i."""
+
+    offset: int | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.offset is not None:
+            _set_offset(self)
+
+    def band(self) -> tuple[int | None, int | None]:
+        return None, 0
+
+    def signature(self) -> Hashable | None:
+        return Causal if self.offset is None else (Causal, describe_tensor(self.offset))
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Window(_Band):
+    """Neighbours only: t − left ≤ s ≤ t + right; None leaves a side open."""
+
+    left: int | None
+    right: int | None = 0
+    offset: int | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            if getattr(self, name) is not None:
+                _integer(f"Window's {name}", getattr(self, name), 0)
+        _set_offset(self)
+
+    @classmethod
+    def centered(cls, K: int, offset: int | Tensor | None = None) -> Window:
+        """The lecture's restricted attention: distance at most K/2, which is K + 1 keys for even K."""
+        _integer("the window size K", K, 0)
+        return cls(K // 2, K // 2, offset)
+
+    def band(self) -> tuple[int | None, int | None]:
+        return (None if self.left is None else -self.left), self.right
+
+    def signature(self) -> Hashable | None:
+        return Window, self.left, self.right, describe_tensor(self.offset)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(_Band):
+    """A token and itself; `~Diagonal()` is attention to all but oneself."""
+
+    offset: int | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _set_offset(self)
+
+    def band(self) -> tuple[int | None, int | None]:
+        return 0, 0
+
+    def signature(self) -> Hashable | None:
+        return Diagonal, describe_tensor(self.offset)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Dilated(Mask):
+    """Every step-th key counted from the query: distance divisible by `step`. `Dilated(4) & Window(64)` is a comb."""
+
+    step: int
+    offset: int | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _integer("Dilated's step", self.step, 1)
+        _set_offset(self)
+
+    def allowed(self, grid: Grid) -> Tensor:
+        return (grid.k - grid.position(self.offset)) % self.step == 0
+
+    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+        least, most = corners.distance(self.offset)
+        some = torch.div(most, self.step, rounding_mode="floor") * self.step >= least
+        return some & ((least == most) | (self.step == 1)), some
+
+    def allows_diagonal(self, Tq: int, Tk: int) -> bool:
+        return not isinstance(self.offset, Tensor) and surely((Tk - Tq if self.offset is None else self.offset) == 0)
+
+    def signature(self) -> Hashable | None:
+        return Dilated, self.step, describe_tensor(self.offset)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.offset)
+
+    def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
+        _check_numbers("Dilated's offset", self.offset, leading, device)
+
+
+class _FirstKeys(Mask):
+    """The first n keys, n one number or one per sequence."""
+
+    prefix_rows = True
+
+    def count(self) -> int | Tensor:
+        raise NotImplementedError
+
+    def allowed(self, grid: Grid) -> Tensor:
+        n = self.count()
+        return grid.k < (grid.per_sequence(n) if isinstance(n, Tensor) else n)
+
+    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+        n = self.count()
+        n = corners.per_sequence(n) if isinstance(n, Tensor) else n
+        every, some = corners.k[1] < n, corners.k[0] < n
+        rows = torch.ones_like(corners.q[0], dtype=torch.bool)
+        return every & rows, some & rows
+
+    def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
+        n = self.count()
+        stop = n if isinstance(n, Tensor) else torch.full((), n, dtype=torch.int64, device=device)
+        stop = stop.clamp(0, Tk)[..., None].expand(*stop.shape, Tq)
+        return torch.zeros_like(stop), stop
+
+    def allows_all(self, Tq: int, Tk: int) -> bool:
+        n = self.count()
+        return not isinstance(n, Tensor) and surely(n >= Tk)
+
+    def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
+        name, n = type(self).__name__, self.count()
+        _check_numbers(f"{name}'s counts", n, leading, device)
+        if not isinstance(n, Tensor) and n > Tk:
+            raise ShapeError(f"{name}({n}) was made for at least {n} keys and the call has {Tk}; give at most {Tk}")
+
+
+def _set_counts(mask: Mask, name: str) -> None:
+    value = getattr(mask, name)
+    if isinstance(value, Tensor) and value.dtype == torch.bool:
+        raise DtypeError(
+            f"{type(mask).__name__} counts keys, so it takes whole numbers, got torch.bool; "
+            "give lengths, or pass a boolean tensor as the mask itself"
+        )
+    _set_integers(mask, name, value, f"{type(mask).__name__} counts keys, so it takes whole numbers")
+    if not isinstance(getattr(mask, name), Tensor):
+        _integer(f"{type(mask).__name__}'s count", value, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(_FirstKeys):
+    """Sequences of unequal length in one batch: of each, only the first `lengths` keys are real.
+
+    `finite=True`: you guarantee that padded positions are finite and that no length is 0; kernels then skip clearing them.
+    """
+
+    lengths: Tensor | Sequence[int] | int
+    finite: bool = False
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.lengths, Tensor) and self.lengths.dtype is torch.int64):
+            _set_counts(self, "lengths")
+
+    def count(self) -> int | Tensor:
+        return self.lengths  # type: ignore[return-value]
+
+    def covers(self, Tq: int, Tk: int) -> bool:
+        return self.finite
+
+    def cached(self, lengths: Tensor, position: Tensor) -> Tensor:
+        """The keys that are real, (batch, 1, 1, Tk), made once for all layers that share this mask."""
+        made = self.__dict__.get("_made")
+        if made is not None and made[0] is lengths and made[1] == lengths._version and made[2] is position:
+            return made[3]
+        real = position < lengths.view(-1, 1, 1, 1)
+        if not lengths.is_inference():
+            object.__setattr__(self, "_made", (lengths, lengths._version, position, real))
+        return real
+
+    def signature(self) -> Hashable | None:
+        return Padding, self.finite, describe_tensor(self.lengths)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(_FirstKeys):
+    """The first `length` keys are seen by all; `Causal() | Prefix(n)` is a prefix language model."""
+
+    length: Tensor | Sequence[int] | int
+
+    def __post_init__(self) -> None:
+        _set_counts(self, "length")
+
+    def count(self) -> int | Tensor:
+        return self.length  # type: ignore[return-value]
+
+    def signature(self) -> Hashable | None:
+        return Prefix, describe_tensor(self.length)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """Several documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T)."""
+
+    ids: Tensor
+    key_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        wanted = "Documents takes a tensor of whole numbers, one document id per token, shape (T,) or (batch, T)"
+        for name in ("ids", "key_ids"):
+            x = getattr(self, name)
+            if x is None and name == "key_ids":
+                continue
+            if not isinstance(x, Tensor) or x.ndim < 1 or x.is_floating_point() or x.is_complex():
+                raise OptionError(wanted)
+            _set_integers(self, name, x, wanted)
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int]) -> Documents:
+        """Documents of these lengths, one after the other."""
+        counts = torch.as_tensor(lengths, device="cpu")
+        return cls(torch.repeat_interleave(torch.arange(len(counts), device="cpu"), counts))
+
+    @property
+    def _keys(self) -> Tensor:
+        return self.ids if self.key_ids is None else self.key_ids
+
+    def allowed(self, grid: Grid) -> Tensor:
+        return grid.of_queries(self.ids) == grid.of_keys(self._keys)
+
+    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+        (a, b), (c, d) = corners.range_of(self.ids, 0), corners.range_of(self._keys, 1)
+        return (a == b) & (c == d) & (a == c), (a <= d) & (c <= b)
+
+    def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
+        keys = self._keys
+        if keys.shape[-1] == 0 or torch.compiler.is_compiling() or not bool((keys.diff() >= 0).all()):
+            return None  # a document's keys must stand together
+        lead = torch.broadcast_shapes(keys.shape[:-1], self.ids.shape[:-1])
+        keys, ids = (x.expand(*lead, x.shape[-1]).contiguous() for x in (keys, self.ids))
+        return torch.searchsorted(keys, ids), torch.searchsorted(keys, ids, right=True)
+
+    def share(self, Tq: int, Tk: int) -> float:
+        return 0.5
+
+    def allows_diagonal(self, Tq: int, Tk: int) -> bool:
+        return self.key_ids is None
+
+    def signature(self) -> Hashable | None:
+        return Documents, describe_tensor(self.ids), describe_tensor(self.key_ids)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.ids, self.key_ids)
+
+    def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
+        _check_numbers("Documents' ids", self.ids, leading, device, Tq)
+        _check_numbers("Documents' key ids", self._keys, leading, device, Tk)

@@ -1,0 +1,73 @@
+"""The samples that torch tests its own scaled_dot_product_attention with, held to twice torch's error. Run by test_opinfo.py.
+
+A process of its own: torch's test module switches off the setting of global flags wherever it is imported.
+"""
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+import regard
+from regard import Causal, attend
+from regard.attention.plan import KERNELS
+
+SDPA = [op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention"]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+def samples(dtype):
+    torch.manual_seed(0)
+    return [s for op in SDPA for s in op.sample_inputs("cpu", dtype, requires_grad=True)]
+
+
+def ours(q, k, v, kernel, options):
+    """torch's arguments as regard's: a boolean mask stays one, numbers are added, is_causal lines up the first positions."""
+    mask = options.get("attn_mask")
+    given = {} if mask is None else {"mask": mask} if mask.dtype == torch.bool else {"bias": mask}
+    if options.get("is_causal"):
+        given["mask"] = Causal(offset=0)
+    scale = options.get("scale")
+    energy = regard.ScaledDot() if scale is None else regard.Dot(scale)
+    return attend(q, k, v, energy=energy, kernel=kernel, **given)
+
+
+def results(run, tensors):
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    out = run(*leaves)
+    return out, *torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
+
+
+def check(kernel, dtype):
+    """How many samples the kernel took; raises at the first that is off."""
+    taken = 0
+    for sample in samples(dtype):
+        options = dict(sample.kwargs)
+        if options.pop("dropout_p", 0.0):
+            continue  # random in both
+        tensors = (sample.input, *sample.args)
+        exact = {n: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in options.items()}
+        try:
+            found = results(lambda *x: ours(*x, kernel, options), tensors)
+        except regard.KernelError:
+            assert kernel is not None
+            continue
+        torchs = torch.nn.functional.scaled_dot_product_attention
+        truth = results(lambda *x: torchs(*x, **exact), [x.double() for x in tensors])
+        theirs = results(lambda *x: torchs(*x, **options), tensors)
+        fused = results(lambda *x: torchs(*(y[None] for y in x), **options)[0], tensors)  # four axes: another of torch's kernels
+        taken += 1
+        largest = max(1.0, *(t.abs().max().item() for t in truth if t is not None and t.numel()))
+        # An energy of 80 rounded to eps changes its weight by 80 eps, in the one kernel more and in the other less.
+        energy = (tensors[0].double() @ tensors[1].double().mT).abs().max().item() if largest > 1 else 0.0
+        rounding = torch.finfo(dtype).eps * largest * (100 if dtype == torch.float64 else 2 + energy / 8)
+        for a, b, c, t in zip(found, theirs, fused, truth, strict=True):
+            if t is not None and t.numel():
+                error, *base = ((x.double() - t).abs().max().item() for x in (a, b, c))
+                assert error <= 2 * (max(base) + rounding), (kernel, sample)
+    return taken
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for kernel in (None, *(name for name in KERNELS if name != "flex")):
+        for dtype in DTYPES:
+            print(kernel, str(dtype).removeprefix("torch."), check(kernel, dtype), len(samples(dtype)))
