@@ -201,7 +201,8 @@ def signature(
         place: Hashable = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
     elif query.is_cuda and key.is_cuda and value.is_cuda:
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        recording = query.shape[-2] >= LONG and torch.cuda.is_current_stream_capturing()
+        long = (mask is not None or bias is not None) and query.shape[-2] >= LONG  # where Flex may be chosen
+        recording = long and torch.cuda.is_current_stream_capturing()
         place = (query.get_device(), key.get_device(), value.get_device(), autocast, recording)
     else:
         return None

@@ -86,12 +86,14 @@ class Flex(Kernel):
         if call.groups != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
         scale, flex = call.energy.as_dot(call.query, call.key).scale / call.temperature, _compiled()
-        shapes = _shapes(key, call.query, call.key, call.value)
+        shapes, score, blocks, compiled = _shapes(key, call.query, call.key, call.value), kind.score, kind.blocks, False
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
-            if shapes not in _seen or not (k.is_contiguous() and v.is_contiguous()):
-                return None  # the first call compiles
-            return flex(q, k, v, score_mod=kind.score, block_mask=kind.blocks, scale=scale)
+            nonlocal compiled
+            compiled = compiled or shapes in _seen  # the first call compiles, the long way
+            if not compiled or not (k.is_contiguous() and v.is_contiguous()):
+                return None
+            return flex(q, k, v, score_mod=score, block_mask=blocks, scale=scale)
 
         return run
 
