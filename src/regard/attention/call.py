@@ -226,9 +226,9 @@ def signature(
 
 def _known(option: object, of_tensor: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable | None:
     """The signature of an option, or None."""
-    if isinstance(option, Tensor):
-        option = None if of_tensor is None else of_tensor(option)
-    return option.signature() if isinstance(option, Energy | Mask | Bias | Normalizer) else None
+    if isinstance(option, (Mask, Energy, Bias, Normalizer)):
+        return option.signature()
+    return of_tensor(option).signature() if isinstance(option, Tensor) and of_tensor is not None else None
 
 
 def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Call:
