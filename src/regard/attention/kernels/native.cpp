@@ -335,13 +335,18 @@ struct Place {
     void shift_and_cap(float* S, int64_t j0, int64_t n, float* F) {
         if (!c.slopes && !c.bias.data && !capped()) return;
         if (c.bias.data) transpose(c.bias.at(b, h, i0) + j0, c.bias.st, flip, BR, rows, n);
+        const bool slopes = c.slopes, biased = c.bias.data, bounded = capped();  // locals: a store to S cannot change them
+        const float m = slope, limit = softcap, *added = flip;
         for (int64_t j = 0; j < n; j++)
             for (int v = 0; v < NV; v++) {
                 const int64_t x = j * BR + v * LANES;
                 vf away = counted() + float(i0 + v * LANES + (c.Tk - c.Tq) - (j0 + j));
-                vf s = shift(load(S + x), away, load(flip + x));
-                if (F && capped()) store(F + x, tanh_slope(s / softcap));
-                store(S + x, cap(s));
+                vf s = load(S + x);
+                if (slopes) s -= m * (away < 0.0f ? -away : away);
+                if (biased) s = load(added + x) == -INF ? splat(-INF) : s + load(added + x);  // -inf hides whatever s is
+                if (bounded && F) store(F + x, tanh_slope(s / limit));
+                if (bounded) s = s == -INF ? s : limit * tanhv(s / limit);
+                store(S + x, s);
             }
     }
 
