@@ -9,7 +9,7 @@ export PYTHONUTF8 := 1
 help:
 	@echo "make demo      install, show the operator at work, train a small translator and translate"
 	@echo "make test      install, run the quick tests, try the wheel in a clean environment"
-	@echo "make test-all  the slow tests too"
+	@echo "make test-all  the slow tests too, and a long run of drawn examples"
 	@echo "make lint      ruff, pyright, import-linter"
 	@echo "make bench     the operator, and training, beside their peers"
 	@echo "make docs      build the documentation into site/"
@@ -36,8 +36,9 @@ demo: $(VENV)/.base
 test: $(VENV)/.test .cache/onnx-1.22.0
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
+# REGARD_LONG=1 draws other and more examples at every run; a failure names the case, which can then be drawn again.
 test-all: $(VENV)/.test .cache/onnx-1.22.0
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	REGARD_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 # pyright reads the libraries that the extras bring, so lint needs those of the tests.
 lint: $(VENV)/.lint $(VENV)/.test
