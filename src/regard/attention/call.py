@@ -199,7 +199,7 @@ def signature(
         return None
     if query.is_cpu and key.is_cpu and value.is_cpu:
         place: Hashable = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-    elif query.is_cuda and key.is_cuda and value.is_cuda:
+    elif query.is_cuda:
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
         long = (mask is not None or bias is not None) and query.shape[-2] >= LONG  # where Flex may be chosen
         recording = long and torch.cuda.is_current_stream_capturing()

@@ -5,6 +5,7 @@ It needs torch.compile (a C++ compiler on a CPU, Triton on a GPU), so it is neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -86,14 +87,14 @@ class Flex(Kernel):
         if call.groups != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
         scale, flex = call.energy.as_dot(call.query, call.key).scale / call.temperature, _compiled()
-        shapes, score, blocks, compiled = _shapes(key, call.query, call.key, call.value), kind.score, kind.blocks, False
+        shapes, options, compiled = _shapes(key, call.query, call.key, call.value), _options(kind, scale, call.query), False
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
             nonlocal compiled
             compiled = compiled or shapes in _seen  # the first call compiles, the long way
             if not compiled or not (k.is_contiguous() and v.is_contiguous()):
                 return None
-            return flex(q, k, v, score_mod=score, block_mask=blocks, scale=scale)
+            return flex(q, k, v, **options)
 
         return run
 
@@ -156,7 +157,7 @@ _seen: set[Hashable] = set()  # kinds of calls that Flex has been compiled for
 def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
     """(batch, heads, Tq, Dv). The temperature is in the scale already."""
     key, kind = _kind(call)
-    options: dict[str, Any] = dict(score_mod=kind.score, block_mask=kind.blocks, scale=scale)
+    options = _options(kind, scale, q)
     shapes = _shapes(key, q, k, v)
     if key is not None and shapes in _seen:
         out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
@@ -165,6 +166,16 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
             out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
         _seen.add(shapes)
     return out if kind.rows is None else out.masked_fill(~kind.rows, 0.0)
+
+
+def _options(kind: Compiled, scale: float, q: Tensor) -> dict[str, Any]:
+    """Only what differs from Flex's defaults: torch.compile checks every argument at each call."""
+    found: dict[str, Any] = {"block_mask": kind.blocks} if kind.blocks is not None else {}
+    if kind.score is not None:
+        found["score_mod"] = kind.score
+    if scale != 1 / math.sqrt(q.shape[-1]):
+        found["scale"] = scale
+    return found
 
 
 def _shapes(key: Hashable, q: Tensor, k: Tensor, v: Tensor) -> Hashable:
