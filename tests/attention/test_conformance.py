@@ -63,6 +63,8 @@ REFUSED = {"reference": 0, "tiled": 22, "sdpa": 46, "cpp": 92, "additive": 143} 
 
 @pytest.mark.parametrize("kernel", REFUSED)
 def test_refusals_only_become_fewer(kernel):
+    if kernel == "cpp" and native.unavailable() is not None:
+        pytest.skip(f"the C++ kernel cannot be used: {native.unavailable()}")
     classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "in-place change")]
     found = sum(check(case(name, seed), b.OWN[kernel]).verdict == "refused" for name in classes for seed in range(6))
     assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
