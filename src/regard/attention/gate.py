@@ -24,11 +24,11 @@ def needs_clearing(call: Call) -> bool:
     return call.bias_may_mask or (call.mask is not None and not call.mask.covers(call.Tq, call.Tk))
 
 
-def clear_unseen(call: Call, recording: bool = False) -> Call:
+def clear_unseen(call: Call) -> Call:
     """Set queries that see no key, and keys and values that no query sees, to zero; their gradient is then zero too."""
     if call.is_empty or (may_read(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))):
         return call
-    rows, keys = _seen(call, recording)
+    rows, keys = _seen(call)
     keys = _to_key_heads(call, keys)
     hidden = ~_any_to(rows, call.query.shape[:-1])[..., None]
     key, value = (x.masked_fill(~_any_to(keys, x.shape[:-1])[..., None], 0.0) for x in (call.key, call.value))
@@ -50,7 +50,7 @@ def allowed_pairs(call: Call) -> Tensor | None:
     return allowed
 
 
-def _seen(call: Call, recording: bool) -> tuple[Tensor, Tensor]:
+def _seen(call: Call) -> tuple[Tensor, Tensor]:
     """Queries that see any key, (…, heads or 1, Tq), and keys that any query sees, (…, heads or 1, Tk)."""
     if call.mask is not None and not call.bias_may_mask and may_read(call.query):
         return rows_and_keys_seen(call.mask, call.Tq, call.Tk, call.query.device)

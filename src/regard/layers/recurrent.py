@@ -66,7 +66,7 @@ class RecurrentStack(nn.Module):
         return x, found
 
     def _of_rows(self, rows: Tensor, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """Run over these sequences only; of the others the output is zeros and the state is that of before."""
+        """Run over these sequences only; the others get zeros as output and keep their state."""
         before = self.zeros(x) if state is None else state
         if not len(rows):
             return x.new_zeros(*x.shape[:2], self.width), before
