@@ -127,8 +127,20 @@ def _row(x: Overhead) -> str:
     return f"| {x.name} | {x.shapes} | {x.grad} | {x.direct:.1f} | {x.ours:.1f} | {x.ours - x.direct:+.1f} |"
 
 
+def _python_speed() -> float:
+    """Microseconds for a fixed bit of Python: clocks differ between machines and from minute to minute."""
+    nothing, times = (lambda: None), []
+    for _ in range(200):
+        start = time.perf_counter()
+        for _ in range(100):
+            nothing()
+        times.append((time.perf_counter() - start) * 1e5)
+    return statistics.median(times)
+
+
 def run(device: str) -> int:
     torch.set_num_threads(1)
+    print(f"this processor takes {_python_speed():.2f} µs for ten calls of an empty function")
     print("| call | query × key | gradients | direct, µs | attend, µs | beyond |\n|---|---|---|---|---|---|")
     measure(device)
     return 0

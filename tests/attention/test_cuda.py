@@ -17,7 +17,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", [n for n in CLASSES if n not in ("compile", "export")])
-@pytest.mark.parametrize("kernel", ["regard", "reference", "sdpa", "tiled"])
+@pytest.mark.parametrize("kernel", ["regard", "reference", "sdpa", "tiled", "triton"])
 def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
     backend = backends.regard if kernel == "regard" else backends.OWN[kernel]
     for seed in range(15):
@@ -48,7 +48,7 @@ def on_gpu(options):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("kernel", ["sdpa", "flex", None])
+@pytest.mark.parametrize("kernel", ["sdpa", "flex", "triton", None])
 @pytest.mark.parametrize("name", CASES)
 def test_fused_kernels_and_their_gradients(name, kernel, dtype):
     q, k, v = inputs(dtype)
@@ -74,7 +74,8 @@ def test_the_plan_on_this_gpu():
     q, k, v = inputs(torch.bfloat16, T=2048, D=128)
     if torch.cuda.get_device_capability() >= (9, 0):
         assert "CUDNN_ATTENTION" in explain(q, k, v, mask=Causal()).why
-    assert explain(q, k, v, mask=Window(64, 64)).kernel == "flex"
+    assert explain(q, k, v, mask=Window(64, 64)).kernel == "triton"
+    assert explain(q.float(), k.float(), v.float(), mask=Window(64, 64)).kernel == "flex"
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "flex", "tiled", "reference"])
@@ -123,7 +124,7 @@ def test_a_bias_of_positions_with_padding_is_not_rounded_to_half_precision():
     mask = Padding(torch.tensor([512, 300], device="cuda"))
     for options in ({"bias": ALiBi(4)}, {"bias": lambda t, s: -0.37 * (t - s).abs()}):
         true = attend(*(x.detach().double() for x in (q, k, v)), mask=mask, kernel="reference", **options)
-        for kernel in (None, "sdpa", "flex", "reference"):
+        for kernel in (None, "sdpa", "flex", "triton", "reference"):
             try:
                 out = attend(*(x.detach() for x in (q, k, v)), mask=mask, kernel=kernel, **options)
             except regard.KernelError:
@@ -145,7 +146,7 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
         return torch.autograd.grad(g.square().sum(), (q, k, v))
 
     true = penalty("reference", torch.float64)
-    for kernel in (None, "sdpa", "flex"):
+    for kernel in (None, "sdpa", "flex", "triton"):
         try:
             found = penalty(kernel, dtype)
         except regard.KernelError:
@@ -184,3 +185,66 @@ def test_a_repeated_call_gives_what_the_first_gave(mask):
         assert torch.equal(first, attend(q, k, v, mask=mask))
         strided = [x.mT.contiguous().mT for x in (q, k, v)]
         assert (attend(*strided, mask=mask).double() - first.double()).abs().max() < 0.03
+
+
+SIZES = [(150, 150, 64, 64), (70, 200, 24, 40), (200, 33, 16, 16), (300, 300, 128, 128), (130, 260, 256, 256)]
+BANDS = {
+    "none": {},
+    "causal": {"mask": Causal()},
+    "causal, first with first": {"mask": Causal(offset=0)},
+    "window": {"mask": Window(20, 9)},
+    "window and causal": {"mask": Window(100, 50) & Causal()},
+    "nothing for some": {"mask": Window(5, 5, offset=-30)},
+    "padding": {"mask": Padding([150, 0, 33])},
+    "causal and padding": {"mask": Causal() & Padding([150, 0, 33])},
+}
+
+
+@pytest.mark.parametrize("alibi", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("name", BANDS)
+def test_our_triton_kernel_on_odd_shapes_with_nan_where_nobody_looks(name, sizes, alibi):
+    torch.manual_seed(0)
+    Tq, Tk, D, Dv = sizes
+    options = on_gpu(BANDS[name]) | ({"bias": ALiBi(4)} if alibi else {})
+    shapes = ((3, 4, Tq, D), (3, 2, Tk, D), (3, 2, Tk, Dv))
+    q, k, v = (torch.randn(s, device="cuda").to(torch.bfloat16).requires_grad_() for s in shapes)
+    grad = torch.randn(3, 4, Tq, Dv, device="cuda", dtype=torch.bfloat16)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    true = attend(*exact, kernel="reference", **options)
+    truth = (true, *torch.autograd.grad(true, exact, grad.double()))
+    allowed = options["mask"].dense(Tq, Tk, "cuda") if "mask" in options else torch.ones(1, Tq, Tk, dtype=torch.bool, device="cuda")
+    unseen = ~allowed.any(-2).reshape(-1, 1, Tk, 1).expand(3, 2, Tk, 1)
+    alone = ~allowed.any(-1).reshape(-1, 1, Tq, 1).expand(3, 4, Tq, 1)
+    dirty = [x.detach().masked_fill(y, math.nan).requires_grad_() for x, y in ((q, alone), (k, unseen), (v, unseen))]
+    for tensors in ((q, k, v), dirty):
+        out = attend(*tensors, kernel="triton", **options)
+        for a, b in zip((out, *torch.autograd.grad(out, tensors, grad)), truth, strict=True):
+            assert (a.double() - b).abs().max() <= 0.03 * (1 + b.abs().max()), name
+    with torch.no_grad():
+        assert torch.equal(attend(q, k, v, kernel="triton", **options), attend(q, k, v, kernel="triton", **options))
+
+
+def test_our_triton_kernel_takes_any_strides_and_scales():
+    q, k, v = inputs(torch.float16, T=200)
+    strided = [x.detach().mT.contiguous().mT.requires_grad_() for x in (q, k, v)]
+    for scale in (0.3, -0.3, 0.0):
+        options = {"energy": regard.Dot(scale), "mask": Window(9, 9)}
+        a, b = (attend(*x, kernel="triton", **options) for x in ((q, k, v), strided))
+        exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        true = attend(*exact, kernel="reference", **options)
+        assert (a.double() - true).abs().max() < 0.01
+        assert torch.equal(a, b)
+        for x, y in zip(torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(true.sum(), exact), strict=True):
+            assert (x.double() - y).abs().max() < 0.02
+
+
+def test_a_padded_batch_without_gradients_keeps_up_with_its_lengths():
+    q, k, v = inputs(torch.bfloat16, T=64, grad=False)
+    lengths = torch.tensor([64, 20], device="cuda")
+    mask = Padding(lengths, finite=True)
+    for n in (20, 33):
+        lengths[1] = n
+        for _ in range(2):
+            true = attend(q.double(), k.double(), v.double(), mask=mask, kernel="reference")
+            assert (attend(q, k, v, mask=mask).double() - true).abs().max() < 0.02

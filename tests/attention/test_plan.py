@@ -12,6 +12,7 @@ from regard import (
     Causal,
     Cosine,
     Dense,
+    Dilated,
     Documents,
     Hard,
     Match,
@@ -25,7 +26,7 @@ from regard import (
 )  # fmt: skip
 from regard.attention import plan
 from regard.attention.call import make_call
-from regard.attention.kernels import sdpa, tiled
+from regard.attention.kernels import sdpa, tiled, triton
 from regard.attention.machine import Machine
 
 H200, A100, V100 = (Machine("cuda", c) for c in ((9, 0), (8, 0), (7, 0)))
@@ -51,31 +52,40 @@ def test_plain_and_causal_go_to_cudnn_on_hopper():
     assert "EFFICIENT_ATTENTION" in chosen(H200, dtype=torch.float32).why
 
 
-def test_masks_and_biases_of_positions_go_to_flex_on_a_gpu():
+def test_bands_go_to_triton_on_a_gpu_and_to_flex_without_it(monkeypatch):
+    for installed, kernel in ((True, "triton"), (False, "flex")):
+        monkeypatch.setattr(triton, "is_installed", lambda installed=installed: installed)
+        for options in (
+            {"mask": Causal(), "bias": ALiBi(16)},
+            {"mask": Window(128, 128)},
+            {"energy": Cosine(), "mask": Window(64)},
+        ):
+            assert chosen(H200, **options).kernel == kernel, options
+
+
+def test_other_masks_and_biases_of_positions_go_to_flex_on_a_gpu():
     for options in (
-        {"mask": Causal(), "bias": ALiBi(16)},
-        {"mask": Window(128, 128)},
         {"mask": Documents(torch.zeros(2048, dtype=torch.long, device="meta"))},
+        {"mask": Dilated(4)},
         {"softcap": 20.0},
-        {"energy": Cosine(), "mask": Window(64)},
     ):
         assert chosen(H200, **options).kernel == "flex", options
 
 
 def test_small_calls_are_not_worth_compiling_on_a_gpu():
-    found = chosen(H200, T=512, B=1, H=2, mask=Window(4))
+    found = chosen(H200, T=512, B=1, H=2, mask=Dilated(4))
     assert found.kernel == "sdpa"
     assert "too few" in found.not_used["flex"]
 
 
 def test_sentences_are_not_compiled_for_each_shape_of_a_batch_on_a_gpu():
-    found = chosen(H200, T=128, B=512, H=8, mask=Window(4))
+    found = chosen(H200, T=128, B=512, H=8, mask=Dilated(4))
     assert found.kernel == "sdpa"
     assert "each new shape" in found.not_used["flex"]
 
 
 def test_what_is_recorded_as_a_cuda_graph_asks_the_cpu_nothing():
-    found = chosen(replace(H200, recording=True), mask=Window(4))
+    found = chosen(replace(H200, recording=True), mask=Dilated(4))
     assert found.kernel == "sdpa"
     assert "recorded" in found.not_used["flex"]
 
@@ -141,7 +151,7 @@ def test_without_a_compiler_the_tiles_and_sdpa_take_over(monkeypatch):
 
 def test_every_faster_kernel_has_its_reason():
     found = explain(*inputs(), normalize=Sparsemax())
-    assert list(found.not_used) == ["cpp", "flex", "sdpa", "additive"]
+    assert list(found.not_used) == ["cpp", "triton", "flex", "sdpa", "additive"]
     text = str(found)
     assert text.startswith("tiled: ")
     assert "not sdpa: SDPA normalises by softmax only, not by Sparsemax" in text

@@ -102,7 +102,8 @@ class _Prepared:
         as_given = all(a is b for a, b in zip(given, (call.query, call.key, call.value), strict=True))
         rest = (call.softcap, call.dropout, call.leading, call.heads, call.groups, call.flat, call.autocast)
         shortcut = chosen.shortcut(call, machine) if as_given and machine.tracer is None else None
-        return cls(chosen, machine, needs_clearing(call), call.mask is not None, as_given, rest, shortcut)
+        clear = chosen.reads_unseen and needs_clearing(call)
+        return cls(chosen, machine, clear, call.mask is not None, as_given, rest, shortcut)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:
         energy, mask, bias, normalize, gate = options

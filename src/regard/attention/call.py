@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
+from torch._C import _is_any_autocast_enabled  # type: ignore[attr-defined]  # a quarter of the time of asking for one device
 
 from regard.attention.bias import Bias, DenseBias, PositionBias
 from regard.attention.energy import Additive, Custom, Energy, ProjectedAdditive, ScaledDot
@@ -198,9 +199,9 @@ def signature(
     if query.is_nested or key.dtype is not dtype or value.dtype is not dtype:
         return None
     if query.is_cpu and key.is_cpu and value.is_cpu:
-        place: Hashable = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        place: Hashable = _is_any_autocast_enabled() and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
     elif query.is_cuda:
-        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        autocast = _is_any_autocast_enabled() and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
         long = (mask is not None or bias is not None) and query.shape[-2] >= LONG  # where Flex may be chosen
         recording = long and torch.cuda.is_current_stream_capturing()
         place = (query.get_device(), key.get_device(), value.get_device(), autocast, recording)

@@ -20,11 +20,12 @@ from regard.attention.kernels.kernel import Kernel
 from regard.attention.kernels.reference import Reference
 from regard.attention.kernels.sdpa import Sdpa
 from regard.attention.kernels.tiled import Tiled
+from regard.attention.kernels.triton import Triton
 from regard.attention.machine import Machine
 from regard.errors import KernelError
 
 # Fastest first, where more than one can run. The last can run everything.
-KERNELS: dict[str, Kernel] = {k.name: k for k in (Cpp(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())}
+KERNELS: dict[str, Kernel] = {k.name: k for k in (Cpp(), Triton(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())}
 
 
 @dataclass

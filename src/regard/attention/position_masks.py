@@ -5,7 +5,7 @@ Kernels read them as ranges of keys and blocks, without a T×T tensor. Boolean t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -315,14 +315,16 @@ class Padding(_FirstKeys):
     def covers(self, Tq: int, Tk: int) -> bool:
         return self.finite
 
-    def cached(self, lengths: Tensor, position: Tensor) -> Tensor:
-        """The keys that are real, (batch, 1, 1, Tk), made once for all layers that share this mask."""
+    def cached(self, position: Tensor, form: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The keys that are real, (batch, 1, 1, Tk), or a form of that; made once for all layers that share this mask."""
+        lengths: Tensor = self.lengths  # type: ignore[assignment]
         made = self.__dict__.get("_made")
-        if made is not None and made[0] is lengths and made[1] == lengths._version and made[2] is position:
-            return made[3]
+        if made is not None and made[0] is lengths and made[1] == lengths._version and made[2] is position and made[3] is form:
+            return made[4]
         real = position < lengths.view(-1, 1, 1, 1)
+        real = real if form is None else form(real)
         if not lengths.is_inference():
-            object.__setattr__(self, "_made", (lengths, lengths._version, position, real))
+            object.__setattr__(self, "_made", (lengths, lengths._version, position, form, real))
         return real
 
     def signature(self) -> Hashable | None:

@@ -23,6 +23,7 @@ class Kernel(ABC):
     """One way to run a call. `refuses`, `not_worth`, `describe` and `memory` read shapes and types, never values."""
 
     name: str
+    reads_unseen = True  # keys and values that no query sees are read, so they are cleared before: they may hold NaN
 
     @abstractmethod
     def refuses(self, call: Call, machine: Machine) -> str | None:

@@ -115,12 +115,14 @@ class Sdpa(Kernel):
         if machine.kind == "cuda" and not call.mask.finite:
             return None  # whether NaN stands behind a sequence would have to be asked of the GPU
         position, finite = torch.arange(call.Tk, device=call.query.device), call.mask.finite
+        if (direct := _padded_backend(call, machine, position, scale)) is not None:
+            return direct
 
         def padded(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
             lengths: Tensor = mask.lengths  # type: ignore[assignment]
             if not finite and not (int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())):
                 return None  # a row may see nothing, or NaN may stand behind the end of a sequence
-            return _second_derivatives(torchs(q, k, v, mask.cached(lengths, position), dropout, scale=scale))
+            return _second_derivatives(torchs(q, k, v, mask.cached(position), dropout, scale=scale))
 
         return padded
 
@@ -143,6 +145,32 @@ def _backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortc
         if q.stride(-1) != 1 or k.stride(-1) != 1 or v.stride(-1) != 1:
             return None
         out = run(q, k, v, *options, scale=scale)[0]
+        if learns:
+            out.grad_fn.register_hook(_second_order)
+        return out
+
+    return direct
+
+
+def _padded_backend(call: Call, machine: Machine, position: Tensor, scale: float) -> Shortcut | None:
+    """The memory-efficient GPU backend with a ready bias: SDPA would make one of the boolean mask at every call."""
+    if machine.kind != "cuda" or backends(call, machine)[0] != "EFFICIENT_ATTENTION":
+        return None
+    (B, H, Tq, _), Tk, dtype, learns, dropout = call.query.shape, call.Tk, call.dtype, call.learns, call.dropout
+
+    def bias(real: Tensor) -> Tensor:
+        added = torch.zeros(B, 1, 1, -(-Tk // 16) * 16, dtype=dtype, device=real.device)  # the kernel wants aligned rows
+        return added[..., :Tk].masked_fill_(~real, -math.inf).expand(B, H, Tq, Tk)
+
+    asked = (call.query, call.key, call.value, bias(torch.ones_like(position, dtype=torch.bool)), dropout, False, False)
+    if not torch.backends.cuda.can_use_efficient_attention(torch.backends.cuda.SDPAParams(*asked)):
+        return None
+    run: Any = torch._scaled_dot_product_efficient_attention  # type: ignore[attr-defined]
+
+    def direct(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
+        if q.stride(-1) != 1 or k.stride(-1) != 1 or v.stride(-1) != 1:
+            return None
+        out = run(q, k, v, mask.cached(position, bias), learns, dropout, False, scale=scale)[0]
         return _second_derivatives(out) if learns else out
 
     return direct

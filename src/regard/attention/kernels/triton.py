@@ -1,0 +1,357 @@
+"""Our Triton kernels for NVIDIA GPUs: half-precision softmax attention over a band of keys, with padding and ALiBi.
+
+Windows, causal masks with any offset, padded batches, and all of these together with ALiBi, whose slopes stay in float32.
+They are compiled once per head size and kind of bias, not per shape or window.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.attention import gate
+from regard.attention.bias import ALiBi
+from regard.attention.call import Call
+from regard.attention.energy import DotForm, ScaledDot
+from regard.attention.kernels import sdpa
+from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
+from regard.attention.machine import Machine
+from regard.attention.mask import And, Mask
+from regard.attention.position_masks import Padding
+from regard.attention.precision import HALF
+
+LARGEST = 256  # components of a vector
+LOG2E = math.log2(math.e)
+HANDLES = 4096
+
+
+@dataclass(frozen=True)
+class Band:
+    """low ≤ key − query ≤ high, and the number of keys of each sequence (None: all)."""
+
+    low: int
+    high: int
+    lengths: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """ALiBi: per head, in base 2 and divided by the temperature; `shift` is where query 0 stands among the keys."""
+
+    tensor: Tensor | None = None
+    shift: int = 0
+
+
+class Triton(Kernel):
+    name = "triton"
+    reads_unseen = False
+
+    def refuses(self, call: Call, machine: Machine) -> str | None:
+        if machine.kind != "cuda" or machine.capability < (8, 0):
+            return "our Triton kernels are for NVIDIA GPUs from compute capability 8.0"
+        if machine.tracer is not None or machine.transform is not None:
+            return machine.transform or machine.tracer
+        if not is_installed():
+            return "Triton is not installed"
+        if (reason := sdpa.why_not_softmax(call, "our Triton kernel")) is not None:
+            return reason
+        if call.energy.form != "dot":
+            return f"{type(call.energy).__name__} is not a dot product"
+        if call.dtype not in HALF:
+            return f"it computes in bfloat16 and float16, not in {str(call.dtype).removeprefix('torch.')}"
+        if call.softcap is not None or call.gate is not None or call.dropout:
+            return "it has no soft cap, no gate and no dropout"
+        if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > LARGEST:
+            return f"it takes vectors of at most {LARGEST} components"
+        if call.bias is not None and not (type(call.bias) is ALiBi and not isinstance(call.bias.offset, Tensor)):
+            return "of biases it knows ALiBi alone"
+        if band_of(call.mask, call) is None:
+            return "it knows masks that are a band of keys and padding (Causal, Window, Padding)"
+        return None
+
+    def not_worth(self, call: Call, machine: Machine) -> str | None:
+        if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
+            return "SDPA has fused kernels for plain and causal attention, which are faster"
+        if call.bias is None and type(call.mask) is Padding and call.learns and not machine.recording:
+            return "SDPA's backward pass, which is no Python, takes less host time"
+        return None
+
+    def describe(self, call: Call, machine: Machine) -> str:
+        return "our Triton kernel reads only the keys that the mask allows"
+
+    def memory(self, call: Call, machine: Machine) -> int:
+        return call.sequences * call.heads * call.Tq * 4
+
+    def run(self, call: Call, machine: Machine) -> Tensor:
+        q, k, v, scale = gate.dot_inputs(call, grouped=True)
+        if scale <= 0:  # the kernel scales the largest product of a row
+            q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
+        if k.shape[1] == 1 < call.heads:
+            k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
+        band, slopes = band_of(call.mask, call), slopes_of(call)
+        assert band is not None
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+            return call.split_batch(_Attention.apply(q, k, v, scale, band, slopes, call, call.mask))  # type: ignore[arg-type]
+        return call.split_batch(banded(q, k, v, scale, band, slopes, logs=False)[0])
+
+    def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
+        """With contiguous tensors, all but the launch is known."""
+        band = band_of(call.mask, call)
+        if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+            return None
+        q, k, v = call.query, call.key, call.value
+        if not (q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] == call.heads // call.groups):
+            return None
+        if band.lengths is not None and band.lengths.shape != call.leading:
+            return None
+        scale = call.energy.as_dot(q, k).scale / call.temperature
+        if call.learns:
+            return _with_gradients(call, scale, band)
+        launch = _Ready(q, k, v, scale, band, slopes_of(call))
+
+        def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor | None:
+            lengths = None if band.lengths is None else _lengths_of(mask)
+            return launch(q, k, v, lengths) if launch.takes(q, k, v) else None
+
+        return run
+
+
+def _with_gradients(call: Call, scale: float, band: Band) -> Shortcut:
+    slopes, kept = slopes_of(call), replace(call, query=call.query[:0], key=call.key[:0], value=call.value[:0])
+
+    def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
+        now = band if band.lengths is None else replace(band, lengths=_lengths_of(mask))
+        return _Attention.apply(q, k, v, scale, now, slopes, kept, mask)  # type: ignore[return-value]
+
+    return run
+
+
+class _Ready:
+    """The forward kernel for contiguous tensors of one signature, with all its arguments but the tensors."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes) -> None:
+        block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
+        self.shape, self.grid, self.device = (B, H, Tq, v.shape[3]), (-(-Tq // block["BM"]), B * H, 1), q.get_device()
+        self.given, self.slopes, self.handle = (scale, band, slopes), slopes.tensor, None
+        self.constants, self.block = {**_sizes(q, v, band, slopes), "LOGS": False}, block
+        strides = [n for x in (q, k, v) for n in _contiguous_strides(x)]
+        self.rest = (*strides, *_numbers(q, k, scale, band, slopes), *self.constants.values(), block["BM"], block["BN"])
+
+    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+            return False
+        return not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 and torch._C._cuda_getDevice() == self.device
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
+        if self.handle is None:
+            scale, band, slopes = self.given
+            out, _ = banded(q, k, v, scale, replace(band, lengths=lengths), slopes, logs=False)
+            tensors = (q, k, v, out, None, self.slopes, lengths)
+            self.handle = _handles[_key("forward", tensors, (q, k, v), self.constants, self.block)][self.grid]
+            return out
+        out = q.new_empty(self.shape)
+        self.handle(q, k, v, out, None, self.slopes, lengths, *self.rest)
+        return out
+
+
+def _lengths_of(mask: Mask | None) -> Tensor | None:
+    """The padding's lengths in a mask that `band_of` knows."""
+    if type(mask) is Padding:
+        return mask.lengths if isinstance(mask.lengths, Tensor) else None
+    if type(mask) is And:
+        found = _lengths_of(mask.a)
+        return _lengths_of(mask.b) if found is None else found
+    return None
+
+
+def _contiguous_strides(x: Tensor) -> tuple[int, int, int]:
+    _, heads, T, dim = x.shape
+    return heads * T * dim, T * dim, dim
+
+
+@lru_cache(maxsize=1)
+def is_installed() -> bool:
+    return find_spec("triton") is not None
+
+
+def band_of(mask: Mask | None, call: Call) -> Band | None:
+    """The mask as a band and a number of keys per sequence; None when it is more than that."""
+    Tq, Tk = call.Tq, call.Tk
+    if mask is None:
+        return Band(-Tq, Tk)
+    if type(mask) is And:
+        a, b = band_of(mask.a, call), band_of(mask.b, call)
+        if a is None or b is None or (a.lengths is not None and b.lengths is not None):
+            return None
+        return Band(max(a.low, b.low), min(a.high, b.high), b.lengths if a.lengths is None else a.lengths)
+    if type(mask) is Padding and isinstance(mask.lengths, Tensor):
+        return Band(-Tq, Tk, mask.lengths)
+    found = mask.static_band(Tq, Tk)
+    return None if found is None else Band(*found)
+
+
+def slopes_of(call: Call) -> Slopes:
+    if call.bias is None:
+        return Slopes()
+    assert type(call.bias) is ALiBi
+    shift = call.Tk - call.Tq if call.bias.offset is None else call.bias.offset
+    assert not isinstance(shift, Tensor)
+    return Slopes(_slopes(call.bias.heads, call.heads, call.temperature, call.query.device), shift)
+
+
+@lru_cache(maxsize=64)
+def _slopes(made: int, heads: int, temperature: float, device: torch.device) -> Tensor:
+    slopes = torch.tensor(ALiBi(made).slopes, dtype=torch.float64, device="cpu") * LOG2E / temperature
+    return slopes.expand(heads).to(device, torch.float32).contiguous()
+
+
+class _Attention(torch.autograd.Function):
+    """Second derivatives are those of the plain formula."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None) -> Tensor:  # noqa: ANN001
+        out, logs = banded(q, k, v, scale, band, slopes)
+        ctx.save_for_backward(q, k, v, out, logs, band.lengths)
+        ctx.rest = scale, band, slopes, call, mask
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+        q, k, v, out, logs, _ = ctx.saved_tensors
+        scale, band, slopes, call, mask = ctx.rest
+        nothing = (None,) * 5
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                added = gate.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
+            plain = lambda q, k, v: plain_attention(DotForm(q, k, scale), v, added)  # noqa: E731
+            return *grad_of_plain(plain, (q, k, v), grad), *nothing
+        return *banded_backward(q, k, v, out, logs, grad, scale, band, slopes), *nothing
+
+
+def banded(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes, *, logs: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Output (batch, heads, Tq, Dv) and, if wanted, log2 Σ exp2 of each row. Keys and values may have fewer heads."""
+    q, k, v = (gate.readable(x) for x in (q, k, v))
+    B, H, Tq, _ = q.shape
+    out = q.new_empty((B, H, Tq, v.shape[3]))
+    sums = q.new_empty((B, H, Tq), dtype=torch.float32) if logs else None
+    block = _forward_block(q, v, band)
+    tensors = (q, k, v, out, sums, slopes.tensor, _lengths(band, B))
+    constants = {**_sizes(q, v, band, slopes), "LOGS": logs}
+    _launch("forward", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v), _numbers(q, k, scale, band, slopes), constants, block)
+    return out, sums
+
+
+def banded_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, grad: Tensor, scale: float, band: Band, slopes: Slopes
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v, grad = (gate.readable(x) for x in (q, k, v, grad))
+    B, H, Tq, _ = q.shape
+    Hk, Tk = k.shape[1:3]
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    rows = torch.empty_like(logs)
+    sizes, after = _sizes(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
+    numbers = (*_numbers(q, k, scale, band, slopes), scale)
+    few = {n: sizes[n] for n in ("DV", "BLOCK_DV")}
+    _launch("row_products", (-(-Tq // 64), B * H, 1), (out, grad, rows), (grad,), (H, Tq), few, {"BM": 64, "num_warps": 4})
+    block = _keys_block(q, v, band)
+    tensors = (q, k, v, grad, logs, rows, dk, dv, *after)
+    _launch("backward_keys", (-(-Tk // block["BN"]), B * Hk, 1), tensors, (q, k, v, grad), numbers, sizes, block)
+    block = _queries_block(q, v, band)
+    tensors = (q, k, v, grad, logs, rows, dq, *after)
+    _launch("backward_queries", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v, grad), numbers, sizes, block)
+    return dq, dk, dv
+
+
+def _numbers(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> tuple:
+    H = q.shape[1]
+    return H, H // k.shape[1], q.shape[2], k.shape[2], band.low, band.high, slopes.shift, scale * LOG2E
+
+
+_handles: dict[tuple, Any] = {}  # compiled kernels by all that Triton compiles for
+
+
+def _key(name: str, tensors: tuple, strided: tuple[Tensor, ...], constants: dict, block: dict) -> tuple:
+    aligned = tuple(x is None or x.data_ptr() % 16 == 0 for x in tensors)
+    first = tensors[0]
+    return name, first.get_device(), first.dtype, _strides(strided), aligned, *constants.values(), *block.values()
+
+
+def _strides(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
+    return tuple(n for x in tensors for n in x.stride()[:3])
+
+
+def _launch(
+    name: str, grid: tuple[int, int, int], tensors: tuple, strided: tuple[Tensor, ...], numbers: tuple, constants: dict, block: dict
+) -> None:
+    """Launch a kernel. Triton works out at each call which compiled kernel fits; a repeated call keeps that (25 µs saved)."""
+    strides, key, on_gpu = _strides(strided), _key(name, tensors, strided, constants, block), tensors[0].is_cuda
+    handle = _handles.get(key)
+    elsewhere = on_gpu and torch._C._cuda_getDevice() != tensors[0].get_device()
+    with torch.cuda.device(tensors[0].device) if elsewhere else nullcontext():
+        if handle is not None:
+            handle[grid](*tensors, *strides, *numbers, *constants.values(), *(block[n] for n in ("BM", "BN") if n in block))
+            return
+        from regard.attention.kernels import triton_band as code
+
+        handle = getattr(code, name)[grid](*tensors, *strides, *numbers, **constants, **block)
+    if on_gpu:
+        if len(_handles) >= HANDLES:
+            _handles.clear()
+        _handles[key] = handle
+
+
+def _lengths(band: Band, batch: int) -> Tensor | None:
+    return None if band.lengths is None else band.lengths.expand(batch).contiguous()
+
+
+def _sizes(q: Tensor, v: Tensor, band: Band, slopes: Slopes) -> dict[str, Any]:
+    D, Dv = q.shape[-1], v.shape[-1]
+    bias = 0 if slopes.tensor is None else 1 if band.high <= slopes.shift else 2
+    return {
+        "D": D, "DV": Dv, "BLOCK_D": _power(D), "BLOCK_DV": _power(Dv), "BIAS": bias, "PADDED": band.lengths is not None,
+    }  # fmt: skip
+
+
+def _power(n: int) -> int:
+    return max(16, 1 << (n - 1).bit_length())
+
+
+# Block sizes were chosen by `python -m benchmarks.gpu.band --tune` on an H200.
+
+
+def _forward_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
+    if _power(max(q.shape[-1], v.shape[-1])) >= 256:
+        return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
+    return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2 if _is_short(q, band) else 3}
+
+
+def _keys_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
+    big = _power(max(q.shape[-1], v.shape[-1]))
+    if big >= 256:
+        return {"BM": 32, "BN": 64, "num_warps": 8, "num_stages": 1}
+    if _is_short(q, band):
+        return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 1}
+    return {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 3}
+
+
+def _queries_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
+    big = _power(max(q.shape[-1], v.shape[-1]))
+    if big >= 256:
+        return {"BM": 64, "BN": 32, "num_warps": 8, "num_stages": 1}
+    if _is_short(q, band):
+        return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
+    return {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3}
+
+
+def _is_short(q: Tensor, band: Band) -> bool:
+    """A program meets few blocks, so their loads have little to overlap with."""
+    return band.high - band.low < 1024 or q.shape[2] < 1024

@@ -1,0 +1,83 @@
+"""Our Triton kernels without a GPU: Triton's interpreter runs them on the CPU. On a GPU: test_cuda.py."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import ALiBi, Causal, Documents, Padding, ScaledDot, Sparsemax, Window
+from regard.attention.call import make_call
+from regard.attention.kernels import triton
+from regard.attention.machine import Machine
+from regard.attention.plan import make_plan
+
+HOPPER = Machine("cuda", (9, 0))
+
+
+def test_the_interpreted_kernel_equals_the_reference_with_nan_where_nobody_looks():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    env = os.environ | {"TRITON_INTERPRET": "1"}
+    script = Path(__file__).with_name("triton_cases.py")
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    monkeypatch.setattr(triton, "is_installed", lambda: True)
+
+
+def plan(dtype=torch.bfloat16, T=600, D=64, **options):
+    q, k, v = (torch.empty(2, 4, T, D, dtype=dtype) for _ in range(3))
+    return make_plan(make_call(q, k, v, **options), machine=HOPPER)
+
+
+def test_bands_and_padding_in_half_precision_go_to_triton_on_a_gpu():
+    lengths = torch.tensor([5, 600])
+    for options in (
+        {"mask": Window(9, 9)},
+        {"mask": Window(9, 9) & Causal()},
+        {"mask": Padding(lengths)},
+        {"mask": Causal() & Padding(lengths)},
+        {"mask": Causal(), "bias": ALiBi(4)},
+        {"bias": ALiBi(4)},
+    ):
+        assert plan(**options).kernel == "triton", options
+
+
+def test_padded_batches_in_training_go_to_sdpa_unless_a_graph_is_recorded():
+    q, k, v = (torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    call = make_call(q, k, v, mask=Padding(torch.tensor([5, 60])))
+    assert make_plan(call, machine=HOPPER).kernel == "sdpa"
+    assert make_plan(call, machine=replace(HOPPER, recording=True)).kernel == "triton"
+
+
+def test_what_triton_cannot_do_goes_elsewhere_with_a_reason():
+    for options, reason in (
+        ({"mask": Documents(torch.arange(600) // 100)}, "band of keys and padding"),
+        ({"mask": Causal(), "bias": torch.zeros(600, 600)}, "ALiBi alone"),
+        ({"mask": Causal(), "softcap": 5.0}, "no soft cap"),
+        ({"dtype": torch.float32, "mask": Window(9, 9)}, "bfloat16 and float16"),
+        ({"D": 512, "mask": Window(9, 9)}, "at most 256"),
+        ({"energy": ScaledDot(), "normalize": Sparsemax()}, "softmax only"),
+        ({"mask": Causal()}, "SDPA has fused kernels for plain and causal"),
+    ):
+        found = plan(**options)
+        assert found.kernel != "triton"
+        assert reason in found.not_used["triton"]
+
+
+def test_a_band_is_read_off_joined_masks():
+    call = make_call(*(torch.empty(2, 4, 30, 8) for _ in range(3)))
+    lengths = torch.tensor([3, 4])
+    found = triton.band_of(Window(9, 2) & (Causal() & Padding(lengths)), call)
+    assert found is not None
+    assert (found.low, found.high) == (-9, 0)
+    assert found.lengths is lengths
+    assert triton.band_of(Window(9, 2) | Causal(), call) is None
+    assert triton.band_of(Padding(lengths) & Padding(lengths), call) is None
+    assert triton.band_of(Causal(offset=lengths), call) is None

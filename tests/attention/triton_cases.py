@@ -1,0 +1,53 @@
+"""Our Triton kernel on a CPU, by Triton's interpreter, in float32, beside the reference. Run by test_triton.py."""
+
+import math
+import sys
+
+import torch
+
+from regard import ALiBi, Causal, Padding, Window, attend
+from regard.attention.call import make_call
+from regard.attention.kernels.triton import band_of, banded, banded_backward, slopes_of
+
+SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq, Tk, D, Dv
+
+
+def masks(B, Tk):
+    short = torch.tensor([Tk // 3, Tk][:B])
+    return [
+        None, Causal(), Causal(offset=0), Window(20, 9), Window(40, 20) & Causal(), Window(5, 5, offset=-30), Padding(short),
+        Causal() & Padding(short - Tk // 3),
+    ]  # fmt: skip
+
+
+def error(B, H, Hk, Tq, Tk, D, Dv, mask, bias):
+    """The largest difference in output and gradients, with NaN in every key and query that takes no part."""
+    q, k, v = (torch.randn(s) for s in ((B, H, Tq, D), (B, Hk, Tk, D), (B, Hk, Tk, Dv)))
+    grad = torch.randn(B, H, Tq, Dv)
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    true = attend(*leaves, mask=mask, bias=bias, kernel="reference")
+    truth = (true, *torch.autograd.grad(true, leaves, grad.double()))
+    allowed = torch.ones(1, Tq, Tk, dtype=torch.bool) if mask is None else mask.dense(Tq, Tk)
+    q = q.masked_fill(~allowed.any(-1).reshape(-1, 1, Tq, 1), math.nan)
+    k, v = (x.masked_fill(~allowed.any(-2).reshape(-1, 1, Tk, 1), math.nan) for x in (k, v))
+    call = make_call(q, k, v, mask=mask, bias=bias)
+    rest = 1 / math.sqrt(D), band_of(call.mask, call), slopes_of(call)
+    out, logs = banded(q, k, v, *rest)
+    found = (out, *banded_backward(q, k, v, out, logs, grad, *rest))
+    return max((a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(found, truth, strict=True))
+
+
+def main():
+    torch.manual_seed(0)
+    wrong = 0
+    for sizes in SIZES:
+        for mask in masks(sizes[0], sizes[4]):
+            for bias in (None, ALiBi(sizes[1])):
+                found = error(*sizes, mask, bias)
+                wrong += found > 1e-4
+                print(f"{found:.1e} {sizes} {mask} {bias}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
