@@ -5,9 +5,9 @@ import sys
 
 import torch
 
-from regard import ALiBi, Causal, Padding, Window, attend
+from regard import ALiBi, Causal, Padding, Window, attend, weights
 from regard.attention.call import make_call
-from regard.attention.kernels.triton import band_of, banded, banded_backward, slopes_of
+from regard.attention.kernels.triton import band_of, banded, banded_backward, banded_column_sums, slopes_of
 
 SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq, Tk, D, Dv
 
@@ -33,7 +33,8 @@ def error(B, H, Hk, Tq, Tk, D, Dv, mask, bias):
     call = make_call(q, k, v, mask=mask, bias=bias)
     rest = 1 / math.sqrt(D), band_of(call.mask, call), slopes_of(call)
     out, logs = banded(q, k, v, *rest)
-    found = (out, *banded_backward(q, k, v, out, logs, grad, *rest))
+    found = (out, *banded_backward(q, k, v, out, logs, grad, *rest), banded_column_sums(q, k, *rest))
+    truth = (*truth, weights(*leaves[:2], mask=mask, bias=bias).sum(-2).detach())
     return max((a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(found, truth, strict=True))
 
 

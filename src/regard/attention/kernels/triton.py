@@ -271,6 +271,24 @@ def banded_backward(
     return dq, dk, dv
 
 
+def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> Tensor:
+    """How much weight each key gets from all queries, (batch, heads, Tk) in float32, without the Tq × Tk matrix."""
+    few = k[..., : min(16, k.shape[-1])]  # as values, of which none are needed: what is wanted are the rows' sums
+    _, logs = banded(q, k, few, scale, band, slopes)
+    assert logs is not None
+    q, k = gate.readable(q), gate.readable(k)
+    B, H, _, _ = q.shape
+    sums = q.new_empty((B, H, k.shape[2]), dtype=torch.float32)
+    sizes = _sizes(q, k, band, slopes)
+    constants = {n: sizes[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
+    tensors = (q, k, logs, sums, slopes.tensor, _lengths(band, B))
+    block = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
+    _launch(
+        "column_sums", (-(-k.shape[2] // 128), B * H, 1), tensors, (q, k), _numbers(q, k, scale, band, slopes), constants, block
+    )
+    return sums
+
+
 def _numbers(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> tuple:
     H = q.shape[1]
     return H, H // k.shape[1], q.shape[2], k.shape[2], band.low, band.high, slopes.shift, scale * LOG2E

@@ -283,3 +283,60 @@ def backward_keys(
     tl.store(at, tl.where(seen, dk * energy_scale, 0.0).to(DK.dtype.element_ty), mask=(j < Tk)[:, None] & (d < D)[None, :])
     at = DV_ + row * DV + j[:, None] * DV + e[None, :]
     tl.store(at, tl.where(seen, dv, 0.0).to(DV_.dtype.element_ty), mask=(j < Tk)[:, None] & (e < DV)[None, :])
+
+
+@triton.jit
+def _sum_steps(
+    sums, k, Q, L, first, start, stop, last, sq, shift, slope, scale, low, high,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    j = first + tl.arange(0, BN)
+    for m in tl.range(start, stop, BM):
+        i = m + tl.arange(0, BM)
+        q = _load(Q, i, sq, last, D, BLOCK_D, MASKED)
+        if MASKED:
+            logs = tl.load(L + i, mask=i < last, other=float("inf"))
+        else:
+            logs = tl.load(L + i)
+        s = tl.dot(k, tl.trans(q)) * scale
+        if BIAS == 1:
+            s += (slope * tl.arange(0, BN).to(tl.float32))[:, None]
+            logs -= slope * (first - i - shift).to(tl.float32)
+        if BIAS == 2:
+            s -= slope * tl.abs(j[:, None] - i[None, :] - shift).to(tl.float32)
+        p = tl.exp2(s - logs[None, :])
+        if MASKED:
+            p = tl.where(_outside(j[:, None], i[None, :], low, high, first + BN) | (i >= last)[None, :], 0.0, p)
+        sums += tl.sum(p, 1)
+    return sums
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def column_sums(
+    Q, K, L, SUMS, slopes, lengths, sqb, sqh, sqt, skb, skh, skt, H, groups, Tq, Tk, low, high, shift, scale,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BIAS: tl.constexpr, PADDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The weight each key gets from all queries together, given the log-sum of each row."""
+    block, bh = tl.program_id(0), tl.program_id(1)
+    b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
+    last = Tk
+    if PADDED:
+        last = tl.minimum(tl.maximum(tl.load(lengths + b), 0), Tk).to(tl.int32)
+    slope = 0.0
+    if BIAS != 0:
+        slope = tl.load(slopes + h)
+    first = block * BN
+    j = first + tl.arange(0, BN)
+    k = _load(K + b * skb + (h // groups) * skh, j, skt, last, D, BLOCK_D, True)
+    Q, L = Q + b * sqb + h * sqh, L + bh.to(tl.int64) * Tq
+    sums = tl.zeros([BN], tl.float32)
+    start, begin, end, stop = _reach(first, tl.minimum(BN, last - first), -high, -low, Tq, BM)
+    if first >= last:
+        begin, end, stop = start, start, start
+    sums = _sum_steps(sums, k, Q, L, first, start, begin, stop, sqt, shift, slope, scale, low, high,
+                      D, BLOCK_D, BM, BN, BIAS, True)  # fmt: skip
+    sums = _sum_steps(sums, k, Q, L, first, begin, end, stop, sqt, shift, slope, scale, low, high,
+                      D, BLOCK_D, BM, BN, BIAS, False)  # fmt: skip
+    sums = _sum_steps(sums, k, Q, L, first, end, stop, stop, sqt, shift, slope, scale, low, high,
+                      D, BLOCK_D, BM, BN, BIAS, True)  # fmt: skip
+    tl.store(SUMS + bh.to(tl.int64) * Tk + j, tl.where(j < last, sums, 0.0), mask=j < Tk)
