@@ -28,7 +28,7 @@ from regard.errors import (
 )
 from regard.evaluation.cost import Cost, cost
 from regard.evaluation.properties import Finding, is_equivariant, is_separable
-from regard.layers.cache import Cache
+from regard.layers.cache import Cache, StaticCache
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrence import Recurrence
@@ -96,6 +96,7 @@ __all__ = [
     "SlicedMultiHead",
     "Softmax",
     "Sparsemax",
+    "StaticCache",
     "Tagger",
     "Tokenizer",
     "Translation",
