@@ -16,6 +16,7 @@ from regard.attention.energy import Additive, Custom, Energy, ProjectedAdditive,
 from regard.attention.grid import Grid, Index
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
+from regard.attention.packed import check_alignment
 from regard.attention.precision import DTYPES
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
@@ -285,6 +286,7 @@ def _check_options(call: Call) -> None:
             raise DtypeError(f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; make them one with .to()")
     if call.mask is not None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)
+        check_alignment(call.mask, call.bias, call.gate)
     if call.bias is not None:
         call.bias.check(query, Tk, heads, leading)
     if isinstance(call.gate, Mask):

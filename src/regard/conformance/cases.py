@@ -20,6 +20,7 @@ from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, E
 from regard.attention.grid import Grid
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import Entmax, Hard, Raw, Sigmoid, Softmax, Sparsemax
+from regard.attention.packed import Packed
 from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -188,12 +189,12 @@ def _shape(found: Case) -> tuple[tuple[int, ...], int, int, int, int]:
 
 def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk: int, depth: int = 1) -> Mask:
     """Any mask for such a call, also joined and negated ones, also some that leave rows empty."""
-    kinds = ["causal", "window", "padding", "documents", "prefix", "dilated", "diagonal", "dense"]
+    kinds = ["causal", "window", "padding", "documents", "prefix", "dilated", "diagonal", "dense", "packed"]
     kind = rng.choice(kinds + (["and", "or", "not"] * 2 if depth else []))
     integer = rng.choice(INTEGERS)
     offset = rng.choice([None, None, None, 0, 2, -1])
     if rng.random() < 0.1:
-        offset = torch.randint(-2, 3, leading, dtype=rng.choice([torch.int32, torch.int64]))
+        offset = torch.randint(-2, max(3, Tk), leading, dtype=rng.choice([torch.int32, torch.int64]))  # as with rows of a cache
     match kind:
         case "causal":
             return Causal(offset)
@@ -216,11 +217,23 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
         case "dense":
             shape = rng.choice([(Tq, Tk), (1, Tk), (H, Tq, Tk), (*leading, 1, Tq, Tk), (*leading, H, Tq, Tk), (*leading, 1, 1, Tk)])
             return Dense(torch.rand(shape) < rng.choice([0.1, 0.5, 0.9]))
+        case "packed":
+            return _packed(rng, Tq, Tk)
     a = draw_mask(rng, leading, H, Tq, Tk, depth=0)
     if kind == "not":
         return ~a
     b = draw_mask(rng, leading, H, Tq, Tk, depth=0)
     return a & b if kind == "and" else a | b
+
+
+def _packed(rng: random.Random, Tq: int, Tk: int) -> Packed:
+    """Up to four packed sequences, some of them empty, with a rule inside."""
+    n = rng.randint(1, 4)
+    queries, keys = ([0, *sorted(rng.randint(0, T) for _ in range(n - 1)), T] for T in (Tq, Tk))
+    inside = rng.choice(
+        [None, Causal(), Causal(), Window(3, 1), Causal() | Prefix(torch.randint(0, 5, (n,))), Dilated(2), ~Diagonal()]
+    )
+    return Packed(torch.tensor(queries, dtype=torch.int32), None if Tq == Tk and rng.random() < 0.5 else keys, inside)
 
 
 def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Tensor], Tensor]:

@@ -157,8 +157,9 @@ class StaticCache(Cache):
         new = key.shape[-2]
         longest = self._check_room(new)
         at = self.lengths[:, None] + torch.arange(new, device=self.lengths.device)  # (batch, k)
-        for room, x in ((self._keys, key), (self._values, value)):
-            room.scatter_(-2, at[:, None, :, None].expand(x.shape), x)
+        rows = torch.arange(at.shape[0], device=at.device)[:, None]
+        self._keys[rows, :, at] = key.transpose(1, 2)  # (batch, k, heads, dim); scatter_ would be compiled to a copy of all memory
+        self._values[rows, :, at] = value.transpose(1, 2)
         self.lengths += new
         self._new = new
         if longest is None:
