@@ -77,6 +77,10 @@ def case(name: str, seed: int) -> Case:
     finally:
         torch.random.set_rng_state(state)
     found.name, found.seed = name, seed
+    if isinstance(mask := found.options.get("mask"), Packed) and mask.cu_seqlens_k is not None:
+        for option in ("bias", "gate"):  # a rule on positions of the whole row is refused there
+            if not isinstance(found.options.get(option), Tensor):
+                found.options.pop(option, None)
     found.leaves = {n: x.to(found.dtype).double() for n, x in found.leaves.items()}
     for n, x in found.options.items():  # −1e9 in float16 is −∞, for the truth as well
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -189,7 +193,9 @@ def _shape(found: Case) -> tuple[tuple[int, ...], int, int, int, int]:
 
 def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk: int, depth: int = 1) -> Mask:
     """Any mask for such a call, also joined and negated ones, also some that leave rows empty."""
-    kinds = ["causal", "window", "padding", "documents", "prefix", "dilated", "diagonal", "dense", "packed"]
+    kinds = ["causal", "window", "padding", "documents", "prefix", "dilated", "diagonal", "dense"]
+    if depth or Tq == Tk:  # beside other masks only where all line up alike
+        kinds.append("packed")
     kind = rng.choice(kinds + (["and", "or", "not"] * 2 if depth else []))
     integer = rng.choice(INTEGERS)
     offset = rng.choice([None, None, None, 0, 2, -1])
@@ -218,7 +224,7 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
             shape = rng.choice([(Tq, Tk), (1, Tk), (H, Tq, Tk), (*leading, 1, Tq, Tk), (*leading, H, Tq, Tk), (*leading, 1, 1, Tk)])
             return Dense(torch.rand(shape) < rng.choice([0.1, 0.5, 0.9]))
         case "packed":
-            return _packed(rng, Tq, Tk)
+            return _packed(rng, Tq, Tk, depth > 0)
     a = draw_mask(rng, leading, H, Tq, Tk, depth=0)
     if kind == "not":
         return ~a
@@ -226,14 +232,14 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
     return a & b if kind == "and" else a | b
 
 
-def _packed(rng: random.Random, Tq: int, Tk: int) -> Packed:
+def _packed(rng: random.Random, Tq: int, Tk: int, alone: bool) -> Packed:
     """Up to four packed sequences, some of them empty, with a rule inside."""
     n = rng.randint(1, 4)
     queries, keys = ([0, *sorted(rng.randint(0, T) for _ in range(n - 1)), T] for T in (Tq, Tk))
-    inside = rng.choice(
-        [None, Causal(), Causal(), Window(3, 1), Causal() | Prefix(torch.randint(0, 5, (n,))), Dilated(2), ~Diagonal()]
-    )
-    return Packed(torch.tensor(queries, dtype=torch.int32), None if Tq == Tk and rng.random() < 0.5 else keys, inside)
+    prefix = Causal() | Prefix(torch.randint(0, 5, (n,)))
+    inside = rng.choice([None, Causal(), Causal(), Window(3, 1), prefix, Dilated(2), ~Diagonal()])
+    same = Tq == Tk and not (alone and rng.random() < 0.5)
+    return Packed(torch.tensor(queries, dtype=torch.int32), None if same else keys, inside)
 
 
 def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Tensor], Tensor]:
