@@ -194,8 +194,6 @@ def _shape(found: Case) -> tuple[tuple[int, ...], int, int, int, int]:
 def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk: int, depth: int = 1) -> Mask:
     """Any mask for such a call, also joined and negated ones, also some that leave rows empty."""
     kinds = ["causal", "window", "padding", "documents", "prefix", "dilated", "diagonal", "dense"]
-    if depth or Tq == Tk:  # beside other masks only where all line up alike
-        kinds.append("packed")
     kind = rng.choice(kinds + (["and", "or", "not"] * 2 if depth else []))
     integer = rng.choice(INTEGERS)
     offset = rng.choice([None, None, None, 0, 2, -1])
@@ -213,7 +211,8 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
             ids = torch.randint(0, 2 if kind == torch.bool else 4, (max(Tq, Tk),))
             ids = (ids.sort().values if rng.random() < 0.7 else ids).to(kind)
             queries = ids[:Tq].expand(*leading, Tq) if rng.random() < 0.3 else ids[:Tq]
-            return Documents(queries, None if Tq == Tk and rng.random() < 0.5 else ids[:Tk])
+            found = Documents(queries, None if Tq == Tk and rng.random() < 0.5 else ids[:Tk])
+            return _packed(random.Random(f"packed {ids.tolist()}"), Tq, Tk, alone=depth > 0) or found
         case "prefix":
             return Prefix(rng.randint(0, Tk) if rng.random() < 0.5 else torch.randint(0, min(Tk, 120) + 1, leading).to(integer))
         case "dilated":
@@ -223,8 +222,6 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
         case "dense":
             shape = rng.choice([(Tq, Tk), (1, Tk), (H, Tq, Tk), (*leading, 1, Tq, Tk), (*leading, H, Tq, Tk), (*leading, 1, 1, Tk)])
             return Dense(torch.rand(shape) < rng.choice([0.1, 0.5, 0.9]))
-        case "packed":
-            return _packed(rng, Tq, Tk, depth > 0)
     a = draw_mask(rng, leading, H, Tq, Tk, depth=0)
     if kind == "not":
         return ~a
@@ -232,14 +229,19 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
     return a & b if kind == "and" else a | b
 
 
-def _packed(rng: random.Random, Tq: int, Tk: int, alone: bool) -> Packed:
-    """Up to four packed sequences, some of them empty, with a rule inside."""
-    n = rng.randint(1, 4)
+def _packed(rng: random.Random, Tq: int, Tk: int, alone: bool) -> Packed | None:
+    """In half of the cases up to four packed sequences, some of them empty, with a rule inside.
+
+    `rng` is one of its own: other cases are as they were before there were packed sequences. Keys of other lengths are drawn only
+    where the mask stands alone, since beside others they may be refused.
+    """
+    n, other = rng.randint(1, 4), Tq != Tk or rng.random() < 0.4
+    if rng.random() < 0.5 or (other and not alone):
+        return None
     queries, keys = ([0, *sorted(rng.randint(0, T) for _ in range(n - 1)), T] for T in (Tq, Tk))
-    prefix = Causal() | Prefix(torch.randint(0, 5, (n,)))
+    prefix = Causal() | Prefix([rng.randint(0, 5) for _ in range(n)])
     inside = rng.choice([None, Causal(), Causal(), Window(3, 1), prefix, Dilated(2), ~Diagonal()])
-    same = Tq == Tk and not (alone and rng.random() < 0.5)
-    return Packed(torch.tensor(queries, dtype=torch.int32), None if same else keys, inside)
+    return Packed(torch.tensor(queries, dtype=torch.int32), keys if other else None, inside)
 
 
 def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Tensor], Tensor]:
