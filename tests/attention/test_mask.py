@@ -135,6 +135,8 @@ def test_blocks_of_a_long_window_need_no_matrix():
         (lambda: Causal(offset=1.5), "offset is a whole number"),
         (lambda: Documents(torch.rand(4)), "whole numbers"),
         (lambda: Causal() & 3, "combines with masks"),
+        (lambda: Causal().at(1.5), "Causal's offset is a whole number"),
+        (lambda: regard.ALiBi(2).at(torch.tensor([0.5])), "ALiBi's offset is a whole number"),
     ],
 )
 def test_bad_masks_are_refused_with_the_reason(make, says):

@@ -16,6 +16,7 @@ from regard import (
     RelativeBuckets,
     RelativeVectors,
     Rotary,
+    SlicedMultiHead,
     StaticCache,
     Window,
     attend,
@@ -123,6 +124,18 @@ def test_a_layer_in_chunks_with_padded_prompts_is_the_layer_on_each_row(options)
 
 
 @torch.no_grad()
+def test_sliced_heads_and_tensor_masks_take_a_static_cache():
+    torch.manual_seed(0)
+    layer, x = SlicedMultiHead(8, 2, mask=Causal()).double(), draw(B, 6, 8)
+    cache = StaticCache(B, 2, 6, 4, dtype=torch.float64)
+    parts = [layer(part, cache=cache) for part in x.split([2, 4], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), layer(x))
+    seen = torch.arange(6) != 3  # hides one key from all
+    cache.crop(2)
+    torch.testing.assert_close(layer(x[:, 2:], mask=seen.expand(4, 6), cache=cache), layer(x, mask=seen.expand(6, 6))[:, 2:])
+
+
+@torch.no_grad()
 def test_both_caches_give_the_same():
     torch.manual_seed(0)
     layer, x = MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double(), draw(B, 8, 8)
@@ -171,14 +184,14 @@ def test_a_step_compiles_as_one_graph_and_the_next_needs_no_other(new):
         c.crop(torch.tensor([3, 1, 2]))
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    step = torch.compile(lambda x: layer(x, cache=compiled), fullgraph=True, backend=counter)
+    step = torch.compile(lambda x, cache: layer(x, cache=cache), fullgraph=True, backend=counter)
     for t in range(3):
         part = x[:, 3 + new * t : 3 + new * (t + 1)]
-        torch.testing.assert_close(step(part), layer(part, cache=cache))
+        torch.testing.assert_close(step(part, compiled), layer(part, cache=cache))
     assert counter.frame_count <= 2  # the second has what the first append sets
     assert compiled.lengths.tolist() == [3 + 3 * new, 1 + 3 * new, 2 + 3 * new]
     with pytest.raises(RuntimeError, match="room for 12 tokens in a row and a row cannot take"):
-        _ = [step(x[:, :new]) for _ in range(12)]
+        _ = [step(x[:, :new], compiled) for _ in range(12)]
 
 
 def test_a_static_cache_works_in_inference_mode_and_under_watch():
@@ -211,6 +224,7 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         (lambda c, x: c.crop(torch.tensor([1, 2])), r"the batch is \(3,\)"),
         (lambda c, x: c.crop(torch.tensor([0.5] * 3)), "whole numbers, got torch.float32"),
         (lambda c, x: StaticCache(3, 2, 0, 4), "StaticCache's max_len must be a whole number of at least 1, got 0"),
+        (lambda c, x: StaticCache.of(SlicedMultiHead(8, 2), 3, 5), "takes a MultiHead, got SlicedMultiHead; give the sizes"),
         (lambda c, x: MultiHead(8, 2)(torch.randn(3, 2, 8), torch.randn(3, 2, 8), cache=c), "is for self-attention"),
     ],
 )

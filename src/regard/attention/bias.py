@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.attention.devices import Movable, check_device
 from regard.attention.facts import forget
 from regard.attention.grid import Grid
-from regard.attention.mask import check_numbers, check_pairs, describe_tensor, only_tensors
+from regard.attention.mask import check_numbers, check_pairs, describe_tensor, only_tensors, whole_offset
 from regard.attention.position import size
 from regard.attention.precision import exact, exact_dtype, no_autocast
 from regard.errors import DtypeError, ShapeError
@@ -90,7 +90,7 @@ class ALiBi(Bias):
         if self.offset is not None:
             return self
         found = copy.copy(self)
-        found.offset = offset
+        found.offset = whole_offset("ALiBi", offset)
         return found
 
     def signature(self) -> Hashable | None:
@@ -266,7 +266,8 @@ class PlacedBias(Bias):
     """A bias of positions with query 0 at key `offset`."""
 
     def __init__(self, a: Bias, offset: int | Tensor) -> None:
-        self.a, self.offset, self.finite, self.uses_query = a, offset, a.finite, a.uses_query
+        self.a, self.offset = a, whole_offset(type(a).__name__, offset)
+        self.finite, self.uses_query = a.finite, a.uses_query
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         return self.a.values(grid.at(self.offset), query)

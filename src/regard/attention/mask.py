@@ -128,6 +128,15 @@ def describe_tensor(x: object) -> Hashable:
     return (x.shape, x.dtype, x.device, x.requires_grad, type(x)) if isinstance(x, Tensor) else x
 
 
+def whole_offset(name: str, offset: object) -> int | Tensor:
+    """An offset as a number or an int64 tensor: narrow types wrap around in sums and differences."""
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        return offset
+    if not isinstance(offset, Tensor) or offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool:
+        raise OptionError(f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}")
+    return offset.to(torch.int64)
+
+
 def only_tensors(*values: object) -> tuple[Tensor, ...]:
     return tuple(x for x in values if isinstance(x, Tensor))
 
@@ -355,6 +364,9 @@ class Placed(Mask):
 
     a: Mask
     offset: int | Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", whole_offset(type(self.a).__name__, self.offset))
 
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid.at(self.offset))

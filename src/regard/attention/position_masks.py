@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.grid import Corners, Grid
-from regard.attention.mask import Mask, Ranges, check_numbers, describe_tensor, only_tensors
+from regard.attention.mask import Mask, Ranges, check_numbers, describe_tensor, only_tensors, whole_offset
 from regard.attention.tracing import surely
 from regard.errors import DtypeError, OptionError, ShapeError
 
@@ -37,12 +37,9 @@ def _set_integers(mask: Mask, name: str, value: object, wanted: str) -> None:
 
 
 def _set_offset(mask: Mask) -> None:
-    name, offset = type(mask).__name__, mask.offset  # type: ignore[attr-defined]
-    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
-        return
-    if not isinstance(offset, Tensor) or offset.is_floating_point() or offset.dtype == torch.bool:
-        raise OptionError(f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}")
-    _set_integers(mask, "offset", offset, "")
+    offset = mask.offset  # type: ignore[attr-defined]
+    if offset is not None:
+        object.__setattr__(mask, "offset", whole_offset(type(mask).__name__, offset))
 
 
 def _column(x: int | Tensor) -> int | Tensor:
@@ -54,6 +51,7 @@ def _placed(mask: Mask, offset: int | Tensor) -> Mask:
     """A copy of a mask that has an `offset`, which lined up at the end, with this one."""
     found = copy.copy(mask)
     object.__setattr__(found, "offset", offset)  # masks are frozen
+    _set_offset(found)
     return found
 
 
@@ -352,7 +350,10 @@ class Prefix(_FirstKeys):
 
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T)."""
+    """Several documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T).
+
+    For boundaries (`cu_seqlens`), keys of other lengths and rules counted within a document, see `Packed`.
+    """
 
     ids: Tensor
     key_ids: Tensor | None = None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.bias import Bias
+from regard.attention.call import MaskLike, wrap_mask
 from regard.attention.mask import Mask, check_numbers, describe_tensor, only_tensors
 from regard.attention.position import size
 from regard.attention.position_masks import Causal, Padding
@@ -65,7 +66,7 @@ class Cache:
         """Forget all tokens after the first `length`: what speculative decoding does with rejected tokens."""
         self.length = min(self.length, size("crop's length", length, 0))
 
-    def mask(self, mask: Mask | None = None) -> Mask | None:
+    def mask(self, mask: MaskLike | None = None) -> MaskLike | None:
         """The mask for the tokens appended last: which keys they see. Here it is the mask itself."""
         return mask
 
@@ -118,6 +119,11 @@ class StaticCache(Cache):
     @classmethod
     def of(cls, layer: MultiHead, batch: int, max_len: int) -> StaticCache:
         """An empty cache for the self-attention of a layer: its key heads, widths, dtype and device."""
+        if not hasattr(layer, "key_heads"):
+            kind = type(layer).__name__
+            raise OptionError(
+                f"StaticCache.of takes a MultiHead, got {kind}; give the sizes, StaticCache(batch, heads, max_len, dim)"
+            )
         weight = next(layer.parameters())
         sizes = batch, layer.key_heads, max_len, layer.head_dim
         return cls(*sizes, value_dim=layer.value_head_dim, dtype=weight.dtype, device=weight.device)
@@ -197,12 +203,12 @@ class StaticCache(Cache):
         self._values.masked_fill_(empty, 0.0)
         self._new = None
 
-    def mask(self, mask: Mask | None = None) -> Mask:
+    def mask(self, mask: MaskLike | None = None) -> Mask:
         """The mask for the tokens appended last: `mask`, lined up with where they stand, and only the filled keys of each row.
 
         With Causal(), the i-th new token of row b sees the keys up to its own position, length_b + i before the append.
         """
-        offset = self._offset()
+        mask, offset = wrap_mask(mask), self._offset()
         if type(mask) is Causal and mask.offset is None:
             # Causal is enough: the last token stands at the end of what is filled.
             return Padding(self.lengths.clone(), finite=True) if self._new == 1 else _CausalInCache(offset)
