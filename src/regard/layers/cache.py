@@ -114,7 +114,8 @@ class StaticCache(Cache):
         self._keys = torch.zeros(batch, heads, max_len, dim, dtype=dtype, device=device)
         self._values = torch.zeros(batch, heads, max_len, value_dim, dtype=dtype, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=self._keys.device)
-        self._new: int | None = None  # tokens appended last
+        self._starts = torch.zeros_like(self.lengths)  # lengths before the last append
+        self._one: bool | None = None  # the last append was of one token per row; None: nothing new. A number would be compiled in
 
     @classmethod
     def of(cls, layer: MultiHead, batch: int, max_len: int) -> StaticCache:
@@ -166,8 +167,9 @@ class StaticCache(Cache):
         rows = torch.arange(at.shape[0], device=at.device)[:, None]
         self._keys[rows, :, at] = key.transpose(1, 2)  # (batch, k, heads, dim); scatter_ would be compiled to a copy of all memory
         self._values[rows, :, at] = value.transpose(1, 2)
+        self._starts.copy_(self.lengths)
         self.lengths += new
-        self._new = new
+        self._one = surely(new == 1)
         if longest is None:
             return self._keys, self._values
         end = min(self.max_len, -(-(longest + new) // BLOCK) * BLOCK)
@@ -181,7 +183,7 @@ class StaticCache(Cache):
             raise ShapeError(
                 f"this cache has {len(self.lengths)} rows and keeps them; reorder takes one index for each, got {given}"
             )
-        for x in (self._keys, self._values, self.lengths):
+        for x in (self._keys, self._values, self.lengths, self._starts):
             x.copy_(x.index_select(0, rows))
 
     @torch.no_grad()
@@ -201,7 +203,7 @@ class StaticCache(Cache):
         empty = (torch.arange(self.max_len, device=kept.device) >= kept[:, None])[:, None, :, None]
         self._keys.masked_fill_(empty, 0.0)
         self._values.masked_fill_(empty, 0.0)
-        self._new = None
+        self._one = None
 
     def mask(self, mask: MaskLike | None = None) -> Mask:
         """The mask for the tokens appended last: `mask`, lined up with where they stand, and only the filled keys of each row.
@@ -211,7 +213,7 @@ class StaticCache(Cache):
         mask, offset = wrap_mask(mask), self._offset()
         if type(mask) is Causal and mask.offset is None:
             # Causal is enough: the last token stands at the end of what is filled.
-            return Padding(self.lengths.clone(), finite=True) if self._new == 1 else _CausalInCache(offset)
+            return Padding(self.lengths.clone(), finite=True) if self._one else _CausalInCache(offset)
         filled = Padding(self.lengths.clone(), finite=True)
         return filled if mask is None else filled & mask.at(offset)
 
@@ -220,9 +222,9 @@ class StaticCache(Cache):
         return option.at(self._offset()) if isinstance(option, Mask | Bias) else option  # type: ignore[return-value]
 
     def _offset(self) -> Tensor:
-        if self._new is None:
+        if self._one is None:
             raise OptionError("the cache has no new tokens; append keys and values before asking for their mask or bias")
-        return self.lengths - self._new
+        return self._starts.clone()
 
     def _check(self, name: str, x: Tensor, room: Tensor) -> None:
         batch, heads, _, dim = room.shape
@@ -239,7 +241,8 @@ class StaticCache(Cache):
         if surely(new > self.max_len):
             raise ShapeError(f"{room} and cannot take {new} more; make it with a larger max_len")
         if not may_read(self.lengths):
-            says = f"{room} and a row cannot take {new} more; make it with a larger max_len, or crop it"
+            # Without the number of new tokens, which would make torch.compile compile for each.
+            says = f"{room} and a row cannot take the new ones; make it with a larger max_len, or crop it"
             torch._assert_async((self.lengths <= self.max_len - new).all(), says)  # type: ignore[attr-defined]
             return None
         longest = self.length
