@@ -7,9 +7,9 @@ import regard
 
 NAMES = """
 ALiBi Additive Bias Bilinear Cache Causal Channel Convolution Cosine Cost Dense DeviceError Diagonal Dilated Distance Documents Dot
-DtypeError Energy Entmax Finding Hard KernelError Learned Mask Match MultiHead Normalizer OptionError Padding Plan Prefix Raw
+DtypeError Energy Entmax Finding Hard KernelError Learned Mask Match MultiHead Normalizer OptionError Packed Padding Plan Prefix Raw
 Recorded Recurrence RegardError RelativeBuckets RelativeVectors Rotary ScaledDot Seen ShapeError Sigmoid Sinusoidal SlicedMultiHead
-Softmax Sparsemax Window attend cost explain is_equivariant is_separable lookup watch weights
+Softmax Sparsemax StaticCache Window attend cost explain is_equivariant is_separable lookup watch weights
 Batch Beam DataError FolderError LanguageModel Recipe RecipeError Tokenizer Translator build load resume scores sentence_bleu train
 translate Ensemble Hypothesis Sample Translation fast generate look
 Classification Classifier Embedder Index Tagger classify embed tag

@@ -11,6 +11,7 @@ from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, E
 from regard.attention.lookup import lookup
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import Entmax, Hard, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
+from regard.attention.packed import Packed
 from regard.attention.plan import Plan
 from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
 from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
@@ -28,7 +29,7 @@ from regard.errors import (
 )
 from regard.evaluation.cost import Cost, cost
 from regard.evaluation.properties import Finding, is_equivariant, is_separable
-from regard.layers.cache import Cache
+from regard.layers.cache import Cache, StaticCache
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrence import Recurrence
@@ -75,6 +76,7 @@ __all__ = [
     "MultiHead",
     "Normalizer",
     "OptionError",
+    "Packed",
     "Padding",
     "Plan",
     "Prefix",
@@ -96,6 +98,7 @@ __all__ = [
     "SlicedMultiHead",
     "Softmax",
     "Sparsemax",
+    "StaticCache",
     "Tagger",
     "Tokenizer",
     "Translation",

@@ -8,6 +8,7 @@ from hypothesis.strategies import randoms
 
 import regard
 from regard import Causal, Dense, Diagonal, Dilated, Documents, Padding, Prefix, Window
+from regard.attention.bias import DenseBias, PositionBias
 from regard.attention.gate import rows_and_keys_seen
 from regard.attention.mask import EMPTY, FULL, PARTIAL
 from regard.conformance.cases import draw_mask
@@ -134,8 +135,79 @@ def test_blocks_of_a_long_window_need_no_matrix():
         (lambda: Causal(offset=1.5), "offset is a whole number"),
         (lambda: Documents(torch.rand(4)), "whole numbers"),
         (lambda: Causal() & 3, "combines with masks"),
+        (lambda: Causal().at(1.5), "Causal's offset is a whole number"),
+        (lambda: regard.ALiBi(2).at(torch.tensor([0.5])), "ALiBi's offset is a whole number"),
     ],
 )
 def test_bad_masks_are_refused_with_the_reason(make, says):
     with pytest.raises(regard.RegardError, match=says):
         make()
+
+
+class Held(regard.Mask):
+    """Somebody's own mask, with tensors in places that no regard mask has."""
+
+    def __init__(self, tensor):
+        self.parts, self.by_name, self.inner = [tensor, 3], {"a": (tensor, "b")}, Padding(tensor)
+
+    def allowed(self, grid):
+        return grid.k < grid.per_sequence(self.parts[0])
+
+
+MOVED = {
+    "padding": Padding([1, 2]),
+    "prefix": Prefix([1, 2]),
+    "documents": Documents(torch.tensor([0, 1]), torch.tensor([0, 1, 1])),
+    "dense": Dense(torch.ones(2, 2, dtype=torch.bool)),
+    "offsets": Window(2, 1, offset=torch.tensor([0, 1])),
+    "joined": Causal() & ~Padding([1, 2]) | Dilated(2, offset=torch.tensor([1, 2])),
+    "one's own": Held(torch.tensor([1, 2])),
+    "ALiBi": regard.ALiBi(2, offset=torch.tensor([0, 1])),
+    "dense bias": DenseBias(torch.ones(2, 2, dtype=torch.float16)),
+    "placed bias": regard.ALiBi(2).at(torch.tensor([0, 1])),
+}
+
+
+def tensors_in(x):
+    if isinstance(x, torch.Tensor):
+        return [x]
+    held = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else getattr(x, "__dict__", {}).values()
+    return [t for part in held for t in tensors_in(part)]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_to_moves_every_tensor_of_an_option_and_keeps_its_type(name):
+    option = MOVED[name]
+    moved = option.to("meta")
+    assert type(moved) is type(option) and moved is not option
+    assert [t.device.type for t in tensors_in(moved)] == ["meta"] * len(tensors_in(option))
+    assert [(t.dtype, t.shape) for t in tensors_in(moved)] == [(t.dtype, t.shape) for t in tensors_in(option)]
+    assert all(t.device.type == "cpu" for t in tensors_in(option))
+    assert moved.to("meta") is moved
+    assert option.to("cpu") is option and option.to(torch.device("cpu")) is option
+
+
+def test_to_moves_a_module_in_place_as_torch_does():
+    bias, around = regard.RelativeBuckets(2), PositionBias(torch.nn.Linear(1, 1))
+    assert bias.to("meta") is bias and bias.weight.device.type == "meta"
+    assert around.to("meta").function.weight.device.type == "meta"
+    assert regard.ScaledDot().to("meta").form == "dot" and Causal().to("meta").offset is None
+
+
+def test_an_option_on_another_device_is_told_to_move():
+    q = torch.randn(2, 1, 3, 4)
+    for name, option in {"mask": Padding([1, 2]), "bias": torch.zeros(3, 3)}.items():
+        with pytest.raises(regard.DeviceError, match=rf"is on meta and the query on cpu; move it with {name}.to\('cpu'\)"):
+            regard.attend(q, q, q, **{name: option.to("meta")})
+    with pytest.raises(regard.OptionError, match="takes a device such as 'cpu' or 'cuda', got torch.float16"):
+        Padding([1]).to(torch.float16)
+
+
+@settings(max_examples=100)
+@given(rng=randoms(use_true_random=False), Tq=st.integers(1, 20), Tk=st.integers(1, 20), start=st.integers(-3, 20))
+def test_a_mask_at_an_offset_is_the_mask_of_a_longer_row_of_queries(rng, Tq, Tk, start):
+    mask = draw_mask(rng, (2,), 2, Tq, Tk)
+    mask.at(start).check(Tq, Tk, 2, (2,), torch.device("cpu"))
+    one, each = mask.at(start).dense(Tq, Tk), mask.at(torch.tensor([start, start])).dense(Tq, Tk)
+    assert torch.equal(one.expand(2, 2, Tq, Tk), each.expand(2, 2, Tq, Tk))
+    assert torch.equal(mask.at(Tk - Tq).dense(Tq, Tk), mask.dense(Tq, Tk))

@@ -6,21 +6,23 @@ number. −∞ masks as a mask does. NaN makes NaN of the rows that may see it.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.devices import Movable, check_device
 from regard.attention.facts import forget
 from regard.attention.grid import Grid
-from regard.attention.mask import check_pairs, describe_tensor
+from regard.attention.mask import check_numbers, check_pairs, describe_tensor, only_tensors, whole_offset
 from regard.attention.position import size
 from regard.attention.precision import exact, exact_dtype, no_autocast
-from regard.errors import DeviceError, DtypeError, ShapeError
+from regard.errors import DtypeError, ShapeError
 
 
-class Bias:
+class Bias(Movable):
     """The parent of everything added to the energies. A subclass needs `values` alone; the rest are facts for kernels."""
 
     finite = False  # surely no −∞, so it masks nothing
@@ -28,12 +30,16 @@ class Bias:
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {"finite": False, "uses_query": True}
+        facts = {"finite": False, "uses_query": True, "at": Bias.at}
         forget(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         """What to add for the pairs of `grid`; broadcasts to (..., heads, n, m). `query` holds the same rows as `grid`."""
         raise NotImplementedError
+
+    def at(self, offset: int | Tensor) -> Bias:
+        """This bias with query 0 at key `offset`, one number or one per sequence, unless it has an offset of its own."""
+        return PlacedBias(self, offset)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         """Raise when this bias was not made for such a call."""
@@ -80,6 +86,13 @@ class ALiBi(Bias):
         h = grid.head.to(dtype)
         return torch.exp2(torch.where(h < power, -8 * (h + 1) / power, -4 * (2 * (h - power) + 1) / power))
 
+    def at(self, offset: int | Tensor) -> Bias:
+        if self.offset is not None:
+            return self
+        found = copy.copy(self)
+        found.offset = whole_offset("ALiBi", offset)
+        return found
+
     def signature(self) -> Hashable | None:
         return ALiBi, self.heads, describe_tensor(self.offset)
 
@@ -88,8 +101,7 @@ class ALiBi(Bias):
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         _check_heads("ALiBi", self.heads, heads)
-        if isinstance(self.offset, Tensor) and self.offset.device != query.device:
-            raise DeviceError(f"ALiBi's offset is on {self.offset.device} and the query on {query.device}; move one with .to()")
+        check_numbers("ALiBi's offset", self.offset, leading, query.device, option="bias")
 
     def __repr__(self) -> str:
         return f"ALiBi({self.heads})"
@@ -127,6 +139,8 @@ class RelativeBuckets(nn.Module, Bias):
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         distance, weight = grid.k - grid.position(), self.weight.to(exact_dtype(query.dtype))
+        if distance.ndim > 2:  # an offset per sequence: (..., 1, n, m)
+            return grid.of_heads(weight[self.bucket(distance.squeeze(-3))].movedim(-1, -3))
         if distance.ndim < 2 or not grid.is_span or not distance.numel():
             found = weight[self.bucket(distance)]  # (n, m, heads), or (heads,) for one pair
             return grid.of_heads(found.movedim(-1, -3) if found.ndim > 1 else found)
@@ -202,6 +216,9 @@ class DenseBias(Bias):
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         return grid.of_pairs(self.tensor).to(exact_dtype(query.dtype))
 
+    def at(self, offset: int | Tensor) -> Bias:
+        return self  # its rows are the queries, wherever they stand
+
     def signature(self) -> Hashable | None:
         return DenseBias, describe_tensor(self.tensor)
 
@@ -209,8 +226,7 @@ class DenseBias(Bias):
         return (self.tensor,)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
-        if self.tensor.device != query.device:
-            raise DeviceError(f"the bias is on {self.tensor.device} and the query on {query.device}; move one with .to()")
+        check_device("the bias", "bias", self.tensor, query.device)
         check_pairs("the bias", self.tensor, (*leading, heads, query.shape[-2], Tk))
 
     def __repr__(self) -> str:
@@ -228,13 +244,41 @@ class PositionBias(Bias):
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         t, s = grid.position(), grid.k
+        if t.ndim > 2:  # an offset per sequence: the function is asked about one after the other
+            rows = [self._of(grid, row, s) for row in t.reshape(-1, *t.shape[-2:])]  # (n, m) or (heads, n, m) each
+            found = torch.stack([x if x.ndim > 2 else x[None] for x in rows]) if rows else t.new_zeros(0, 1, 1, 1)
+            return found.unflatten(0, t.shape[:-3]).to(exact_dtype(query.dtype))
+        return self._of(grid, t, s).to(exact_dtype(query.dtype))
+
+    def _of(self, grid: Grid, t: Tensor, s: Tensor) -> Tensor:
         found = self.function(t, s)
         want = (t.shape[-2], s.shape[-1])
         given = tuple(found.shape) if isinstance(found, Tensor) else ()
         if len(given) not in (2, 3) or any(a not in (1, b) for a, b in zip(given[-2:], want, strict=True)):
             raise ShapeError(f"the bias function gave {given or type(found).__name__} and must give {want} or (heads, *{want})")
-        found = grid.of_heads(found) if len(given) == 3 else found
-        return found.to(exact_dtype(query.dtype))
+        return grid.of_heads(found) if len(given) == 3 else found
 
     def __repr__(self) -> str:
         return f"PositionBias({getattr(self.function, '__name__', type(self.function).__name__)})"
+
+
+class PlacedBias(Bias):
+    """A bias of positions with query 0 at key `offset`."""
+
+    def __init__(self, a: Bias, offset: int | Tensor) -> None:
+        self.a, self.offset = a, whole_offset(type(a).__name__, offset)
+        self.finite, self.uses_query = a.finite, a.uses_query
+
+    def values(self, grid: Grid, query: Tensor) -> Tensor:
+        return self.a.values(grid.at(self.offset), query)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        inner = self.a.tensors()
+        return None if inner is None else inner + only_tensors(self.offset)
+
+    def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
+        check_numbers("the offset", self.offset, leading, query.device, option="bias")
+        self.a.check(query, Tk, heads, leading)
+
+    def __repr__(self) -> str:
+        return f"{self.a!r} at {self.offset!r}"

@@ -12,10 +12,12 @@ from torch import Tensor
 from torch._C import _is_any_autocast_enabled  # type: ignore[attr-defined]  # a quarter of the time of asking for one device
 
 from regard.attention.bias import Bias, DenseBias, PositionBias
+from regard.attention.devices import check_device
 from regard.attention.energy import Additive, Custom, Energy, ProjectedAdditive, ScaledDot
 from regard.attention.grid import Grid, Index
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
+from regard.attention.packed import check_alignment
 from regard.attention.precision import DTYPES
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
@@ -280,12 +282,12 @@ def _check_options(call: Call) -> None:
     query, leading, heads, Tk = call.query, call.leading, call.heads, call.Tk
     call.energy.check(query, call.key, heads)
     for x in call.energy.tensors() or ():
-        if x.device != query.device:
-            raise DeviceError(f"{type(call.energy).__name__} is on {x.device} and the query on {query.device}; move one with .to()")
+        check_device(type(call.energy).__name__, "energy", x, query.device)
         if x.dtype != query.dtype and call.autocast is None and isinstance(call.energy, Additive | ProjectedAdditive):
             raise DtypeError(f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; make them one with .to()")
     if call.mask is not None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)
+        check_alignment(call.mask, call.bias, call.gate)
     if call.bias is not None:
         call.bias.check(query, Tk, heads, leading)
     if isinstance(call.gate, Mask):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.attention.devices import Movable
 from regard.attention.facts import forget
 from regard.attention.mask import describe_tensor
 from regard.attention.precision import exact, no_autocast
@@ -56,7 +57,7 @@ class AdditiveForm(NamedTuple):
         return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v).sum(-1)
 
 
-class Energy:
+class Energy(Movable):
     """The parent of all energies. The energy of a pair depends on its two vectors alone: kernels ask for parts of the matrix.
 
     A subclass defines `__call__`, or `as_dot` or `as_additive`, which fused kernels can run.

@@ -54,8 +54,10 @@ class Grid:
         head: Index = None,
         batch: Sequence[Index] | None = None,
         device: torch.device | str | None = None,
+        start: int | Tensor | None = None,
     ) -> None:
         self.Tq, self.Tk, self.heads, self.leading, self.device = Tq, Tk, heads, tuple(leading), device
+        self.start = start  # where query 0 stands unless a rule has an offset of its own; None: the last query meets the last key
         self.queries, self.keys, self.head_index = queries, keys, head
         self.batch = tuple(batch) if batch is not None else (None,) * len(self.leading)
 
@@ -81,9 +83,17 @@ class Grid:
 
     def position(self, offset: int | Tensor | None = None) -> Tensor:
         """Where each query stands among the keys. The last query meets the last key unless `offset` says where query 0 is."""
+        offset = self.start if offset is None else offset
         if offset is None:
             return self.q + (self.Tk - self.Tq)
         return self.q + (offset if isinstance(offset, int) else self.per_sequence(offset))
+
+    def at(self, start: int | Tensor) -> Grid:
+        """The same pairs with query 0 at key `start`, one number or one per sequence."""
+        return Grid(
+            self.Tq, self.Tk, heads=self.heads, leading=self.leading, queries=self.queries, keys=self.keys,
+            head=self.head_index, batch=self.batch, device=self.device, start=start,
+        )  # fmt: skip
 
     def per_sequence(self, x: Tensor) -> Tensor:
         """One number per sequence, (*leading), as (*leading, 1, 1, 1)."""
@@ -118,13 +128,26 @@ class Grid:
 class Point(Grid):
     """One pair as Flex asks for it: batch, head, query and key are scalar tensors; the batch counts all leading axes as one."""
 
-    def __init__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor, Tq: int, Tk: int, leading: Sequence[int] = (1,)) -> None:
-        self.Tq, self.Tk, self.leading = Tq, Tk, tuple(leading)
+    def __init__(
+        self,
+        b: Tensor,
+        h: Tensor,
+        q: Tensor,
+        k: Tensor,
+        Tq: int,
+        Tk: int,
+        leading: Sequence[int] = (1,),
+        start: int | Tensor | None = None,
+    ) -> None:
+        self.Tq, self.Tk, self.leading, self.start = Tq, Tk, tuple(leading), start
         self.b, self.h, self.at_q, self.at_k = b, h, q, k
 
     q = property(lambda self: self.at_q)  # type: ignore[assignment]
     k = property(lambda self: self.at_k)  # type: ignore[assignment]
     head = property(lambda self: self.h)  # type: ignore[assignment]
+
+    def at(self, start: int | Tensor) -> Point:
+        return Point(self.b, self.h, self.at_q, self.at_k, self.Tq, self.Tk, self.leading, start)
 
     def per_sequence(self, x: Tensor) -> Tensor:
         return self._at(x)

@@ -16,17 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.attention.devices import Movable, check_device
 from regard.attention.facts import forget
 from regard.attention.grid import Corners, Grid
 from regard.attention.tracing import surely
-from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
+from regard.errors import DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
-FACTS = ("block_bounds", "key_ranges", "allows_all", "covers", "allows_diagonal", "static_band", "share", "prefix_rows")
+FACTS = ("block_bounds", "key_ranges", "allows_all", "covers", "allows_diagonal", "static_band", "share", "prefix_rows", "at")
 Ranges = tuple[Tensor, Tensor]
 
 
-class Mask:
+class Mask(Movable):
     """The parent of all masks. A subclass needs `allowed` alone; the other methods are facts that make kernels faster.
 
     Except in `allowed`, `key_ranges` and `block_bounds`, no method reads the values of a tensor.
@@ -80,6 +81,10 @@ class Mask:
         """All tensors this mask reads; None: unknown."""
         return None
 
+    def at(self, offset: int | Tensor) -> Mask:
+        """This mask with query 0 at key `offset`, one number or one per sequence. A part with an offset of its own keeps it."""
+        return Placed(self, offset)
+
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         """Raise when this mask was not made for such a call."""
 
@@ -123,6 +128,15 @@ def describe_tensor(x: object) -> Hashable:
     return (x.shape, x.dtype, x.device, x.requires_grad, type(x)) if isinstance(x, Tensor) else x
 
 
+def whole_offset(name: str, offset: object) -> int | Tensor:
+    """An offset as a number or an int64 tensor: narrow types wrap around in sums and differences."""
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        return offset
+    if not isinstance(offset, Tensor) or offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool:
+        raise OptionError(f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}")
+    return offset.to(torch.int64)
+
+
 def only_tensors(*values: object) -> tuple[Tensor, ...]:
     return tuple(x for x in values if isinstance(x, Tensor))
 
@@ -155,6 +169,9 @@ class Dense(Mask):
 
         return parts(True).all(-1).all(-2), parts(False).any(-1).any(-2)
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return self  # its rows are the queries, wherever they stand
+
     def signature(self) -> Hashable | None:
         return Dense, describe_tensor(self.tensor)
 
@@ -162,9 +179,27 @@ class Dense(Mask):
         return (self.tensor,)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        if self.tensor.device != device:
-            raise DeviceError(f"the mask is on {self.tensor.device} and the query on {device}; move one with .to()")
+        check_device("the mask", "mask", self.tensor, device)
         check_pairs("the mask", self.tensor, (*leading, heads, Tq, Tk))
+
+
+def check_numbers(
+    name: str, x: object, leading: Sequence[int], device: torch.device, length: int | None = None, option: str = "mask"
+) -> None:
+    """A tensor of numbers per sequence (and per position, if length is given) fits the call."""
+    if not isinstance(x, Tensor):
+        return
+    check_device(name, option, x, device)
+    shape = tuple(x.shape)
+    if length is not None:
+        if shape[-1] != length:
+            raise ShapeError(f"{name} was made for {shape[-1]} positions and the call has {length}; make it for {length}")
+        shape = shape[:-1]
+    given = (1,) * (len(leading) - len(shape)) + shape
+    if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
+        raise ShapeError(
+            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; give {tuple(leading)} entries"
+        )
 
 
 def check_pairs(name: str, x: Tensor, full: tuple[int, ...]) -> None:
@@ -240,6 +275,9 @@ class And(_Pair):
         start, stop = torch.maximum(a, c), torch.minimum(b, d)
         return start, torch.maximum(start, stop)
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return And(self.a.at(offset), self.b.at(offset))
+
     def signature(self) -> Hashable | None:
         return self.both_signatures()
 
@@ -283,6 +321,9 @@ class Or(_Pair):
         stop = torch.maximum(both[0][1], both[1][1])
         return torch.zeros_like(stop), stop
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return Or(self.a.at(offset), self.b.at(offset))
+
     def signature(self) -> Hashable | None:
         return self.both_signatures()
 
@@ -303,6 +344,9 @@ class Not(Mask):
         every, some = self.a.block_bounds(corners)
         return ~some, ~every
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return Not(self.a.at(offset))
+
     def signature(self) -> Hashable | None:
         a = self.a.signature()
         return None if a is None else (Not, a)
@@ -311,4 +355,26 @@ class Not(Mask):
         return self.a.tensors()
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
+        self.a.check(Tq, Tk, heads, leading, device)
+
+
+@dataclass(frozen=True, eq=False)
+class Placed(Mask):
+    """A mask of a class that regard does not know, with query 0 at key `offset`: its rule reads `grid.position()`."""
+
+    a: Mask
+    offset: int | Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", whole_offset(type(self.a).__name__, self.offset))
+
+    def allowed(self, grid: Grid) -> Tensor:
+        return self.a.allowed(grid.at(self.offset))
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        inner = self.a.tensors()
+        return None if inner is None else inner + only_tensors(self.offset)
+
+    def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
+        check_numbers("the offset", self.offset, leading, device)
         self.a.check(Tq, Tk, heads, leading, device)

@@ -5,6 +5,7 @@ Kernels read them as ranges of keys and blocks, without a T×T tensor. Boolean t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,9 @@ import torch
 from torch import Tensor
 
 from regard.attention.grid import Corners, Grid
-from regard.attention.mask import Mask, Ranges, describe_tensor, only_tensors
+from regard.attention.mask import Mask, Ranges, check_numbers, describe_tensor, only_tensors, whole_offset
 from regard.attention.tracing import surely
-from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
+from regard.errors import DtypeError, OptionError, ShapeError
 
 
 def _integer(name: str, value: object, least: int | None = None) -> int:
@@ -36,35 +37,22 @@ def _set_integers(mask: Mask, name: str, value: object, wanted: str) -> None:
 
 
 def _set_offset(mask: Mask) -> None:
-    name, offset = type(mask).__name__, mask.offset  # type: ignore[attr-defined]
-    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
-        return
-    if not isinstance(offset, Tensor) or offset.is_floating_point() or offset.dtype == torch.bool:
-        raise OptionError(f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}")
-    _set_integers(mask, "offset", offset, "")
-
-
-def _check_numbers(name: str, x: object, leading: Sequence[int], device: torch.device, length: int | None = None) -> None:
-    """A tensor of numbers per sequence (and per position, if length is given) fits the call."""
-    if not isinstance(x, Tensor):
-        return
-    if x.device != device:
-        raise DeviceError(f"{name} is on {x.device} and the query on {device}; move one with .to()")
-    shape = tuple(x.shape)
-    if length is not None:
-        if shape[-1] != length:
-            raise ShapeError(f"{name} was made for {shape[-1]} positions and the call has {length}; make it for {length}")
-        shape = shape[:-1]
-    given = (1,) * (len(leading) - len(shape)) + shape
-    if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
-        raise ShapeError(
-            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; give {tuple(leading)} entries"
-        )
+    offset = mask.offset  # type: ignore[attr-defined]
+    if offset is not None:
+        object.__setattr__(mask, "offset", whole_offset(type(mask).__name__, offset))
 
 
 def _column(x: int | Tensor) -> int | Tensor:
     """A number, or one per sequence as (..., 1)."""
     return x[..., None] if isinstance(x, Tensor) and x.ndim else x
+
+
+def _placed(mask: Mask, offset: int | Tensor) -> Mask:
+    """A copy of a mask that has an `offset`, which lined up at the end, with this one."""
+    found = copy.copy(mask)
+    object.__setattr__(found, "offset", offset)  # masks are frozen
+    _set_offset(found)
+    return found
 
 
 class _Band(Mask):
@@ -142,8 +130,11 @@ class _Band(Mask):
         stop = torch.full_like(t, Tk) if high is None else (t + high + 1).clamp(0, Tk)
         return start, stop
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return _placed(self, offset) if self.offset is None else self
+
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        _check_numbers(f"{type(self).__name__}'s offset", self.offset, leading, device)
+        check_numbers(f"{type(self).__name__}'s offset", self.offset, leading, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,8 +234,11 @@ class Dilated(Mask):
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return _placed(self, offset) if self.offset is None else self
+
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        _check_numbers("Dilated's offset", self.offset, leading, device)
+        check_numbers("Dilated's offset", self.offset, leading, device)
 
 
 class _FirstKeys(Mask):
@@ -276,9 +270,12 @@ class _FirstKeys(Mask):
         n = self.count()
         return not isinstance(n, Tensor) and surely(n >= Tk)
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return self
+
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         name, n = type(self).__name__, self.count()
-        _check_numbers(f"{name}'s counts", n, leading, device)
+        check_numbers(f"{name}'s counts", n, leading, device)
         if not isinstance(n, Tensor) and n > Tk:
             raise ShapeError(f"{name}({n}) was made for at least {n} keys and the call has {Tk}; give at most {Tk}")
 
@@ -355,7 +352,10 @@ class Prefix(_FirstKeys):
 
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T)."""
+    """Several documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T).
+
+    For boundaries (`cu_seqlens`), keys of other lengths and rules counted within a document, see `Packed`.
+    """
 
     ids: Tensor
     key_ids: Tensor | None = None
@@ -407,6 +407,9 @@ class Documents(Mask):
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.ids, self.key_ids)
 
+    def at(self, offset: int | Tensor) -> Mask:
+        return self
+
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        _check_numbers("Documents' ids", self.ids, leading, device, Tq)
-        _check_numbers("Documents' key ids", self._keys, leading, device, Tk)
+        check_numbers("Documents' ids", self.ids, leading, device, Tq)
+        check_numbers("Documents' key ids", self._keys, leading, device, Tk)

@@ -20,6 +20,7 @@ from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, E
 from regard.attention.grid import Grid
 from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import Entmax, Hard, Raw, Sigmoid, Softmax, Sparsemax
+from regard.attention.packed import Packed
 from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -76,6 +77,10 @@ def case(name: str, seed: int) -> Case:
     finally:
         torch.random.set_rng_state(state)
     found.name, found.seed = name, seed
+    if isinstance(mask := found.options.get("mask"), Packed) and mask.cu_seqlens_k is not None:
+        for option in ("bias", "gate"):  # a rule on positions of the whole row is refused there
+            if not isinstance(found.options.get(option), Tensor):
+                found.options.pop(option, None)
     found.leaves = {n: x.to(found.dtype).double() for n, x in found.leaves.items()}
     for n, x in found.options.items():  # −1e9 in float16 is −∞, for the truth as well
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -193,7 +198,7 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
     integer = rng.choice(INTEGERS)
     offset = rng.choice([None, None, None, 0, 2, -1])
     if rng.random() < 0.1:
-        offset = torch.randint(-2, 3, leading, dtype=rng.choice([torch.int32, torch.int64]))
+        offset = torch.randint(-2, max(3, Tk), leading, dtype=rng.choice([torch.int32, torch.int64]))  # as with rows of a cache
     match kind:
         case "causal":
             return Causal(offset)
@@ -206,7 +211,8 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
             ids = torch.randint(0, 2 if kind == torch.bool else 4, (max(Tq, Tk),))
             ids = (ids.sort().values if rng.random() < 0.7 else ids).to(kind)
             queries = ids[:Tq].expand(*leading, Tq) if rng.random() < 0.3 else ids[:Tq]
-            return Documents(queries, None if Tq == Tk and rng.random() < 0.5 else ids[:Tk])
+            found = Documents(queries, None if Tq == Tk and rng.random() < 0.5 else ids[:Tk])
+            return _packed(random.Random(f"packed {ids.tolist()}"), Tq, Tk, alone=depth > 0) or found
         case "prefix":
             return Prefix(rng.randint(0, Tk) if rng.random() < 0.5 else torch.randint(0, min(Tk, 120) + 1, leading).to(integer))
         case "dilated":
@@ -221,6 +227,21 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
         return ~a
     b = draw_mask(rng, leading, H, Tq, Tk, depth=0)
     return a & b if kind == "and" else a | b
+
+
+def _packed(rng: random.Random, Tq: int, Tk: int, alone: bool) -> Packed | None:
+    """In half of the cases up to four packed sequences, some of them empty, with a rule inside.
+
+    `rng` is one of its own: other cases are as they were before there were packed sequences. Keys of other lengths are drawn only
+    where the mask stands alone, since beside others they may be refused.
+    """
+    n, other = rng.randint(1, 4), Tq != Tk or rng.random() < 0.4
+    if rng.random() < 0.5 or (other and not alone):
+        return None
+    queries, keys = ([0, *sorted(rng.randint(0, T) for _ in range(n - 1)), T] for T in (Tq, Tk))
+    prefix = Causal() | Prefix([rng.randint(0, 5) for _ in range(n)])
+    inside = rng.choice([None, Causal(), Causal(), Window(3, 1), prefix, Dilated(2), ~Diagonal()])
+    return Packed(torch.tensor(queries, dtype=torch.int32), keys if other else None, inside)
 
 
 def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Tensor], Tensor]:

@@ -1,9 +1,29 @@
-"""Keys and values kept between steps, so that a decoder computes each of them once."""
+"""Keys and values kept between steps, so that a decoder computes each of them once.
+
+`Cache` grows and holds rows of one length. `StaticCache` has all its memory from the start and rows of different lengths.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, TypeVar
+
 import torch
 from torch import Tensor
+
+from regard.attention.bias import Bias
+from regard.attention.call import MaskLike, wrap_mask
+from regard.attention.mask import Mask, check_numbers, describe_tensor, only_tensors
+from regard.attention.position import size
+from regard.attention.position_masks import Causal, Padding
+from regard.attention.tracing import may_read, surely
+from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
+
+if TYPE_CHECKING:
+    from regard.layers.multihead import MultiHead
+
+Option = TypeVar("Option")
+BLOCK = 64  # on a CPU, `append` gives the keys up to a multiple of this: attention need not read all memory, and shapes repeat
 
 
 class Cache:
@@ -22,6 +42,11 @@ class Cache:
     def value(self) -> Tensor | None:
         return None if self._value is None else self._value[..., : self.length, :]
 
+    @property
+    def next_position(self) -> int | Tensor:
+        """The position of the next token: one number, or one per row."""
+        return self.length
+
     @torch.no_grad()
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of new tokens; gives those of all tokens."""
@@ -37,6 +62,18 @@ class Cache:
         if self._key is not None and self._value is not None:
             self._key, self._value = self._key.index_select(0, rows), self._value.index_select(0, rows)
 
+    def crop(self, length: int) -> None:
+        """Forget all tokens after the first `length`: what speculative decoding does with rejected tokens."""
+        self.length = min(self.length, size("crop's length", length, 0))
+
+    def mask(self, mask: MaskLike | None = None) -> MaskLike | None:
+        """The mask for the tokens appended last: which keys they see. Here it is the mask itself."""
+        return mask
+
+    def place(self, option: Option) -> Option:
+        """A bias or gate for the tokens appended last, lined up with where they stand. Here it is the option itself."""
+        return option
+
     def _room(self, kept: Tensor | None, new: Tensor, end: int) -> Tensor:
         if kept is not None and kept.shape[-2] >= end:
             return kept
@@ -45,3 +82,184 @@ class Cache:
         if kept is not None:
             wide[..., : self.length, :] = kept[..., : self.length, :]
         return wide
+
+
+class StaticCache(Cache):
+    """Keys and values in memory of a fixed size, (batch, heads, max_len, dim); each row has its own length.
+
+    >>> cache = StaticCache(batch=2, heads=1, max_len=8, dim=4)
+    >>> q = k = v = torch.randn(2, 1, 3, 4)
+    >>> keys, values = cache.append(k, v)
+    >>> out = attend(q, keys, values, mask=cache.mask(Causal()))
+
+    Memory is written in place and never moves, so a step compiles with fullgraph=True. Positions from a row's length on hold
+    zeros. `lengths`, (batch,), is changed in place too. No gradient passes through the cache.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        heads: int,
+        max_len: int,
+        dim: int,
+        *,
+        value_dim: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        value_dim = dim if value_dim is None else value_dim
+        for name, n in (("batch", batch), ("heads", heads), ("max_len", max_len), ("dim", dim), ("value_dim", value_dim)):
+            size(f"StaticCache's {name}", n)
+        self.max_len = max_len
+        self._keys = torch.zeros(batch, heads, max_len, dim, dtype=dtype, device=device)
+        self._values = torch.zeros(batch, heads, max_len, value_dim, dtype=dtype, device=device)
+        self.lengths = torch.zeros(batch, dtype=torch.int64, device=self._keys.device)
+        self._starts = torch.zeros_like(self.lengths)  # lengths before the last append
+        self._one: bool | None = None  # the last append was of one token per row; None: nothing new. A number would be compiled in
+
+    @classmethod
+    def of(cls, layer: MultiHead, batch: int, max_len: int) -> StaticCache:
+        """An empty cache for the self-attention of a layer: its key heads, widths, dtype and device."""
+        if not hasattr(layer, "key_heads"):
+            kind = type(layer).__name__
+            raise OptionError(
+                f"StaticCache.of takes a MultiHead, got {kind}; give the sizes, StaticCache(batch, heads, max_len, dim)"
+            )
+        weight = next(layer.parameters())
+        sizes = batch, layer.key_heads, max_len, layer.head_dim
+        return cls(*sizes, value_dim=layer.value_head_dim, dtype=weight.dtype, device=weight.device)
+
+    @property
+    def key(self) -> Tensor:
+        """All keys, (batch, heads, max_len, dim), also those not filled yet."""
+        return self._keys
+
+    @property
+    def value(self) -> Tensor:
+        """All values, (batch, heads, max_len, value_dim), also those not filled yet."""
+        return self._values
+
+    @property
+    def length(self) -> int:
+        """The length of the longest row. Reads the device; `lengths` does not."""
+        return int(self.lengths.max())
+
+    @property
+    def next_position(self) -> Tensor:
+        return self.lengths.clone()
+
+    @torch.no_grad()
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add k new tokens to every row, (batch, heads, k, dim), behind the row's last; gives keys and values to attend to.
+
+        They are views of the memory with at least all that is filled: on a CPU up to the next multiple of 64, under
+        torch.compile and on a GPU all of it. A row that has no room is a ShapeError on a CPU. Under torch.compile and on a GPU,
+        where reading lengths would wait for the device, it is an assertion in the graph: a RuntimeError with the same sentence
+        on a CPU, a failed CUDA assertion on a GPU.
+        """
+        self._check("key", key, self._keys)
+        self._check("value", value, self._values)
+        if key.shape[-2] != value.shape[-2]:
+            raise ShapeError(f"every key needs its value: {key.shape[-2]} new keys and {value.shape[-2]} new values")
+        new = key.shape[-2]
+        longest = self._check_room(new)
+        at = self.lengths[:, None] + torch.arange(new, device=self.lengths.device)  # (batch, k)
+        rows = torch.arange(at.shape[0], device=at.device)[:, None]
+        self._keys[rows, :, at] = key.transpose(1, 2)  # (batch, k, heads, dim); scatter_ would be compiled to a copy of all memory
+        self._values[rows, :, at] = value.transpose(1, 2)
+        self._starts.copy_(self.lengths)
+        self.lengths += new
+        self._one = surely(new == 1)
+        if longest is None:
+            return self._keys, self._values
+        end = min(self.max_len, -(-(longest + new) // BLOCK) * BLOCK)
+        return self._keys[:, :, :end], self._values[:, :, :end]
+
+    @torch.no_grad()
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row rows[i] was, in place: one entry per row, a row may be taken several times."""
+        if not isinstance(rows, Tensor) or rows.shape != self.lengths.shape:
+            given = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise ShapeError(
+                f"this cache has {len(self.lengths)} rows and keeps them; reorder takes one index for each, got {given}"
+            )
+        for x in (self._keys, self._values, self.lengths, self._starts):
+            x.copy_(x.index_select(0, rows))
+
+    @torch.no_grad()
+    def crop(self, length: int | Tensor) -> None:
+        """Forget all tokens after the first `length` of each row, one number or one per row, and set their memory to 0.
+
+        Rows that are shorter stay. After a prefill of padded prompts, crop(prompt_lengths) removes the padding; 0 empties a row.
+        """
+        if isinstance(length, Tensor):
+            if length.is_floating_point() or length.dtype == torch.bool:
+                raise DtypeError(f"crop takes whole numbers, got {length.dtype}")
+            check_numbers("crop's length", length, self.lengths.shape, self.lengths.device)
+            kept = torch.minimum(self.lengths, length.clamp(min=0))
+        else:
+            kept = self.lengths.clamp(max=size("crop's length", length, 0))
+        self.lengths.copy_(kept)
+        empty = (torch.arange(self.max_len, device=kept.device) >= kept[:, None])[:, None, :, None]
+        self._keys.masked_fill_(empty, 0.0)
+        self._values.masked_fill_(empty, 0.0)
+        self._one = None
+
+    def mask(self, mask: MaskLike | None = None) -> Mask:
+        """The mask for the tokens appended last: `mask`, lined up with where they stand, and only the filled keys of each row.
+
+        With Causal(), the i-th new token of row b sees the keys up to its own position, length_b + i before the append.
+        """
+        mask, offset = wrap_mask(mask), self._offset()
+        if type(mask) is Causal and mask.offset is None:
+            # Causal is enough: the last token stands at the end of what is filled.
+            return Padding(self.lengths.clone(), finite=True) if self._one else _CausalInCache(offset)
+        filled = Padding(self.lengths.clone(), finite=True)
+        return filled if mask is None else filled & mask.at(offset)
+
+    def place(self, option: Option) -> Option:
+        """A bias or gate for the tokens appended last, lined up with where they stand. A tensor stays as it is."""
+        return option.at(self._offset()) if isinstance(option, Mask | Bias) else option  # type: ignore[return-value]
+
+    def _offset(self) -> Tensor:
+        if self._one is None:
+            raise OptionError("the cache has no new tokens; append keys and values before asking for their mask or bias")
+        return self._starts.clone()
+
+    def _check(self, name: str, x: Tensor, room: Tensor) -> None:
+        batch, heads, _, dim = room.shape
+        if x.ndim != 4 or (x.shape[0], x.shape[1], x.shape[3]) != (batch, heads, dim):
+            raise ShapeError(f"this cache takes a {name} of shape ({batch}, {heads}, k, {dim}), got {tuple(x.shape)}")
+        if x.dtype != room.dtype:
+            raise DtypeError(f"the cache holds {room.dtype} and the {name} is {x.dtype}; make the cache with dtype={x.dtype}")
+        if x.device != room.device:
+            raise DeviceError(f"the cache is on {room.device} and the {name} on {x.device}; make it with device={str(x.device)!r}")
+
+    def _check_room(self, new: int) -> int | None:
+        """The length of the longest row, where reading it is cheap."""
+        room = f"the cache has room for {self.max_len} tokens in a row"
+        if surely(new > self.max_len):
+            raise ShapeError(f"{room} and cannot take {new} more; make it with a larger max_len")
+        if not may_read(self.lengths):
+            # Without the number of new tokens, which would make torch.compile compile for each.
+            says = f"{room} and a row cannot take the new ones; make it with a larger max_len, or crop it"
+            torch._assert_async((self.lengths <= self.max_len - new).all(), says)  # type: ignore[attr-defined]
+            return None
+        longest = self.length
+        if longest + new > self.max_len:
+            fix = f"make it with max_len={longest + new} or more, or crop it"
+            raise ShapeError(f"{room} and a row of {longest} cannot take {new} more; {fix}")
+        return longest
+
+
+class _CausalInCache(Causal):
+    """Causal over a StaticCache: offsets are at least 0, so every query sees a key, and unseen keys are zeros or other tokens."""
+
+    def covers(self, Tq: int, Tk: int) -> bool:
+        return surely(Tq > 0)
+
+    def signature(self) -> Hashable | None:
+        return _CausalInCache, describe_tensor(self.offset)
+
+    def tensors(self) -> tuple[Tensor, ...] | None:
+        return only_tensors(self.offset)

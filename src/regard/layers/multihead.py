@@ -25,7 +25,7 @@ from regard.attention.call import (
 from regard.attention.mask import Mask
 from regard.attention.position import Rotary
 from regard.errors import OptionError, ShapeError
-from regard.layers.cache import Cache
+from regard.layers.cache import Cache, StaticCache
 from regard.layers.linear import Linear, affine, is_plain
 from regard.layers.options import HasOptions
 
@@ -87,24 +87,29 @@ class _Heads(HasOptions):
 
         It is self-attention when `key` is left out or is the query, the same tensor, and `value` too: `layer(x)`,
         `layer(x, x)` and `layer(x, x, x)` are the same. Another tensor with equal numbers is cross-attention, which
-        is not rotated. `mask` is joined with the layer's own by &. With a cache, self-attention appends the new
-        tokens and sees all so far; cross-attention projects `key` once and finds it there afterwards.
+        is not rotated. `mask` is joined with the layer's own by &. With a cache (`Cache`, `StaticCache`), self-attention
+        appends the new tokens and sees all so far; cross-attention projects `key` once and finds it there afterwards.
         """
         if key is query and (value is None or value is query):
             key = value = None
         crossed = key is not None
+        if crossed and isinstance(cache, StaticCache):
+            raise OptionError("a StaticCache is for self-attention; give cross-attention a Cache(), which keeps the memory's keys")
         if crossed and cache is not None and cache.key is not None and cache.value is not None:
             q, k, v = self.queries(query), cache.key, cache.value
         else:
             key = query if key is None else key
             q, k, v = self.project(query, key, key if value is None else value)
             if self.rotary is not None and not crossed:
-                before = 0 if cache is None else cache.length
+                before = 0 if cache is None else cache.next_position
                 q, k = self.rotary(q, before), self.rotary(k, before)
             k, v = (k, v) if cache is None else cache.append(k, v)
+        mask, bias, gate = self._join(mask), self.bias, self.gate
+        if cache is not None and not crossed:
+            mask, bias, gate = cache.mask(mask), cache.place(bias), cache.place(gate)
         with trace.kind_of("cross" if crossed else "self") if trace.watching() else nullcontext():
             out = attend(
-                q, k, v, energy=self.energy, mask=self._join(mask), bias=self.bias, normalize=self.normalize, gate=self.gate,
+                q, k, v, energy=self.energy, mask=mask, bias=bias, normalize=self.normalize, gate=gate,
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
             )  # fmt: skip
         return self.merge(out)
