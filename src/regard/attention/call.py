@@ -287,6 +287,7 @@ def _check_options(call: Call) -> None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)
     if call.bias is not None:
         call.bias.check(query, Tk, heads, leading)
+    call.normalize.check(heads, query.device)
     if isinstance(call.gate, Mask):
         call.gate.check(call.Tq, Tk, heads, leading, query.device)
     elif call.gate is not None:
