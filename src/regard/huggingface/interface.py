@@ -131,8 +131,7 @@ def _mask(
             )
         if given.made_on != query.device:
             given = given.to(query.device)
-        causal = given.offset is not None or (given.mask is not None and _is_causal(given.mask)) or surely(Tq == Tk)
-        return given.mask, None, given.keys, causal
+        return given.mask, None, given.keys, given.lines_up
     if isinstance(given, BlockMask) or not isinstance(given, Tensor):
         raise OptionError(f"{_called(module)} got a {type(given).__name__} as its mask; pass a 2-D or 4-D tensor as attention_mask")
     if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
@@ -152,14 +151,6 @@ def _mask(
             f"{_called(module)} has a soft cap and got a float mask that does more than hide; pass a boolean mask, True for allowed"
         )
     return Dense(~hidden), None, None, aligned
-
-
-def _is_causal(mask: Mask) -> bool:
-    return _is_causal(mask.a) or _is_causal(mask.b) if isinstance(mask, And) else isinstance(mask, Causal) or _ends_at_query(mask)
-
-
-def _ends_at_query(mask: Mask) -> bool:
-    return getattr(mask, "right", None) == 0
 
 
 def _packed(query: Tensor, key: Tensor, cu_q: Tensor, cu_k: Tensor | None) -> Documents:

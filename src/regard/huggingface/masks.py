@@ -33,13 +33,24 @@ class ModelMask(BlockMask):
     """
 
     def __init__(
-        self, mask: Mask | None, batch: int, Tq: int, Tk: int, *, keys: int, offset: int | Tensor | None, first_key: int, device: Any
+        self,
+        mask: Mask | None,
+        batch: int,
+        Tq: int,
+        Tk: int,
+        *,
+        keys: int,
+        offset: int | Tensor | None,
+        first_key: int,
+        lines_up: bool,
+        device: Any,
     ) -> None:
         self.mask = mask  # None: everything is allowed
         self.size = (batch, 1, Tq, Tk)
         self.keys = keys  # keys from here on are seen by no query, and the mask is made for those before
         self.offset = offset  # where query 0 stands among the keys; None: the last query meets the last of `keys`
         self.first_key = first_key  # the position of key 0 in the text; sliding caches drop the keys before
+        self.lines_up = lines_up  # queries and keys are positions of one text, as they are not in cross-attention
         self.made_on = device
 
     @property
@@ -142,21 +153,18 @@ def make_mask(
     **_: Any,  # what SDPA and eager read: dtype, config, whether a mask may be left out
 ) -> ModelMask:
     """Transformers' request for a mask, answered by a rule. This is what `AttentionMaskInterface` calls."""
-    if isinstance(q_offset, Tensor) and tracer(q_offset) is None:
+    # A static cache counts in a tensor. Reading it tells which keys are filled; a decoding step on a GPU would have to wait.
+    if isinstance(q_offset, Tensor) and tracer(q_offset) is None and (q_offset.is_cpu or q_length > 1):
         q_offset = int(q_offset)
     asked = _Asked(batch_size, q_length, kv_length, q_offset, kv_offset, device, use_vmap)
-    parts = _translate(mask_function, asked)
-    bands = [p for p in parts if isinstance(p, Causal | Window)]
-    parts = [p for p in parts if not isinstance(p, Causal | Window)]
-    low = max((b.band()[0] for b in bands if b.band()[0] is not None), default=None)
-    high = min((b.band()[1] for b in bands if b.band()[1] is not None), default=None)
+    low, high, parts = _split_bands(_translate(mask_function, asked))
     # A static cache is longer than the text so far. No query sees what lies behind the last query.
     keys, offset = kv_length, asked.offset
     if high is not None and high <= 0 and not isinstance(offset, Tensor) and not surely(kv_length == offset + q_length):
         keys = min(kv_length, offset + q_length)
         if keys < kv_length:
             asked = replace(asked, Tk=keys)
-            parts = [p for p in _translate(mask_function, asked) if not isinstance(p, Causal | Window)]
+            parts = _split_bands(_translate(mask_function, asked))[2]
     at = None if not isinstance(offset, Tensor) and surely(offset == keys - q_length) else offset
     if (low, high) == (None, 0):
         parts.insert(0, Causal(offset=at))
@@ -167,9 +175,27 @@ def make_mask(
     mask = None
     for part in parts:
         mask = part if mask is None else And(mask, part)
+    lines_up = mask_function is not masking_utils.bidirectional_mask_function or surely(q_length == kv_length)
     return ModelMask(
-        mask, batch_size, q_length, kv_length, keys=keys, offset=at, first_key=kv_offset, device=torch.device(device)
-    )
+        mask, batch_size, q_length, kv_length,
+        keys=keys, offset=at, first_key=kv_offset, lines_up=lines_up, device=torch.device(device),
+    )  # fmt: skip
+
+
+def _split_bands(parts: list[Mask]) -> tuple[int | None, int | None, list[Mask]]:
+    """Causal masks and windows as one band low ≤ key − query ≤ high, and the other masks."""
+    low = high = None
+    rest: list[Mask] = []
+    for part in parts:
+        if not isinstance(part, Causal | Window):
+            rest.append(part)
+            continue
+        least, most = part.band()
+        if least is not None:
+            low = least if low is None else max(low, least)
+        if most is not None:
+            high = most if high is None else min(high, most)
+    return low, high, rest
 
 
 def _codes(*names: str) -> dict[CodeType, str]:
@@ -263,7 +289,7 @@ def _padding(real: Tensor, asked: _Asked) -> list[Mask]:
     if (missing := asked.kv_offset + asked.Tk - real.shape[-1]) > 0:
         real = torch.nn.functional.pad(real, (0, missing))
     real = real[:, asked.kv_offset : asked.kv_offset + asked.Tk].to(device=asked.device, dtype=torch.bool)
-    if tracer(real) is not None:
+    if tracer(real) is not None or isinstance(asked.q_offset, Tensor):
         return [Dense(real[:, None, None, :])]
     at = torch.arange(asked.Tk, device=real.device)
     start = real.int().argmax(-1)
