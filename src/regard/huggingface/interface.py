@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask
 
 from regard.attention.attend import attend, weights
 from regard.attention.bias import Bias, DenseBias
@@ -132,7 +131,7 @@ def _mask(
         if given.made_on != query.device:
             given = given.to(query.device)
         return given.mask, None, given.keys, given.lines_up
-    if isinstance(given, BlockMask) or not isinstance(given, Tensor):
+    if not isinstance(given, Tensor):
         raise OptionError(f"{_called(module)} got a {type(given).__name__} as its mask; pass a 2-D or 4-D tensor as attention_mask")
     if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
         raise OptionError(

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 from transformers import masking_utils
 
 from regard.attention.mask import And, Dense, Mask
@@ -25,11 +24,10 @@ from regard.attention.tracing import surely, tracer
 MaskFunction = Callable[..., Any]
 
 
-class ModelMask(BlockMask):
+class ModelMask:
     """A regard mask that travels through a Transformers model where a 4-D mask is expected.
 
     Attention modules hand it on to regard as it is. Model code that computes with it gets the boolean tensor (batch, 1, Tq, Tk).
-    It is a BlockMask because Transformers passes prepared masks on unchanged only if they are tensors or BlockMasks.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class ModelMask(BlockMask):
         self.made_on = device
 
     @property
-    def shape(self) -> torch.Size:  # type: ignore[override]
+    def shape(self) -> torch.Size:
         return torch.Size(self.size)
 
     def tensor(self) -> Tensor:
@@ -147,12 +145,14 @@ def make_mask(
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: MaskFunction = masking_utils.causal_mask_function,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | ModelMask | None = None,
     use_vmap: bool = False,
     device: Any = "cpu",
     **_: Any,  # what SDPA and eager read: dtype, config, whether a mask may be left out
 ) -> ModelMask:
     """Transformers' request for a mask, answered by a rule. This is what `AttentionMaskInterface` calls."""
+    if isinstance(attention_mask, ModelMask):  # generate made it before, for a static cache
+        return attention_mask
     # A static cache counts in a tensor. Reading it tells which keys are filled; a decoding step on a GPU would have to wait.
     if isinstance(q_offset, Tensor) and tracer(q_offset) is None and (q_offset.is_cpu or q_length > 1):
         q_offset = int(q_offset)
@@ -244,7 +244,7 @@ def _translate(function: MaskFunction, asked: _Asked) -> list[Mask]:
             either = every if either is None else either | every
         return [] if either is None else [either]
     if code in _INNER:
-        return [_rule(_INNER[code], _closure(function), asked)]
+        return [_rule(_INNER[code], function, asked)]
     return [Dense(_evaluate(function, asked))]
 
 
@@ -252,9 +252,10 @@ def _closure(function: MaskFunction) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__ or ()), strict=True))
 
 
-def _rule(name: str, held: dict[str, Any], asked: _Asked) -> Mask:
+def _rule(name: str, function: MaskFunction, asked: _Asked) -> Mask:
     """The mask of one of Transformers' functions, from what the function closes over."""
-    if name == "sliding_window_overlay":  # key > query − size
+    held = _closure(function)
+    if name == "sliding_window_overlay" and held["sliding_window"] > 0:  # key > query − size
         return Window(held["sliding_window"] - 1, None, asked.offset)
     if name == "sliding_window_bidirectional_overlay":  # |query − key| ≤ size
         return Window(held["sliding_window"], held["sliding_window"], asked.offset)
@@ -269,7 +270,9 @@ def _rule(name: str, held: dict[str, Any], asked: _Asked) -> Mask:
     if name == "packed_sequence_mask_function":
         ids = held["packed_sequence_mask"].to(asked.device)
         return Documents(ids[:, asked.queries()], ids[:, asked.keys()])
-    return Dense(held["padding_mask"].to(asked.device)[:, None, None, :][..., asked.keys()].bool())
+    if name == "padding_mask_function":
+        return Dense(held["padding_mask"].to(asked.device)[:, None, None, :][..., asked.keys()].bool())
+    return Dense(_evaluate(function, asked))
 
 
 def _evaluate(function: MaskFunction, asked: _Asked) -> Tensor:
