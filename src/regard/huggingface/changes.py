@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.attention.bias import ALiBi, Bias, DenseBias
@@ -46,11 +47,16 @@ class Changes:
         self.common = Change(**wrap(common))
         self.layers = _check_layers(layers)
 
-    def of(self, module: nn.Module, path: str | None) -> Change:
+    def of(self, module: nn.Module, path: str) -> Change:
         """The change of one attention module; later entries of `layers` win."""
         found, index = self.common, layer_index(module, path)
+        if not path and any(isinstance(key, str) for key in self.layers) and torch.compiler.is_compiling():
+            raise OptionError(
+                "layers by name need the names of modules, which torch.compile does not tell; run the model once before, or choose the "
+                "variant with model.set_attn_implementation"
+            )
         for key, options in self.layers.items():
-            if index == key if isinstance(key, int) else path is not None and fnmatch.fnmatchcase(path, key):
+            if index == key if isinstance(key, int) else fnmatch.fnmatchcase(path, key):
                 found = replace(found, **options)
         return found
 
@@ -72,12 +78,12 @@ class Changes:
                 )
 
 
-def layer_index(module: nn.Module, path: str | None) -> int | None:
+def layer_index(module: nn.Module, path: str) -> int | None:
     """The number of a layer: `layer_idx` as most modules of Transformers have it, else the first number in the path."""
     index = getattr(module, "layer_idx", None)
     if isinstance(index, int):
         return index
-    found = None if path is None else re.search(r"(?:^|\.)(\d+)(?:\.|$)", path)
+    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", path)
     return int(found[1]) if found else None
 
 

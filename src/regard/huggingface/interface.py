@@ -24,7 +24,7 @@ from regard.attention.tracing import surely, tracer
 from regard.errors import KernelError, OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, anchor, counts_keys, reads_positions
 from regard.huggingface.masks import ModelMask
-from regard.huggingface.models import path_of
+from regard.huggingface.models import first_use, path_of
 
 # Keywords that models hand to every attention function and that change no number: bookkeeping, hints to flash attention
 # (deterministic, max_length_*), what the mask holds already (sliding_window), and what went into queries and keys (position_ids).
@@ -57,6 +57,8 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         **rest: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """query (B, H, Tq, D), key and value (B, H or fewer, Tk, ·) → (B, Tq, H, Dv) and the weights if they were asked for."""
+        if "_regard_path" not in module.__dict__ and not torch.compiler.is_compiling():
+            first_use(module, changes)
         for keyword, given in rest.items():
             if keyword not in NO_EFFECT and given is not None and given is not False:
                 raise OptionError(
@@ -107,9 +109,8 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
 
 def _called(module: nn.Module) -> str:
     """How errors name a module: its path in the model where that is known."""
-    path = path_of(module)
     layer = getattr(module, "layer_idx", None)
-    where = path if path is not None else "" if layer is None else f"layer {layer}"
+    where = path_of(module) or ("" if layer is None else f"layer {layer}")
     return f"{type(module).__name__} ({where})" if where else type(module).__name__
 
 

@@ -27,7 +27,8 @@ MaskFunction = Callable[..., Any]
 class ModelMask:
     """A regard mask that travels through a Transformers model where a 4-D mask is expected.
 
-    Attention modules hand it on to regard as it is. Model code that computes with it gets the boolean tensor (batch, 1, Tq, Tk).
+    Attention modules hand it on to regard as it is. Model code that computes with it gets the boolean tensor (batch, 1, Tq, Tk);
+    code that adds it to scores gets 0 and the smallest number, as in Transformers' eager attention.
     """
 
     def __init__(
@@ -84,9 +85,25 @@ class ModelMask:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        dense = lambda x: x.tensor() if isinstance(x, ModelMask) else x  # noqa: E731
-        args = [[dense(y) for y in x] if isinstance(x, list | tuple) else dense(x) for x in args]
-        return function(*args, **{name: dense(x) for name, x in (kwargs or {}).items()})
+        kwargs = kwargs or {}
+        adds = function.__name__.strip("_") in ("add", "radd", "iadd")
+        dtype = next((x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None) if adds else None
+
+        def dense(x: Any) -> Any:
+            if isinstance(x, list | tuple):
+                return type(x)(dense(y) for y in x)
+            return x if not isinstance(x, ModelMask) else x.tensor() if dtype is None else x.additive(dtype)
+
+        return function(*(dense(x) for x in args), **{name: dense(x) for name, x in kwargs.items()})
+
+    def additive(self, dtype: torch.dtype) -> Tensor:
+        """(batch, 1, Tq, Tk) with 0 where attention is allowed."""
+        return torch.zeros(self.size, dtype=dtype, device=self.made_on).masked_fill(~self.tensor(), torch.finfo(dtype).min)
+
+    def __add__(self, other: Any) -> Any:
+        return self.additive(other.dtype) + other if isinstance(other, Tensor) else NotImplemented
+
+    __radd__ = __add__
 
     def __repr__(self) -> str:
         return f"ModelMask({self.mask}, shape={tuple(self.size)})"
@@ -100,7 +117,7 @@ def _as_tensor(name: str) -> Callable[..., Any]:
     )
 
 
-for _name in ("and_", "or_", "xor", "invert", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge"):
+for _name in ("and_", "or_", "xor", "invert", "mul", "eq", "ne"):
     setattr(ModelMask, f"__{_name.strip('_')}__", _as_tensor(_name))
 ModelMask.__hash__ = object.__hash__
 

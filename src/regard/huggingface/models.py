@@ -7,6 +7,8 @@ attention. So `register` wraps the two methods of `PreTrainedModel` through whic
 from __future__ import annotations
 
 import functools
+import inspect
+import warnings
 import weakref
 from typing import Any
 
@@ -33,9 +35,8 @@ def watch_over_models() -> None:
             for model in [m for m in self.modules() if isinstance(m, PreTrainedModel)]:
                 _check_interface(model, attn_implementation)
             REGISTERED[attn_implementation].check(self)
-        found = setter(self, attn_implementation, *args, **options)
-        _models.add(self)
-        return found
+            _admit(self)
+        return setter(self, attn_implementation, *args, **options)
 
     @functools.wraps(checker)
     def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **options: Any) -> Any:
@@ -58,14 +59,59 @@ def _check_interface(model: Any, name: str) -> None:
         )
 
 
-def path_of(module: nn.Module) -> str | None:
-    """The name of a module in the outermost model that runs on regard."""
-    found = module.__dict__.get("_regard_path")
-    if found is None:
-        for model in list(_models):
-            for name, inner in model.named_modules():
-                if inner is module and (found is None or len(name) > len(found)):
-                    found = name
-        if found is not None:
-            module.__dict__["_regard_path"] = found
-    return found
+def first_use(module: nn.Module, changes: Changes) -> None:
+    """When a module first runs on regard: name all modules of its model, and check what could not be checked without it."""
+    root, path = None, ""
+    for model in list(_models):
+        for name, inner in model.named_modules():
+            if inner is module and (root is None or len(name) > len(path)):
+                root, path = model, name
+    if root is None:  # a module by itself
+        module.__dict__["_regard_path"] = ""
+        return
+    changes.check(root)
+    _admit(root)
+
+
+def _admit(model: nn.Module) -> None:
+    _models.add(model)
+    for name, module in model.named_modules():
+        module.__dict__["_regard_path"] = name
+    _tell_own_attention(model)
+
+
+def users_of(name: str) -> list[Any]:
+    """The outermost models that run on this variant now."""
+    using = [m for m in _models if getattr(m.config, "_attn_implementation", None) == name and any(True for _ in m.children())]
+    inner = {id(x) for m in using for x in m.modules() if x is not m}
+    return [m for m in using if id(m) not in inner]
+
+
+def path_of(module: nn.Module) -> str:
+    """The name of a module in the outermost model that runs on regard, or nothing."""
+    return module.__dict__.get("_regard_path", "")
+
+
+def _tell_own_attention(model: nn.Module) -> None:
+    """Some models ask the interface in some layers only; the others are named, so that nobody believes they run on regard."""
+    own = [
+        name
+        for name, module in model.named_modules()
+        if "Attention" in type(module).__name__ and not any(_asks_interface(type(m)) for m in module.modules())
+    ]
+    if own:
+        more = f" and {len(own) - 2} more" if len(own) > 2 else ""
+        warnings.warn(
+            f"{type(model).__name__}: {', '.join(own[:2])}{more} compute attention in their own code, not on regard, and watch does "
+            "not see them",
+            stacklevel=2,
+        )
+
+
+@functools.cache
+def _asks_interface(kind: type) -> bool:
+    """Whether the code of a module asks Transformers for an attention function. What is not Transformers' own is not known."""
+    try:
+        return any("get_interface(" in inspect.getsource(k) for k in kind.__mro__ if k.__module__.startswith("transformers."))
+    except (OSError, TypeError):
+        return True

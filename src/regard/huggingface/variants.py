@@ -44,6 +44,8 @@ def register(
     from regard.huggingface.interface import make_attention
     from regard.huggingface.masks import make_mask
 
+    for model in models.users_of(name):
+        changes.check(model)
     models.REGISTERED[name] = changes
     models.watch_over_models()
     AttentionInterface.register(name, make_attention(name, changes))
