@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import output_capturing
 
 from regard.attention.attend import attend, weights
 from regard.attention.bias import Bias, DenseBias
@@ -101,7 +102,8 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
                 out = attend(query, key, value, dropout=rate, **options)
             except RegardError as error:
                 raise type(error)(f"{_called(module)}: {error}") from error
-        found = _weights(query, key, options, attention_mask) if output_attentions else None
+        wanted = output_attentions or (not torch.compiler.is_compiling() and _collects_attentions())
+        found = _weights(query, key, options, attention_mask) if wanted else None
         return out.transpose(1, 2).contiguous(), found
 
     return regard_attention
@@ -218,6 +220,12 @@ def _dropout(module: nn.Module, rate: Any) -> float:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise OptionError(f"{_called(module)} passes dropout={rate!r}; regard takes a number in [0, 1), so set it in the config")
     return float(rate) if module.training else 0.0
+
+
+def _collects_attentions() -> bool:
+    """Whether the model was asked for output_attentions; some models do not hand the keyword down to their layers."""
+    collector = getattr(output_capturing, "_active_collector", None)
+    return collector is not None and any("attentions" in key for key in collector.get() or ())
 
 
 def _weights(query: Tensor, key: Tensor, options: dict[str, Any], given: Any) -> Tensor:
