@@ -81,8 +81,8 @@ FAMILIES = [
     Family(
         "GPT-2", "GPT2LMHeadModel", "GPT2Config",
         {
-            "vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3, "attn_pdrop": 0.0,
-            "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+            "vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3,
+            "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
         },
         attention=("transformer.h.0.attn", "transformer.h.1.attn"),
     ),
@@ -99,7 +99,10 @@ FAMILIES = [
             "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "initializer_factor": 4.0,
         },
         kind="seq2seq",
-        attention=("encoder.block.0.layer.0.SelfAttention", "decoder.block.1.layer.0.SelfAttention", "decoder.block.1.layer.1.EncDecAttention"),
+        attention=(
+            "encoder.block.0.layer.0.SelfAttention", "decoder.block.1.layer.0.SelfAttention",
+            "decoder.block.1.layer.1.EncDecAttention",
+        ),
     ),
     Family(
         "BART", "BartForConditionalGeneration", "BartConfig", SEQ2SEQ, kind="seq2seq",

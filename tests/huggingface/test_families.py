@@ -94,7 +94,11 @@ def test_a_padded_batch_is_that_of_eager_at_real_positions(family):
             assert_near(family.output(model, alone), ours[:1, 4:], model.dtype)
 
 
-CACHES = {"dynamic": {"cache_implementation": "dynamic"}, "static": {"cache_implementation": "static"}, "none": {"use_cache": False}}
+CACHES = {
+    "dynamic": {"cache_implementation": "dynamic"},
+    "static": {"cache_implementation": "static"},
+    "none": {"use_cache": False},
+}
 
 
 @generating
@@ -274,6 +278,10 @@ def test_the_table_in_the_documentation_has_these_families_and_cells():
         cells = next(line for line in page.splitlines() if line.startswith(f"| {row} |")).strip("| ").split("|")[1:]
         for family, cell in zip(FAMILIES, cells, strict=True):
             applies = (
-                family.kind in ("decoder", "seq2seq") if "cache" in row else family.kind != "vision" if row == "padded batch" else True
+                family.kind in ("decoder", "seq2seq")
+                if "cache" in row
+                else family.kind != "vision"
+                if row == "padded batch"
+                else True
             )
             assert cell.strip() == ("yes" if applies else "–"), (row, family.name)

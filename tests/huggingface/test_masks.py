@@ -45,7 +45,15 @@ FUNCTIONS = {
 ONES = torch.ones(2, 12, dtype=torch.bool)
 LEFT, RIGHT, HOLES = ONES.clone(), ONES.clone(), ONES.clone()
 LEFT[0, :3] = RIGHT[1, 7:] = HOLES[0, 2::3] = False
-PADDINGS = {"none": None, "all real": ONES, "left": LEFT, "right": RIGHT, "both": LEFT & RIGHT, "holes": HOLES, "short": LEFT[:, :8]}
+PADDINGS = {
+    "none": None,
+    "all real": ONES,
+    "left": LEFT,
+    "right": RIGHT,
+    "both": LEFT & RIGHT,
+    "holes": HOLES,
+    "short": LEFT[:, :8],
+}
 PLACES = {  # Tq, Tk, position of query 0, position of key 0
     "prefill": (12, 12, 0, 0), "step": (1, 8, 7, 0), "chunk": (3, 10, 7, 0), "static prefill": (5, 12, 0, 0),
     "static step": (1, 12, 6, 0), "sliding cache": (2, 5, 7, 4),

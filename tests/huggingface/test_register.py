@@ -194,9 +194,7 @@ def test_a_float_mask_that_does_more_than_hide_is_added():
     mask = torch.randn(2, 4, 11, 11)
     ids = family["Llama"].inputs()["input_ids"]
     with torch.no_grad():
-        assert torch.allclose(
-            llama("eager")(ids, attention_mask=mask).logits, llama()(ids, attention_mask=mask).logits, atol=1e-4
-        )
+        assert torch.allclose(llama("eager")(ids, attention_mask=mask).logits, llama()(ids, attention_mask=mask).logits, atol=1e-4)
 
 
 def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
@@ -237,7 +235,13 @@ def test_output_attentions_gives_the_true_weights(name):
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
         out = model(**inputs, output_attentions=True)
-        found.append([w for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions") for w in out.get(key) or ()])
+        found.append(
+            [
+                w
+                for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+                for w in out.get(key) or ()
+            ]
+        )
     assert len(found[0]) == len(found[1]) > 1
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*found, strict=True))
 
@@ -334,7 +338,11 @@ def test_masks_that_cannot_be_read_are_refused_with_the_name_of_the_module():
     attention = llama().model.layers[0].self_attn
     position = llama().model.rotary_emb(torch.zeros(1), torch.arange(11)[None])
     x = torch.randn(2, 11, 32)
-    for mask, why in ((torch.ones(2, 11), r"shape \(2, 11\)"), (torch.ones(2, 1, 11, 11).long(), "torch.int64"), ("causal", "got a str")):
+    for mask, why in (
+        (torch.ones(2, 11), r"shape \(2, 11\)"),
+        (torch.ones(2, 1, 11, 11).long(), "torch.int64"),
+        ("causal", "got a str"),
+    ):
         with pytest.raises(OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) got a .*{why}|{why}"):
             attention(x, position, attention_mask=mask)
     with pytest.raises(regard.ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"):

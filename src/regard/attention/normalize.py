@@ -91,15 +91,13 @@ class Softmax(Normalizer):
             self.is_softmax = False  # kernels that compute a plain softmax refuse the call
 
     def rows(self, scores: Tensor) -> Tensor:
+        sinks = None if self.sinks is None else self.sinks.to(scores.dtype)[:, None, None]  # (heads, 1, 1)
         if self.temperature != 1.0:
-            # The largest is taken off first, so that no temperature overflows.
-            top = scores.detach().amax(-1, keepdim=True)
+            top = scores.detach().amax(-1, keepdim=True)  # taken off first, so that no temperature overflows
             scores = (scores - top) / self.temperature
-        if self.sinks is None:
+            sinks = None if sinks is None else (sinks - top) / self.temperature
+        if sinks is None:
             return torch.softmax(scores, -1)
-        sinks = self.sinks.to(scores.dtype)[:, None, None]  # (heads, 1, 1)
-        if self.temperature != 1.0:
-            sinks = (sinks - top) / self.temperature
         # exp(e_j) / (Σ exp(e) + exp(sink)) = softmax(e)_j · σ(log Σ exp(e) − sink)
         return torch.softmax(scores, -1) * torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks)
 

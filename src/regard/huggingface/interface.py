@@ -22,7 +22,7 @@ from regard.attention.mask import And, Dense, Mask
 from regard.attention.normalize import Normalizer, Softmax
 from regard.attention.position_masks import Causal, Documents
 from regard.attention.tracing import surely, tracer
-from regard.errors import KernelError, OptionError, RegardError
+from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, anchor, counts_keys, reads_positions
 from regard.huggingface.masks import ModelMask
 from regard.huggingface.models import first_use, path_of
@@ -207,7 +207,7 @@ def _energy(scaling: float | None, width: int) -> Energy:
 def _normalizer(module: nn.Module, chosen: Normalizer | None, sinks: Tensor | None) -> Normalizer:
     if sinks is None:
         return SOFTMAX if chosen is None else chosen
-    if chosen is None or type(chosen) is Softmax and chosen.sinks is None:
+    if chosen is None or (type(chosen) is Softmax and chosen.sinks is None):
         return Softmax(1.0 if chosen is None else chosen.temperature, sinks=sinks)
     raise OptionError(
         f"{_called(module)} has sinks, which belong to a softmax, so normalize={chosen} cannot take its place; "

@@ -68,9 +68,10 @@ class ModelMask:
 
     def to(self, *args: Any, **options: Any) -> Any:
         """On another device it stays a rule; as another dtype it is a tensor."""
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **options)
-        if dtype is not None:
+        device = options.get("device", args[0] if args else None)
+        if not isinstance(device, str | int | torch.device) or options.get("dtype") or len(args) > 1:
             return self.tensor().to(*args, **options)
+        device = torch.device(device)
         moved = object.__new__(ModelMask)
         moved.__dict__.update(self.__dict__, mask=_moved(self.mask, device), offset=_moved(self.offset, device), made_on=device)
         return moved
@@ -295,7 +296,8 @@ def _rule(name: str, function: MaskFunction, asked: _Asked) -> Mask:
 def _evaluate(function: MaskFunction, asked: _Asked) -> Tensor:
     """(batch, 1, Tq, Tk), by Transformers itself."""
     found = masking_utils.sdpa_mask(
-        batch_size=asked.batch, q_length=asked.Tq, kv_length=asked.Tk, q_offset=asked.q_offset, kv_offset=asked.kv_offset,
+        batch_size=asked.batch, q_length=asked.Tq, kv_length=asked.Tk,
+        q_offset=asked.q_offset, kv_offset=asked.kv_offset,  # type: ignore[arg-type]
         mask_function=function, attention_mask=None, allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
         use_vmap=asked.use_vmap, device=asked.device,
     )  # fmt: skip

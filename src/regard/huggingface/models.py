@@ -102,8 +102,8 @@ def _tell_own_attention(model: nn.Module) -> None:
     if own:
         more = f" and {len(own) - 2} more" if len(own) > 2 else ""
         warnings.warn(
-            f"{type(model).__name__}: {', '.join(own[:2])}{more} compute attention in their own code, not on regard, and watch does "
-            "not see them",
+            f"{type(model).__name__}: {', '.join(own[:2])}{more} compute attention in their own code, not on regard, and watch "
+            "does not see them",
             stacklevel=2,
         )
 

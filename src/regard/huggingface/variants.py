@@ -34,7 +34,9 @@ def register(
     models that already use it.
     """
     if not isinstance(name, str) or not (name == NAME or name.startswith(f"{NAME}-")):
-        raise OptionError(f"the name must be {NAME!r} or begin with '{NAME}-', so that Transformers cannot mistake it, got {name!r}")
+        raise OptionError(
+            f"the name must be {NAME!r} or begin with '{NAME}-', so that Transformers cannot mistake it, got {name!r}"
+        )
     _check_transformers()
     changes = Changes({"energy": energy, "mask": mask, "bias": bias, "normalize": normalize}, layers)
 
@@ -63,5 +65,5 @@ def _check_transformers() -> None:
         if "q_offset" in inspect.signature(sdpa_mask).parameters:
             return
     raise OptionError(
-        f"regard.huggingface needs transformers 5 with masks made from q_offset, and {found} is installed; pip install -U transformers"
+        f"regard.huggingface needs a newer transformers (tested with 5.22), and {found} is installed; pip install -U transformers"
     )
