@@ -52,8 +52,8 @@ class Changes:
         found, index = self.common, layer_index(module, path)
         if not path and any(isinstance(key, str) for key in self.layers) and torch.compiler.is_compiling():
             raise OptionError(
-                "layers by name need the names of modules, which torch.compile does not tell; run the model once before, or choose the "
-                "variant with model.set_attn_implementation"
+                "layers by name need the names of modules, which torch.compile does not tell; run the model once before, or choose "
+                "the variant with model.set_attn_implementation"
             )
         for key, options in self.layers.items():
             if index == key if isinstance(key, int) else fnmatch.fnmatchcase(path, key):

@@ -53,6 +53,7 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         head_mask: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
         cu_seq_lens_k: Tensor | None = None,
+        indices: Tensor | None = None,
         cache: Any = None,
         output_attentions: bool = False,
         **rest: Any,
@@ -73,6 +74,9 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
             )
         change = changes.of(module, path_of(module)) if changes.layers else changes.common
         mask, bias, keys, aligned = _mask(module, query, key, attention_mask, is_causal, softcap, change)
+        if indices is not None:
+            chosen = _chosen(indices, key.shape[-2])
+            mask = _both(mask, Dense(chosen if keys is None else chosen[..., :keys]))
         if keys is not None and not surely(key.shape[-2] == keys):
             key, value = key[..., :keys, :], value[..., :keys, :]
             position_bias = position_bias if position_bias is None else position_bias[..., :keys]
@@ -155,6 +159,12 @@ def _mask(
     return Dense(~hidden), None, None, aligned
 
 
+def _chosen(indices: Tensor, Tk: int) -> Tensor:
+    """The keys that an indexer chose for each query (DeepSeek-V3.2), (B, Tq, n) → (B, 1, Tq, Tk)."""
+    allowed = torch.zeros(*indices.shape[:-1], Tk, dtype=torch.bool, device=indices.device)
+    return allowed.scatter(-1, indices.long(), True)[:, None]
+
+
 def _packed(query: Tensor, key: Tensor, cu_q: Tensor, cu_k: Tensor | None) -> Documents:
     """Packed texts as flash attention is told of them: the places where each begins and ends."""
     ids = lambda cu, T: torch.searchsorted(cu.long(), torch.arange(T, device=cu.device), right=True)  # noqa: E731
@@ -185,8 +195,8 @@ def _with_change(
         placed[i] = anchor(option, offset)
         if placed[i] is None:
             raise OptionError(
-                f"{_called(module)}: {kind}={option} of {name!r} lines up the last query with the last key, and this cache is longer "
-                "than the text; use a dynamic cache, or Causal, Window, Diagonal, Dilated and ALiBi"
+                f"{_called(module)}: {kind}={option} of {name!r} lines up the last query with the last key, and this cache is "
+                "longer than the text; use a dynamic cache, or Causal, Window, Diagonal, Dilated and ALiBi"
             )
     return _both(mask, placed[0]), _sum(bias, placed[1])
 
