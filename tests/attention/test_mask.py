@@ -139,3 +139,12 @@ def test_blocks_of_a_long_window_need_no_matrix():
 def test_bad_masks_are_refused_with_the_reason(make, says):
     with pytest.raises(regard.RegardError, match=says):
         make()
+
+
+def test_what_is_not_a_prefix_is_one_range_of_keys():
+    for mask in (~Prefix(torch.tensor([0, 3, 7])), ~Causal(), ~Prefix(2)):
+        start, stop = mask.key_ranges(5, 7)
+        at = torch.arange(7)
+        ranges = (at >= start[..., None]) & (at < stop[..., None])
+        assert torch.equal(ranges.expand(*ranges.shape[:-2], 5, 7), mask.dense(5, 7).reshape(ranges.shape))
+    assert (~Window(2)).key_ranges(5, 7) is None

@@ -19,7 +19,7 @@ import transformers as hf
 from transformers.generation.configuration_utils import CompileConfig
 
 import regard
-from regard.huggingface import register
+from regard.huggingface import masks, register
 from tests.huggingface.families import FAMILIES, model_of
 
 register()
@@ -110,6 +110,17 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
     eager, ours = on_both(model, lambda: model.generate(**inputs, **options))
     assert torch.equal(eager, ours)
     assert len(set(ours[0].tolist())) > 4
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma-2", "T5"])
+def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name, monkeypatch):
+    """As on a GPU, where a decoding step does not wait for the counter: the mask keeps it as a tensor."""
+    family = next(f for f in FAMILIES if f.name == name)
+    model = model_in(family)
+    monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)
+    inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    assert torch.equal(*on_both(model, lambda: model.generate(**inputs, **options)))
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "BART"])

@@ -53,7 +53,10 @@ def inputs_of(name):
     if name.startswith("CLIP"):
         return {"input_ids": IDS, "pixel_values": PIXELS}
     if name.startswith("Whisper"):
-        return {"input_features": torch.randn(2, 8, 40, generator=torch.Generator().manual_seed(0)), "decoder_input_ids": IDS[:, :6]}
+        return {
+            "input_features": torch.randn(2, 8, 40, generator=torch.Generator().manual_seed(0)),
+            "decoder_input_ids": IDS[:, :6],
+        }
     return {"input_ids": IDS, "attention_mask": LEFT if name.endswith("CausalLM") else LEFT.flip(-1)}
 
 
@@ -82,7 +85,12 @@ def test_the_tokens_are_those_of_eager(name, cache):
         model.set_attn_implementation(implementation)
         found.append(
             model.generate(
-                **inputs_of(name), max_new_tokens=9, min_new_tokens=9, do_sample=False, no_repeat_ngram_size=2, cache_implementation=cache
+                **inputs_of(name),
+                max_new_tokens=9,
+                min_new_tokens=9,
+                do_sample=False,
+                no_repeat_ngram_size=2,
+                cache_implementation=cache,
             )
         )
     assert torch.equal(*found)

@@ -295,11 +295,16 @@ def test_a_layer_that_the_model_has_not_is_refused_by_name():
     with pytest.raises(OptionError, match=r"layers=\{7: …\} names no layer of LlamaForCausalLM, which has layers 0 to 1"):
         llama("regard-far")
     register("regard-far", layers={"encoder.*": {"mask": Window(3)}})
-    with pytest.raises(OptionError, match=r"'encoder\.\*'.*names no module of LlamaForCausalLM.*'model.layers.0.self_attn'"):
+    with pytest.raises(
+        OptionError, match=r"'encoder\.\*'.*names no attention module of LlamaForCausalLM.*'model.layers.0.self_attn'"
+    ):
         llama("regard-far")
     made = hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far")
-    with pytest.raises(OptionError, match="names no module of LlamaForCausalLM"):
+    with pytest.raises(OptionError, match="names no attention module of LlamaForCausalLM"):
         logits(made)
+    register("regard-far", layers={"model.embed_tokens": {"mask": Window(3)}})
+    with pytest.raises(OptionError, match="'model.embed_tokens'.*names no attention module"):
+        llama("regard-far")
     register("regard-fits", layers={1: {"mask": Window(3)}})
     model = llama("regard-fits")
     with pytest.raises(OptionError, match="names no layer"):

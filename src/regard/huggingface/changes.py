@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -61,21 +63,32 @@ class Changes:
         return found
 
     def check(self, model: nn.Module) -> None:
-        """Every entry of `layers` concerns some module of this model."""
+        """Every entry of `layers` concerns some attention module of this model."""
         if not self.layers:
             return
-        paths = [name for name, _ in model.named_modules() if name]
-        indices = {layer_index(module, name) for name, module in model.named_modules()} - {None}
+        modules = {name: module for name, module in model.named_modules() if name and asks_interface(type(module))}
+        paths, indices = list(modules), {layer_index(module, name) for name, module in modules.items()} - {None}
         for key in self.layers:
             if isinstance(key, int) and key not in indices:
                 known = f"layers 0 to {max(i for i in indices if i is not None)}" if indices else "no numbered layers"
                 raise OptionError(f"layers={{{key}: …}} names no layer of {type(model).__name__}, which has {known}")
             if isinstance(key, str) and not any(fnmatch.fnmatchcase(path, key) for path in paths):
-                near = next((p for p in paths if p.rsplit(".", 1)[-1].lower().endswith(("attn", "attention", "self"))), paths[-1])
+                such = f"such as {paths[0]!r}, " if paths else ""
                 raise OptionError(
-                    f"layers={{{key!r}: …}} names no module of {type(model).__name__}; names are those of named_modules(), "
-                    f"such as {near!r}, and * stands for anything"
+                    f"layers={{{key!r}: …}} names no attention module of {type(model).__name__}; names are those of named_modules(), "
+                    f"{such}and * stands for anything"
                 )
+
+
+@functools.cache
+def asks_interface(kind: type) -> bool:
+    """Whether the code of a module asks Transformers for an attention function; True where the code cannot be read."""
+    try:
+        own = [k for k in kind.__mro__ if k is not object and not k.__module__.startswith(("torch.", "transformers.modeling_"))]
+        sources = [inspect.getsource(k) for k in own]
+    except (OSError, TypeError):
+        return True
+    return any("get_interface(" in source for source in sources)
 
 
 def layer_index(module: nn.Module, path: str) -> int | None:

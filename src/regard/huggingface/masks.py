@@ -171,8 +171,7 @@ def make_mask(
     """Transformers' request for a mask, answered by a rule. This is what `AttentionMaskInterface` calls."""
     if isinstance(attention_mask, ModelMask):  # generate made it before, for a static cache
         return attention_mask
-    # A static cache counts in a tensor. Reading it tells which keys are filled; a decoding step on a GPU would have to wait.
-    if isinstance(q_offset, Tensor) and tracer(q_offset) is None and (q_offset.is_cpu or q_length > 1):
+    if isinstance(q_offset, Tensor) and _may_read(q_offset, q_length):
         q_offset = int(q_offset)
     asked = _Asked(batch_size, q_length, kv_length, q_offset, kv_offset, device, use_vmap)
     low, high, parts = _split_bands(_translate(mask_function, asked))
@@ -198,6 +197,11 @@ def make_mask(
         mask, batch_size, q_length, kv_length,
         keys=keys, offset=at, first_key=kv_offset, lines_up=lines_up, device=torch.device(device),
     )  # fmt: skip
+
+
+def _may_read(counter: Tensor, q_length: int) -> bool:
+    """A static cache counts in a tensor. Reading it tells which keys are filled; a decoding step on a GPU would have to wait."""
+    return tracer(counter) is None and (counter.is_cpu or q_length > 1)
 
 
 def _split_bands(parts: list[Mask]) -> tuple[int | None, int | None, list[Mask]]:

@@ -7,7 +7,6 @@ attention. So `register` wraps the two methods of `PreTrainedModel` through whic
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 import weakref
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from regard.errors import OptionError
-from regard.huggingface.changes import Changes
+from regard.huggingface.changes import Changes, asks_interface
 
 REGISTERED: dict[str, Changes] = {}
 _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -97,7 +96,7 @@ def _tell_own_attention(model: nn.Module) -> None:
     own = [
         name
         for name, module in model.named_modules()
-        if "Attention" in type(module).__name__ and not any(_asks_interface(type(m)) for m in module.modules())
+        if "Attention" in type(module).__name__ and not any(asks_interface(type(m)) for m in module.modules())
     ]
     if own:
         more = f" and {len(own) - 2} more" if len(own) > 2 else ""
@@ -106,12 +105,3 @@ def _tell_own_attention(model: nn.Module) -> None:
             "does not see them",
             stacklevel=2,
         )
-
-
-@functools.cache
-def _asks_interface(kind: type) -> bool:
-    """Whether the code of a module asks Transformers for an attention function. What is not Transformers' own is not known."""
-    try:
-        return any("get_interface(" in inspect.getsource(k) for k in kind.__mro__ if k.__module__.startswith("transformers."))
-    except (OSError, TypeError):
-        return True
