@@ -1,4 +1,4 @@
-"""Models with attention of other kinds, as eager computes it: chunks, an indexer, images, sound, masks that model code computes with."""
+"""Models with attention of other kinds as eager computes it: chunks, an indexer, images, sound, code that computes with masks."""
 
 import pytest
 import torch

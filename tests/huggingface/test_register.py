@@ -302,9 +302,9 @@ def test_a_layer_that_the_model_has_not_is_refused_by_name():
     made = hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far")
     with pytest.raises(OptionError, match="names no attention module of LlamaForCausalLM"):
         logits(made)
-    register("regard-far", layers={"model.embed_tokens": {"mask": Window(3)}})
+    register("regard-embedding", layers={"model.embed_tokens": {"mask": Window(3)}})
     with pytest.raises(OptionError, match="'model.embed_tokens'.*names no attention module"):
-        llama("regard-far")
+        llama("regard-embedding")
     register("regard-fits", layers={1: {"mask": Window(3)}})
     model = llama("regard-fits")
     with pytest.raises(OptionError, match="names no layer"):

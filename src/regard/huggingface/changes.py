@@ -75,8 +75,8 @@ class Changes:
             if isinstance(key, str) and not any(fnmatch.fnmatchcase(path, key) for path in paths):
                 such = f"such as {paths[0]!r}, " if paths else ""
                 raise OptionError(
-                    f"layers={{{key!r}: …}} names no attention module of {type(model).__name__}; names are those of named_modules(), "
-                    f"{such}and * stands for anything"
+                    f"layers={{{key!r}: …}} names no attention module of {type(model).__name__}; names are those of "
+                    f"named_modules(), {such}and * stands for anything"
                 )
 
 
