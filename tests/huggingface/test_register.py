@@ -15,7 +15,7 @@ import transformers as hf
 
 import regard
 from regard import ALiBi, Causal, Cosine, Documents, Entmax, OptionError, Prefix, RelativeBuckets, Softmax, Sparsemax, Window
-from regard.huggingface import register
+from regard.huggingface import masks, register
 from regard.huggingface.interface import make_attention
 from tests.huggingface.families import FAMILIES, model_of
 
@@ -112,6 +112,18 @@ def test_a_variant_generates_with_every_cache_what_it_generates_without(name, ca
     options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
     without = model.generate(**inputs, **options, use_cache=False)
     assert torch.equal(without, model.generate(**inputs, **options, cache_implementation=cache))
+
+
+def test_positions_of_a_variant_are_those_of_the_text_where_the_counter_of_a_static_cache_is_not_read(monkeypatch):
+    monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)  # as on a GPU
+    register("regard-near", mask=Window(4), bias=ALiBi(4))
+    model, inputs = llama("regard-near"), family["Llama"].inputs(padded=True)
+    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
+    without = model.generate(**inputs, **options, use_cache=False)
+    assert torch.equal(without, model.generate(**inputs, **options, cache_implementation="static"))
+    register("regard-near", bias=RelativeBuckets(4, causal=True))
+    with pytest.raises(OptionError, match="lines up the last query with the last key, and this cache is longer"):
+        model.generate(**inputs, **options, cache_implementation="static")
 
 
 def test_layers_are_chosen_by_index_and_by_name():
@@ -367,7 +379,7 @@ def test_other_bad_calls_are_refused_with_the_name_of_the_module():
     with pytest.raises(OptionError, match="position bias and a soft cap"):
         run(Module(), q, q, q, None, softcap=2.0, position_bias=torch.zeros(1, 4, 5, 5))
     with pytest.raises(OptionError, match="got a mask for 5 queries and 5 keys, and has 5 and 3"):
-        run(Module(), q, q[..., :3, :], q[..., :3, :], regard.huggingface.masks.make_mask(1, 5, 5))
+        run(Module(), q, q[..., :3, :], q[..., :3, :], masks.make_mask(1, 5, 5))
 
 
 def test_a_window_is_refused_where_positions_do_not_line_up():
