@@ -1,4 +1,7 @@
-"""What `register` offers beside the model's own attention: variants, layers, masks of one's own; and what it refuses."""
+"""What `register` offers beside the model's own attention: variants, layers, masks of one's own; and what it refuses.
+
+Covers variants.py, changes.py, interface.py and models.py; masks.py has test_masks.py.
+"""
 
 import copy
 import math
@@ -273,8 +276,9 @@ def test_a_head_mask_multiplies_the_weights_of_each_head():
     q, heads = torch.randn(1, 3, 5, 4), torch.tensor([0.0, 1.0, 0.5])
     run = make_attention("regard", regard.huggingface.variants.Changes({}, None))
     plain, _ = run(Module(), q, q, q, None)
-    masked, _ = run(Module(), q, q, q, None, head_mask=heads.view(1, 3, 1, 1))
-    assert torch.allclose(masked, plain * heads.view(1, 1, 3, 1), atol=1e-6)
+    for mask in (heads, heads.view(1, 3, 1, 1)):
+        masked, _ = run(Module(), q, q, q, None, head_mask=mask)
+        assert torch.allclose(masked, plain * heads.view(1, 1, 3, 1), atol=1e-6)
 
 
 # What is refused

@@ -73,7 +73,7 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
                 "use generate with a dynamic or static cache"
             )
         change = changes.of(module, path_of(module)) if changes.layers else changes.common
-        mask, bias, keys, aligned = _mask(module, query, key, attention_mask, is_causal, softcap, change)
+        mask, bias, keys, aligned = _mask(module, query, key, attention_mask, is_causal, softcap)
         if indices is not None:
             chosen = _chosen(indices, key.shape[-2])
             mask = _both(mask, Dense(chosen if keys is None else chosen[..., :keys]))
@@ -88,14 +88,14 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
             bias = _sum(DenseBias(position_bias), bias)
         if change.mask is not None or change.bias is not None:
             mask, bias = _with_change(module, name, change, mask, bias, attention_mask, aligned)
-        if isinstance(scaling, Tensor):
+        if isinstance(scaling, Tensor) and change.energy is None:
             query, scaling = query * scaling, 1.0
         options: dict[str, Any] = {
-            "energy": change.energy or _energy(scaling, query.shape[-1]),
+            "energy": _energy(scaling, query.shape[-1]) if change.energy is None else change.energy,
             "mask": mask,
             "bias": bias,
             "normalize": _normalizer(module, change.normalize, s_aux),
-            "gate": head_mask,
+            "gate": head_mask if head_mask is None or head_mask.ndim > 1 else head_mask[:, None, None],
             "softcap": softcap,
         }
         rate = _dropout(module, dropout)
@@ -121,7 +121,7 @@ def _called(module: nn.Module) -> str:
 
 
 def _mask(
-    module: nn.Module, query: Tensor, key: Tensor, given: Any, is_causal: bool | None, softcap: float | None, change: Change
+    module: nn.Module, query: Tensor, key: Tensor, given: Any, is_causal: bool | None, softcap: float | None
 ) -> tuple[Mask | None, Bias | None, int | None, bool]:
     """The mask, what a float mask adds, how many keys to keep (None: all), and whether positions of queries are known."""
     Tq, Tk = query.shape[-2], key.shape[-2]
