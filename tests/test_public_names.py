@@ -13,6 +13,7 @@ Softmax Sparsemax StaticCache Window attend cost explain is_equivariant is_separ
 Batch Beam DataError FolderError LanguageModel Recipe RecipeError Tokenizer Translator build load resume scores sentence_bleu train
 translate Ensemble Hypothesis Sample Translation fast generate look
 Classification Classifier Embedder Index Tagger classify embed tag
+huggingface
 """.split()
 
 

@@ -112,6 +112,7 @@ __all__ = [
     "explain",
     "fast",
     "generate",
+    "huggingface",
     "is_equivariant",
     "is_separable",
     "load",
@@ -160,6 +161,7 @@ _LATER = {
 }
 
 if TYPE_CHECKING:
+    from regard import huggingface
     from regard.data.batches import Batch
     from regard.data.tokenizer import Tokenizer
     from regard.decoding.attention import look
@@ -186,6 +188,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
+    if name == "huggingface":
+        return import_module("regard.huggingface")
     if name not in _LATER:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     found = getattr(import_module(_LATER[name]), name)

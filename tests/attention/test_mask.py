@@ -211,3 +211,12 @@ def test_a_mask_at_an_offset_is_the_mask_of_a_longer_row_of_queries(rng, Tq, Tk,
     one, each = mask.at(start).dense(Tq, Tk), mask.at(torch.tensor([start, start])).dense(Tq, Tk)
     assert torch.equal(one.expand(2, 2, Tq, Tk), each.expand(2, 2, Tq, Tk))
     assert torch.equal(mask.at(Tk - Tq).dense(Tq, Tk), mask.dense(Tq, Tk))
+
+
+def test_what_is_not_a_prefix_is_one_range_of_keys():
+    for mask in (~Prefix(torch.tensor([0, 3, 7])), ~Causal(), ~Prefix(2)):
+        start, stop = mask.key_ranges(5, 7)
+        at = torch.arange(7)
+        ranges = (at >= start[..., None]) & (at < stop[..., None])
+        assert torch.equal(ranges.expand(*ranges.shape[:-2], 5, 7), mask.dense(5, 7).reshape(ranges.shape))
+    assert (~Window(2)).key_ranges(5, 7) is None

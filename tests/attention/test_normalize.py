@@ -118,3 +118,66 @@ def test_scores_of_minus_infinity_count_as_masked():
 def test_bad_normalisers_are_refused(make):
     with pytest.raises(regard.OptionError, match="must be a number"):
         make()
+
+
+def with_sinks(scores, sinks, temperature=1.0):
+    """The definition: a softmax over the scores and one more, which is then dropped."""
+    column = sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([scores, column], -1) / temperature, -1)[..., :-1]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 1e-3])
+def test_sinks_take_weight_as_one_more_score_without_a_value(temperature):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, n, 8, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))
+    sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    scores = (q @ k.mT / 8**0.5).masked_fill(~Causal().dense(5, 7), -torch.inf)
+    expected = with_sinks(scores, sinks, temperature) @ v
+    out = attend(q, k, v, mask=Causal(), normalize=Softmax(temperature, sinks=sinks))
+    assert torch.allclose(out, expected, atol=1e-12)
+    grad = torch.randn_like(expected)
+    for a, b in zip(
+        torch.autograd.grad(out, (q, k, v, sinks), grad), torch.autograd.grad(expected, (q, k, v, sinks), grad), strict=True
+    ):
+        assert torch.allclose(a, b, atol=1e-10)
+
+
+def test_every_kernel_runs_sinks_rightly_or_refuses_them():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 4, 150, 16) for _ in range(3))
+    sinks, ran = torch.randn(4), []
+    expected = with_sinks((q @ k.mT / 4).masked_fill(~Causal().dense(150, 150), -torch.inf), sinks) @ v
+    for kernel in regard.attention.plan.KERNELS:
+        try:
+            out = attend(q, k, v, mask=Causal(), normalize=Softmax(sinks=sinks), kernel=kernel)
+        except regard.KernelError as error:
+            assert "sinks" in str(error) or kernel in ("additive", "triton")
+            continue
+        ran.append(kernel)
+        assert torch.allclose(out, expected, atol=1e-5), kernel
+    assert ran == ["tiled", "reference"]
+
+
+def test_a_row_that_sees_nothing_gives_zeros_with_sinks_too():
+    q, sinks = torch.randn(1, 2, 3, 4, requires_grad=True), torch.zeros(2, requires_grad=True)
+    out = attend(q, q, q, mask=~Causal(), normalize=Softmax(sinks=sinks))
+    assert not out[:, :, -1].any()
+    out.sum().backward()
+    assert q.grad.isfinite().all() and sinks.grad.isfinite().all()
+
+
+def test_what_is_watched_of_one_head_has_the_sink_of_that_head():
+    q, sinks = torch.randn(1, 3, 5, 4), torch.tensor([-9.0, 0.0, 9.0])
+    with regard.watch() as seen:
+        attend(q, q, q, normalize=Softmax(sinks=sinks))
+    for head in range(3):
+        expected = with_sinks(q @ q.mT / 2, sinks)[:, head]
+        assert torch.allclose(seen["attend.0"].weights(head=head), expected, atol=1e-6)
+
+
+def test_sinks_that_do_not_fit_are_refused():
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(regard.OptionError, match="one per head"):
+        Softmax(sinks=3.0)
+    with pytest.raises(regard.ShapeError, match="sinks were given for 5 heads and the call has 2"):
+        attend(q, q, q, normalize=Softmax(sinks=torch.zeros(5)))

@@ -5,9 +5,10 @@ import sys
 
 import torch
 
-from regard import ALiBi, Causal, Padding, Window, attend, weights
+from regard import ALiBi, Causal, Padding, Softmax, Window, attend, weights
 from regard.attention.call import make_call
-from regard.attention.kernels.triton import band_of, banded, banded_backward, banded_column_sums, slopes_of
+from regard.attention.kernels.triton import Triton, band_of, banded, banded_backward, banded_column_sums, slopes_of
+from regard.attention.machine import Machine
 
 SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq, Tk, D, Dv
 
@@ -33,9 +34,26 @@ def error(B, H, Hk, Tq, Tk, D, Dv, mask, bias):
     call = make_call(q, k, v, mask=mask, bias=bias)
     rest = 1 / math.sqrt(D), band_of(call.mask, call), slopes_of(call)
     out, logs = banded(q, k, v, *rest)
-    found = (out, *banded_backward(q, k, v, out, logs, grad, *rest), banded_column_sums(q, k, *rest))
+    found = (out, *banded_backward(q, k, v, out, logs, grad, *rest)[:3], banded_column_sums(q, k, *rest))
     truth = (*truth, weights(*leaves[:2], mask=mask, bias=bias).sum(-2).detach())
     return max((a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(found, truth, strict=True))
+
+
+def sink_error(B, H, Hk, Tq, Tk, D, Dv, mask):
+    """With sinks, through autograd, as attend would call it on a GPU."""
+    q, k, v = (torch.randn(s, requires_grad=True) for s in ((B, H, Tq, D), (B, Hk, Tk, D), (B, Hk, Tk, Dv)))
+    sinks, grad = torch.randn(H, requires_grad=True), torch.randn(B, H, Tq, Dv)
+    call = make_call(q, k, v, mask=mask, normalize=Softmax(0.7, sinks=sinks))
+    out = Triton().run(call, Machine())
+    found = (out, *torch.autograd.grad(out, (q, k, v, sinks), grad, retain_graph=True))
+    leaves = [x.detach().double().requires_grad_() for x in (q, k, v, sinks)]
+    true = attend(*leaves[:3], mask=mask, normalize=Softmax(0.7, sinks=leaves[3]), kernel="reference")
+    truth = (true, *torch.autograd.grad(true, leaves, grad.double(), retain_graph=True))
+    for y, x, more in ((out, (q, k, v, sinks), grad), (true, leaves, grad.double())):  # a gradient penalty
+        first = torch.autograd.grad(y, x, more, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), x)
+        found, truth = ((*found, *second), truth) if y is out else (found, (*truth, *second))
+    return max((a.double() - b).abs().max().div(1 + b.abs().max()).item() for a, b in zip(found, truth, strict=True))
 
 
 def main():
@@ -47,6 +65,10 @@ def main():
                 found = error(*sizes, mask, bias)
                 wrong += found > 1e-4
                 print(f"{found:.1e} {sizes} {mask} {bias}")
+        for mask in (None, Causal(), Window(5, 5, offset=-30)):
+            found = sink_error(*sizes, mask)
+            wrong += found > 1e-4
+            print(f"{found:.1e} {sizes} {mask} sinks")
     return wrong
 
 

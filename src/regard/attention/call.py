@@ -290,6 +290,7 @@ def _check_options(call: Call) -> None:
         check_alignment(call.mask, call.bias, call.gate)
     if call.bias is not None:
         call.bias.check(query, Tk, heads, leading)
+    call.normalize.check(heads, query.device)
     if isinstance(call.gate, Mask):
         call.gate.check(call.Tq, Tk, heads, leading, query.device)
     elif call.gate is not None:

@@ -347,6 +347,11 @@ class Not(Mask):
     def at(self, offset: int | Tensor) -> Mask:
         return Not(self.a.at(offset))
 
+    def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
+        """All but the first keys are one range: `~Prefix(n)` is padding on the left."""
+        ranges = self.a.key_ranges(Tq, Tk, device) if self.a.prefix_rows else None
+        return None if ranges is None else (ranges[1], torch.full_like(ranges[1], Tk))
+
     def signature(self) -> Hashable | None:
         a = self.a.signature()
         return None if a is None else (Not, a)

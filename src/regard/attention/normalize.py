@@ -6,6 +6,7 @@ nothing to attend to is all zeros with zero gradient, never NaN.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor
 
 from regard.attention.facts import forget
+from regard.attention.grid import Index, take
+from regard.attention.mask import describe_tensor
 from regard.attention.precision import exact
 from regard.attention.tracing import may_read
-from regard.errors import OptionError, ShapeError
+from regard.errors import DeviceError, OptionError, ShapeError
 
 
 class Normalizer:
@@ -48,6 +51,13 @@ class Normalizer:
         """Weights of rows that each have at least one finite score; −∞ is a masked key."""
         raise NotImplementedError
 
+    def of_heads(self, head: Index) -> Normalizer:
+        """The normaliser of these heads only (None: all)."""
+        return self
+
+    def check(self, heads: int, device: torch.device) -> None:
+        """Raise when this normaliser was not made for such a call."""
+
     def signature(self) -> Hashable | None:
         """Everything that planning reads of this normaliser; None: unknown, plan at every call."""
         return None
@@ -61,30 +71,60 @@ class Normalizer:
 
 
 class Softmax(Normalizer):
-    """a_j = exp(e_j/τ) / Σ exp(e/τ)."""
+    """a_j = exp(e_j/τ) / Σ exp(e/τ).
+
+    `sinks`, one number per head, add exp(sink/τ) to the sum (GPT-OSS; Xiao et al. 2024): an extra key that takes weight and
+    has no value, so that a row may sum to less than 1. They may learn. `reference`, `tiled` and on a GPU `triton` run them.
+    """
 
     hides = True
     is_softmax = True
 
-    def __init__(self, temperature: float = 1.0) -> None:
+    def __init__(self, temperature: float = 1.0, *, sinks: Tensor | None = None) -> None:
         if isinstance(temperature, Tensor) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
             raise OptionError(f"temperature must be a number above 0, got {temperature!r}; for τ → 0 use Hard()")
-        self.temperature = float(temperature)
+        if sinks is not None and not (isinstance(sinks, Tensor) and sinks.ndim == 1 and sinks.is_floating_point()):
+            got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if isinstance(sinks, Tensor) else repr(sinks)[:60]
+            raise OptionError(f"sinks must be a tensor of real numbers, one per head, shape (heads,), got {got}")
+        self.temperature, self.sinks = float(temperature), sinks
+        if sinks is not None:
+            self.is_softmax = False  # kernels that compute a plain softmax refuse the call
 
     def rows(self, scores: Tensor) -> Tensor:
-        if self.temperature == 1.0:
+        sinks = None if self.sinks is None else self.sinks.to(scores.dtype)[:, None, None]  # (heads, 1, 1)
+        if self.temperature != 1.0:
+            top = scores.detach().amax(-1, keepdim=True)  # taken off first, so that no temperature overflows
+            scores = (scores - top) / self.temperature
+            sinks = None if sinks is None else (sinks - top) / self.temperature
+        if sinks is None:
             return torch.softmax(scores, -1)
-        top = scores.detach().amax(-1, keepdim=True)  # taken off first, so that no temperature overflows
-        return torch.softmax((scores - top) / self.temperature, -1)
+        # exp(e_j) / (Σ exp(e) + exp(sink)) = softmax(e)_j · σ(log Σ exp(e) − sink)
+        return torch.softmax(scores, -1) * torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks)
+
+    def of_heads(self, head: Index) -> Normalizer:
+        if self.sinks is None or head is None or self.sinks.shape[0] == 1:
+            return self
+        found = copy.copy(self)
+        found.sinks = take(self.sinks, 0, head)
+        return found
+
+    def check(self, heads: int, device: torch.device) -> None:
+        if self.sinks is None:
+            return
+        if self.sinks.shape[0] not in (1, heads):
+            raise ShapeError(f"sinks were given for {self.sinks.shape[0]} heads and the call has {heads}; give {heads} numbers")
+        if self.sinks.device != device:
+            raise DeviceError(f"the sinks are on {self.sinks.device} and the query on {device}; move one with .to()")
 
     def signature(self) -> Hashable | None:
-        return Softmax, self.temperature
+        return Softmax, self.temperature, None if self.sinks is None else describe_tensor(self.sinks)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
-        return ()
+        return () if self.sinks is None else (self.sinks,)
 
     def __repr__(self) -> str:
-        return f"Softmax(temperature={self.temperature:g})" if self.temperature != 1.0 else "Softmax()"
+        given = [f"temperature={self.temperature:g}"] if self.temperature != 1.0 else []
+        return f"Softmax({', '.join(given + (['sinks'] if self.sinks is not None else []))})"
 
 
 class Raw(Normalizer):

@@ -80,7 +80,7 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
         return scores, allowed
     if stage == "masked":
         return (scores if allowed is None else scores.masked_fill(~allowed, -math.inf)), allowed
-    weights = call.normalize(scores, allowed)
+    weights = call.normalize.of_heads(grid.head_index)(scores, allowed)
     if call.gate is not None and stage == "gated":
         gate = call.gate
         factor = gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, rows)

@@ -20,6 +20,7 @@ from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
+from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
 from regard.attention.tracing import surely
@@ -179,6 +180,8 @@ def _padded_backend(call: Call, machine: Machine, position: Tensor, scale: float
 def why_not_softmax(call: Call, name: str) -> str | None:
     """What every kernel that computes a softmax cannot do."""
     if not call.is_softmax:
+        if isinstance(call.normalize, Softmax) and call.normalize.sinks is not None:
+            return f"{name} has no sinks in its softmax"
         return f"{name} normalises by softmax only, not by {type(call.normalize).__name__}"
     if not TEMPERATURES[0] <= call.temperature <= TEMPERATURES[1]:
         return f"a temperature of {call.temperature:g} may overflow there"

@@ -24,6 +24,7 @@ from regard.attention.kernels import sdpa
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
 from regard.attention.mask import And, Mask
+from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Padding
 from regard.attention.precision import HALF
 
@@ -60,7 +61,10 @@ class Triton(Kernel):
             return machine.transform or machine.tracer
         if not is_installed():
             return "Triton is not installed"
-        if (reason := sdpa.why_not_softmax(call, "our Triton kernel")) is not None:
+        if not call.is_empty and has_sinks(call):
+            if not sdpa.TEMPERATURES[0] <= call.temperature <= sdpa.TEMPERATURES[1]:
+                return f"a temperature of {call.temperature:g} may overflow there"
+        elif (reason := sdpa.why_not_softmax(call, "our Triton kernel")) is not None:
             return reason
         if call.energy.form != "dot":
             return f"{type(call.energy).__name__} is not a dot product"
@@ -77,6 +81,8 @@ class Triton(Kernel):
         return None
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
+        if has_sinks(call):
+            return None
         if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
             return "SDPA has fused kernels for plain and causal attention, which are faster"
         if call.bias is None and type(call.mask) is Padding and call.learns and not machine.recording:
@@ -97,14 +103,15 @@ class Triton(Kernel):
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
         band, slopes = band_of(call.mask, call), slopes_of(call)
         assert band is not None
-        if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-            return call.split_batch(_Attention.apply(q, k, v, scale, band, slopes, call, call.mask))  # type: ignore[arg-type]
-        return call.split_batch(banded(q, k, v, scale, band, slopes, logs=False)[0])
+        sinks = sinks_of(call)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sinks)):
+            return call.split_batch(_Attention.apply(q, k, v, sinks, scale, band, slopes, call, call.mask))  # type: ignore[arg-type]
+        return call.split_batch(banded(q, k, v, scale, band, slopes, sinks, logs=False)[0])
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """With contiguous tensors, all but the launch is known."""
         band = band_of(call.mask, call)
-        if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+        if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1 or has_sinks(call):
             return None
         q, k, v = call.query, call.key, call.value
         if not (q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] == call.heads // call.groups):
@@ -128,7 +135,7 @@ def _with_gradients(call: Call, scale: float, band: Band) -> Shortcut:
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
         now = band if band.lengths is None else replace(band, lengths=_lengths_of(mask))
-        return _Attention.apply(q, k, v, scale, now, slopes, kept, mask)  # type: ignore[return-value]
+        return _Attention.apply(q, k, v, None, scale, now, slopes, kept, mask)  # type: ignore[return-value]
 
     return run
 
@@ -140,7 +147,7 @@ class _Ready:
         block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
         self.shape, self.grid, self.device = (B, H, Tq, v.shape[3]), (-(-Tq // block["BM"]), B * H, 1), q.get_device()
         self.given, self.slopes, self.handle = (scale, band, slopes), slopes.tensor, None
-        self.constants, self.block = {**_sizes(q, v, band, slopes), "LOGS": False}, block
+        self.constants, self.block = _forward_sizes(q, v, band, slopes, None, logs=False), block
         strides = [n for x in (q, k, v) for n in _contiguous_strides(x)]
         self.rest = (*strides, *_numbers(q, k, scale, band, slopes), *self.constants.values(), block["BM"], block["BN"])
 
@@ -153,11 +160,11 @@ class _Ready:
         if self.handle is None:
             scale, band, slopes = self.given
             out, _ = banded(q, k, v, scale, replace(band, lengths=lengths), slopes, logs=False)
-            tensors = (q, k, v, out, None, self.slopes, lengths)
+            tensors = (q, k, v, out, None, self.slopes, None, lengths)
             self.handle = _handles[_key("forward", tensors, (q, k, v), self.constants, self.block)][self.grid]
             return out
         out = q.new_empty(self.shape)
-        self.handle(q, k, v, out, None, self.slopes, lengths, *self.rest)
+        self.handle(q, k, v, out, None, self.slopes, None, lengths, *self.rest)
         return out
 
 
@@ -206,6 +213,18 @@ def slopes_of(call: Call) -> Slopes:
     return Slopes(_slopes(call.bias.heads, call.heads, call.temperature, call.query.device), shift)
 
 
+def has_sinks(call: Call) -> bool:
+    return type(call.normalize) is Softmax and call.normalize.sinks is not None
+
+
+def sinks_of(call: Call) -> Tensor | None:
+    """The softmax's sinks, one per head, in base 2 and divided by the temperature."""
+    if not has_sinks(call):
+        return None
+    sinks: Tensor = call.normalize.sinks  # type: ignore[attr-defined]
+    return (sinks.float() * (LOG2E / call.temperature)).expand(call.heads).contiguous()
+
+
 @lru_cache(maxsize=64)
 def _slopes(made: int, heads: int, temperature: float, device: torch.device) -> Tensor:
     slopes = torch.tensor(ALiBi(made).slopes, dtype=torch.float64, device="cpu") * LOG2E / temperature
@@ -216,27 +235,40 @@ class _Attention(torch.autograd.Function):
     """Second derivatives are those of the plain formula."""
 
     @staticmethod
-    def forward(ctx, q, k, v, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None) -> Tensor:  # noqa: ANN001
-        out, logs = banded(q, k, v, scale, band, slopes)
-        ctx.save_for_backward(q, k, v, out, logs, band.lengths)
+    def forward(ctx, q, k, v, sinks, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None) -> Tensor:  # noqa: ANN001
+        out, logs = banded(q, k, v, scale, band, slopes, sinks)
+        ctx.save_for_backward(q, k, v, sinks, out, logs, band.lengths)
         ctx.rest = scale, band, slopes, call, mask
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
-        q, k, v, out, logs, _ = ctx.saved_tensors
+        q, k, v, sinks, out, logs, _ = ctx.saved_tensors
         scale, band, slopes, call, mask = ctx.rest
         nothing = (None,) * 5
         if torch.is_grad_enabled():
             with torch.no_grad():
                 added = gate.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
-            plain = lambda q, k, v: plain_attention(DotForm(q, k, scale), v, added)  # noqa: E731
-            return *grad_of_plain(plain, (q, k, v), grad), *nothing
-        return *banded_backward(q, k, v, out, logs, grad, scale, band, slopes), *nothing
+            return *grad_of_plain(lambda q, k, v, s: _plain(q, k, v, s, scale, added), (q, k, v, sinks), grad), *nothing
+        dq, dk, dv, rows = banded_backward(q, k, v, out, logs, grad, scale, band, slopes)
+        # A sink's weight is exp2(sink − log-sum), its value is zero; ln 2 since it is given in base 2.
+        dsinks = None if sinks is None else -(torch.exp2(sinks[:, None] - logs) * rows).sum((0, 2)) * math.log(2.0)
+        return dq, dk, dv, dsinks, *nothing
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scale: float, added: Tensor | None) -> Tensor:
+    """The same in plain torch. A sink is one more key, whose energy is the sink and whose value is zero."""
+    if sinks is not None:
+        k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        sinks = (sinks * math.log(2.0))[:, None, None].expand(1, -1, q.shape[2], 1)
+        added = q.new_zeros((1, q.shape[1], q.shape[2], k.shape[2] - 1), dtype=torch.float32) if added is None else added
+        added = added.expand(-1, q.shape[1], -1, -1)
+        added = torch.cat([added, sinks.expand(len(added), -1, -1, -1)], -1)
+    return plain_attention(DotForm(q, k, scale), v, added)
 
 
 def banded(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes, *, logs: bool = True
+    q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes, sinks: Tensor | None = None, *, logs: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """Output (batch, heads, Tq, Dv) and, if wanted, log2 Σ exp2 of each row. Keys and values may have fewer heads."""
     q, k, v = (gate.readable(x) for x in (q, k, v))
@@ -244,15 +276,16 @@ def banded(
     out = q.new_empty((B, H, Tq, v.shape[3]))
     sums = q.new_empty((B, H, Tq), dtype=torch.float32) if logs else None
     block = _forward_block(q, v, band)
-    tensors = (q, k, v, out, sums, slopes.tensor, _lengths(band, B))
-    constants = {**_sizes(q, v, band, slopes), "LOGS": logs}
+    tensors = (q, k, v, out, sums, slopes.tensor, sinks, _lengths(band, B))
+    constants = _forward_sizes(q, v, band, slopes, sinks, logs=logs)
     _launch("forward", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v), _numbers(q, k, scale, band, slopes), constants, block)
     return out, sums
 
 
 def banded_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, grad: Tensor, scale: float, band: Band, slopes: Slopes
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by queries, keys and values, and output · gradient of each row."""
     q, k, v, grad = (gate.readable(x) for x in (q, k, v, grad))
     B, H, Tq, _ = q.shape
     Hk, Tk = k.shape[1:3]
@@ -268,7 +301,7 @@ def banded_backward(
     block = _queries_block(q, v, band)
     tensors = (q, k, v, grad, logs, rows, dq, *after)
     _launch("backward_queries", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v, grad), numbers, sizes, block)
-    return dq, dk, dv
+    return dq, dk, dv, rows
 
 
 def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> Tensor:
@@ -337,6 +370,12 @@ def _sizes(q: Tensor, v: Tensor, band: Band, slopes: Slopes) -> dict[str, Any]:
     return {
         "D": D, "DV": Dv, "BLOCK_D": _power(D), "BLOCK_DV": _power(Dv), "BIAS": bias, "PADDED": band.lengths is not None,
     }  # fmt: skip
+
+
+def _forward_sizes(q: Tensor, v: Tensor, band: Band, slopes: Slopes, sinks: Tensor | None, *, logs: bool) -> dict[str, Any]:
+    sizes = _sizes(q, v, band, slopes)
+    padded = sizes.pop("PADDED")
+    return {**sizes, "SINKS": sinks is not None, "PADDED": padded, "LOGS": logs}  # in the order of the kernel's arguments
 
 
 def _power(n: int) -> int:

@@ -91,11 +91,11 @@ def _reach(first, count, low, high, last, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=NUMBERS)
 def forward(
-    Q, K, V, OUT, L, slopes, lengths,
+    Q, K, V, OUT, L, slopes, sinks, lengths,
     sqb, sqh, sqt, skb, skh, skt, svb, svh, svt,
     H, groups, Tq, Tk, low, high, shift, scale,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    BIAS: tl.constexpr, PADDED: tl.constexpr, LOGS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BIAS: tl.constexpr, SINKS: tl.constexpr, PADDED: tl.constexpr, LOGS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     block, bh = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)  # of a causal mask, the longest rows first
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
@@ -123,6 +123,12 @@ def forward(
     acc, total, top = _forward_steps(
         acc, total, top, q, K, V, i, end, stop, stop, skt, svt, shift, slope, scale, low, high,
         D, DV, BLOCK_D, BLOCK_DV, BN, BIAS, True)  # fmt: skip
+    if SINKS:  # one more key, without a value
+        sink = tl.load(sinks + h)
+        new = tl.maximum(top, sink)
+        kept = tl.exp2(top - new)
+        seen = total != 0.0  # a row with nothing to attend to gives zeros all the same
+        total, acc, top = tl.where(seen, total * kept + tl.exp2(sink - new), 0.0), acc * kept[:, None], new
     empty = total == 0.0
     acc = acc / tl.where(empty, 1.0, total)[:, None]
     d = tl.arange(0, BLOCK_DV)

@@ -69,7 +69,8 @@ def _layer(layer: Layer) -> Shape:
             continue
         if type(heads) is not MultiHead or type(heads.energy) is not ScaledDot:
             raise Unfit("attention is not the plain scaled dot product of full heads")
-        if type(heads.normalize) is not Softmax or heads.normalize.temperature != 1.0:
+        plain = type(heads.normalize) is Softmax and heads.normalize.temperature == 1.0 and heads.normalize.sinks is None
+        if not plain:
             raise Unfit(f"attention is normalised by {heads.normalize}, not by softmax")
         extra = (heads.mask, heads.bias, heads.gate, heads.softcap, heads.rotary)
         if any(x is not None for x in extra) or heads.key_heads != heads.heads:

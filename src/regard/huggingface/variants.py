@@ -1,0 +1,69 @@
+"""`register`: names for `attn_implementation=`, each with what it changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from importlib.metadata import version
+
+from regard.attention.call import BiasLike, EnergyLike, MaskLike, NormalizerLike
+from regard.errors import OptionError
+from regard.huggingface.changes import Changes, Layers
+
+NAME = "regard"
+
+
+def register(
+    name: str = NAME,
+    *,
+    energy: EnergyLike | None = None,
+    mask: MaskLike | None = None,
+    bias: BiasLike | None = None,
+    normalize: NormalizerLike | None = None,
+    layers: Layers | None = None,
+) -> str:
+    """Make `name` an `attn_implementation` of Transformers: attention by `regard.attend`, with these changes. Returns the name.
+
+        register()                                     # attn_implementation="regard": the model as it is
+        register("regard-window", mask=Window(64))     # with a window of 64 keys besides the model's own mask
+        register("regard-sparse", normalize=Sparsemax(), layers={0: {"normalize": None}})   # not in layer 0
+
+    `energy` and `normalize` take the place of the model's scaled dot product and softmax; `mask` is joined with the model's by
+    AND; `bias` is added to the scores. `layers` maps the index of a layer, or a name as in `model.named_modules()` with * for
+    anything, to options that hold there; None there leaves the model's own. Registering a name again replaces it, also for
+    models that already use it.
+    """
+    if not isinstance(name, str) or not (name == NAME or name.startswith(f"{NAME}-")):
+        raise OptionError(
+            f"the name must be {NAME!r} or begin with '{NAME}-', so that Transformers cannot mistake it, got {name!r}"
+        )
+    _check_transformers()
+    changes = Changes({"energy": energy, "mask": mask, "bias": bias, "normalize": normalize}, layers)
+
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    from regard.huggingface import models
+    from regard.huggingface.interface import make_attention
+    from regard.huggingface.masks import make_mask
+
+    for model in models.users_of(name):
+        changes.check(model)
+    models.REGISTERED[name] = changes
+    models.watch_over_models()
+    AttentionInterface.register(name, make_attention(name, changes))
+    AttentionMaskInterface.register(name, make_mask)
+    return name
+
+
+def _check_transformers() -> None:
+    if importlib.util.find_spec("transformers") is None:
+        raise OptionError('regard.huggingface needs transformers 5 or later; pip install "regard[transformers]"')
+    found = version("transformers")
+    if int(found.split(".")[0]) >= 5:
+        from transformers.masking_utils import sdpa_mask
+
+        if "q_offset" in inspect.signature(sdpa_mask).parameters:
+            return
+    raise OptionError(
+        f"regard.huggingface needs a newer transformers (tested with 5.22), and {found} is installed; pip install -U transformers"
+    )

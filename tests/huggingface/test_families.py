@@ -1,0 +1,298 @@
+"""Every family of models on regard against its own eager attention: the cells of the table in docs/your-own-model.md.
+
+Rows that see nothing, which are the padding on the left, give zeros here and an average of everything in eager: only real
+positions are compared. Eager attention of Llama, Mistral, Gemma-2 and ViT computes its softmax in float32 whatever goes in, so
+these are compared in float32, and so is GPT-OSS, whose experts know no float64; the others in float64.
+"""
+
+import copy
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5")
+
+import transformers as hf
+from transformers.generation.configuration_utils import CompileConfig
+
+import regard
+from regard.huggingface import masks, register
+from tests.huggingface.families import FAMILIES, model_of
+
+register()
+IN_FLOAT32 = ("Llama", "Mistral", "Gemma-2", "GPT-OSS", "ViT")
+TEXT = [f for f in FAMILIES if f.kind != "vision"]
+GENERATING = [f for f in FAMILIES if f.kind in ("decoder", "seq2seq")]
+every = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+text = pytest.mark.parametrize("family", TEXT, ids=lambda f: f.name)
+slow = lambda x: pytest.param(x, marks=pytest.mark.slow)  # noqa: E731
+quick = lambda *names: [f if f.name in names else slow(f) for f in FAMILIES]  # noqa: E731
+generating = pytest.mark.parametrize("family", GENERATING, ids=lambda f: f.name)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Small configurations make Transformers warn; nothing of that concerns regard."""
+    hf.logging.set_verbosity_error()
+    torch._dynamo.reset()
+    yield
+    hf.logging.set_verbosity_warning()
+
+
+def model_in(family, dtype=None):
+    """The shared model, in the precision in which its eager attention can be compared."""
+    return model_of(family.name).to(dtype or (torch.float32 if family.name in IN_FLOAT32 else torch.float64)).eval()
+
+
+def inputs_in(family, model, padded=False):
+    return {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in family.inputs(padded).items()}
+
+
+def on_both(model, run):
+    """What eager gives and what regard gives."""
+    found = []
+    for name in ("eager", "regard"):
+        model.set_attn_implementation(name)
+        found.append(run())
+    return found
+
+
+def assert_near(a, b, dtype):
+    """Equal to rounding: by the largest number there is, since small ones are differences of large ones."""
+    a, b = a.detach(), b.detach()
+    limit = (2e-5 if dtype == torch.float32 else 1e-11) * max(1.0, float(a.abs().max()))
+    assert (a - b).abs().max() <= limit
+
+
+@every
+@torch.no_grad()
+def test_prefill_is_that_of_eager(family):
+    model = model_in(family)
+    inputs = inputs_in(family, model)
+    eager, ours = on_both(model, lambda: family.output(model, inputs))
+    assert eager.std() > 0.1
+    assert_near(eager, ours, model.dtype)
+
+
+@text
+@torch.no_grad()
+def test_a_padded_batch_is_that_of_eager_at_real_positions(family):
+    model = model_in(family)
+    inputs = inputs_in(family, model, padded=True)
+    eager, ours = on_both(model, lambda: family.output(model, inputs))
+    real = torch.ones_like(inputs["decoder_input_ids"]) if family.kind == "seq2seq" else inputs["attention_mask"]
+    assert_near(eager[real.bool()], ours[real.bool()], model.dtype)
+    if family.kind != "encoder":
+        model.set_attn_implementation("regard")
+        alone = {k: v[:1, 4:] if k != "decoder_input_ids" and family.kind == "decoder" else v[:1] for k, v in inputs.items()}
+        if family.kind == "decoder":  # learned positions count from the first real token
+            position = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+            ours = family.output(model, inputs, position_ids=position)
+            assert_near(family.output(model, alone), ours[:1, 4:], model.dtype)
+
+
+CACHES = {
+    "dynamic": {"cache_implementation": "dynamic"},
+    "static": {"cache_implementation": "static"},
+    "none": {"use_cache": False},
+}
+
+
+@generating
+@pytest.mark.parametrize("cache", CACHES)
+def test_generation_gives_the_tokens_of_eager(family, cache):
+    model = model_in(family)
+    inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "no_repeat_ngram_size": 2, **CACHES[cache]}
+    eager, ours = on_both(model, lambda: model.generate(**inputs, **options))
+    assert torch.equal(eager, ours)
+    assert len(set(ours[0].tolist())) > 4
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma-2", "T5"])
+def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name, monkeypatch):
+    """As on a GPU, where a decoding step does not wait for the counter: the mask keeps it as a tensor."""
+    family = next(f for f in FAMILIES if f.name == name)
+    model = model_in(family)
+    monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)
+    inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    assert torch.equal(*on_both(model, lambda: model.generate(**inputs, **options)))
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "BART"])
+def test_beam_search_gives_the_tokens_of_eager(name):
+    family = next(f for f in FAMILIES if f.name == name)
+    model = model_in(family)
+    inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "num_beams": 3, "do_sample": False}
+    assert torch.equal(*on_both(model, lambda: model.generate(**inputs, **options)))
+
+
+@every
+def test_a_training_step_has_the_gradients_of_eager(family):
+    model = model_in(family)
+    inputs = inputs_in(family, model, padded=family.kind in ("encoder", "seq2seq"))
+
+    def step():
+        model.train()
+        model.zero_grad()
+        out = family.output(model, inputs)
+        (out * torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)).sum().backward()
+        model.eval()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    eager, ours = on_both(model, step)
+    assert eager.keys() == ours.keys()
+    largest = max(float(g.abs().max()) for g in eager.values())
+    for name, grad in eager.items():
+        assert (grad - ours[name]).abs().max() <= (5e-5 if model.dtype == torch.float32 else 1e-11) * largest, name
+    if family.name == "GPT-OSS":
+        assert float(ours["model.layers.0.self_attn.sinks"].abs().max()) > 0
+    model.zero_grad()
+
+
+@every
+@torch.no_grad()
+def test_watch_gives_the_weights_of_each_layer(family):
+    model = model_in(family)
+    inputs = inputs_in(family, model)
+    model.set_attn_implementation("eager")
+    told = model(**inputs, output_attentions=True)
+    model.set_attn_implementation("regard")
+    with regard.watch(model) as seen:
+        model(**inputs)
+    assert set(family.attention) <= set(seen)
+    attentions = {}
+    if family.kind == "seq2seq":
+        for kind, ending in (("encoder", "encoder_attentions"), ("decoder", "decoder_attentions"), ("cross", "cross_attentions")):
+            attentions |= {(kind, i): w for i, w in enumerate(told[ending])}
+    else:
+        attentions = {("", i): w for i, w in enumerate(told["attentions"])}
+    assert len(seen) == len(attentions)
+    for name in seen:
+        layer = int(re.search(r"\.(\d+)\.", name)[1])
+        kind = ""
+        if family.kind == "seq2seq":
+            kind = "cross" if re.search("encoder_attn|EncDec", name) else "encoder" if "encoder." in name else "decoder"
+        assert_near(attentions[kind, layer], seen[name].weights(), model.dtype)
+
+
+@pytest.mark.parametrize("family", quick("Llama", "BERT", "ViT"), ids=lambda f: f.name)
+@torch.no_grad()
+def test_the_model_compiles_as_one_graph(family):
+    model = model_in(family)
+    model.set_attn_implementation("regard")
+    inputs = inputs_in(family, model, padded=True)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert_near(family.output(model, inputs), family.output(compiled, inputs), model.dtype)
+
+
+@pytest.mark.parametrize("name", [slow("Llama"), "Mistral", slow("T5")])
+def test_generation_with_a_static_cache_compiles_and_gives_the_tokens_of_eager(name):
+    family = next(f for f in FAMILIES if f.name == name)
+    model = model_in(family)
+    inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    model.set_attn_implementation("eager")
+    eager = model.generate(**inputs, **options)
+    model.set_attn_implementation("regard")
+    how = CompileConfig(backend="eager", fullgraph=True, mode=None)
+    how._compile_all_devices = True
+    torch._dynamo.utils.counters.clear()
+    assert torch.equal(eager, model.generate(**inputs, **options, compile_config=how))
+    assert 0 < torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 4  # not one graph per step
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_compiled_model_runs_by_inductor():
+    family = FAMILIES[0]
+    model = model_in(family)
+    model.set_attn_implementation("regard")
+    inputs = family.inputs(padded=True)
+    assert_near(family.output(model, inputs), family.output(torch.compile(model), inputs), model.dtype)
+
+
+@pytest.mark.parametrize("name", [slow("Llama"), "Mistral", slow("Gemma-2"), slow("GPT-OSS")])
+@torch.no_grad()
+def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_whole_text(name):
+    family = next(f for f in FAMILIES if f.name == name)
+    model = model_in(family, torch.float32)
+    register("regard-near", mask=regard.Window(3), bias=regard.ALiBi(4))
+    ids, mask = (family.inputs(padded=True)[k] for k in ("input_ids", "attention_mask"))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for variant, runs in (("regard", [model]), ("regard-near", [model, compiled])):
+        model.set_attn_implementation(variant)
+        whole = model(ids, attention_mask=mask).logits[:, 4:]
+        for run in runs:
+            cache = hf.StaticCache(config=model.config, max_cache_len=20)
+            steps = [model(ids[:, :8], attention_mask=mask[:, :8], past_key_values=cache).logits[:, 4:]]
+            for t in range(8, 11):
+                steps.append(run(ids[:, t : t + 1], attention_mask=mask[:, : t + 1], past_key_values=cache).logits)
+            assert_near(whole, torch.cat(steps, 1), torch.float32)
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT", "GPT-OSS"])
+def test_dropout_in_training_draws_as_eager_does(name):
+    family = next(f for f in FAMILIES if f.name == name)
+    option = {"BERT": "attention_probs_dropout_prob"}.get(name, "attention_dropout")
+    model = family.build(**{option: 0.4})
+
+    def run():
+        torch.manual_seed(5)
+        return family.output(model.train(), family.inputs())
+
+    eager, ours = on_both(model, run)
+    assert_near(eager, ours, torch.float32)
+    assert (ours - family.output(model.eval(), family.inputs())).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["Llama", "T5", "BART"])
+def test_gradient_checkpointing_changes_no_gradient(name):
+    family = next(f for f in FAMILIES if f.name == name)
+    model = copy.deepcopy(model_in(family))
+    model.set_attn_implementation("regard")
+    grads = []
+    for _ in range(2):
+        model.train().zero_grad()
+        family.output(model, inputs_in(family, model)).square().mean().backward()
+        grads.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.gradient_checkpointing_enable()
+    assert grads[0].keys() == grads[1].keys()
+    assert all(torch.allclose(grads[0][n], grads[1][n], atol=1e-5) for n in grads[0])
+
+
+@text
+@torch.no_grad()
+def test_half_precision_is_as_near_to_the_truth_as_eager(family):
+    model = copy.deepcopy(model_in(family)).float()
+    exact = family.output(model, inputs_in(family, model))
+    model = model.bfloat16()
+    eager, ours = on_both(model, lambda: family.output(model, inputs_in(family, model)))
+    assert (ours - exact).abs().mean() <= 2 * (eager - exact).abs().mean() + 1e-3
+
+
+ROWS = ["prefill", "generate: dynamic cache", "static cache", "no cache", "padded batch", "training step", "watch", "torch.compile"]
+
+
+def test_the_table_in_the_documentation_has_these_families_and_cells():
+    page = (Path(__file__).parents[2] / "docs/your-own-model.md").read_text(encoding="utf-8")
+    header = next(line for line in page.splitlines() if line.startswith("| |") and "Llama" in line)
+    assert [x.strip() for x in header.strip("| ").split("|")] == [f.name for f in FAMILIES]
+    for row in ROWS:
+        cells = next(line for line in page.splitlines() if line.startswith(f"| {row} |")).strip("| ").split("|")[1:]
+        for family, cell in zip(FAMILIES, cells, strict=True):
+            applies = (
+                family.kind in ("decoder", "seq2seq")
+                if "cache" in row
+                else family.kind != "vision"
+                if row == "padded batch"
+                else True
+            )
+            assert cell.strip() == ("yes" if applies else "–"), (row, family.name)

@@ -1,0 +1,441 @@
+"""What `register` offers beside the model's own attention: variants, layers, masks of one's own; and what it refuses.
+
+Covers variants.py, changes.py, interface.py and models.py; masks.py has test_masks.py.
+"""
+
+import copy
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("transformers", minversion="5")
+
+import transformers as hf
+
+import regard
+from regard import ALiBi, Causal, Cosine, Documents, Entmax, OptionError, Prefix, RelativeBuckets, Softmax, Sparsemax, Window
+from regard.huggingface import masks, register
+from regard.huggingface.interface import make_attention
+from tests.huggingface.families import FAMILIES, model_of
+
+register()
+family = {f.name: f for f in FAMILIES}
+
+
+def llama(name="regard"):
+    model = model_of("Llama").float().eval()
+    model.set_attn_implementation(name)
+    return model
+
+
+@torch.no_grad()
+def logits(model, name="Llama", padded=False, **more):
+    return family[name].output(model, family[name].inputs(padded), **more)
+
+
+def by_hand(model, name, change, layers=(0, 1)):
+    """Watch the model and compute each layer's attention again with the change: the truth for a variant."""
+    model.set_attn_implementation(name)
+    inputs, found = family["Llama"].inputs(), {}
+    with regard.watch(model) as seen, torch.no_grad():
+        model(**inputs)
+    for i in layers:
+        call = seen[f"model.layers.{i}.self_attn"].call
+        options = {"mask": Causal(), **change}
+        found[i] = (seen[f"model.layers.{i}.self_attn"].weights(), regard.weights(call.query, call.key, **options))
+    return found
+
+
+CHANGES = {
+    "window": ({"mask": Window(3)}, {"mask": Causal() & Window(3)}),
+    "function": ({"bias": lambda t, s: -0.3 * (t - s).abs()}, {"bias": lambda t, s: -0.3 * (t - s).abs()}),
+    "alibi": ({"bias": ALiBi(4)}, {"bias": ALiBi(4)}),
+    "sparsemax": ({"normalize": Sparsemax()}, {"normalize": Sparsemax()}),
+    "temperature": ({"normalize": Softmax(2.0)}, {"normalize": Softmax(2.0)}),
+    "energy": ({"energy": Cosine(5.0)}, {"energy": Cosine(5.0)}),
+    "all": (
+        {"energy": Cosine(5.0), "mask": Window(4), "bias": ALiBi(4), "normalize": Entmax(1.5)},
+        {"energy": Cosine(5.0), "mask": Causal() & Window(4), "bias": ALiBi(4), "normalize": Entmax(1.5)},
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_variant_changes_the_attention_of_a_model(change):
+    given, meant = CHANGES[change]
+    name = register(f"regard-{change}", **given)
+    model = llama()
+    before = logits(model)
+    for found, expected in by_hand(model, name, meant).values():
+        assert torch.allclose(found, expected, atol=1e-6)
+    assert (logits(model) - before).abs().max() > 0.01
+
+
+def test_variants_live_side_by_side_and_the_plain_one_stays():
+    register("regard-window", mask=Window(2))
+    register("regard-sparse", normalize=Sparsemax())
+    plain, window, sparse = (logits(llama(n)) for n in ("regard", "regard-window", "regard-sparse"))
+    assert torch.equal(plain, logits(llama()))
+    assert len({float(x.sum()) for x in (plain, window, sparse)}) == 3
+
+
+def test_registering_a_name_again_replaces_it_also_for_models_that_use_it():
+    register("regard-again", mask=Window(2))
+    model = llama("regard-again")
+    narrow = logits(model)
+    register("regard-again")
+    assert torch.equal(logits(model), logits(llama()))
+    assert not torch.equal(narrow, logits(model))
+
+
+def test_the_mask_of_a_variant_is_joined_with_the_models_own():
+    register("regard-window", mask=Window(3, None))  # leaves the future open; the model does not
+    model = llama("regard-window")
+    with regard.watch(model) as seen:
+        logits(model, padded=True)
+    weights = seen["model.layers.1.self_attn"].weights()
+    at = torch.arange(11)
+    allowed = (at <= at[:, None]) & (at >= at[:, None] - 3)
+    assert not weights[..., ~allowed].any()
+    assert not weights[0, ..., :4].any()
+    assert (weights[1].sum(-1) - 1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-2", "GPT-OSS", "Gemma-2"])
+def test_a_variant_generates_with_every_cache_what_it_generates_without(name, cache):
+    register("regard-near", mask=Window(4), bias=ALiBi(4), normalize=Softmax(1.5))
+    model = model_of(name).float().eval()
+    model.set_attn_implementation("regard-near")
+    inputs = family[name].inputs(padded=True)
+    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
+    without = model.generate(**inputs, **options, use_cache=False)
+    assert torch.equal(without, model.generate(**inputs, **options, cache_implementation=cache))
+
+
+def test_positions_of_a_variant_are_those_of_the_text_where_the_counter_of_a_static_cache_is_not_read(monkeypatch):
+    monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)  # as on a GPU
+    register("regard-near", mask=Window(4), bias=ALiBi(4))
+    model, inputs = llama("regard-near"), family["Llama"].inputs(padded=True)
+    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False, "no_repeat_ngram_size": 2}
+    for bias in (ALiBi(4), RelativeBuckets(4, causal=True)):
+        register("regard-near", mask=Window(4), bias=bias)
+        without = model.generate(**inputs, **options, use_cache=False)
+        assert torch.equal(without, model.generate(**inputs, **options, cache_implementation="static"))
+
+
+def test_layers_are_chosen_by_index_and_by_name():
+    window = {"mask": Window(2)}
+    by_index, by_name = register("regard-index", layers={1: window}), register("regard-name", layers={"model.layers.1.*": window})
+    everywhere = register("regard-but", mask=Window(2), layers={0: {"mask": None}})
+    outputs = [logits(llama(name)) for name in (by_index, by_name, everywhere)]
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+    model = llama(by_index)
+    with regard.watch(model) as seen:
+        logits(model)
+    full, near = (seen[f"model.layers.{i}.self_attn"].weights()[0, 0, 9] > 0 for i in (0, 1))
+    assert full[:10].all() and near.nonzero().flatten().tolist() == [7, 8, 9]
+
+
+def test_layers_by_name_tell_encoder_decoder_and_cross_attention_apart():
+    register("regard-encoder", layers={"*encoder.layers*": {"mask": Window(1, 1)}})
+    model = model_of("BART").float().eval()
+    model.set_attn_implementation("regard-encoder")
+    with regard.watch(model) as seen:
+        logits(model, "BART")
+    for name in seen:
+        weights = seen[name].weights()
+        narrow = "model.encoder" in name
+        assert (weights[0, 0, 5].count_nonzero() == 3) == narrow, name
+
+
+def test_layers_by_name_hold_for_a_model_that_is_made_with_the_variant():
+    name = register("regard-name", layers={"model.layers.1.*": {"mask": Window(2)}})
+    torch.manual_seed(0)
+    model = hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**family["Llama"].options), attn_implementation=name).eval()
+    with regard.watch(model) as seen:
+        logits(model)
+    assert [int(seen[f"model.layers.{i}.self_attn"].weights()[0, 0, 9].count_nonzero()) for i in (0, 1)] == [10, 3]
+
+
+def test_a_new_part_can_be_trained_within_a_pretrained_model():
+    class PerKey(nn.Module, regard.Energy):
+        """q·k/√d times a learned number."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, query, key):
+            return self.scale * (query @ key.mT) / math.sqrt(query.shape[-1])
+
+        def __call__(self, query, key):
+            return nn.Module.__call__(self, query, key)
+
+        def tensors(self):
+            return (self.scale,)
+
+    energy, bias = PerKey(), RelativeBuckets(4, causal=True)
+    name = register("regard-learned", energy=energy, bias=bias)
+    model = llama(name)
+    family["Llama"].output(model, family["Llama"].inputs()).square().mean().backward()
+    assert float(energy.scale.grad.abs()) > 0 and float(bias.weight.grad.abs().max()) > 0
+    model.zero_grad()
+
+
+# What models and users may pass
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_a_mask_with_four_axes_is_honoured(dtype):
+    torch.manual_seed(2)
+    allowed = (torch.rand(2, 1, 11, 11) < 0.6) | torch.eye(11, dtype=torch.bool)
+    mask = allowed if dtype == torch.bool else torch.where(allowed, 0.0, torch.finfo(dtype).min)
+    added = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
+    ids = family["Llama"].inputs()["input_ids"]
+    with torch.no_grad():
+        eager = llama("eager")(ids, attention_mask=added).logits
+        ours = llama()(ids, attention_mask=mask).logits
+    assert torch.allclose(eager, ours, atol=1e-4)
+
+
+def test_a_float_mask_that_does_more_than_hide_is_added():
+    torch.manual_seed(2)
+    mask = torch.randn(2, 4, 11, 11)
+    ids = family["Llama"].inputs()["input_ids"]
+    with torch.no_grad():
+        assert torch.allclose(llama("eager")(ids, attention_mask=mask).logits, llama()(ids, attention_mask=mask).logits, atol=1e-4)
+
+
+def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
+    model = model_of("Gemma-2").float().eval()
+    ids = family["Gemma-2"].inputs()["input_ids"]
+    hides = torch.zeros(2, 1, 11, 11).masked_fill(~Causal().dense(11, 11), torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        outputs = []
+        for name in ("eager", "regard"):
+            model.set_attn_implementation(name)
+            outputs.append(model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides}).logits)
+        assert torch.allclose(*outputs, atol=1e-4)
+        hides[..., 0] -= 1
+        with pytest.raises(OptionError, match=r"Gemma2Attention \(model.layers.0.self_attn\) has a soft cap.*boolean"):
+            model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides})
+
+
+@torch.no_grad()
+def test_packed_texts_are_those_of_separate_ones():
+    model = llama()
+    a, b = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 7))
+    position = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    packed, apart = torch.cat([a, b], 1), torch.cat([model(a).logits, model(b).logits], 1)
+    assert torch.allclose(model(packed, position_ids=position, use_cache=False).logits, apart, atol=1e-4)
+    ends = torch.tensor([0, 5, 12], dtype=torch.int32)
+    as_flash = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
+    assert torch.allclose(model(packed, position_ids=position, **as_flash).logits, apart, atol=1e-4)
+    with regard.watch(model) as seen:
+        model(packed, position_ids=position, use_cache=False)
+    assert isinstance(seen["model.layers.0.self_attn"].call.mask.b, Documents)
+
+
+@pytest.mark.parametrize("name", [f.name for f in FAMILIES])
+@torch.no_grad()
+def test_output_attentions_gives_the_true_weights(name):
+    model = model_of(name).to(torch.float64 if name == "T5" else torch.float32).eval()  # T5's scores are large
+    inputs, found = family[name].inputs(), []
+    for implementation in ("eager", "regard"):
+        model.set_attn_implementation(implementation)
+        out = model(**inputs, output_attentions=True)
+        found.append(
+            [
+                w
+                for key in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+                for w in out.get(key) or ()
+            ]
+        )
+    assert len(found[0]) == len(found[1]) > 1
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*found, strict=True))
+
+
+@torch.no_grad()
+def test_output_attentions_has_all_keys_of_a_static_cache():
+    model = llama()
+    cache = hf.StaticCache(config=model.config, max_cache_len=16)
+    out = model(family["Llama"].inputs()["input_ids"], past_key_values=cache, output_attentions=True)
+    assert out.attentions[0].shape == (2, 4, 11, 16)
+
+
+def test_a_head_mask_multiplies_the_weights_of_each_head():
+    class Module(nn.Module):
+        pass
+
+    q, heads = torch.randn(1, 3, 5, 4), torch.tensor([0.0, 1.0, 0.5])
+    run = make_attention("regard", regard.huggingface.variants.Changes({}, None))
+    plain, _ = run(Module(), q, q, q, None)
+    for mask in (heads, heads.view(1, 3, 1, 1)):
+        masked, _ = run(Module(), q, q, q, None, head_mask=mask)
+        assert torch.allclose(masked, plain * heads.view(1, 1, 3, 1), atol=1e-6)
+
+
+# What is refused
+
+
+def refusal(match, **options):
+    with pytest.raises(OptionError, match=match) as caught:
+        register("regard-bad", **options)
+    assert "regard-bad" not in hf.AttentionInterface().valid_keys()
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_the_wrong_kind_are_refused():
+    refusal("mask must be a Mask", mask=3)
+    refusal("call it: Window", mask=Window)
+    refusal("energy must be an Energy", energy="cosine")
+    refusal("normalize must be a Normalizer", normalize=1.5)
+    refusal("bias must be a Bias", bias=0.5)
+    refusal("layers must map", layers=[1, 2])
+    refusal("-1 is no layer", layers={-1: {}})
+    refusal("True is no layer", layers={True: {}})
+    refusal(r"layers\[0\] must be a dict", layers={0: Window(3)})
+    refusal(r"layers\[0\] has no option 'masks'; there are energy, mask, bias, normalize", layers={0: {"masks": Window(3)}})
+    with pytest.raises(OptionError, match="must be 'regard' or begin with 'regard-', .* got 'sdpa'"):
+        register("sdpa")
+
+
+def test_a_layer_that_the_model_has_not_is_refused_by_name():
+    register("regard-far", layers={7: {"mask": Window(3)}})
+    with pytest.raises(OptionError, match=r"layers=\{7: …\} names no layer of LlamaForCausalLM, which has layers 0 to 1"):
+        llama("regard-far")
+    register("regard-far", layers={"encoder.*": {"mask": Window(3)}})
+    with pytest.raises(
+        OptionError, match=r"'encoder\.\*'.*names no attention module of LlamaForCausalLM.*'model.layers.0.self_attn'"
+    ):
+        llama("regard-far")
+    made = hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far")
+    with pytest.raises(OptionError, match="names no attention module of LlamaForCausalLM"):
+        logits(made)
+    register("regard-embedding", layers={"model.embed_tokens": {"mask": Window(3)}})
+    with pytest.raises(OptionError, match="'model.embed_tokens'.*names no attention module"):
+        llama("regard-embedding")
+    register("regard-fits", layers={1: {"mask": Window(3)}})
+    model = llama("regard-fits")
+    with pytest.raises(OptionError, match="names no layer"):
+        register("regard-fits", layers={9: {}})
+    logits(model)
+
+
+def test_a_model_that_never_asks_the_interface_is_refused():
+    config = lambda: hf.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4)  # noqa: E731
+    with pytest.raises(OptionError, match="BloomForCausalLM computes its attention in its own code.*eager"):
+        hf.BloomForCausalLM._from_config(config(), attn_implementation="regard")
+    model = hf.BloomForCausalLM(config())
+    with pytest.raises(OptionError, match="BloomForCausalLM computes its attention in its own code.*eager"):
+        model.set_attn_implementation("regard")
+    assert model.config._attn_implementation != "regard"
+
+
+def test_modules_that_keep_their_own_attention_are_named():
+    config = hf.BigBirdPegasusConfig(
+        vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=32, decoder_ffn_dim=32,
+    )  # fmt: skip
+    model = hf.BigBirdPegasusModel(config)
+    with pytest.warns(UserWarning, match=r"BigBirdPegasusModel: encoder.layers.0.self_attn.* in their own code, not on regard"):
+        model.set_attn_implementation("regard")
+
+
+def test_a_keyword_that_regard_does_not_know_is_refused_by_name():
+    with pytest.raises(OptionError, match=r"LlamaAttention \(model.layers.0.self_attn\) passes curvature= .*eager"):
+        logits(llama(), curvature=0.3)
+    logits(llama(), curvature=None)
+
+
+def test_masks_that_cannot_be_read_are_refused_with_the_name_of_the_module():
+    ids = family["Llama"].inputs()["input_ids"]
+    attention = llama().model.layers[0].self_attn
+    position = llama().model.rotary_emb(torch.zeros(1), torch.arange(11)[None])
+    x = torch.randn(2, 11, 32)
+    for mask, why in (
+        (torch.ones(2, 11), r"shape \(2, 11\)"),
+        (torch.ones(2, 1, 11, 11).long(), "torch.int64"),
+        ("causal", "got a str"),
+    ):
+        with pytest.raises(OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) got a .*{why}|{why}"):
+            attention(x, position, attention_mask=mask)
+    with pytest.raises(regard.ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"):
+        llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
+
+
+def test_other_bad_calls_are_refused_with_the_name_of_the_module():
+    class Module(nn.Module):
+        layer_idx = 3
+
+    q = torch.randn(1, 4, 5, 8)
+    run = make_attention("regard", regard.huggingface.variants.Changes({}, None))
+    with pytest.raises(OptionError, match=r"Module \(layer 3\) passes dropout=Dropout.*config"):
+        run(Module(), q, q, q, None, dropout=nn.Dropout(0.1))
+    with pytest.raises(OptionError, match=r"Module \(layer 3\) runs with a PagedCache .*dynamic or static"):
+        run(Module(), q, q, q, None, cache=type("PagedCache", (), {})())
+    with pytest.raises(OptionError, match="position bias and a soft cap"):
+        run(Module(), q, q, q, None, softcap=2.0, position_bias=torch.zeros(1, 4, 5, 5))
+    with pytest.raises(OptionError, match="got a mask for 5 queries and 5 keys, and has 5 and 3"):
+        run(Module(), q, q[..., :3, :], q[..., :3, :], masks.make_mask(1, 5, 5))
+
+
+def test_a_window_is_refused_where_positions_do_not_line_up():
+    register("regard-window", mask=Window(3))
+    model = model_of("BART").float().eval()
+    model.set_attn_implementation("regard-window")
+    with pytest.raises(OptionError, match=r"encoder_attn\): mask=Window.* cross-attention.*layers="):
+        logits(model, "BART")
+    register("regard-window", mask=Window(3), layers={"*.encoder_attn": {"mask": None}})
+    logits(model, "BART")
+
+
+def test_parts_that_a_cache_does_not_allow_are_refused():
+    register("regard-first", mask=Prefix(2) | Window(3))
+    model = model_of("Mistral").float().eval()
+    model.set_attn_implementation("regard-first")
+    inputs = family["Mistral"].inputs()
+    model.generate(**inputs, max_new_tokens=3, use_cache=False)
+    with pytest.raises(OptionError, match="counts keys from the first, and a sliding cache has dropped some"):
+        model.generate(**inputs, max_new_tokens=3)
+
+
+def test_another_normaliser_does_not_take_the_sinks_away():
+    register("regard-sparse", normalize=Sparsemax())
+    model = model_of("GPT-OSS").float().eval()
+    model.set_attn_implementation("regard-sparse")
+    with pytest.raises(OptionError, match=r"GptOssAttention \(model.layers.0.self_attn\) has sinks.*Sparsemax"):
+        logits(model, "GPT-OSS")
+    register("regard-sparse", normalize=Softmax(2.0))
+    with regard.watch(model) as seen:
+        logits(model, "GPT-OSS")
+    normalize = seen["model.layers.0.self_attn"].call.normalize
+    assert normalize.temperature == 2.0 and torch.equal(normalize.sinks, model.model.layers[0].self_attn.sinks)
+
+
+def test_a_missing_or_old_transformers_is_told_in_a_sentence(monkeypatch):
+    from regard.huggingface import variants
+
+    monkeypatch.setattr(variants, "version", lambda _: "4.57.1")
+    with pytest.raises(OptionError, match="4.57.1 is installed; pip install -U transformers"):
+        register()
+    monkeypatch.setattr(variants.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(OptionError, match=r'needs transformers 5 or later; pip install "regard\[transformers\]"'):
+        register()
+
+
+def test_importing_regard_huggingface_does_not_import_transformers():
+    code = "import sys, regard; regard.huggingface.register; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_copied_model_keeps_its_variant():
+    register("regard-index", layers={1: {"mask": Window(2)}})
+    model = llama("regard-index")
+    assert torch.equal(logits(copy.deepcopy(model)), logits(model))
