@@ -26,9 +26,10 @@ from regard.errors import OptionError, ShapeError
 
 Pick = int | slice | Sequence[int] | Tensor | None
 
-CPU_TILE = 1 << 18  # pairs of a tile: 1 MiB in float32, which stays in a core's cache
+CPU_TILE = 1 << 18  # pairs of a tile: 1 MiB in float32, which stays in the cache of a core
 GPU_TILE = 1 << 25  # 128 MiB in float32
 ROWS = 128  # queries of a tile, unless few keys leave room for more
+BOUND = 60.0  # exp of it times any number of keys is finite in float32, and exp of its negative is no less exact
 REFERENCE_TILE = 1 << 22
 
 
@@ -75,9 +76,9 @@ class Recorded:
         flat, flat_at = values.view(-1, *shape[-3:]), at.view(-1, *shape[-3:])
 
         def fill(tile: _Tile) -> None:
-            weights, keys = tile.weights().topk(k, -1)
+            weights, keys = tile.top(k)
             tile.of(flat).copy_(weights)
-            tile.of(flat_at).copy_(keys + tile.columns.start)
+            tile.of(flat_at).copy_(keys)
 
         _scan(part, fill, least=k)
         return part.squeeze(values), part.squeeze(at)
@@ -213,11 +214,15 @@ def _has_tiles(part: _Part) -> bool:
 
 @dataclass
 class _Tile:
-    """Scores of some sequences, heads and queries with some keys, (sequences, heads, queries, keys); a masked one is −∞."""
+    """Scores of some sequences, heads and queries with some keys, (sequences, heads, queries, keys); a masked one is −∞.
 
-    call: Call
+    Each tile answers one question, which may write over the scores.
+    """
+
     scores: Tensor
     gate: Tensor | None
+    temperature: float
+    bounded: bool  # no score is beyond ±BOUND, so exp needs no largest score taken off first
     may_be_empty: bool  # a row may see nothing
     sequences: slice
     heads: slice
@@ -230,33 +235,67 @@ class _Tile:
         return x if columns is None else x[..., columns]
 
     def weights(self, gated: bool = True) -> Tensor:
-        scores = self.scores
-        if self.call.temperature != 1.0:
-            scores = (scores - self._top()) / self.call.temperature
-        weights = torch.softmax(scores, -1)
-        if self.may_be_empty:
-            weights.masked_fill_(self.scores.amax(-1, keepdim=True) == -math.inf, 0.0)
-        return weights * self.gate if self.gate is not None and gated else weights
+        x, factor = self.factored(gated)
+        return x if factor is None else x.mul_(factor)
+
+    def factored(self, gated: bool = True) -> tuple[Tensor, Tensor | None]:
+        """The weights as x · factor, x like the scores and factor one number per row (None: 1)."""
+        if self.bounded:
+            x = self.scores.div_(self.temperature) if self.temperature != 1.0 else self.scores
+            x = x.exp_()
+            factor = x.sum(-1, keepdim=True).clamp_(min=torch.finfo(x.dtype).tiny).reciprocal_()  # a row that sees nothing is all 0
+        else:
+            empty = self.scores.amax(-1, keepdim=True) == -math.inf if self.may_be_empty else None
+            x, factor = torch.softmax(self._shifted() if self.temperature != 1.0 else self.scores, -1), None
+            x = x if empty is None else x.masked_fill_(empty, 0.0)
+        return (x.mul_(self.gate) if self.gate is not None and gated else x), factor
 
     def column_sums(self) -> Tensor:
-        weights = self.weights()
-        flat = weights.view(-1, *weights.shape[-2:])
-        return torch.bmm(flat.new_ones(1, 1, flat.shape[1]).expand(len(flat), -1, -1), flat).view(*weights.shape[:2], -1)
+        x, factor = self.factored()
+        flat = x.view(-1, *x.shape[-2:])
+        factor = flat.new_ones(1, 1, 1).expand(*flat.shape[:2], 1) if factor is None else factor.view(*flat.shape[:2], 1)
+        return torch.bmm(factor.mT, flat).view(*x.shape[:2], -1)
+
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        x, factor = self.factored()
+        values, keys = _topk(x, k)
+        return (values if factor is None else values * factor), keys + self.columns.start
 
     def entropy(self) -> Tensor:
-        """log Z − Σ exp(x)·x / Z with x = score − largest score: one exp per pair and no log."""
+        """log Z − Σ exp(x)·x / Z with x the scores, or what they are below the largest: one exp per pair and no log."""
         if self.gate is not None:
             return torch.special.entr(self.weights()).sum(-1)
-        x = (self.scores - self._top()) / self.call.temperature if self.call.temperature != 1.0 else self.scores - self._top()
-        x.clamp_(min=-1e4)  # whose exp is 0, and 0 · −∞ would be NaN
+        empty = self.scores.amax(-1) == -math.inf if self.may_be_empty else None
+        x = self.scores.div_(self.temperature) if self.bounded else self._shifted()
+        x = x.clamp_(min=-1e4)  # whose exp is 0, and 0 · −∞ would be NaN
         e = x.exp()
         Z = e.sum(-1)
-        found = Z.log() - (e.mul_(x).sum(-1) / Z)
-        return found.masked_fill(self.scores.amax(-1) == -math.inf, 0.0) if self.may_be_empty else found
+        found = Z.log() - e.mul_(x).sum(-1) / Z
+        return found if empty is None else found.masked_fill_(empty, 0.0)
 
-    def _top(self) -> Tensor:
+    def _shifted(self) -> Tensor:
+        """Scores less the largest of their row, over the temperature."""
         top = self.scores.amax(-1, keepdim=True)
-        return top.masked_fill(top == -math.inf, 0.0) if self.may_be_empty else top
+        top = top.masked_fill_(top == -math.inf, 0.0) if self.may_be_empty else top
+        found = self.scores.sub_(top)
+        return found.div_(self.temperature) if self.temperature != 1.0 else found
+
+
+def _topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """topk of each row. In long rows only the k blocks with the largest maxima are searched: no other can hold one of the k."""
+    size = math.isqrt(x.shape[-1] // k)
+    if size < 4:
+        return x.topk(k, -1)
+    whole = x.shape[-1] // size * size
+    blocks = x[..., :whole].unflatten(-1, (-1, size))
+    best = blocks.amax(-1).topk(k, -1).indices  # (..., k)
+    found = blocks.gather(-2, best[..., None].expand(*best.shape, size)).flatten(-2)
+    at = (best[..., None] * size + torch.arange(size, device=x.device)).flatten(-2)
+    if whole < x.shape[-1]:
+        rest = torch.arange(whole, x.shape[-1], device=x.device)
+        found, at = torch.cat([found, x[..., whole:]], -1), torch.cat([at, rest.expand(*at.shape[:-1], -1)], -1)
+    values, places = found.topk(k, -1)
+    return values, at.gather(-1, places)
 
 
 def _scan(part: _Part, each: Callable[[_Tile], None], least: int = 1) -> None:
@@ -265,26 +304,40 @@ def _scan(part: _Part, each: Callable[[_Tile], None], least: int = 1) -> None:
     call = part.call
     with no_autocast(call.query):
         q, k, scale = _operands(part)
+        bounds = _bounds(call, q, k, scale)
+        q = q * scale if q.dtype not in HALF else q
         N, Hk, G, Tq, _ = q.shape
         tile = CPU_TILE if q.device.type == "cpu" else GPU_TILE
-        rows = max(1, min(Tq, max(ROWS // G, tile // (N * Hk * G * call.Tk))))
-        spans = _spans(part, rows, least)
-        for (start, stop), (low, high) in zip(_steps(Tq, rows), spans, strict=True):
+        rows = max(1, min(Tq, max(-(-ROWS // G), tile // (N * Hk * G * call.Tk))))
+        most = 0 if q.dtype in HALF else min(N * Hk * G * rows * call.Tk, max(tile, G * rows * call.Tk))
+        buffer = torch.empty(most, dtype=exact_dtype(q.dtype), device=q.device)
+        rules = _Rules(part)
+        for (start, stop), (low, high) in zip(_steps(Tq, rows), _spans(part, rows, least), strict=True):
             if low >= high:
                 continue  # these queries see nothing: their weights are 0
+            r, columns = slice(start, stop), slice(low, high)
             size = G * (stop - start) * (high - low)
-            heads = max(1, min(Hk, tile // size))
-            sequences = max(1, min(N, tile // (size * Hk)))
-            rules = _Rules(part, slice(start, stop), slice(low, high), call)
+            heads, sequences = max(1, min(Hk, tile // size)), max(1, min(N, tile // (size * Hk)))
+            rules.move(r, columns)
             for n0, n1 in _steps(N, sequences):
                 for h0, h1 in _steps(Hk, heads):
-                    n, h, columns = slice(n0, n1), slice(h0 * G, h1 * G), slice(low, high)
-                    a = q[n, h0:h1, :, start:stop].reshape((n1 - n0) * (h1 - h0), G * (stop - start), -1)
+                    n, h = slice(n0, n1), slice(h0 * G, h1 * G)
+                    a = q[n, h0:h1, :, r].reshape((n1 - n0) * (h1 - h0), G * (stop - start), -1)
                     b = k[n, h0:h1, columns].reshape((n1 - n0) * (h1 - h0), high - low, -1)
-                    scores = _dot(a, b, scale).view(n1 - n0, (h1 - h0) * G, stop - start, high - low)
-                    scores = rules.apply(scores, n, h)
-                    gate = rules.gate(n, h, scores)
-                    each(_Tile(call, scores, gate, rules.may_be_empty, n, h, slice(start, stop), columns))
+                    scores = _dot(a, b, scale, buffer).view(n1 - n0, (h1 - h0) * G, stop - start, high - low)
+                    scores, gate = rules.apply(scores, n, h), rules.gate(n, h, scores)
+                    bounded = all(x <= BOUND for row in bounds[n0:n1] for x in row[h0:h1])
+                    each(_Tile(scores, gate, call.temperature, bounded, rules.may_be_empty, n, h, r, columns))
+
+
+def _bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[float]]:
+    """A number that no |score| / temperature of a sequence and key head is beyond, by Cauchy and Schwarz."""
+    if call.bias is not None:
+        return [[math.inf] * q.shape[1]] * q.shape[0]
+    if call.softcap is not None:
+        return [[call.softcap / call.temperature] * q.shape[1]] * q.shape[0]
+    longest = [torch.linalg.vector_norm(x, dim=-1, dtype=exact_dtype(x.dtype)).flatten(2).amax(-1) for x in (q, k)]
+    return (longest[0] * longest[1] * abs(scale / call.temperature)).tolist()
 
 
 def _operands(part: _Part) -> tuple[Tensor, Tensor, float]:
@@ -319,11 +372,15 @@ def _multiplies_half(x: Tensor) -> bool:
     return x.device.type == "cuda"
 
 
-def _dot(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """scale · a bᵀ, (batch, n, dim) and (batch, m, dim) → (batch, n, m), in at least float32."""
+def _dot(a: Tensor, b: Tensor, scale: float, buffer: Tensor) -> Tensor:
+    """a bᵀ in `buffer`, (batch, n, dim) and (batch, m, dim) → (batch, n, m), in at least float32; half precision is scaled here.
+
+    On a CPU a new tensor for each tile would cost as much as its exp: the system clears its pages.
+    """
     if a.dtype in HALF:
         return torch.bmm(a, b.mT, out_dtype=torch.float32).mul_(scale)  # type: ignore[call-overload]
-    return torch.bmm(a * scale, b.mT)
+    shape = len(a), a.shape[1], b.shape[1]
+    return torch.bmm(a, b.mT, out=buffer[: math.prod(shape)].view(shape))
 
 
 def _steps(n: int, step: int) -> list[tuple[int, int]]:
@@ -332,29 +389,37 @@ def _steps(n: int, step: int) -> list[tuple[int, int]]:
 
 # ------------------------------------------------------------------------------------------- masks, biases, gates of a tile
 class _Rules:
-    """What mask, bias, soft cap and gate do to the tiles of some queries and keys."""
+    """What mask, bias, soft cap and gate do to the scores of a tile."""
 
-    def __init__(self, part: _Part, rows: slice, columns: slice, call: Call) -> None:
-        self.call, self.rows, self.columns = call, rows, columns
-        index = _rows_of(part, rows)
-        grid = call.grid(queries=index, keys=columns, head=part.head, batch=part.batch)
-        self.band = _band(call.mask, call.Tq, call.Tk) if isinstance(index, slice) else None
-        self.first = index.start if isinstance(index, slice) else 0
-        self.leading = part.shape[:-3]
-        query = _queries(part, index) if call.bias is not None or isinstance(call.gate, Bias) else call.query
-        allowed = call.mask.allowed(grid) if call.mask is not None and self.band is None else None
-        self.added = None if call.bias is None else call.bias.values(grid, query)
-        if self.added is not None and call.bias_may_mask:
-            open_ = self.added != -math.inf
-            allowed = open_ if allowed is None else allowed & open_
-            if call.softcap is None:
-                self.added = level_rows(self.added)
-        self.hidden = None if allowed is None else self._flat(~allowed)
-        self.added = None if self.added is None else self._flat(self.added)
-        gate = call.gate
-        factor = None if gate is None else gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
-        self.factor = None if factor is None else self._flat(factor)
+    def __init__(self, part: _Part) -> None:
+        call = part.call
+        self.part, self.call, self.leading = part, call, part.shape[:-3]
         self.may_be_empty = call.bias_may_mask or (call.mask is not None and not call.mask.covers(call.Tq, call.Tk))
+        self.hidden = self.added = self.factor = self.band = None
+        self.edges: dict[tuple[int, ...], Tensor] = {}
+
+    def move(self, rows: slice, columns: slice) -> None:
+        """To the next rows, among those asked for, and their keys."""
+        part, call = self.part, self.call
+        index = _rows_of(part, rows)
+        self.band = _band(call.mask, call.Tq, call.Tk) if isinstance(index, slice) else None
+        self.first, self.columns = index.start if isinstance(index, slice) else 0, columns
+        has_mask = call.mask is not None and self.band is None
+        if not has_mask and call.bias is None and call.gate is None:
+            return
+        grid = call.grid(queries=index, keys=columns, head=part.head, batch=part.batch)
+        query = _queries(part, index) if call.bias is not None or isinstance(call.gate, Bias) else call.query
+        allowed = call.mask.allowed(grid) if has_mask and call.mask is not None else None
+        added = None if call.bias is None else call.bias.values(grid, query)
+        if added is not None and call.bias_may_mask:
+            open_ = added != -math.inf
+            allowed = open_ if allowed is None else allowed & open_
+            added = level_rows(added) if call.softcap is None else added
+        self.hidden = None if allowed is None else self._flat(~allowed)
+        self.added = None if added is None else self._flat(added)
+        if call.gate is not None:
+            gate = call.gate
+            self.factor = self._flat(gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query))
 
     def _flat(self, x: Tensor) -> Tensor:
         """(*leading, heads, n, m), some axes 1 or missing, as (sequences or 1, heads or 1, n or 1, m or 1)."""
@@ -369,13 +434,13 @@ class _Rules:
 
     def apply(self, scores: Tensor, sequences: slice, heads: slice) -> Tensor:
         if self.added is not None:
-            scores = scores.add_(self._at(self.added, sequences, heads))
+            scores.add_(self._at(self.added, sequences, heads))
         if self.call.softcap is not None:
-            scores = scores.div_(self.call.softcap).tanh_().mul_(self.call.softcap)
+            scores.div_(self.call.softcap).tanh_().mul_(self.call.softcap)
         if self.band is not None:
             self._apply_band(scores, *self.band)
         if self.hidden is not None:
-            scores = scores.masked_fill_(self._at(self.hidden, sequences, heads), -math.inf)
+            scores.masked_fill_(self._at(self.hidden, sequences, heads), -math.inf)
         return scores
 
     def _apply_band(self, scores: Tensor, low: int, high: int) -> None:
@@ -386,11 +451,19 @@ class _Rules:
         right = (max(first, start + high + 1), last)  # keys after what the first query sees
         if left[1] > right[0]:
             left, right = (first, last), (last, last)  # a narrow band: no key is seen by all
-        t = torch.arange(start, stop, device=scores.device)[:, None]
         for a, b in (left, right):
             if a < b:
-                distance = torch.arange(a, b, device=scores.device) - t
-                scores[..., a - first : b - first].masked_fill_((distance < low) | (distance > high), -math.inf)
+                scores[..., a - first : b - first].masked_fill_(self._edge(a - start, b - start, stop - start, low, high), -math.inf)
+
+    def _edge(self, a: int, b: int, rows: int, low: int, high: int) -> Tensor:
+        """Which of the keys a … b − 1, counted from the first query, are hidden; the same for most tiles."""
+        if (a, b, rows) not in self.edges:
+            device = self.call.query.device
+            distance = torch.arange(a, b, device=device) - torch.arange(rows, device=device)[:, None]
+            if len(self.edges) > 8:
+                self.edges.clear()
+            self.edges[a, b, rows] = (distance < low) | (distance > high)
+        return self.edges[a, b, rows]
 
     def gate(self, sequences: slice, heads: slice, scores: Tensor) -> Tensor | None:
         return None if self.factor is None else self._at(self.factor, sequences, heads).to(scores.dtype)
