@@ -444,7 +444,7 @@ def test_scripted_models_and_models_that_did_not_run_say_so():
         seen["0"]
     with watch(Attention()) as seen:
         pass
-    with pytest.raises(regard.OptionError, match="the model did not run inside watch"):
+    with pytest.raises(regard.OptionError, match="no model ran inside watch"):
         seen["0"]
 
 

@@ -28,8 +28,11 @@ from regard.errors import RegardError
 
 
 class _Mode(TorchFunctionMode):
+    calls = 0
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {} if kwargs is None else kwargs
+        self.calls += 1
         make = MAKERS.get(func)
         if make is not None:
             _record(make, args, kwargs)
@@ -46,7 +49,7 @@ def mode() -> Iterator[None]:
     """One mode per thread, however many watches there are."""
     depth = getattr(_here, "depth", 0)
     if not depth:
-        _here.mode = _Mode()
+        _here.mode = getattr(_here, "mode", None) or _Mode()
         _here.mode.__enter__()
     _here.depth = depth + 1
     try:
@@ -55,6 +58,11 @@ def mode() -> Iterator[None]:
         _here.depth -= 1
         if not _here.depth:
             _here.mode.__exit__(None, None, None)
+
+
+def count() -> int:
+    """How many functions of torch the mode of this thread has seen so far."""
+    return _here.mode.calls if hasattr(_here, "mode") else 0
 
 
 @contextmanager
@@ -94,11 +102,10 @@ def _notice(func: Any, args: tuple, kwargs: dict) -> None:
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, Tensor) and x.ndim > 2:
             for watch in trace.observers():
-                watch.softmaxes.setdefault(watch.path[-1] if watch.path else "the model", f"softmax of a {tuple(x.shape)} tensor")
+                watch.softmaxes.setdefault(watch.path() or "the model", f"softmax of a {tuple(x.shape)} tensor")
     elif ("attention" in name or "attn" in name) and not name.startswith("__"):
         for watch in trace.observers():
-            where = watch.path[-1] if watch.path else "the model"
-            watch.missed[where] = f"{name} was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend"
+            watch.missed[watch.path() or "the model"] = f"{name} was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend"
 
 
 # ---------------------------------------------------------------------------------------------------------------------- SDPA

@@ -13,7 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -34,42 +34,45 @@ from regard.errors import OptionError
 __all__ = ["Pick", "Recorded", "Seen", "kind_of", "record", "watch", "watching"]
 
 OnCall = Callable[[str, Recorded], object]
+Copies = dict[int, tuple["weakref.ref[Tensor]", int, Tensor]]
 KINDS = ("self", "cross")
+SCRIPTED = (torch.jit.ScriptModule, torch.jit.TopLevelTracedModule)
+_MODULE_CALL = nn.Module._call_impl.__code__
 
 
 class _Watch:
     """What one `watch` has seen so far."""
 
-    def __init__(self, only: list[str] | None, on_call: OnCall | None) -> None:
+    def __init__(self, only: list[str] | None = None, on_call: OnCall | None = None, modules: dict[str, nn.Module] | None = None):
         self.only, self.on_call = only, on_call
+        self.names = {id(module): name for name, module in (modules or {}).items()}
+        self.scripted = [name or "the model" for name, module in (modules or {}).items() if isinstance(module, SCRIPTED)]
         self.seen = Seen(self)
-        self.path: list[str] = []  # the modules being run, innermost last
         self.kind: str | None = None  # "self" or "cross", when a layer says so
         self.bare = 0
         self.inside = 0  # calls of attend being computed, whose kernels may call torch's attention
-        self.model_given = False
-        self.modules_ran = False
         self.calls = 0  # answered by on_call
         self.left_out: dict[str, None] = {}  # names of calls that `only` does not match
         self.missed: dict[str, str] = {}  # attention that ran and could not be recorded, and why
         self.softmaxes: dict[str, str] = {}  # softmax calls that may be attention written out
-        self.scripted: list[str] = []
+        self.anything_ran = True
         self.compiled_unseen = False
-        self.copies: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
+        self.copies: Copies = {}
 
-    def enter(self, name: str) -> None:
-        """A module begins; not when another thread runs the same model and nobody watches there."""
-        if self in _watches.get():
-            self.path.append(name)
-            self.modules_ran = True
-
-    def leave(self) -> None:
-        if self in _watches.get():
-            self.path.pop()
+    def path(self) -> str:
+        """The path of the innermost module that runs now, found on the call stack: naming costs nothing but at calls."""
+        frame = sys._getframe(1) if self.names else None
+        while frame is not None:
+            if frame.f_code is _MODULE_CALL:
+                name = self.names.get(id(frame.f_locals["self"]))
+                if name is not None:
+                    return name
+            frame = frame.f_back
+        return ""
 
     def next_name(self, kind: str | None = None) -> str:
         """The name of the call that runs now; `kind` names one that is made by the watched module itself."""
-        path, said = self.path[-1] if self.path else "", self.kind
+        path, said = self.path(), self.kind
         if not path:
             if said is not None or kind is not None:
                 return said or kind or ""
@@ -161,26 +164,16 @@ def watch(
     if on_call is not None and not callable(on_call):
         raise OptionError(f"on_call must be a function of (name, recorded), got {on_call!r}")
     modules = {} if model is None else _named(model)
-    state = _Watch(_globs(only, modules if model is not None else None), on_call)
-    state.model_given = model is not None
-    with ExitStack() as stack:
-        stack.enter_context(_stance)
-        for name, module in modules.items():
-            if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-                state.scripted.append(name or type(module).__name__)
-            elif not name:
-                stack.callback(module.register_forward_pre_hook(lambda *_: setattr(state, "modules_ran", True)).remove)
-            elif not _is_plain_leaf(module):
-                stack.callback(module.register_forward_pre_hook(lambda *_, name=name: state.enter(name)).remove)
-                stack.callback(module.register_forward_hook(lambda *_: state.leave(), always_call=True).remove)
+    state = _Watch(_globs(only, None if model is None else modules), on_call, modules)
+    before, ran = _compiled_frames(), torch_calls.count()
+    with _stance, torch_calls.mode():
         token = _watches.set((*_watches.get(), state))
-        stack.callback(_watches.reset, token)
-        stack.enter_context(torch_calls.mode())
-        before = _compiled_frames()
         try:
             yield state.seen
         finally:
+            _watches.reset(token)
             state.copies.clear()
+            state.anything_ran = torch_calls.count() > ran
             state.compiled_unseen = _compiled_frames() > before
     if state.compiled_unseen:
         warnings.warn(COMPILED_INSIDE, stacklevel=3)
@@ -283,7 +276,7 @@ class Seen:
 
     def __init__(self, state: _Watch | None = None) -> None:
         self._calls: dict[str, list[Recorded]] = {}
-        self._state = _Watch(None, None) if state is None else state
+        self._state = _Watch() if state is None else state
 
     def _add(self, name: str, recorded: Recorded) -> None:
         self._calls.setdefault(name, []).append(recorded)
@@ -328,8 +321,8 @@ class Seen:
                 f"{name} computes {what} itself, which looks like attention written out; call F.scaled_dot_product_attention or "
                 'regard.attend there (in Hugging Face models: attn_implementation="sdpa")'
             )
-        if state.model_given and not state.modules_ran:
-            return "the model did not run inside watch, or ran in another thread; call it inside the with block"
+        if not state.anything_ran:
+            return "no model ran inside watch, or it ran in another thread; call it inside the with block"
         return "no attention ran; watch sees regard.attend, F.scaled_dot_product_attention and nn.MultiheadAttention"
 
     def __getitem__(self, name: str) -> Recorded:
@@ -351,9 +344,6 @@ class Seen:
 
 
 # ------------------------------------------------------------------------------------------------------------------- copies
-Copies = dict[int, tuple["weakref.ref[Tensor]", int, Tensor]]
-
-
 def _detached(call: Call) -> Call:
     """The call as it is, cut off the graph."""
     return replace(call, query=call.query.detach(), key=call.key.detach(), value=call.key.detach(), dropout=0.0)
@@ -371,12 +361,13 @@ def _frozen(call: Call, copies: Copies) -> Call:
 
 def _copy(x: Tensor) -> Tensor:
     """A contiguous copy; of axes that are expanded, one element."""
-    x = x.detach()
-    small = x
-    for axis, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
-        if size > 1 and stride == 0:
-            small = small.narrow(axis, 0, 1)
-    return small.clone(memory_format=torch.contiguous_format).expand(x.shape)
+    x = small = x.detach()
+    if 0 in x.stride():
+        for axis, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+            if size > 1 and stride == 0:
+                small = small.narrow(axis, 0, 1)
+    found = small.clone(memory_format=torch.contiguous_format)
+    return found if small is x else found.expand(x.shape)
 
 
 def _snapshot(x: Any, copies: Copies) -> Any:
@@ -386,6 +377,8 @@ def _snapshot(x: Any, copies: Copies) -> Any:
     if isinstance(x, nn.Module):
         return copy.deepcopy(x)
     if isinstance(x, Energy | Mask | Bias | Normalizer):
+        if x.tensors() == ():
+            return x
         new = copy.copy(x)
         for name, held in vars(x).items():
             object.__setattr__(new, name, _snapshot(held, copies))  # masks are frozen
