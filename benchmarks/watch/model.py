@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +72,8 @@ def same_with(model: Any, attention: str) -> Any:
     import transformers
 
     with torch.device("meta"):
-        other = transformers.AutoModelForCausalLM.from_config(model.config, dtype=model.dtype, attn_implementation=attention)
+        config = copy.deepcopy(model.config)  # which remembers the attention
+        other = transformers.AutoModelForCausalLM.from_config(config, dtype=model.dtype, attn_implementation=attention)
     other.load_state_dict(model.state_dict(), assign=True, strict=False)
     other.model.rotary_emb = model.model.rotary_emb  # its frequencies are not among the weights
     return other.eval().requires_grad_(False)

@@ -31,8 +31,8 @@ def table(rows: list[Row]) -> tuple[list[list[str]], list[str]]:
 
 
 LEGEND = (
-    "ms: median time of one forward pass with the answer. ratio: to the plain forward pass, the median over rounds in which all "
-    "take turns. MiB: peak beyond the model and its input. error: max |x − truth| / max |truth|, of 64 rows or all columns of one "
+    "ms: the best time of one forward pass with the answer, over rounds in which all take turns. ratio: to the plain forward "
+    "pass. MiB: peak beyond the model and its input. error: max |x − truth| / max |truth|, of 64 rows or all columns of one "
     "head, the truth in float64 from the model's own queries and keys."
 )
 
@@ -55,5 +55,5 @@ def as_json(rows: list[Row], shape: Shape, facts: dict, long: dict | None = None
         return str(x) if isinstance(x, torch.dtype) else x
 
     found = {"facts": facts, "shape": {k: plain(v) for k, v in asdict(shape).items()}, "long": long}
-    found["rows"] = [asdict(row) | {"seconds": row.seconds, "ratio": row.ratio} for row in rows]
+    found["rows"] = [asdict(row) | {"seconds": row.seconds} for row in rows]
     return json.dumps(found, indent=1, ensure_ascii=False)

@@ -27,7 +27,7 @@ from regard.errors import OptionError, ShapeError
 Pick = int | slice | Sequence[int] | Tensor | None
 
 CPU_TILE = 1 << 18  # pairs of a tile: 1 MiB in float32, which stays in the cache of a core
-GPU_TILE = 1 << 25  # 128 MiB in float32
+GPU_TILE = 1 << 26  # 256 MiB in float32
 ROWS = 128  # queries of a tile, unless few keys leave room for more
 BOUND = 60.0  # exp of it times any number of keys is finite in float32, and exp of its negative is no less exact
 REFERENCE_TILE = 1 << 22
