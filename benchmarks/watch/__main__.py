@@ -42,7 +42,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
     parser.add_argument("--quick", action="store_true", help="fewer lengths and rounds")
     parser.add_argument("--long", action="store_true", help="one long sequence, one layer watched")
-    parser.add_argument("--attention", choices=("sdpa", "regard"), default="sdpa", help="what the model attends with (default sdpa)")
+    parser.add_argument(
+        "--attention", choices=("sdpa", "regard"), default="sdpa", help="what the model attends with (default sdpa)"
+    )
     parser.add_argument("--tokens", metavar="N", type=int, nargs="+", help="other lengths; with --long, the first (default 32768)")
     parser.add_argument("--layers", metavar="N", type=int, help="layers of the model (default 4)")
     parser.add_argument("--threads", metavar="N", type=int, help=f"threads (default {torch.get_num_threads()})")

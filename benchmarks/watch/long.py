@@ -87,6 +87,8 @@ def show(found: dict[str, Any], shape: Shape) -> str:
         f"peak {found['plain_gib']:.2f} and {found['watched_gib']:.2f} GiB",
     ]
     lines += [
-        f"{name[:-3]}: {value * 1000:.1f} ms, {found[name[:-1] + 'GiB']:.3f} GiB" for name, value in found.items() if name.endswith(", s")
+        f"{name[:-3]}: {value * 1000:.1f} ms, {found[name[:-1] + 'GiB']:.3f} GiB"
+        for name, value in found.items()
+        if name.endswith(", s")
     ]
     return "\n".join([*lines, *(f"{name}: {value:.1e}" for name, value in found.items() if name.startswith("error"))])

@@ -40,7 +40,9 @@ LEGEND = (
 def text(rows: list[Row], shape: Shape, facts: dict) -> str:
     cells, notes = table(rows)
     notes = [f"[{i}] {note}" for i, note in enumerate(notes, 1)]
-    return "\n".join([described(facts), f"Llama-shaped, random weights: {shape}; one sequence.", plain_text(HEADER, cells), *notes, LEGEND])
+    return "\n".join(
+        [described(facts), f"Llama-shaped, random weights: {shape}; one sequence.", plain_text(HEADER, cells), *notes, LEGEND]
+    )
 
 
 def markdown(rows: list[Row], shape: Shape, facts: dict) -> str:

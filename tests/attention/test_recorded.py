@@ -22,7 +22,7 @@ from regard import (
     watch,
     weights,
 )
-from regard.attention import recorded
+from regard.attention import part, score_tiles
 
 T = 37
 
@@ -71,9 +71,9 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     torch.manual_seed(3)
-    monkeypatch.setattr(recorded, "CPU_TILE", 300)
-    monkeypatch.setattr(recorded, "ROWS", 8)
-    monkeypatch.setattr(recorded, "REFERENCE_TILE", 2000)
+    monkeypatch.setattr(score_tiles, "CPU_TILE", 300)
+    monkeypatch.setattr(score_tiles, "ROWS", 8)
+    monkeypatch.setattr(part, "REFERENCE_TILE", 2000)
 
 
 def in_double(option):
@@ -161,8 +161,8 @@ def test_a_key_that_nobody_sees_does_not_spoil_the_answers():
 
 @torch.no_grad()
 def test_no_more_than_a_tile_exists_and_hidden_keys_are_left_out(monkeypatch):
-    monkeypatch.setattr(recorded, "CPU_TILE", 1 << 14)
-    monkeypatch.setattr(recorded, "ROWS", 64)
+    monkeypatch.setattr(score_tiles, "CPU_TILE", 1 << 14)
+    monkeypatch.setattr(score_tiles, "ROWS", 64)
     n = 4000
     q, sizes = torch.randn(1, 4, n, 8), []
     plain = torch.bmm
@@ -192,6 +192,6 @@ def test_a_k_that_is_no_number_of_keys_is_refused(k):
 def test_topk_by_blocks_is_topk():
     for n, k in ((100, 1), (1000, 3), (1003, 7), (64, 4), (5, 5)):
         x = torch.randn(3, 2, 4, n)
-        values, at = recorded._topk(x, k)
+        values, at = score_tiles._topk(x, k)
         assert torch.equal(values, x.topk(k, -1).values)
         assert torch.equal(x.gather(-1, at), values)

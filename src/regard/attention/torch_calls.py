@@ -105,7 +105,9 @@ def _notice(func: Any, args: tuple, kwargs: dict) -> None:
                 watch.softmaxes.setdefault(watch.path() or "the model", f"softmax of a {tuple(x.shape)} tensor")
     elif ("attention" in name or "attn" in name) and not name.startswith("__"):
         for watch in trace.observers():
-            watch.missed[watch.path() or "the model"] = f"{name} was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend"
+            watch.missed[watch.path() or "the model"] = (
+                f"{name} was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend"
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------------- SDPA

@@ -28,7 +28,8 @@ from regard.attention.call import Call
 from regard.attention.energy import Energy
 from regard.attention.mask import Mask
 from regard.attention.normalize import Normalizer
-from regard.attention.recorded import Pick, Recorded
+from regard.attention.part import Pick
+from regard.attention.recorded import Recorded
 from regard.errors import OptionError
 
 __all__ = ["Pick", "Recorded", "Seen", "kind_of", "record", "watch", "watching"]
@@ -43,7 +44,9 @@ _MODULE_CALL = nn.Module._call_impl.__code__
 class _Watch:
     """What one `watch` has seen so far."""
 
-    def __init__(self, only: list[str] | None = None, on_call: OnCall | None = None, modules: dict[str, nn.Module] | None = None):
+    def __init__(
+        self, only: list[str] | None = None, on_call: OnCall | None = None, modules: dict[str, nn.Module] | None = None
+    ) -> None:
         self.only, self.on_call = only, on_call
         self.names = {id(module): name for name, module in (modules or {}).items()}
         self.scripted = [name or "the model" for name, module in (modules or {}).items() if isinstance(module, SCRIPTED)]
@@ -197,7 +200,7 @@ def _named(model: nn.Module) -> dict[str, nn.Module]:
 def _is_plain_leaf(module: nn.Module) -> bool:
     """A layer of torch without attention, such as nn.Linear: it makes no call, so it needs no name."""
     home = type(module).__module__
-    if next(module.children(), None) is not None or home == "torch.nn.modules.activation" and "Attention" in type(module).__name__:
+    if next(module.children(), None) is not None or isinstance(module, nn.MultiheadAttention):
         return False
     return home.startswith("torch.nn.modules.") or home == "regard.layers.linear"
 

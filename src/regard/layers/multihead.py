@@ -123,9 +123,10 @@ class _Heads(HasOptions):
 class MultiHead(_Heads):
     """Q^h = Q W^Qh, K^h = K W^Kh, V^h = V W^Vh; attention per head; heads side by side; projected (Vaswani et al. 2017, 3.2.2).
 
-    `key_heads` below `heads` shares each key head among a group of query heads. `memory_dim` is the width of the keys' sequence,
-    `value_dim` that of the values' where it is another. `project=False` ends with the heads side by side. Attention options (energy, mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`. Modules
-    and parameters among them, or held by them, are trained and saved with the layer; other tensors move with it.
+    `key_heads` below `heads` shares each key head among a group of query heads. `memory_dim` is the width of the sequence of keys,
+    `value_dim` that of the values where it is another. `project=False` ends with the heads side by side. Attention options (energy,
+    mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`. Modules and parameters among them, or held
+    by them, are trained and saved with the layer; other tensors move with it.
     """
 
     def __init__(
@@ -204,7 +205,8 @@ class MultiHead(_Heads):
         weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if packed is None else packed.split(dim)
         biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.split(dim)
         ours = cls(
-            dim, layer.num_heads, memory_dim=layer.kdim, value_dim=layer.vdim, linear_bias=biases[0] is not None, dropout=layer.dropout
+            dim, layer.num_heads, memory_dim=layer.kdim, value_dim=layer.vdim,
+            linear_bias=biases[0] is not None, dropout=layer.dropout,
         )  # fmt: skip
         ours.to(device=weights[0].device, dtype=weights[0].dtype)
         assert ours.Wo is not None
