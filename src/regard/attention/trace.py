@@ -38,7 +38,6 @@ OnCall = Callable[[str, Recorded], object]
 Copies = dict[int, tuple["weakref.ref[Tensor]", int, Tensor]]
 KINDS = ("self", "cross")
 SCRIPTED = (torch.jit.ScriptModule, torch.jit.TopLevelTracedModule)
-_MODULE_CALL = nn.Module._call_impl.__code__
 
 
 class _Watch:
@@ -64,9 +63,9 @@ class _Watch:
 
     def path(self) -> str:
         """The path of the innermost module that runs now, found on the call stack: naming costs nothing but at calls."""
-        frame = sys._getframe(1) if self.names else None
+        frame, call = sys._getframe(1) if self.names else None, nn.Module._call_impl.__code__
         while frame is not None:
-            if frame.f_code is _MODULE_CALL:
+            if frame.f_code is call:
                 name = self.names.get(id(frame.f_locals["self"]))
                 if name is not None:
                     return name
@@ -176,6 +175,7 @@ def watch(
         finally:
             _watches.reset(token)
             state.copies.clear()
+            state.names.clear()
             state.anything_ran = torch_calls.count() > ran
             state.compiled_unseen = _compiled_frames() > before
     if state.compiled_unseen:
