@@ -94,6 +94,13 @@ def test_what_torch_cannot_do_is_refused(options, says):
         MultiHead(8, 2, **options).to_torch()
 
 
+def test_hooks_on_a_projection_are_not_dropped_in_silence():
+    layer = MultiHead(8, 2)
+    layer.Wo.register_forward_hook(lambda module, args, out: out * 2)
+    with pytest.raises(regard.OptionError, match="no place for hooks, adapters"):
+        layer.to_torch()
+
+
 def test_a_sequence_of_the_wrong_width_is_named():
     layer = MultiHead(8, 2, memory_dim=6, value_dim=4)
     q, k = torch.randn(1, 3, 8), torch.randn(1, 5, 6)

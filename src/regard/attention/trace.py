@@ -37,7 +37,6 @@ __all__ = ["Pick", "Recorded", "Seen", "kind_of", "record", "watch", "watching"]
 OnCall = Callable[[str, Recorded], object]
 Copies = dict[int, tuple["weakref.ref[Tensor]", int, Tensor]]
 KINDS = ("self", "cross")
-SCRIPTED = (torch.jit.ScriptModule, torch.jit.TopLevelTracedModule)
 
 
 class _Watch:
@@ -48,7 +47,9 @@ class _Watch:
     ) -> None:
         self.only, self.on_call = only, on_call
         self.names = {id(module): name for name, module in (modules or {}).items()}
-        self.scripted = [name or "the model" for name, module in (modules or {}).items() if isinstance(module, SCRIPTED)]
+        self.scripted = [
+            name or "the model" for name, module in (modules or {}).items() if isinstance(module, torch.jit.ScriptModule)
+        ]
         self.seen = Seen(self)
         self.kind: str | None = None  # "self" or "cross", when a layer says so
         self.bare = 0
@@ -208,8 +209,9 @@ def _is_plain_leaf(module: nn.Module) -> bool:
 def _globs(only: object, modules: dict[str, nn.Module] | None) -> list[str] | None:
     if only is None:
         return None
-    globs = [only] if isinstance(only, str) else list(only) if isinstance(only, Iterable) else [only]
-    if not globs or not all(isinstance(glob, str) for glob in globs):
+    given = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
+    globs = [glob for glob in given if isinstance(glob, str)]
+    if not globs or len(globs) < len(given):
         raise OptionError(f"only must be a name, a glob such as 'decoder.*.cross' or a list of them, got {only!r}")
     if modules is not None:
         names = [*KINDS, "attend.0", *(name for name in modules if name and not _is_plain_leaf(modules[name]))]

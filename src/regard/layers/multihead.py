@@ -242,6 +242,8 @@ class MultiHead(_Heads):
 
     def _not_in_torch(self) -> Iterator[tuple[str, str]]:
         """What keeps this layer from being an nn.MultiheadAttention, and what to do."""
+        if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo) if x is not None):
+            yield "place for hooks, adapters or parametrisations of its projections", "merge or remove them first"
         if self.key_heads != self.heads:
             yield f"key heads that are shared ({self.key_heads} for {self.heads} heads)", "make the layer without key_heads"
         if not (self.heads * self.head_dim == self.heads * self.value_head_dim == self.dim):
@@ -256,8 +258,6 @@ class MultiHead(_Heads):
         for name in ("gate", "softcap", "rotary"):
             if getattr(self, name) is not None:
                 yield name, "leave it out of the layer"
-        if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo)):
-            yield "place for hooks, adapters or parametrisations of its projections", "merge or remove them first"
 
     def interaction(self) -> Tensor:
         """W^Qhᵀ W^Kh of each head, (heads, dim, memory_dim): the pairwise weights that its dot products are made of."""
