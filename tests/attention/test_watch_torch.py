@@ -312,7 +312,7 @@ def test_a_kernel_of_attend_that_is_compiled_stays_compiled_inside_watch():
 
     kernel = torch.compile(lambda x: x * 2, backend=backend)
     kernel(q)
-    with watch() as seen, trace.record(make_call(q, q, q)):
+    with watch() as seen, trace.record(make_call(q, q, q), compiles=True):
         kernel(q)
     assert len(runs) == 2
     assert list(seen) == ["attend.0"]

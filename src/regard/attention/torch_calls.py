@@ -24,7 +24,6 @@ from regard.attention.energy import Dot
 from regard.attention.mask import Dense, Mask
 from regard.attention.position_masks import Causal
 from regard.attention.tracing import transform
-from regard.errors import RegardError
 
 
 class _Mode(TorchFunctionMode):
@@ -86,8 +85,8 @@ def _record(make: Callable[..., Call], args: tuple, kwargs: dict) -> None:
     reason = transform()
     try:
         call = None if reason is not None else make(*args, **kwargs)
-    except (RegardError, RuntimeError, TypeError, ValueError) as error:  # the model's own call says what is wrong, if it is
-        call, reason = None, str(error).splitlines()[0]
+    except Exception as error:  # watching must not break a model; if its call is wrong, that says so itself
+        call, reason = None, (str(error) or type(error).__name__).splitlines()[0]
     for watch, name in wanted:
         if call is None:
             watch.missed[name] = f"this call cannot be recorded ({reason})"

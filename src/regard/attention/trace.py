@@ -13,7 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -123,8 +123,8 @@ def kind_of(kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def record(call: Call) -> Iterator[None]:
-    """Record a call of `attend`; inside, while it is computed, nothing is recorded once more and kernels may compile."""
+def record(call: Call, compiles: bool = False) -> Iterator[None]:
+    """Record a call of `attend`. Inside, where its kernel runs, nothing is recorded once more and a compiled kernel stays so."""
     from regard.attention import torch_calls
 
     watches = _watches.get()
@@ -134,7 +134,7 @@ def record(call: Call) -> Iterator[None]:
     for watch in watches:
         watch.inside += 1
     try:
-        with torch_calls.paused(), _stance.paused():
+        with torch_calls.paused(), _stance.paused() if compiles else nullcontext():
             yield
     finally:
         for watch in watches:
@@ -214,12 +214,12 @@ def _globs(only: object, modules: dict[str, nn.Module] | None) -> list[str] | No
     if not globs or len(globs) < len(given):
         raise OptionError(f"only must be a name, a glob such as 'decoder.*.cross' or a list of them, got {only!r}")
     if modules is not None:
-        names = [*KINDS, "attend.0", *(name for name in modules if name and not _is_plain_leaf(modules[name]))]
-        names += [f"{name}.{kind}" for name in names[3:] for kind in KINDS]
+        paths = [name for name, module in modules.items() if name and not _is_plain_leaf(module)]
+        names = [*KINDS, *paths, *(f"{path}.{kind}" for path in paths for kind in KINDS)]
         for glob in globs:
             if not glob.startswith("attend.") and not any(fnmatchcase(name, glob) for name in names):
-                some = ", ".join(name for name in names[3:] if not name.endswith(KINDS))[:200]
-                raise OptionError(f"only={glob!r} matches no module of this model; its modules are {some or 'none'}")
+                some = ", ".join(paths)[:200] or "none"
+                raise OptionError(f"only={glob!r} matches no module of this model; its modules are {some}")
     return globs
 
 
@@ -251,16 +251,19 @@ class _Stance:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A kernel of `attend` may need the compiler (Flex)."""
-        if self.held is None:
-            yield
-            with self.lock:
-                if self.depth:
-                    self._take()  # this call may have been the first to compile
+        """For a kernel that is compiled, which uncompiled would build the T × T matrix (Flex)."""
+        held = self.held
+        if held is not None:
+            was = held.prev
+            with torch.compiler.set_stance(
+                was.stance, skip_guard_eval_unsafe=was.skip_guard_eval_unsafe, force_backend=was.backend
+            ):
+                yield
             return
-        was = self.held.prev
-        with torch.compiler.set_stance(was.stance, skip_guard_eval_unsafe=was.skip_guard_eval_unsafe, force_backend=was.backend):
-            yield
+        yield
+        if get_eval_frame_callback() in (None, False):
+            with self.lock:
+                self._take()  # this kernel may have been the first to compile
 
 
 _stance = _Stance()

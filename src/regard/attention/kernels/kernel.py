@@ -23,6 +23,7 @@ class Kernel(ABC):
     """One way to run a call. `refuses`, `not_worth`, `describe` and `memory` read shapes and types, never values."""
 
     name: str
+    compiles = False  # runs through torch.compile
 
     @abstractmethod
     def refuses(self, call: Call, machine: Machine) -> str | None:
