@@ -110,6 +110,38 @@ def test_layers_watching_and_devices():
         attend(*inputs(torch.float32), energy=Additive(64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"mask": Causal()}, {"mask": Window(30, 9)}, {"softcap": 4.0, "bias": ALiBi(8)}], ids=str)
+@torch.no_grad()
+def test_answers_about_a_watched_call_equal_a_float64_recomputation(options, dtype, monkeypatch):
+    monkeypatch.setattr("regard.attention.score_tiles.GPU_TILE", 1 << 16)
+    torch.manual_seed(2)
+    q, k = torch.randn(2, 8, 300, 64, device="cuda").to(dtype), torch.randn(2, 2, 300, 64, device="cuda").to(dtype)
+    with watch() as seen:
+        attend(q, k, k, **options)
+    call, full = seen["attend.0"], regard.weights(q.double(), k.double(), **options)
+    eps = torch.finfo(dtype).eps
+    assert torch.allclose(call.weights().double(), full, rtol=64 * eps, atol=64 * eps)
+    assert torch.allclose(call.top(5)[0].double(), full.topk(5, -1).values, rtol=64 * eps, atol=64 * eps)
+    assert torch.allclose(call.column_sums().double(), full.sum(-2), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(call.entropy().double(), torch.special.entr(full).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_flex_stays_compiled_inside_watch():
+    """Uncompiled it would build the T × T matrix; also when it is compiled for the first time there."""
+    q = torch.randn(1, 2, 1024, 64, device="cuda", dtype=torch.bfloat16)
+    mask = Documents(torch.arange(1024, device="cuda") // 300) & Causal()
+    truth = attend(q, q, q, mask=mask, kernel="flex")
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad(), watch() as seen:
+        out = attend(q, q, q, mask=mask, kernel="flex")
+    assert torch.allclose(out, truth, atol=1e-2)
+    assert list(seen) == ["attend.0"]
+    assert torch.cuda.max_memory_allocated() - before < 2 * 1024 * 1024 * 4  # less than one float32 matrix of both heads
+
+
 def test_additive_on_the_gpu_in_tiles():
     q, k, v = (torch.randn(2, 1, 300, 32, device="cuda", requires_grad=True) for _ in range(3))
     energy = Additive(32).cuda()

@@ -79,7 +79,8 @@ def attend(
                 _prepared.clear()
             _prepared[known] = prepared
     if watched:
-        trace.record(call)
+        with trace.record(call, compiles=prepared.kernel.compiles):
+            return run(call, prepared.kernel, prepared.machine, prepared.clear)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Unpack
 
@@ -22,7 +22,9 @@ from regard.attention.call import (
     wrap_mask,
     wrap_normalizer,
 )
+from regard.attention.energy import ScaledDot
 from regard.attention.mask import Mask
+from regard.attention.normalize import Softmax
 from regard.attention.position import Rotary
 from regard.errors import OptionError, ShapeError
 from regard.layers.cache import Cache, StaticCache
@@ -126,9 +128,10 @@ class _Heads(HasOptions):
 class MultiHead(_Heads):
     """Q^h = Q W^Qh, K^h = K W^Kh, V^h = V W^Vh; attention per head; heads side by side; projected (Vaswani et al. 2017, 3.2.2).
 
-    `key_heads` below `heads` shares each key head among a group of query heads. `project=False` ends with the heads side by
-    side. Attention options (energy, mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`. Modules
-    and parameters among them, or held by them, are trained and saved with the layer; other tensors move with it.
+    `key_heads` below `heads` shares each key head among a group of query heads. `memory_dim` is the width of the sequence of keys,
+    `value_dim` that of the values where it is another. `project=False` ends with the heads side by side. Attention options (energy,
+    mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`. Modules and parameters among them, or held
+    by them, are trained and saved with the layer; other tensors move with it.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class MultiHead(_Heads):
         *,
         key_heads: int | None = None,
         memory_dim: int | None = None,
+        value_dim: int | None = None,
         head_dim: int | None = None,
         value_head_dim: int | None = None,
         out_dim: int | None = None,
@@ -152,11 +156,12 @@ class MultiHead(_Heads):
         if self.key_heads < 1 or heads % self.key_heads:
             raise OptionError(f"key_heads must divide the {heads} heads, got {self.key_heads}")
         self.memory_dim = dim if memory_dim is None else memory_dim
+        self.value_dim = self.memory_dim if value_dim is None else value_dim
         self.head_dim = dim // heads if head_dim is None else head_dim
         self.value_head_dim = self.head_dim if value_head_dim is None else value_head_dim
         self.Wq = Linear(dim, heads * self.head_dim, bias=linear_bias)
         self.Wk = Linear(self.memory_dim, self.key_heads * self.head_dim, bias=linear_bias)
-        self.Wv = Linear(self.memory_dim, self.key_heads * self.value_head_dim, bias=linear_bias)
+        self.Wv = Linear(self.value_dim, self.key_heads * self.value_head_dim, bias=linear_bias)
         wide = heads * self.value_head_dim
         self.Wo = Linear(wide, dim if out_dim is None else out_dim, bias=linear_bias) if project else None
         for linear in (self.Wq, self.Wk, self.Wv):
@@ -168,12 +173,12 @@ class MultiHead(_Heads):
 
     def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         self._check("key", key, self.memory_dim)
-        self._check("value", value, self.memory_dim)
+        self._check("value", value, self.value_dim)
         k, v = _fused_linear(key, self.Wk, self.Wv) if key is value else (self.Wk(key), self.Wv(value))
         return _apart(k, self.key_heads), _apart(v, self.key_heads)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if not (query is key is value and self.dim == self.memory_dim):
+        if not (query is key is value and self.dim == self.memory_dim == self.value_dim):
             return super().project(query, key, value)
         self._check("query", query, self.dim)
         q, k, v = _fused_linear(query, self.Wq, self.Wk, self.Wv)
@@ -182,6 +187,82 @@ class MultiHead(_Heads):
     def merge(self, out: Tensor) -> Tensor:
         flat = out.transpose(-2, -3).flatten(-2)  # (..., T, heads · value_head_dim)
         return flat if self.Wo is None else self.Wo(flat)
+
+    @classmethod
+    def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHead:
+        """The same layer as a `MultiHead`: equal outputs, with copies of its weights.
+
+            ours = MultiHead.from_torch(theirs)
+            ours(x, memory, mask=~attn_mask)  # theirs(x, memory, memory, attn_mask=attn_mask)[0]
+
+        Inputs are (batch, time, dim), whatever the `batch_first` of the layer was. Masks are True where attention is allowed,
+        so torch's boolean ones are inverted: `attn_mask` is `mask=~attn_mask`, `key_padding_mask` is
+        `mask=~key_padding_mask[:, None, None, :]`. A layer with `add_bias_kv` or `add_zero_attn` is refused.
+        """
+        if not isinstance(layer, nn.MultiheadAttention):
+            raise OptionError(f"from_torch takes an nn.MultiheadAttention, got {type(layer).__name__}")
+        for name, there in (("add_bias_kv", layer.bias_k is not None), ("add_zero_attn", layer.add_zero_attn)):
+            if there:
+                raise OptionError(
+                    f"a layer with {name}=True attends to a key that no input stands for, which MultiHead cannot; train one without"
+                )
+        dim, packed = layer.embed_dim, layer.in_proj_weight
+        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if packed is None else packed.split(dim)
+        biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.split(dim)
+        ours = cls(
+            dim, layer.num_heads, memory_dim=layer.kdim, value_dim=layer.vdim,
+            linear_bias=biases[0] is not None, dropout=layer.dropout,
+        )  # fmt: skip
+        ours.to(device=weights[0].device, dtype=weights[0].dtype)
+        assert ours.Wo is not None
+        theirs = (*zip(weights, biases, strict=True), (layer.out_proj.weight, layer.out_proj.bias))
+        _copy_weights((ours.Wq, ours.Wk, ours.Wv, ours.Wo), theirs)
+        return ours.train(layer.training)
+
+    def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
+        """The same layer as an `nn.MultiheadAttention`: equal outputs, with copies of the weights.
+
+        What that class cannot do is refused: shared key heads, another energy or normaliser, a mask, bias, gate or soft cap of the
+        layer (torch takes `attn_mask` at each call), rotary positions, heads of another width.
+        """
+        for what, fix in self._not_in_torch():
+            raise OptionError(f"nn.MultiheadAttention has no {what}; {fix}")
+        assert self.Wo is not None
+        has_bias, like = self.Wq.bias is not None, self.Wq.weight
+        theirs = nn.MultiheadAttention(
+            self.dim, self.heads, dropout=self.dropout, bias=has_bias, kdim=self.memory_dim, vdim=self.value_dim,
+            batch_first=batch_first, device=like.device, dtype=like.dtype,
+        )  # fmt: skip
+        linears = (self.Wq, self.Wk, self.Wv)
+        with torch.no_grad():
+            if theirs.in_proj_weight is None:
+                for there, here in zip((theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight), linears, strict=True):
+                    there.copy_(here.weight)
+            else:
+                theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears]))
+            if has_bias:
+                theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears]))
+        _copy_weights((theirs.out_proj,), ((self.Wo.weight, self.Wo.bias),))
+        return theirs.train(self.training)
+
+    def _not_in_torch(self) -> Iterator[tuple[str, str]]:
+        """What keeps this layer from being an nn.MultiheadAttention, and what to do."""
+        if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo) if x is not None):
+            yield "place for hooks, adapters or parametrisations of its projections", "merge or remove them first"
+        if self.key_heads != self.heads:
+            yield f"key heads that are shared ({self.key_heads} for {self.heads} heads)", "make the layer without key_heads"
+        if not (self.heads * self.head_dim == self.heads * self.value_head_dim == self.dim):
+            yield f"heads of width {self.head_dim} and {self.value_head_dim} in {self.dim}", "leave head_dim and value_head_dim out"
+        if self.Wo is None or self.Wo.out_features != self.dim:
+            yield "other output than one of the width of its input", "leave project and out_dim out"
+        if type(self.energy) is not ScaledDot or type(self.normalize) is not Softmax or self.normalize.temperature != 1.0:
+            yield f"energy {self.energy} with {self.normalize}", "it always is ScaledDot() with Softmax()"
+        for name in ("mask", "bias"):
+            if getattr(self, name) is not None:
+                yield f"{name} of its own", "leave it out of the layer and give attn_mask at each call"
+        for name in ("gate", "softcap", "rotary"):
+            if getattr(self, name) is not None:
+                yield name, "leave it out of the layer"
 
     def interaction(self) -> Tensor:
         """W^Qhᵀ W^Kh of each head, (heads, dim, memory_dim): the pairwise weights that its dot products are made of."""
@@ -192,6 +273,14 @@ class MultiHead(_Heads):
 
     def extra_repr(self) -> str:
         return f"{self.dim}, heads={self.heads}, energy={self.energy}, mask={self.mask}, normalize={self.normalize}"
+
+
+def _copy_weights(linears: Sequence[nn.Linear], given: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+    with torch.no_grad():
+        for linear, (weight, bias) in zip(linears, given, strict=True):
+            linear.weight.copy_(weight)
+            if bias is not None:
+                linear.bias.copy_(bias)
 
 
 def _apart(x: Tensor, heads: int) -> Tensor:

@@ -30,6 +30,7 @@ KINDS = 1024  # of calls (mask, bias, shape, type) that one process may compile;
 
 class Flex(Kernel):
     name = "flex"
+    compiles = True
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
         if machine.kind not in ("cpu", "cuda"):

@@ -24,6 +24,7 @@ class Kernel(ABC):
 
     name: str
     reads_unseen = True  # keys and values that no query sees are read, so they are cleared before: they may hold NaN
+    compiles = False  # runs through torch.compile
 
     @abstractmethod
     def refuses(self, call: Call, machine: Machine) -> str | None:

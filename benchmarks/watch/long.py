@@ -1,0 +1,94 @@
+"""One long sequence, one layer watched: rows, top keys and column sums where the matrix would not fit, checked in float64."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import torch
+
+import regard
+from benchmarks.attend.measure import peak_memory
+from benchmarks.watch import model as models
+from benchmarks.watch.measure import seconds_of
+from benchmarks.watch.model import Shape, name_of
+
+GIB = 2**30
+
+
+@torch.no_grad()
+def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
+    ids, name = models.tokens(T, device), name_of(shape.layer)
+    kept: dict[str, regard.Seen] = {}
+
+    def plain() -> None:
+        model(ids, use_cache=False, logits_to_keep=1)
+
+    def watched() -> None:
+        with regard.watch(model, only=name) as kept["seen"]:
+            plain()
+
+    plain()
+    watched()
+    times: dict[str, list[float]] = {"plain": [], "watched": []}
+    for _ in range(5):
+        times["plain"].append(seconds_of(plain, device))
+        times["watched"].append(seconds_of(watched, device))
+    found: dict[str, Any] = {
+        "tokens": T,
+        "matrix_gib": shape.heads * T * T * shape.dtype.itemsize / GIB,
+        "plain_s": statistics.median(times["plain"]),
+        "watched_s": statistics.median(times["watched"]),
+        "ratio": statistics.median(b / a for a, b in zip(times["plain"], times["watched"], strict=True)),
+        "plain_gib": (peak_memory(plain, device) or 0) / GIB,
+    }
+    kept.clear()
+    found["watched_gib"] = (peak_memory(watched, device) or 0) / GIB
+    call = kept["seen"][name]
+    questions = {
+        "row": lambda: call.weights(batch=0, head=shape.head, query=T // 2),
+        "rows": lambda: call.weights(batch=0, head=shape.head, query=rows.tolist()),
+        "top 16 of one head": lambda: call.top(16, batch=0, head=shape.head),
+        "column sums of all heads": lambda: call.column_sums(batch=0),
+        "entropy of all heads": lambda: call.entropy(batch=0),
+    }
+    rows = torch.linspace(0, T - 1, 32, device=device).long()
+    for question, ask in questions.items():
+        ask()
+        found[f"{question}, s"] = min(seconds_of(ask, device) for _ in range(3))
+        found[f"{question}, GiB"] = (peak_memory(ask, device) or 0) / GIB
+    return found | _errors(model, shape, ids, rows, call)
+
+
+def _errors(model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: regard.Recorded) -> dict[str, float]:
+    """max |x − float64| over max |float64| of each answer, at sampled rows and at all columns of one head."""
+    q, k = models.vectors(model, ids, shape.layer, shape.head)
+    truth = models.true_rows(q, k, rows)
+    weights = call.weights(batch=0, head=shape.head, query=rows.tolist())
+    top, at = call.top(16, batch=0, head=shape.head)
+    sums, true_sums = call.column_sums(batch=0, head=shape.head), models.true_column_sums(q, k)
+    entropy = call.entropy(batch=0, head=shape.head)[rows]
+
+    def error(x: torch.Tensor, y: torch.Tensor) -> float:
+        return float((x.double() - y).abs().max() / y.abs().max())
+
+    return {
+        "error of rows": error(weights, truth),
+        "error of top 16": max(error(top[rows], truth.topk(16, -1).values), error(top[rows], truth.gather(-1, at[rows]))),
+        "error of column sums": error(sums, true_sums),
+        "error of entropy": error(entropy, torch.special.entr(truth).sum(-1)),
+    }
+
+
+def show(found: dict[str, Any], shape: Shape) -> str:
+    lines = [
+        f"{found['tokens']} tokens; {shape}; one layer watched, whose weights would be {found['matrix_gib']:.1f} GiB",
+        f"forward {found['plain_s'] * 1000:.1f} ms, watched {found['watched_s'] * 1000:.1f} ms: {found['ratio']:.3f} times; "
+        f"peak {found['plain_gib']:.2f} and {found['watched_gib']:.2f} GiB",
+    ]
+    lines += [
+        f"{name[:-3]}: {value * 1000:.1f} ms, {found[name[:-1] + 'GiB']:.3f} GiB"
+        for name, value in found.items()
+        if name.endswith(", s")
+    ]
+    return "\n".join([*lines, *(f"{name}: {value:.1e}" for name, value in found.items() if name.startswith("error"))])

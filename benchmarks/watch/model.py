@@ -1,0 +1,116 @@
+"""A Llama-shaped model with random weights, and the attention of one of its layers recomputed in float64."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import regard
+
+VOCABULARY = 1000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model."""
+
+    layers: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    hidden: int
+    dtype: torch.dtype
+
+    @property
+    def layer(self) -> int:
+        """The layer that is asked about."""
+        return self.layers // 2
+
+    @property
+    def head(self) -> int:
+        return self.heads // 2
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.layers} layers, {self.heads} heads, {self.key_heads} key heads, head dim {self.head_dim}, "
+            f"hidden {self.hidden}, {dtype}"
+        )
+
+
+SHAPES = {
+    "cpu": Shape(layers=4, heads=16, key_heads=4, head_dim=64, hidden=1024, dtype=torch.float32),
+    "cuda": Shape(layers=4, heads=32, key_heads=8, head_dim=128, hidden=4096, dtype=torch.bfloat16),
+}
+
+
+def make(shape: Shape, device: str, attention: str) -> Any:
+    """The model in evaluation mode; with `attention` "regard" after `regard.huggingface.register()`."""
+    import transformers
+
+    if attention == "regard":
+        from regard import huggingface  # type: ignore[attr-defined]
+
+        huggingface.register()
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=shape.hidden, intermediate_size=shape.hidden * 11 // 4, num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads, head_dim=shape.head_dim,
+        max_position_embeddings=1 << 17,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=shape.dtype, attn_implementation=attention)
+    return model.eval().requires_grad_(False)
+
+
+def same_with(model: Any, attention: str) -> Any:
+    """The model with another attention and the same weights, which are shared."""
+    import transformers
+
+    with torch.device("meta"):
+        config = copy.deepcopy(model.config)  # which remembers the attention
+        other = transformers.AutoModelForCausalLM.from_config(config, dtype=model.dtype, attn_implementation=attention)
+    other.load_state_dict(model.state_dict(), assign=True, strict=False)
+    other.model.rotary_emb = model.model.rotary_emb  # its frequencies are not among the weights
+    return other.eval().requires_grad_(False)
+
+
+def tokens(T: int, device: str) -> Tensor:
+    return torch.randint(VOCABULARY, (1, T), generator=torch.Generator().manual_seed(T)).to(device)
+
+
+def name_of(layer: int) -> str:
+    return f"model.layers.{layer}.self_attn"
+
+
+@torch.no_grad()
+def vectors(model: Any, ids: Tensor, layer: int, head: int) -> tuple[Tensor, Tensor]:
+    """Queries and keys of one head, (T, dim), as the model computes them, in float64."""
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def take(name: str, recorded: regard.Recorded) -> None:
+        call = recorded.call
+        found.append((call.query[0, head].double(), call.key[0, head * call.key.shape[1] // call.heads].double()))
+
+    with regard.watch(model, only=name_of(layer), on_call=take):
+        model(ids, use_cache=False, logits_to_keep=1)
+    return found[0]
+
+
+def true_rows(q: Tensor, k: Tensor, rows: Tensor) -> Tensor:
+    """Causal softmax attention of some queries in float64, (rows, T)."""
+    scores = q[rows] @ k.T / q.shape[-1] ** 0.5
+    hidden = torch.arange(len(k), device=k.device) > rows[:, None].to(k.device)
+    return torch.softmax(scores.masked_fill_(hidden, -torch.inf), -1)
+
+
+def true_column_sums(q: Tensor, k: Tensor) -> Tensor:
+    """The column sums of the whole matrix in float64, (T,), some rows at a time."""
+    total = torch.zeros(len(k), dtype=torch.float64, device=k.device)
+    for rows in torch.arange(len(q)).split(512):
+        total += true_rows(q, k, rows.to(k.device)).sum(0)
+    return total
