@@ -41,6 +41,7 @@ def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
         "watched_s": statistics.median(times["watched"]),
         "ratio": statistics.median(b / a for a, b in zip(times["plain"], times["watched"], strict=True)),
         "plain_gib": (peak_memory(plain, device) or 0) / GIB,
+        "model_gib": sum(x.numel() * x.element_size() for x in model.parameters()) / GIB,
     }
     kept.clear()
     found["watched_gib"] = (peak_memory(watched, device) or 0) / GIB
@@ -84,7 +85,8 @@ def show(found: dict[str, Any], shape: Shape) -> str:
     lines = [
         f"{found['tokens']} tokens; {shape}; one layer watched, whose weights would be {found['matrix_gib']:.1f} GiB",
         f"forward {found['plain_s'] * 1000:.1f} ms, watched {found['watched_s'] * 1000:.1f} ms: {found['ratio']:.3f} times; "
-        f"peak {found['plain_gib']:.2f} and {found['watched_gib']:.2f} GiB",
+        f"peak {found['plain_gib']:.2f} and {found['watched_gib']:.2f} GiB beside the model's {found['model_gib']:.2f}: "
+        f"{(found['watched_gib'] + found['model_gib']) / (found['plain_gib'] + found['model_gib']):.3f} times",
     ]
     lines += [
         f"{name[:-3]}: {value * 1000:.1f} ms, {found[name[:-1] + 'GiB']:.3f} GiB"

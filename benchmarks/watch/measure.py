@@ -45,6 +45,9 @@ def run_length(model: Any, shape: Shape, T: int, device: str, seconds: float, mo
     truths = {HEAD: models.true_rows(q, k, _some(T, device)), SUMS: models.true_column_sums(q, k)}
     rows: list[Row] = [Row(T, "", PLAIN)]
     steps: dict[int, Callable[[], object]] = {0: plain(model, ids)}
+    if model.config._attn_implementation != "sdpa":
+        rows.append(Row(T, "", f"{PLAIN}, sdpa"))
+        steps[1] = plain(models.same_with(model, "sdpa"), ids)
     for question in (HEAD, SUMS):
         for name, make in SYSTEMS.items():
             row = Row(T, question, name)

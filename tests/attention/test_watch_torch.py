@@ -481,3 +481,17 @@ def test_nested_tensors_run_and_are_said_to_be_missed():
     with torch.no_grad(), watch() as seen:
         F.scaled_dot_product_attention(x, x, x)
     assert "must be a plain tensor" in seen.missed["attend.0"]
+
+
+def test_torch_s_functions_are_looked_at_only_where_a_model_may_call_its_attention():
+    from torch.overrides import _get_current_function_mode
+
+    class Mine(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x)
+
+    own = regard.MultiHead(8, 2)
+    for model, looks in ((own, False), (nn.Sequential(own, nn.Linear(8, 8)), False), (nn.Sequential(own, Mine()), True),
+                         (nn.MultiheadAttention(8, 2), True), (nn.TransformerEncoderLayer(8, 2), True), (None, True)):  # fmt: skip
+        with regard.watch(model):
+            assert (_get_current_function_mode() is not None) == looks, model

@@ -180,7 +180,7 @@ def _operands(part: Part) -> tuple[Tensor, Tensor, float]:
     for i, index in enumerate(reversed(part.batch)):
         query, key = take(query, -4 - i, index), take_some(key, -4 - i, index)
     if part.head is not None:
-        head = torch.arange(call.heads)[part.head] if isinstance(part.head, slice) else part.head
+        head = torch.arange(call.heads, device="cpu")[part.head] if isinstance(part.head, slice) else part.head
         shared = call.heads // key.shape[-3]
         query, key = take(query, -3, _narrow(head)), take(key, -3, _narrow(head // shared))
     query = take(query, -2, part.query)
