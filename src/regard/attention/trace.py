@@ -194,8 +194,10 @@ def _named(model: nn.Module) -> dict[str, nn.Module]:
     """All modules by path, the names of compiled ones those from before compiling."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if not hasattr(module, "_orig_mod"):  # else what torch.compile wraps follows
-            found[".".join(part for part in name.split(".") if part != "_orig_mod")] = module
+        if "_orig_mod" not in module._modules:  # else what torch.compile wraps follows
+            if "_orig_mod" in name:
+                name = ".".join(part for part in name.split(".") if part != "_orig_mod")
+            found[name] = module
     return found
 
 
@@ -205,21 +207,19 @@ def _attends_by_regard(modules: dict[str, nn.Module]) -> bool:
     So it is in regard's own models, and in Hugging Face models with attn_implementation="regard". Looking costs 1 to 5 µs for each
     function of torch.
     """
-    names = {getattr(getattr(x, "config", None), "_attn_implementation", None) for x in modules.values()} - {None}
+    configs = {id(x): x for x in (module.__dict__.get("config") for module in modules.values()) if x is not None}
+    names = {getattr(config, "_attn_implementation", None) for config in configs.values()} - {None}
     on_regard = bool(names) and all(isinstance(name, str) and name.split("-")[0] == "regard" for name in names)
-    for module in modules.values():
-        home = type(module).__module__
-        if isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-            return False
-        if not (on_regard or home.startswith(("regard.", "torch.nn.modules."))):
-            return False
-    return bool(modules)
+    kinds = {type(module) for module in modules.values()}
+    if any(issubclass(kind, (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) for kind in kinds):
+        return False
+    return bool(kinds) and (on_regard or all(kind.__module__.startswith(("regard.", "torch.nn.modules.")) for kind in kinds))
 
 
 def _is_plain_leaf(module: nn.Module) -> bool:
     """A layer of torch without attention, such as nn.Linear: it makes no call, so it needs no name."""
     home = type(module).__module__
-    if next(module.children(), None) is not None or isinstance(module, nn.MultiheadAttention):
+    if module._modules or isinstance(module, nn.MultiheadAttention):
         return False
     return home.startswith("torch.nn.modules.") or home == "regard.layers.linear"
 
@@ -231,7 +231,7 @@ def _globs(only: object, modules: dict[str, nn.Module] | None) -> list[str] | No
     globs = [glob for glob in given if isinstance(glob, str)]
     if not globs or len(globs) < len(given):
         raise OptionError(f"only must be a name, a glob such as 'decoder.*.cross' or a list of them, got {only!r}")
-    if modules is not None:
+    if modules is not None and not all(glob in modules and not _is_plain_leaf(modules[glob]) for glob in globs):
         paths = [name for name, module in modules.items() if name and not _is_plain_leaf(module)]
         names = [*KINDS, *paths, *(f"{path}.{kind}" for path in paths for kind in KINDS)]
         for glob in globs:
