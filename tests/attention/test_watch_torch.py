@@ -495,3 +495,85 @@ def test_torch_s_functions_are_looked_at_only_where_a_model_may_call_its_attenti
                          (nn.MultiheadAttention(8, 2), True), (nn.TransformerEncoderLayer(8, 2), True), (None, True)):  # fmt: skip
         with regard.watch(model):
             assert (_get_current_function_mode() is not None) == looks, model
+
+
+class Own(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_module_of_the_user_beside_one_of_regard_is_seen_and_a_hook_s_attention_too():
+    x = torch.randn(2, 5, 8)
+    net = nn.Sequential(regard.MultiHead(8, 2), Own())
+    with regard.watch(net) as seen:
+        net(x)
+    assert list(seen) == ["0.self", "1"]
+    layer = regard.MultiHead(8, 2)
+    layer.register_forward_hook(lambda module, args, out: F.scaled_dot_product_attention(out, out, out))
+    with regard.watch(layer) as seen:
+        layer(x)
+    assert len(seen) == 2
+
+
+def test_modules_that_change_inside_watch_are_told_of():
+    net, x = nn.Sequential(regard.MultiHead(8, 2)), torch.randn(2, 5, 8)
+    with regard.watch(net) as seen:
+        net.append(Own())
+        net(x)
+    assert "changed inside watch" in seen.missed["the model"]
+
+
+def test_watches_of_two_generators_may_end_in_any_order():
+    def stream(layer):
+        with regard.watch(layer) as seen:
+            for _ in range(3):
+                layer(torch.randn(1, 5, 8))
+                yield seen
+
+    first, second = stream(regard.MultiHead(8, 2)), stream(regard.MultiHead(8, 2))
+    one, two = next(first), next(second)
+    first.close()
+    next(second), next(second)
+    assert len(two.calls("self")) == 3
+    before = sum(len(one.calls(name)) for name in one)
+    attend(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))
+    assert sum(len(one.calls(name)) for name in one) == before
+    second.close()
+    assert not trace.watching()
+
+
+def test_gradient_checkpointing_does_not_record_a_call_twice():
+    layer, x = regard.MultiHead(8, 2), torch.randn(1, 5, 8, requires_grad=True)
+    with regard.watch(layer) as seen:
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert len(seen.calls("self")) == 1
+
+
+def test_only_takes_the_path_of_a_layer_that_names_its_calls_self_or_cross():
+    net = nn.Sequential(regard.MultiHead(8, 2), regard.MultiHead(8, 2))
+    with regard.watch(net, only="1") as seen:
+        net(torch.randn(1, 5, 8))
+    assert list(seen) == ["1.self"]
+    assert dict(seen.items()).keys() == {"1.self"} and seen.get("0.self") is None
+
+
+def test_what_on_call_was_given_cannot_be_asked_afterwards():
+    kept = []
+    layer = regard.MultiHead(8, 2)
+    with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
+        layer(torch.randn(1, 5, 8))
+    with pytest.raises(regard.OptionError, match="until it returns"):
+        kept[0].weights()
+    assert "no longer kept" in repr(kept[0])
+
+
+def test_written_out_attention_beside_seen_attention_is_explained():
+    class Plain(nn.Module):
+        def forward(self, x):
+            return torch.softmax(x @ x.mT, -1) @ x
+
+    net = nn.Sequential(Own(), Plain())
+    with regard.watch(net) as seen:
+        net(torch.randn(2, 5, 8))
+    with pytest.raises(regard.OptionError, match="'1' was seen: 1 computes softmax of .* written out"):
+        seen["1"]

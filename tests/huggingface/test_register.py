@@ -439,3 +439,47 @@ def test_a_copied_model_keeps_its_variant():
     register("regard-index", layers={1: {"mask": Window(2)}})
     model = llama("regard-index")
     assert torch.equal(logits(copy.deepcopy(model)), logits(model))
+
+
+@pytest.mark.parametrize("name", ["T5", "BART"])
+def test_a_window_is_refused_in_cross_attention_also_when_source_and_target_have_one_length(name):
+    register("regard-near", mask=Window(2))
+    model = model_of(name).float().eval()
+    model.set_attn_implementation("regard-near")
+    ids = torch.arange(3, 9)[None]
+    with pytest.raises(OptionError, match="this is cross-attention"):
+        model(input_ids=ids, decoder_input_ids=ids)
+    model.set_attn_implementation("eager")
+
+
+def test_layers_by_name_follow_layers_that_are_removed():
+    register("regard-second", layers={"model.layers.1.*": {"mask": Window(1)}})
+    model = copy.deepcopy(llama("regard-second"))
+    model.model.layers.append(copy.deepcopy(model.model.layers[1]))
+    model.set_attn_implementation("regard-second")
+    logits(model)
+    del model.model.layers[1]
+    with regard.watch(model) as seen:
+        model(input_ids=torch.arange(3, 9)[None], use_cache=False)
+    assert "Window" in repr(seen["model.layers.1.self_attn"])
+
+
+def test_names_that_transformers_would_misread_and_unknown_variants_are_refused():
+    for name in ("regard-a/b", "regard-", "regard|x", "regardless"):
+        with pytest.raises(OptionError, match="the name must be"):
+            register(name)
+    with pytest.raises(OptionError, match=r"no variant is called 'regard-nope'; registered are .*regard"):
+        llama("regard").set_attn_implementation("regard-nope")
+
+
+def test_a_hugging_face_model_on_regard_needs_no_look_at_torch_s_functions_unless_others_are_in_it():
+    from torch.overrides import _get_current_function_mode
+
+    class Own(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    register()
+    for model, looks in ((llama("regard"), False), (llama("sdpa"), True), (torch.nn.Sequential(llama("regard"), Own()), True)):
+        with regard.watch(model):
+            assert (_get_current_function_mode() is not None) == looks

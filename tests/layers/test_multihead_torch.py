@@ -107,3 +107,11 @@ def test_a_sequence_of_the_wrong_width_is_named():
     assert layer(q, k, torch.randn(1, 5, 4)).shape == (1, 3, 8)
     with pytest.raises(regard.ShapeError, match="this layer's value is .*4"):
         layer(q, k)
+
+
+def test_frozen_weights_stay_frozen_both_ways():
+    theirs = nn.MultiheadAttention(8, 2).requires_grad_(False)
+    ours = regard.MultiHead.from_torch(theirs)
+    assert not any(p.requires_grad for p in ours.parameters())
+    assert not any(p.requires_grad for p in ours.to_torch().parameters())
+    assert all(p.requires_grad for p in regard.MultiHead.from_torch(nn.MultiheadAttention(8, 2)).to_torch().parameters())

@@ -24,7 +24,11 @@ class Movable:
         except (RuntimeError, TypeError):
             name = f"{type(self).__name__}.to"
             raise OptionError(f"{name} takes a device such as 'cpu' or 'cuda', got {device!r}; tensors keep their types") from None
-        return nn.Module.to(self, target) if isinstance(self, nn.Module) else _with_moved_attributes(self, target)  # type: ignore[return-value]
+        try:
+            return nn.Module.to(self, target) if isinstance(self, nn.Module) else _with_moved_attributes(self, target)  # type: ignore[return-value]
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            raise DeviceError(f"{type(self).__name__} cannot be moved to {device!r}: {why}") from error
 
 
 def _with_moved_attributes(option: Any, device: torch.device) -> Any:

@@ -71,11 +71,16 @@ def _index(name: str, pick: Pick, size: int) -> Index:
         return None
     if isinstance(pick, slice):
         return pick
-    if isinstance(pick, int):
-        pick = [pick]
-    index = torch.as_tensor(pick, dtype=torch.long, device="cpu")
-    if index.ndim != 1 or (index.numel() and (int(index.min()) < -size or int(index.max()) >= size)):
-        raise OptionError(f"{name}={pick!r} is out of range; there are {size}, counted from 0")
+    try:
+        index = torch.as_tensor([pick] if isinstance(pick, int) else pick, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        index = None
+    whole = index is not None and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+    if index is None or isinstance(pick, bool) or index.ndim != 1 or not (whole or not index.numel()):
+        raise OptionError(f"{name} must be a whole number, a slice or a list of whole numbers, got {pick!r:.80}")
+    index = index.long()
+    if index.numel() and (int(index.min()) < -size or int(index.max()) >= size):
+        raise OptionError(f"{name}={pick!r:.80} is out of range; there are {size}, counted from 0")
     return index % size if size else index
 
 

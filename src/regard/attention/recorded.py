@@ -17,14 +17,26 @@ from regard.attention.machine import Machine
 from regard.attention.part import Part, Pick, autocast_of
 from regard.attention.precision import exact_dtype
 from regard.attention.score_tiles import Tile, has_tiles, scan
-from regard.errors import OptionError, ShapeError
+from regard.errors import OptionError
 
 
 class Recorded:
     """One attention call that was seen. Every question may be asked of some batch items, heads and queries only."""
 
     def __init__(self, call: Call) -> None:
-        self.call = call
+        self._call: Call | None = call
+
+    @property
+    def call(self) -> Call:
+        if self._call is None:
+            raise OptionError(
+                "what on_call is given is true until it returns; ask there, or use watch without on_call, which keeps calls"
+            )
+        return self._call
+
+    def expire(self) -> None:
+        """Let go of the call: its tensors are the model's own and may be written over."""
+        self._call = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,8 +86,6 @@ class Recorded:
     def column_sums(self, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> Tensor:
         """How much attention each key receives from the queries asked for, (..., Tk); at least float32."""
         part = Part.of(self.call, batch, head, query)
-        if not part.shape[-2]:
-            raise ShapeError("no queries were asked for, so there is nothing to add up")
         if head is None and query is None and (found := _sums_by_kernel(self.call)) is not None:
             return found if batch is None else found[batch]
         *outer, _, Tk = part.shape
@@ -110,9 +120,16 @@ class Recorded:
         return part.squeeze(found).squeeze(-1)
 
     def __repr__(self) -> str:
+        if self._call is None:
+            return "a call that on_call was given, no longer kept"
         call = self.call
         parts = [f"{call.energy}".split("(")[0], *(f"{x}" for x in (call.mask, call.bias) if x is not None), f"{call.normalize}"]
-        return f"{tuple(self.shape)} {' · '.join(p.splitlines()[0][:60] for p in parts)}"
+        return f"{tuple(self.shape)} {' · '.join(map(_short, parts))}"
+
+
+def _short(text: str, width: int = 60) -> str:
+    line = text.splitlines()[0]
+    return line if line == text and len(line) <= width else f"{line[:width]}…"
 
 
 def _sums_by_kernel(call: Call) -> Tensor | None:

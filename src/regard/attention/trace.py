@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
@@ -85,7 +85,8 @@ class _Watch:
         return path if said in (None, last) else f"{path}.{said}"
 
     def wants(self, name: str) -> bool:
-        if self.only is None or any(fnmatchcase(name, glob) for glob in self.only):
+        path = name.rsplit(".", 1)[0] if name.endswith((".self", ".cross")) else name
+        if self.only is None or any(fnmatchcase(name, glob) or fnmatchcase(path, glob) for glob in self.only):
             return True
         self.left_out[name] = None
         return False
@@ -95,11 +96,13 @@ class _Watch:
             self.seen._add(name, Recorded(_frozen(call, self.copies)))
             return
         self.calls += 1
+        recorded = Recorded(_detached(call))
         token = _watches.set(())  # what the function computes is not part of the model
         try:
-            self.on_call(name, Recorded(_detached(call)))
+            self.on_call(name, recorded)
         finally:
             _watches.reset(token)
+            recorded.expire()
 
 
 _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("regard_watches", default=())
@@ -128,9 +131,10 @@ def record(call: Call, compiles: bool = False) -> Iterator[None]:
     from regard.attention import torch_calls
 
     watches = _watches.get()
-    for watch in watches:
-        if watch.wants(name := watch.next_name()):
-            watch.take(name, call)
+    if torch._C._current_autograd_node() is None:  # else gradient checkpointing computes a call once more
+        for watch in watches:
+            if watch.wants(name := watch.next_name()):
+                watch.take(name, call)
     for watch in watches:
         watch.inside += 1
     try:
@@ -171,14 +175,16 @@ def watch(
     before, ran = _compiled_frames(), torch_calls.count()
     seen_by_torch = not _attends_by_regard(modules)
     with _stance, torch_calls.mode() if seen_by_torch else nullcontext():
-        token = _watches.set((*_watches.get(), state))
+        _watches.set((*_watches.get(), state))
         try:
             yield state.seen
         finally:
-            _watches.reset(token)
+            _watches.set(tuple(w for w in _watches.get() if w is not state))  # generators may end in any order
             state.copies.clear()
             state.names.clear()
             state.anything_ran = torch_calls.count() > ran or not seen_by_torch
+            if not seen_by_torch and not _attends_by_regard(_named(model) if model is not None else {}):
+                state.missed["the model"] = "its modules, hooks or attn_implementation changed inside watch; change them before"
             state.compiled_unseen = _compiled_frames() > before
     if state.compiled_unseen:
         warnings.warn(COMPILED_INSIDE, stacklevel=3)
@@ -204,16 +210,26 @@ def _named(model: nn.Module) -> dict[str, nn.Module]:
 def _attends_by_regard(modules: dict[str, nn.Module]) -> bool:
     """Whether all attention of a model surely goes through `attend`, so that torch's functions need not be looked at.
 
-    So it is in regard's own models, and in Hugging Face models with attn_implementation="regard". Looking costs 1 to 5 µs for each
-    function of torch.
+    So it is in regard's own models, and in Hugging Face models with attn_implementation="regard", without modules or hooks of
+    others. Looking costs 1 to 5 µs for each function of torch.
     """
-    configs = {id(x): x for x in (module.__dict__.get("config") for module in modules.values()) if x is not None}
-    names = {getattr(config, "_attn_implementation", None) for config in configs.values()} - {None}
-    on_regard = bool(names) and all(isinstance(name, str) and name.split("-")[0] == "regard" for name in names)
     kinds = {type(module) for module in modules.values()}
     if any(issubclass(kind, (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) for kind in kinds):
         return False
-    return bool(kinds) and (on_regard or all(kind.__module__.startswith(("regard.", "torch.nn.modules.")) for kind in kinds))
+    homes = {kind.__module__.split(".")[0] for kind in kinds}
+    if not kinds or not homes <= {"regard", "torch", "transformers"}:
+        return False
+    hooks = [h for m in modules.values() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    if any(getattr(hook, "__module__", "").split(".")[0] not in homes for hook in hooks):
+        return False
+    return "transformers" not in homes or _implementations(modules) <= {"regard"}
+
+
+def _implementations(modules: dict[str, nn.Module]) -> set[str]:
+    """The attention implementations of Hugging Face models; "regard" for all that begin so."""
+    configs = {id(x): x for x in (module.__dict__.get("config") for module in modules.values()) if x is not None}
+    names = {str(getattr(config, "_attn_implementation", None)) for config in configs.values()}
+    return {name.split("-")[0] for name in names}
 
 
 def _is_plain_leaf(module: nn.Module) -> bool:
@@ -297,7 +313,7 @@ def _compiled_frames() -> int:
 
 
 # --------------------------------------------------------------------------------------------------------------------- seen
-class Seen:
+class Seen(Mapping[str, Recorded]):
     """What was watched: `seen["decoder.3.cross"]` is the last call of that name, `seen.calls(name)` all of them in order."""
 
     def __init__(self, state: _Watch | None = None) -> None:
@@ -321,12 +337,14 @@ class Seen:
         state, not_seen = self._state, f"nothing called {name!r} was seen"
         if name in state.missed:
             return f"{not_seen}: {state.missed[name]}"
+        if name in state.softmaxes:
+            return f"{not_seen}: {self._written_out(name)}"
         if state.on_call is not None:
             return f"{not_seen}: on_call was given, so none of the {state.calls} calls was kept"
         if self._calls:
             left_out = f"; only={state.only} left out {', '.join(state.left_out)}" if state.left_out else ""
             return f"{not_seen}; seen were {', '.join(self._calls)}{left_out}{self._also_missed()}"
-        return f"{not_seen}; seen were nothing: {self._why_nothing()}"
+        return f"{not_seen}: {self._why_nothing()}"
 
     def _also_missed(self) -> str:
         return "".join(f"; not seen was {name}: {why}" for name, why in list(self._state.missed.items())[:3])
@@ -342,17 +360,25 @@ class Seen:
         if state.scripted:
             return f"{state.scripted[0]} is a torch.jit module, which runs outside of Python; watch the model from before scripting"
         if state.softmaxes:
-            name, what = next(iter(state.softmaxes.items()))
-            return (
-                f"{name} computes {what} itself, which looks like attention written out; call F.scaled_dot_product_attention or "
-                'regard.attend there (in Hugging Face models: attn_implementation="sdpa")'
-            )
+            return self._written_out(next(iter(state.softmaxes)))
         if not state.anything_ran:
             return "no model ran inside watch, or it ran in another thread; call it inside the with block"
-        return "no attention ran; watch sees regard.attend, F.scaled_dot_product_attention and nn.MultiheadAttention"
+        return (
+            "no attention ran; watch sees regard.attend, F.scaled_dot_product_attention and nn.MultiheadAttention in the thread "
+            "that watches"
+        )
+
+    def _written_out(self, name: str) -> str:
+        return (
+            f"{name} computes {self._state.softmaxes[name]} itself, which looks like attention written out; call "
+            'F.scaled_dot_product_attention or regard.attend there (in Hugging Face models: attn_implementation="sdpa" or "regard")'
+        )
 
     def __getitem__(self, name: str) -> Recorded:
         return self.calls(name)[-1]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._calls)

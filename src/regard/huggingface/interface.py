@@ -128,7 +128,8 @@ def _mask(
     if given is None:
         is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         # As Transformers' SDPA: without a mask, a causal module lines up the first query with the first key.
-        return (Causal(offset=0) if is_causal and Tq > 1 else None), None, None, surely(Tq == Tk)
+        aligned = surely(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
+        return (Causal(offset=0) if is_causal and Tq > 1 else None), None, None, aligned
     if isinstance(given, ModelMask):
         if not (surely(given.size[2] == Tq) and surely(given.size[3] == Tk)) and not torch.compiler.is_compiling():
             raise OptionError(
@@ -137,7 +138,7 @@ def _mask(
             )
         if given.made_on != query.device:
             given = given.to(query.device)
-        return given.mask, None, given.keys, given.lines_up
+        return given.mask, None, given.keys, given.lines_up and not (given.both_ways and _is_cross(module))
     if not isinstance(given, Tensor):
         raise OptionError(f"{_called(module)} got a {type(given).__name__} as its mask; pass a 2-D or 4-D tensor as attention_mask")
     if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
@@ -157,6 +158,15 @@ def _mask(
             f"{_called(module)} has a soft cap and got a float mask that does more than hide; pass a boolean mask, True for allowed"
         )
     return Dense(~hidden), None, None, aligned
+
+
+def _is_cross(module: nn.Module) -> bool:
+    """Whether a module that attends both ways is cross-attention, as far as its flags and names tell: queries and keys may
+    have one length by chance."""
+    if getattr(module, "is_decoder", False) or getattr(module, "is_cross_attention", False):
+        return True
+    name = f"{type(module).__name__}.{path_of(module)}".lower()
+    return any(part in name for part in ("cross", "encoder_attn", "encdec"))
 
 
 def _chosen(indices: Tensor, Tk: int) -> Tensor:

@@ -42,6 +42,7 @@ class ModelMask:
         offset: int | Tensor | None,
         first_key: int,
         lines_up: bool,
+        both_ways: bool,
         device: Any,
     ) -> None:
         self.mask = mask  # None: everything is allowed
@@ -50,6 +51,7 @@ class ModelMask:
         self.offset = offset  # where query 0 stands among the keys; None: the last query meets the last of `keys`
         self.first_key = first_key  # the position of key 0 in the text; sliding caches drop the keys before
         self.lines_up = lines_up  # queries and keys are positions of one text, as they are not in cross-attention
+        self.both_ways = both_ways  # of an encoder, or cross-attention
         self.made_on = device
 
     @property
@@ -185,10 +187,11 @@ def make_mask(
     mask = None
     for part in parts:
         mask = part if mask is None else And(mask, part)
-    lines_up = mask_function is not masking_utils.bidirectional_mask_function or surely(q_length == kv_length)
+    both_ways = mask_function is masking_utils.bidirectional_mask_function
+    lines_up = not both_ways or surely(q_length == kv_length)
     return ModelMask(
         mask, batch_size, q_length, kv_length,
-        keys=keys, offset=at, first_key=kv_offset, lines_up=lines_up, device=torch.device(device),
+        keys=keys, offset=at, first_key=kv_offset, lines_up=lines_up, both_ways=both_ways, device=torch.device(device),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard.errors import OptionError
@@ -30,6 +31,15 @@ def watch_over_models() -> None:
 
     @functools.wraps(setter)
     def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **options: Any) -> Any:
+        if (
+            isinstance(attn_implementation, str)
+            and attn_implementation.split("-")[0] == "regard"
+            and attn_implementation not in REGISTERED
+        ):
+            raise OptionError(
+                f"no variant is called {attn_implementation!r}; registered are {', '.join(sorted(REGISTERED))}, and "
+                f"regard.huggingface.register({attn_implementation!r}, …) makes it"
+            )
         if isinstance(attn_implementation, str) and attn_implementation in REGISTERED:
             for model in [m for m in self.modules() if isinstance(m, PreTrainedModel)]:
                 _check_interface(model, attn_implementation)
@@ -74,8 +84,9 @@ def first_use(module: nn.Module, changes: Changes) -> None:
 
 def _admit(model: nn.Module) -> None:
     _models.add(model)
+    root = weakref.ref(model)
     for name, module in model.named_modules():
-        module.__dict__["_regard_path"] = name
+        module.__dict__["_regard_path"], module.__dict__["_regard_root"] = name, root
     _tell_own_attention(model)
 
 
@@ -87,8 +98,21 @@ def users_of(name: str) -> list[Any]:
 
 
 def path_of(module: nn.Module) -> str:
-    """The name of a module in the outermost model that runs on regard, or nothing."""
-    return module.__dict__.get("_regard_path", "")
+    """The name of a module in the outermost model that runs on regard, or nothing. Renewed when layers were moved or removed."""
+    path, root = module.__dict__.get("_regard_path", ""), module.__dict__.get("_regard_root")
+    model = None if root is None or torch.compiler.is_compiling() else root()
+    if model is None or _at(model, path) is module:
+        return path
+    for name, inner in model.named_modules():
+        inner.__dict__["_regard_path"] = name
+    return module.__dict__["_regard_path"]
+
+
+def _at(model: nn.Module, path: str) -> nn.Module | None:
+    found: nn.Module | None = model
+    for part in path.split(".") if path else ():
+        found = None if found is None else found._modules.get(part)
+    return found
 
 
 def _tell_own_attention(model: nn.Module) -> None:

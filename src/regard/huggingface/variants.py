@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 from importlib.metadata import version
 
 from regard.attention.call import BiasLike, EnergyLike, MaskLike, NormalizerLike
@@ -33,9 +34,10 @@ def register(
     anything, to options that hold there; None there leaves the model's own. Registering a name again replaces it, also for
     models that already use it.
     """
-    if not isinstance(name, str) or not (name == NAME or name.startswith(f"{NAME}-")):
+    if not isinstance(name, str) or not re.fullmatch(rf"{NAME}(-[A-Za-z0-9_.-]+)?", name):
         raise OptionError(
-            f"the name must be {NAME!r} or begin with '{NAME}-', so that Transformers cannot mistake it, got {name!r}"
+            f"the name must be {NAME!r} or begin with '{NAME}-', then letters, digits, '-', '_' and '.', so that Transformers "
+            f"cannot mistake it, got {name!r}"
         )
     _check_transformers()
     changes = Changes({"energy": energy, "mask": mask, "bias": bias, "normalize": normalize}, layers)
@@ -47,7 +49,12 @@ def register(
     from regard.huggingface.masks import make_mask
 
     for model in models.users_of(name):
-        changes.check(model)
+        try:
+            changes.check(model)
+        except OptionError as error:
+            raise OptionError(
+                f"{error}; that model is in memory and runs on {name!r}: choose another name, or switch it first"
+            ) from None
     models.REGISTERED[name] = changes
     models.watch_over_models()
     AttentionInterface.register(name, make_attention(name, changes))

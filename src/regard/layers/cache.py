@@ -183,6 +183,8 @@ class StaticCache(Cache):
             raise ShapeError(
                 f"this cache has {len(self.lengths)} rows and keeps them; reorder takes one index for each, got {given}"
             )
+        if may_read(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < len(rows):
+            raise OptionError(f"reorder's rows are 0 to {len(rows) - 1}, got {rows.tolist()}")
         for x in (self._keys, self._values, self.lengths, self._starts):
             x.copy_(x.index_select(0, rows))
 

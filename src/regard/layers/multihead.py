@@ -237,11 +237,13 @@ class MultiHead(_Heads):
         with torch.no_grad():
             if theirs.in_proj_weight is None:
                 for there, here in zip((theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight), linears, strict=True):
-                    there.copy_(here.weight)
+                    there.copy_(here.weight).requires_grad_(here.weight.requires_grad)
             else:
-                theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears]))
+                learns = any(linear.weight.requires_grad for linear in linears)  # one tensor for all three
+                theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears])).requires_grad_(learns)
             if has_bias:
-                theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears]))
+                learns = any(linear.bias.requires_grad for linear in linears)
+                theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears])).requires_grad_(learns)
         _copy_weights((theirs.out_proj,), ((self.Wo.weight, self.Wo.bias),))
         return theirs.train(self.training)
 
@@ -255,7 +257,8 @@ class MultiHead(_Heads):
             yield f"heads of width {self.head_dim} and {self.value_head_dim} in {self.dim}", "leave head_dim and value_head_dim out"
         if self.Wo is None or self.Wo.out_features != self.dim:
             yield "other output than one of the width of its input", "leave project and out_dim out"
-        if type(self.energy) is not ScaledDot or type(self.normalize) is not Softmax or self.normalize.temperature != 1.0:
+        plain = type(self.normalize) is Softmax and self.normalize.temperature == 1.0 and self.normalize.sinks is None
+        if type(self.energy) is not ScaledDot or not plain:
             yield f"energy {self.energy} with {self.normalize}", "it always is ScaledDot() with Softmax()"
         for name in ("mask", "bias"):
             if getattr(self, name) is not None:
@@ -278,9 +281,9 @@ class MultiHead(_Heads):
 def _copy_weights(linears: Sequence[nn.Linear], given: Sequence[tuple[Tensor, Tensor | None]]) -> None:
     with torch.no_grad():
         for linear, (weight, bias) in zip(linears, given, strict=True):
-            linear.weight.copy_(weight)
+            linear.weight.copy_(weight).requires_grad_(weight.requires_grad)  # what was frozen stays frozen
             if bias is not None:
-                linear.bias.copy_(bias)
+                linear.bias.copy_(bias).requires_grad_(bias.requires_grad)
 
 
 def _apart(x: Tensor, heads: int) -> Tensor:
