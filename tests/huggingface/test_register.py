@@ -480,6 +480,6 @@ def test_a_hugging_face_model_on_regard_needs_no_look_at_torch_s_functions_unles
             return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
     register()
-    for model, looks in ((llama("regard"), False), (llama("sdpa"), True), (torch.nn.Sequential(llama("regard"), Own()), True)):
-        with regard.watch(model):
+    for name, more, looks in (("regard", [], False), ("sdpa", [], True), ("regard", [Own()], True)):
+        with regard.watch(torch.nn.Sequential(llama(name), *more)):
             assert (_get_current_function_mode() is not None) == looks

@@ -216,20 +216,19 @@ def _attends_by_regard(modules: dict[str, nn.Module]) -> bool:
     kinds = {type(module) for module in modules.values()}
     if any(issubclass(kind, (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) for kind in kinds):
         return False
-    homes = {kind.__module__.split(".")[0] for kind in kinds}
-    if not kinds or not homes <= {"regard", "torch", "transformers"}:
+    if not kinds or not all(kind.__module__.startswith(("regard.", "torch.nn.modules.", "transformers.")) for kind in kinds):
         return False
     hooks = [h for m in modules.values() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    if any(getattr(hook, "__module__", "").split(".")[0] not in homes for hook in hooks):
+    if any(not str(getattr(hook, "__module__", "")).startswith(("regard.", "transformers.")) for hook in hooks):
         return False
-    return "transformers" not in homes or _implementations(modules) <= {"regard"}
+    return _implementations(modules) <= {"regard"}
 
 
 def _implementations(modules: dict[str, nn.Module]) -> set[str]:
     """The attention implementations of Hugging Face models; "regard" for all that begin so."""
     configs = {id(x): x for x in (module.__dict__.get("config") for module in modules.values()) if x is not None}
-    names = {str(getattr(config, "_attn_implementation", None)) for config in configs.values()}
-    return {name.split("-")[0] for name in names}
+    names = {getattr(config, "_attn_implementation", "regard") for config in configs.values()}
+    return {str(name).split("-")[0] for name in names}
 
 
 def _is_plain_leaf(module: nn.Module) -> bool:
@@ -378,7 +377,8 @@ class Seen(Mapping[str, Recorded]):
         return self.calls(name)[-1]
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        calls = self._calls.get(name)
+        return default if calls is None else calls[-1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._calls)
