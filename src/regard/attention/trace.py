@@ -183,8 +183,8 @@ def watch(
             state.copies.clear()
             state.names.clear()
             state.anything_ran = torch_calls.count() > ran or not seen_by_torch
-            if not seen_by_torch and not _attends_by_regard(_named(model) if model is not None else {}):
-                state.missed["the model"] = "its modules, hooks or attn_implementation changed inside watch; change them before"
+            if not seen_by_torch and model is not None and _was_changed(model, modules):
+                state.missed["the model"] = "its modules or its attn_implementation changed inside watch; change them before"
             state.compiled_unseen = _compiled_frames() > before
     if state.compiled_unseen:
         warnings.warn(COMPILED_INSIDE, stacklevel=3)
@@ -222,6 +222,14 @@ def _attends_by_regard(modules: dict[str, nn.Module]) -> bool:
     if any(not str(getattr(hook, "__module__", "")).startswith(("regard.", "transformers.")) for hook in hooks):
         return False
     return _implementations(modules) <= {"regard"}
+
+
+def _was_changed(model: nn.Module, modules: dict[str, nn.Module]) -> bool:
+    """Whether a model that attends by regard alone got modules of another kind or another implementation of attention."""
+    before = {type(module) for module in modules.values()}
+    return not {type(m) for m in model.modules() if "_orig_mod" not in m._modules} <= before or bool(
+        _implementations(modules) - {"regard"}
+    )
 
 
 def _implementations(modules: dict[str, nn.Module]) -> set[str]:
