@@ -133,7 +133,8 @@ def test_samples_keep_the_rules_too():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(temperature=0), "temperature must be a number above 0, got 0"),
+        (dict(temperature=0), "temperature must be a number of at least 0.0001 and at most 100, got 0"),
+        (dict(temperature=5e-324), "temperature must be a number of at least 0.0001 and at most 100, got 5e-324"),
         (dict(top_k=-1), "top_k must be a whole number of at least 0, got -1"),
         (dict(top_p=1.5), "top_p must be a number above 0 and at most 1, got 1.5"),
         (dict(min_p=float("nan")), "min_p must be a number of at least 0 and at most 1, got nan"),

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.decoding.beam import real, whole
 from regard.decoding.strategy import Groups, Hypothesis, Numbers, Reals, Rows, Shape, Strategy, Task
 
+TEMPERATURES = (1e-4, 100.0)  # below, log p / temperature leaves the range of numbers; above, all tokens are equally likely
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -36,7 +37,7 @@ class Sample(Strategy):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        real("temperature", self.temperature, 0, above=True)
+        real("temperature", self.temperature, *TEMPERATURES)
         whole("top_k", self.top_k, 0)
         real("top_p", self.top_p, 0, 1, above=True)
         real("min_p", self.min_p, 0, 1)
