@@ -51,7 +51,7 @@ class BaseService(ABC):
         """Answer once before anybody asks: what is slow the first time is over, and what cannot work is seen now."""
 
     @abstractmethod
-    def check(self, options: Any, texts: list[str]) -> None:
+    def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
         """Raise a Refusal where a request would cost more than the limits allow. Computes nothing but tokens."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 import sys
+import threading
 import time
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
@@ -32,6 +33,7 @@ from regard.serving.schema import Body, Classify, Embed, Generate, Look, LookBac
 from regard.serving.service import Service
 from regard.version import __version__
 
+Result = TypeVar("Result")
 Sampled = TypeVar("Sampled", Translate, Generate)
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ALWAYS = ("/health", "/metrics")  # asked by machines that watch this one, also while it shuts down
@@ -98,7 +100,7 @@ def _generate_route(app: FastAPI, service: Service, problems: Log) -> None:
     async def generate(request: Request) -> Response:
         asked = read(Generate, await _body(request, service.limits), service.limits)
         if asked.stream:
-            return await _streamed(service, asked, problems)
+            return await _streamed(request, service, asked, problems)
         options = _seeded(asked).model_copy(update={"prompt": ""})
         found = await _answers(request, service, options, [asked.prompt])
         return _json(found[0])
@@ -157,13 +159,33 @@ async def _body(request: Request, limits: Limits) -> bytes:
 
 async def _answers(request: Request, service: BaseService, options: Body, texts: list[str]) -> list[str]:
     """Wait for the workers, but not longer than allowed, and not for a client that has left."""
-    await _affordable(service, options, texts)
-    answer = asyncio.wrap_future(service.batcher.submit(options, texts, service.limits.seconds))
+    until = time.monotonic() + service.limits.seconds
+    await _affordable(request, service, options, texts, until)
+    answer = asyncio.wrap_future(service.batcher.submit(options, texts, until - time.monotonic()))
+    try:
+        return await _in_time(request, service, answer, until)
+    finally:
+        answer.cancel()  # what has not begun is not begun, and a search stops at its next step
+
+
+async def _affordable(request: Request, service: BaseService, options: Body, texts: list[str], until: float) -> None:
+    """Refuse what costs too much. It reads all texts, so the loop that serves everybody does not do it."""
+    stop = threading.Event()
+    try:
+        await _in_time(
+            request, service, asyncio.ensure_future(asyncio.to_thread(service.check, options, texts, stop.is_set)), until
+        )
+    finally:
+        stop.set()
+
+
+async def _in_time(request: Request, service: BaseService, result: asyncio.Future[Result], until: float) -> Result:
+    """The result, if it comes before `until` and before the client leaves."""
     left = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({answer, left}, timeout=service.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
+        await asyncio.wait({result, left}, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+        if result.done():
+            return result.result()
         if left.done():
             raise gone()
         raise Refusal(
@@ -174,16 +196,7 @@ async def _answers(request: Request, service: BaseService, options: Body, texts:
     except (OptionError, ShapeError) as error:  # options that only the search can judge; other errors may name files
         raise Refusal(422, str(error)) from None
     finally:
-        answer.cancel()  # what has not begun is not begun, and a search stops at its next step
         left.cancel()
-
-
-async def _affordable(service: BaseService, options: Body, texts: list[str]) -> None:
-    """Refuse what costs too much. It reads all texts, so the loop that serves everybody does not do it."""
-    try:
-        await asyncio.to_thread(service.check, options, texts)
-    except (OptionError, ShapeError) as error:
-        raise Refusal(422, str(error)) from None
 
 
 def gone() -> Refusal:
@@ -202,9 +215,9 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _streamed(service: Service, asked: Generate, problems: Log) -> Response:
+async def _streamed(request: Request, service: Service, asked: Generate, problems: Log) -> Response:
     """Server-sent events: {"text": …} for each piece, then `done`. What is wrong with the request is told before that."""
-    await _affordable(service, asked, [asked.prompt])
+    await _affordable(request, service, asked, [asked.prompt], time.monotonic() + service.limits.seconds)
     pieces = service.streams.open(lambda cancelled: service.stream(asked, cancelled)).pieces()
     try:
         first = await anext(pieces, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from regard.decoding.classify import classify, fitting
@@ -30,7 +30,7 @@ class ReadingService(BaseService):
     def warm_up(self) -> None:
         self.batcher.submit(self.body.model_validate({}), ["a"]).result()
 
-    def check(self, options: Any, texts: list[str]) -> None:
+    def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
         """A batch is bounded by its tokens, and long texts are cut as the pipelines do it."""
 
     def _tokens(self, texts: Sequence[str]) -> list[int]:
@@ -47,7 +47,7 @@ class ClassifyService(ReadingService):
     kind, body, summary, field = "classifier", Classify, "Label texts", "labels"
     example = ("classify", '{"text": "Hello."}')
 
-    def check(self, options: Any, texts: list[str]) -> None:
+    def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
         for i, count in enumerate(self._tokens(fitting(self.model, texts))):
             read_tokens(f"text {i + 1}" if len(texts) > 1 else "the text", count, self.limits)
 

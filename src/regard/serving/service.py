@@ -61,7 +61,7 @@ class Service(BaseService):
     def answers(self, options: Any, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         return self._does[type(options)](options, texts, cancelled)
 
-    def check(self, options: Any, texts: list[str]) -> None:
+    def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
         if isinstance(options, Generate):
             self._check_generate(options, texts)
         elif isinstance(options, LookBack):
@@ -77,9 +77,9 @@ class Service(BaseService):
                 read_tokens("the text", source, self.limits)
                 self._check_weights(source, target, options.kinds)
         else:
-            self._check_search(options, texts)
+            self._check_search(options, texts, cancelled)
 
-    def _check_search(self, options: Translate | Look, texts: list[str]) -> None:
+    def _check_search(self, options: Translate | Look, texts: list[str], cancelled: Callable[[], bool]) -> None:
         """Every part of every text, with the longest answer that the search may give."""
         asked = _options(options, [True])
         names = ("length_penalty", "coverage_penalty", "groups", "diversity")
@@ -92,15 +92,16 @@ class Service(BaseService):
         budget = Budget(self.limits, strategy_of(beam, asked.get("sample"), required))
         limit = AnswerLimits(self.model, options.max_length, rules)
         passes = 2 if beam.coverage_penalty else 1
-        cut = self.cut(texts) if isinstance(options, Translate) else [[Piece(text, "", True)] for text in texts]
-        parts = [(i, at == 0, piece.text) for i, line in enumerate(cut) for at, piece in enumerate(line)]
-        tokens = self.model.source_tokenizer.encode_batch([text for _, _, text in parts])
-        for (i, first, _), given in zip(parts, tokens, strict=True):
+        for i, text in enumerate(texts):
+            if cancelled():
+                return
             name = f"text {i + 1}" if len(texts) > 1 else "the text"
-            read_tokens(name, len(given), self.limits)
-            if isinstance(options, Look):
-                self._check_weights(len(given) + 1, 1, options.kinds)
-            budget.add(name, limit(Task(0, given, prefix if first else [], required if first else [], i)), passes)
+            parts = self.cut([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
+            for at, given in enumerate(self.model.source_tokenizer.encode_batch([part.text for part in parts])):
+                read_tokens(name, len(given), self.limits)
+                if isinstance(options, Look):
+                    self._check_weights(len(given) + 1, 1, options.kinds)
+                budget.add(name, limit(Task(0, given, [] if at else prefix, [] if at else required, i)), passes)
 
     def _check_generate(self, options: Generate, texts: list[str]) -> None:
         rules_of(options, self.model.target_tokenizer, self.limits)
