@@ -1,5 +1,6 @@
 """Connections that say nothing do not lock out those that do, and do not fill the log."""
 
+import http.client
 import logging
 import socket
 import subprocess
@@ -113,6 +114,27 @@ def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
         service.go.set()
         asked[0].join(20)
         assert asked[1][0][0] == 200
+
+
+def test_a_client_that_does_not_read_its_answer_is_dropped_and_one_that_reads_slowly_is_not(model):
+    class Large(Service):
+        def _work(self, options, texts, cancelled):
+            return ['"' + "x" * 40_000_000 + '"' for _ in texts]
+
+    with running(Large(model, "small", Limits(idle=1.0), workers=1)) as client:
+        body, headers = b'{"text": "a"}', {"content-type": "application/json"}
+        stuck, slow = client.connect(), client.connect()
+        for connection in (stuck, slow):
+            connection.request("POST", "/translate", body, headers)
+        answer, read = slow.getresponse(), 0
+        for _ in range(40):
+            read += len(answer.read(500_000))
+            time.sleep(0.05)
+        assert read + len(answer.read()) > 40_000_000
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            stuck.getresponse().read()
+        stuck.close()
+        slow.close()
 
 
 def test_broken_requests_are_counted_in_the_log(model, capfd):

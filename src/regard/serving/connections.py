@@ -46,10 +46,15 @@ class Connection(H11Protocol):
         super().__init__(*args, **kwargs)
         self._others = connections
         self._header: asyncio.TimerHandle | None = None
+        self._unread = 0  # bytes of the last answer that the client had not read when we last looked
 
     @property
     def silent(self) -> bool:
-        """No request is being read or answered."""
+        """No request is being read or answered, and every answer has left."""
+        return self._between and not self.transport.get_write_buffer_size()
+
+    @property
+    def _between(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -65,7 +70,7 @@ class Connection(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
-        if not self.silent:
+        if not self._between:
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
@@ -81,6 +86,7 @@ class Connection(H11Protocol):
 
     def _wait(self) -> None:
         self._stop_waiting()
+        self._unread = 0
         self._header = self.loop.call_later(self._others.idle, self._too_late)
 
     def _stop_waiting(self) -> None:
@@ -89,7 +95,13 @@ class Connection(H11Protocol):
             self._header = None
 
     def _too_late(self) -> None:
-        if self.silent and not self.transport.is_closing():
+        unread = self.transport.get_write_buffer_size()
+        if unread and self._unread and unread >= self._unread:  # the client reads nothing
+            self.drop()
+        elif unread:
+            self._wait()
+            self._unread = unread
+        elif self._between and not self.transport.is_closing():
             if self.conn.our_state is h11.IDLE:
                 self.conn.send(h11.ConnectionClosed())
             self.transport.close()
