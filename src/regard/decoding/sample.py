@@ -63,6 +63,8 @@ class Sample(Strategy):
     def pick(self, log_p: Tensor, uniform: Tensor) -> Tensor:
         """Where the sum of probabilities passes `uniform` (rows,) in [0, 1): places in the rows of log_p."""
         p = torch.softmax(log_p.double() / self.temperature, -1)
+        dead = (log_p == -torch.inf).all(-1)  # rules forbid every token: any choice has log p −∞, and the search drops the row
+        p = p.masked_fill(dead[:, None], 0)
         order = None
         if self.top_p < 1:
             p, order = p.sort(dim=-1, descending=True, stable=True)
@@ -73,6 +75,7 @@ class Sample(Strategy):
         all_ = total[:, -1]
         goal = torch.minimum(uniform * all_, torch.nextafter(all_, torch.zeros_like(all_)))  # rounding may not reach past the end
         at = torch.searchsorted(total, goal[:, None], right=True)
+        at = at.masked_fill(dead[:, None], 0)
         return (at if order is None else order.gather(-1, at))[:, 0]
 
     def uniform(self, groups: Groups) -> NDArray[np.float64]:

@@ -256,7 +256,7 @@ def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
     given = asked.model_dump(exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True)
     if isinstance(asked, Translate):
         given["sample"] = asked.sample and Sample(**asked.sample.model_dump())
-        given["prefixes"] = asked.prefix and [asked.prefix if first else "" for first in leads]
+        given["prefixes"] = [asked.prefix if first else "" for first in leads] if asked.prefix else None
         given["required"] = [asked.required if first else () for first in leads] if asked.required else None
     return given | {"workers": 1}
 
