@@ -13,7 +13,7 @@ import torch
 from regard.serving.limits import Limits
 from regard.serving.log import Handler, Log
 from regard.serving.service import Service
-from tests.serving.server import running, write_model
+from tests.serving.server import process, running, write_model
 from tests.serving.test_http import in_background, until
 
 
@@ -53,6 +53,22 @@ def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
         talking.close()
     log = capfd.readouterr().err.splitlines()
     assert log == ["regard: more than 10 connections are open; the one that was silent longest is closed"]
+
+
+def test_more_sockets_than_files_lock_nobody_out_and_write_little(tmp_path):
+    write_model(tmp_path)
+    with process(tmp_path, "--workers", "1", files=256) as (started, client):
+        socks = silent(client, 400)
+        for _ in range(3):
+            assert client.post("/translate", {"text": "ein Hund"})[0] == 200
+            socks += silent(client, 50)
+        started.terminate()
+        _, err = started.communicate(timeout=60)
+        for sock in socks:
+            sock.close()
+    assert started.returncode == 0
+    assert "at most 64 connections and not 1000: this system allows 256 open files" in err
+    assert len(err) < 2000
 
 
 def test_a_connection_with_a_request_is_not_the_one_to_go(model):
