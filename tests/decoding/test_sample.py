@@ -130,10 +130,17 @@ def test_samples_keep_the_rules_too():
     assert all(4 not in text and len(text) >= 2 for text, _ in found)
 
 
+@pytest.mark.parametrize("sample", [Sample(seed=1), Sample(seed=1, top_p=0.9), Sample(seed=1, top_k=3), Sample(seed=1, min_p=0.1)])
+def test_rules_that_forbid_every_token_are_one_sentence(sample):
+    with pytest.raises(OptionError, match="no text of at most 300 words keeps the rules"):
+        drawn(tiny(), sample, rules=Rules(min_length=300, no_repeat=1), max_length=300)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(temperature=0), "temperature must be a number above 0, got 0"),
+        (dict(temperature=0), "temperature must be a number of at least 0.0001 and at most 100, got 0"),
+        (dict(temperature=5e-324), "temperature must be a number of at least 0.0001 and at most 100, got 5e-324"),
         (dict(top_k=-1), "top_k must be a whole number of at least 0, got -1"),
         (dict(top_p=1.5), "top_p must be a number above 0 and at most 1, got 1.5"),
         (dict(min_p=float("nan")), "min_p must be a number of at least 0 and at most 1, got nan"),

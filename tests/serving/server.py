@@ -80,10 +80,11 @@ def running(service, *, host="127.0.0.1", token=None, log=False):
 
 
 @contextlib.contextmanager
-def process(*args, env=None):
-    """`regard serve` as a user starts it, once it says where it answers: its process and a client."""
+def process(*args, env=None, files=None):
+    """`regard serve` as a user starts it, once it says where it answers: its process and a client. `files` is its ulimit -n."""
+    limit = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
     started = subprocess.Popen(
-        [sys.executable, "-m", "regard", "serve", "--port", "0", *map(str, args)],
+        [*limit, sys.executable, "-m", "regard", "serve", "--port", "0", *map(str, args)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env,
     )  # fmt: skip
     try:

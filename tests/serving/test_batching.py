@@ -19,7 +19,7 @@ class Worker:
         if open:
             self.go.set()
 
-    def __call__(self, options, texts):
+    def __call__(self, options, texts, cancelled):
         assert self.go.wait(10)
         self.batches.append((options, list(texts)))
         if "bad" in texts:
@@ -85,7 +85,7 @@ def test_a_text_whose_cost_cannot_be_told_fails_alone():
             raise ValueError("no cost")
         return 1
 
-    pool = Batcher(lambda _, texts: texts, cost, batch_tokens=9, queue=9)
+    pool = Batcher(lambda _, texts, cancelled: texts, cost, batch_tokens=9, queue=9)
     with pytest.raises(ValueError, match="no cost"):
         pool.submit("a", ["bad"]).result(10)
     assert pool.submit("a", ["good"]).result(10) == ["good"]
@@ -158,7 +158,7 @@ def test_many_threads_and_workers_lose_nothing():
 
 
 def test_work_that_answers_too_little_is_an_error_and_not_the_end_of_the_worker():
-    pool = Batcher(lambda _, texts: [text for text in texts if text != "lost"], lambda *_: 1, batch_tokens=9, queue=9)
+    pool = Batcher(lambda _, texts, cancelled: [text for text in texts if text != "lost"], lambda *_: 1, batch_tokens=9, queue=9)
     with pytest.raises(AssertionError, match="0 answers to 1 texts"):
         pool.submit("a", ["lost"]).result(10)
     assert pool.submit("a", ["good"]).result(10) == ["good"]

@@ -86,7 +86,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent(client, asked, s
 
 def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
     class Endless(Service):
-        def stream(self, asked):
+        def stream(self, asked, cancelled):
             while not ended.wait(0.01):
                 yield "x"
             yield "end"
@@ -110,7 +110,7 @@ def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
 
 def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd):
     class Breaking(Service):
-        def stream(self, asked):
+        def stream(self, asked, cancelled):
             yield "one "
             if asked.prompt == "break":
                 raise RuntimeError("secret /etc/path")

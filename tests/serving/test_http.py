@@ -53,6 +53,7 @@ def shown(found):
         ({"beam": 2, "coverage_penalty": 0.2}, None),
         ({"no_repeat": 2, "min_length": 3, "forbidden": ["s", "ei"]}, None),
         ({"prefix": "der "}, {"prefixes": ["der "] * 4}),
+        ({"prefix": "", "required": [""]}, {}),
         ({"beam": 4, "required": ["Hu"], "max_length": 12}, {"beam": 4, "required": [["Hu"]] * 4, "max_length": 12}),
         ({"sample": {"seed": 5, "top_k": 4, "count": 2}}, {"sample": Sample(seed=5, top_k=4, count=2)}),
     ],
@@ -114,7 +115,7 @@ def test_health_and_page_and_description(client):
     assert set(described["paths"]) == {"/translate", "/attention", "/health", "/metrics"}
     fields = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
     assert list(fields)[:2] == ["text", "texts"]
-    assert fields["sample"]["anyOf"][0]["properties"]["temperature"]["exclusiveMinimum"] == 0
+    assert fields["sample"]["anyOf"][0]["properties"]["temperature"]["minimum"] == 1e-4
     assert "$defs" not in json.dumps(described["paths"])
 
 
@@ -159,7 +160,10 @@ BAD = [
     (b'{"text": "a", "beam": ' + b"9" * 5000 + b"}", "number out of range"),
     (b'{"text": "a", "bean": 2}', "there is no field 'bean'; did you mean 'beam'?"),
     (b'{"text": "a", "sample": {"temprature": 2}}', "did you mean 'temperature'?"),
-    (b'{"text": "a", "sample": {"temperature": 0}}', "sample.temperature is 0, and must be more than 0"),
+    (b'{"text": "a", "sample": {"temperature": 0}}', "sample.temperature is 0, and must be at least 0.0001"),
+    (b'{"text": "a", "sample": {"temperature": 5e-324}}', "sample.temperature is 5e-324, and must be at least 0.0001"),
+    (b'{"text": "a", "sample": {"top_k": 2147483648}}', "sample.top_k is 2147483648, and must be less than 2147483648"),
+    (b'{"text": "a", "no_repeat": 1, "min_length": 900, "sample": {}}', "no text of at most 900 words keeps the rules"),
     (b'{"text": "a", "nbest": 2}', "nbest 2 needs a beam of at least 2"),
     (b'{"text": "a", "required": ["a"], "sample": {}}', "required words need a plain beam"),
     (b'{"text": "' + b"a" * 10_001 + b'"}', "text has 10,001 characters and at most 10,000"),
@@ -249,9 +253,9 @@ class Slow(Service):
         self.go = threading.Event()
         super().__init__(*args, **kwargs)
 
-    def _work(self, options, texts):
+    def _work(self, *args):
         assert self.go.wait(20)
-        return super()._work(options, texts)
+        return super()._work(*args)
 
 
 def in_background(call):
@@ -344,7 +348,7 @@ def test_a_client_that_leaves_is_not_worked_for(model):
 
 def test_an_accident_is_500_with_a_number_and_nothing_else(model, capfd):
     class Broken(Service):
-        def _work(self, options, texts):
+        def _work(self, *args):
             raise RuntimeError("secret /etc/path")
 
     with running(Broken(model, "small", workers=1)) as client:

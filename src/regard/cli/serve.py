@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.serving.service import Service
+    from regard.serving.base import BaseService
 
 
 def command(
@@ -25,7 +25,12 @@ def command(
     max_texts: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = 1000,
     max_characters: Annotated[int, typer.Option(min=1, help="Characters of one text.")] = 10_000,
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 4000,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one text read at once, and of one answer.")] = 2048,
+    max_work: Annotated[int, typer.Option(min=1, help="Rows × steps of one request's search.")] = 2_000_000,
+    max_connections: Annotated[int, typer.Option(min=1, help="Connections open at once.")] = 1000,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds a request may take.")] = 60.0,
+    idle: Annotated[float, typer.Option(min=0.001, help="Seconds for a request's header, and of silence between two.")] = 15.0,
+    grace: Annotated[float, typer.Option(min=0.001, help="Seconds that accepted requests have to finish after SIGTERM.")] = 20.0,
     precision: Annotated[str, typer.Option(help="auto, float32, int8 or bfloat16.")] = "auto",
     shortlist: Annotated[
         bool, typer.Option("--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list.")
@@ -33,27 +38,33 @@ def command(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     access_log: Annotated[bool, typer.Option("--access-log", help="One line for each request on standard error.")] = False,
 ) -> None:
-    """Serve a model over HTTP: translate, generate, attention, health, metrics.
+    """Serve a model over HTTP: translate, generate, classify, tag or embed; attention, health, metrics.
 
-    Ctrl-C or SIGTERM finishes what was accepted, refuses what is new, and ends.
+    Ctrl-C or SIGTERM refuses new requests, finishes what it can within --grace seconds, cancels the rest, and ends.
     """
     from regard.decoding.engine import fast
     from regard.decoding.engine.shortlist import load as load_shortlist
+    from regard.errors import OptionError
     from regard.models.folder import load
+    from regard.models.writer import Writer
     from regard.serving import auth, server
     from regard.serving.limits import Limits
-    from regard.serving.service import Service
+    from regard.serving.reading import make_service
     from regard.training.distributed import pick_device
 
     limits = Limits(
-        body=max_body, texts=max_texts, characters=max_characters, queue=queue, seconds=timeout, batch_tokens=batch_tokens
-    )
+        body=max_body, texts=max_texts, characters=max_characters, tokens=max_tokens, work=max_work, queue=queue, seconds=timeout,
+        batch_tokens=batch_tokens, connections=max_connections, idle=idle, grace=grace,
+    )  # fmt: skip
     token = auth.read_token(token_file)
     auth.check_binding(host, token)
     sock = server.bind(host, port)  # before loading: a port that is taken is told at once
     loaded: Any = load(model, pick_device(device))
-    writer = fast(loaded, precision, load_shortlist(model) if shortlist else None)
-    service = Service(loaded, loaded.card.get("name") or model.resolve().name, limits, writer=writer, workers=workers)
+    writes = isinstance(loaded, Writer)
+    if shortlist and not writes:
+        raise OptionError(f"--shortlist is for translators and language models, and this is {loaded.what}; leave it out")
+    writer = fast(loaded, precision, load_shortlist(model) if shortlist else None) if writes else None
+    service = make_service(loaded, loaded.card.get("name") or model.resolve().name, limits, writer=writer, workers=workers)
     service.warm_up()
     where = server.address(sock)
     whole = server.serve(
@@ -64,9 +75,9 @@ def command(
         raise typer.Exit(1)
 
 
-def _welcome(service: Service, where: str, token: str | None) -> str:
+def _welcome(service: BaseService, where: str, token: str | None) -> str:
     """Where it is, and a line to try it with."""
-    route, body = ("translate", '{"text": "Hello."}') if service.translates else ("generate", '{"prompt": "Hello"}')
+    route, body = service.example
     key = ' -H "Authorization: Bearer $REGARD_TOKEN"' if token else ""
     return (
         f"regard: the {service.kind} {service.name} answers at {where} (Ctrl-C ends)\n"

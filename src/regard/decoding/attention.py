@@ -10,7 +10,7 @@ self-attention. In encoder self-attention rows and columns are the source's toke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,14 +125,24 @@ def look(
 
 @torch.no_grad()
 def looks(
-    model: Writer, sources: Sequence[Sequence[int]] | None, targets: Sequence[Sequence[int]], kinds: Collection[str] = KINDS
+    model: Writer,
+    sources: Sequence[Sequence[int]] | None,
+    targets: Sequence[Sequence[int]],
+    kinds: Collection[str] = KINDS,
+    skip: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[tuple[int, Attention]]:
-    """`look` one by one, each with its place: batches of like length come when asked for, so memory stays small."""
+    """`look` one by one, each with its place: batches of like length come when asked for, so memory stays small.
+
+    `skip` is asked about each pair before its batch is computed; those it is true for are left out.
+    """
     read = _sources(model, sources, targets)
     device, training = next(model.parameters()).device, model.training
     model.eval()
     try:
         for rows in _batches([max(len(s), len(t)) for s, t in zip(read, targets, strict=True)]):
+            rows = [i for i in rows if not skip(i)]
+            if not rows:
+                continue
             target = _padded([[BOS, *targets[i][:-1]] for i in rows], device)
             with watch(model) as seen:
                 if sources is None:

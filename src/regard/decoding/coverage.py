@@ -15,11 +15,17 @@ def rescore(model: Any, tasks: list[Task], beam: Beam) -> None:
     simplest way that is the same for every decoder and engine; the texts themselves are searched for without it. The end
     mark of the source is no word to be covered.
     """
-    from regard.decoding.attention import look
+    from regard.decoding.attention import looks
 
     pairs = [(task, hypothesis) for task in tasks for hypothesis in task.found]
-    seen = look(torch_model(model), [task.given for task, _ in pairs], [h.whole for _, h in pairs], kinds=("cross",))
-    for (task, hypothesis), attention in zip(pairs, seen, strict=True):
+    sources, targets = [task.given for task, _ in pairs], [h.whole for _, h in pairs]
+
+    def cancelled(i: int) -> bool:
+        task = pairs[i][0]
+        return task.cancelled is not None and task.cancelled()
+
+    for i, attention in looks(torch_model(model), sources, targets, kinds=("cross",), skip=cancelled):
+        task, hypothesis = pairs[i]
         covered = attention.cross().double().sum(0)[: len(task.given)]
         hypothesis.score += beam.coverage_penalty * float(covered.clamp(1e-9, 1).log().sum())
     for task in tasks:

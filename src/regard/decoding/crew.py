@@ -37,6 +37,9 @@ class Queue:
         batch: list[Task] = []
         with self._lock:
             while self._waiting:
+                if (cancelled := self._waiting[0].cancelled) is not None and cancelled():
+                    self._waiting.popleft()
+                    continue
                 longest = cost(batch[0] if batch else self._waiting[0])
                 if len(batch) >= least and (len(batch) + 1) * longest > room:
                     break
@@ -64,7 +67,7 @@ def search_all(
     alike: bool = False,
 ) -> None:
     """Find the texts of all tasks."""
-    texts = strategy.shape().groups * strategy.shape().width
+    texts = max((strategy.most_rows(task) for task in tasks), default=1)
     total = sum(map(cost, tasks))
     workers = min(len(tasks), default_workers(writer, total * texts) if workers is None else workers)
     room = (batch_tokens or BATCH_TOKENS.get(writer.device.type, 4096)) // texts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,11 +47,12 @@ def generate(
     batch_tokens: int | None = None,
     workers: int | None = None,
     progress: bool = False,
+    cancelled: Sequence[Callable[[], bool]] | None = None,
 ) -> list[Generation]:
     """Go on with each prompt for at most `max_length` tokens: the best text by a beam (1: greedy), or samples.
 
     With `lines` the end of a line does not end the text. That is the default for a model that learned a text as a whole
-    (its recipe's batch.mode is stream or crops) and not line by line.
+    (its recipe's batch.mode is stream or crops) and not line by line. `cancelled` is that of `translate`.
     """
     if isinstance(prompts, str):
         raise OptionError("generate takes a list of prompts, got one string; write [prompt]")
@@ -59,6 +60,8 @@ def generate(
     strategy = sample or (beam if isinstance(beam, Beam) else Beam(beam))
     rules = Rules(min_length, no_repeat, forbid(text.tokenizer, forbidden))
     tasks = [text.task(prompt, i, max_length) for i, prompt in enumerate(prompts)]
+    for task, asked in zip(tasks, cancelled or (), strict=False):
+        task.cancelled = asked
     with show(progress, len(tasks), "generate", "texts") as bar:
         search_all(
             model, tasks, lambda tasks: start(model, tasks), strategy, bar, rules=rules, end=text.end,
@@ -67,7 +70,10 @@ def generate(
     for task in tasks:
         for hypothesis in task.found:
             hypothesis.text = text.decode(task, hypothesis.tokens)
-    return [Generation(task.found[0].text, prompt, task.found) for task, prompt in zip(tasks, prompts, strict=True)]
+    return [
+        Generation(task.found[0].text if task.found else "", prompt, task.found)
+        for task, prompt in zip(tasks, prompts, strict=True)
+    ]
 
 
 def stream(
@@ -80,11 +86,13 @@ def stream(
     no_repeat: int = 0,
     min_length: int = 0,
     max_length: int = 100,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
     """What `generate` writes behind a prompt, piece by piece as words are found. Greedy or one sample."""
     text = Lines(model, lines)
     rules = Rules(min_length, no_repeat, forbid(text.tokenizer, forbidden))
     task = text.task(prompt, 0, max_length)
+    task.cancelled = cancelled
     return written(
         Search(model, one_row(sample), rules, text.end),
         task,

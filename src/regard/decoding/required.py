@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -36,6 +37,10 @@ class Required(Strategy):
 
     def shape(self) -> Shape:
         return Shape(1, self.width, None)
+
+    def most_rows(self, task: Task) -> int:
+        """One beam for each number of required tokens, none to all."""
+        return self.width * (1 + sum(map(len, task.required)))
 
     def rank(self, log_p: float, length: int) -> float:
         return self.beam.rank(log_p, length)
@@ -106,6 +111,20 @@ def advance(required: list[list[int]], held: Progress, word: int) -> Progress:
 
 
 def _step(phrase: list[int], n: int, word: int) -> int:
-    """Knuth, Morris & Pratt by definition: phrases are a few tokens long."""
-    text = [*phrase[:n], word]
-    return next(m for m in range(n + 1, -1, -1) if phrase[:m] == text[len(text) - m :])
+    """One step of the Knuth-Morris-Pratt automaton of a phrase."""
+    borders = _borders(tuple(phrase))
+    while n and phrase[n] != word:
+        n = borders[n - 1]
+    return n + (phrase[n] == word)
+
+
+@lru_cache(maxsize=1024)
+def _borders(phrase: tuple[int, ...]) -> tuple[int, ...]:
+    """For each beginning of a phrase the length of the longest proper prefix of it that is also its suffix."""
+    found, n = [0], 0
+    for word in phrase[1:]:
+        while n and phrase[n] != word:
+            n = found[n - 1]
+        n += phrase[n] == word
+        found.append(n)
+    return tuple(found)

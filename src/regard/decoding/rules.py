@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -52,6 +51,8 @@ class Rules:
         if self.min_length and end >= 0:
             yield np.flatnonzero(length < self.min_length), end
         for words in self.forbidden:
+            if len(words) > written.shape[1] + 1:
+                continue  # longer than any text so far
             yield np.flatnonzero(_ends_with(written, length, np.array(words[:-1], np.int64))), words[-1]
         if self.no_repeat:
             yield _repeats(written, length, self.no_repeat)
@@ -80,7 +81,10 @@ def _repeats(written: Written, length: Numbers, n: int) -> tuple[Numbers, Number
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     at = length[:, None] - (n - 1) + np.arange(n - 1)
     last = np.take_along_axis(written, at.clip(0, written.shape[1] - 1), 1)  # (rows, n − 1)
-    windows = sliding_window_view(written, n, 1)  # (rows, places, n)
-    again = (windows[..., :-1] == last[:, None]).all(-1) & (np.arange(windows.shape[1]) + n <= length[:, None])
-    rows, places = np.nonzero(again)
-    return rows, windows[rows, places, -1].astype(np.int64)
+    rows, places = np.nonzero(np.arange(written.shape[1] - n + 1) + n <= length[:, None])
+    for i in range(n - 2, -1, -1):  # token by token from the last: few places are left after the first comparison
+        if not len(rows):
+            break
+        same = written[rows, places + i] == last[rows, i]
+        rows, places = rows[same], places[same]
+    return rows, written[rows, places + n - 1].astype(np.int64)

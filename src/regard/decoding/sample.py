@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.decoding.beam import real, whole
 from regard.decoding.strategy import Groups, Hypothesis, Numbers, Reals, Rows, Shape, Strategy, Task
 
+TEMPERATURES = (1e-4, 100.0)  # below, log p / temperature leaves the range of numbers; above, all tokens are equally likely
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -36,7 +37,7 @@ class Sample(Strategy):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        real("temperature", self.temperature, 0, above=True)
+        real("temperature", self.temperature, *TEMPERATURES)
         whole("top_k", self.top_k, 0)
         real("top_p", self.top_p, 0, 1, above=True)
         real("min_p", self.min_p, 0, 1)
@@ -62,6 +63,8 @@ class Sample(Strategy):
     def pick(self, log_p: Tensor, uniform: Tensor) -> Tensor:
         """Where the sum of probabilities passes `uniform` (rows,) in [0, 1): places in the rows of log_p."""
         p = torch.softmax(log_p.double() / self.temperature, -1)
+        dead = (log_p == -torch.inf).all(-1)  # rules forbid every token: any choice has log p −∞, and the search drops the row
+        p = p.masked_fill(dead[:, None], 0)
         order = None
         if self.top_p < 1:
             p, order = p.sort(dim=-1, descending=True, stable=True)
@@ -72,6 +75,7 @@ class Sample(Strategy):
         all_ = total[:, -1]
         goal = torch.minimum(uniform * all_, torch.nextafter(all_, torch.zeros_like(all_)))  # rounding may not reach past the end
         at = torch.searchsorted(total, goal[:, None], right=True)
+        at = at.masked_fill(dead[:, None], 0)
         return (at if order is None else order.gather(-1, at))[:, 0]
 
     def uniform(self, groups: Groups) -> NDArray[np.float64]:

@@ -65,7 +65,10 @@ class Search:
             self.rows, self.groups, self.carried, self.tokens = new, groups, carried, tokens
 
     def step(self) -> list[Task]:
-        """One more word of every row. Gives the sentences that are done."""
+        """One more word of every row. Gives the sentences that are done; cancelled ones leave first, without a text."""
+        gone = self._drop_cancelled()
+        if not self:
+            return gone
         log_p, words = self._candidates()
         choice = self.strategy.choose(log_p, words, self.rows, self.groups, self.end)
         self.groups.length += 1
@@ -77,7 +80,27 @@ class Search:
             self._cut_off(choice, at_limit[group])
         over |= at_limit | (np.bincount(group, minlength=len(over)) == 0)
         self._go_on(choice, ~over[group])
-        return self._leave(over) if over.any() else []
+        return gone + (self._leave(over) if over.any() else [])
+
+    def _drop_cancelled(self) -> list[Task]:
+        """Take the rows of cancelled sentences out of the batch; the others stay as they are."""
+        tasks = {id(task): task for task in self.groups.tasks if task.cancelled is not None}
+        gone = [task for task in tasks.values() if task.cancelled is not None and task.cancelled()]
+        if not gone:
+            return []
+        for task in gone:
+            task.groups, task.found = 0, []
+        numbers = set(map(id, gone))
+        over = np.array([id(task) in numbers for task in self.groups.tasks])
+        pick = np.flatnonzero(~over[self.rows.group])
+        notes = self.rows.notes and [self.rows.notes[i] for i in pick.tolist()]
+        self.rows, self.tokens = self.rows.keep(pick), self.tokens[pick]
+        self.rows.notes = notes
+        self.rows.group = (np.cumsum(~over) - 1)[self.rows.group]
+        self.groups = self.groups.keep(~over)
+        if len(pick):
+            self.carried = self.carried.reorder(torch.from_numpy(pick).to(self.writer.device))
+        return gone
 
     def _candidates(self) -> tuple[Any, Numbers]:
         """log p and numbers of words that each row may go on with, (rows, candidates)."""

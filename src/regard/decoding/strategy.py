@@ -10,6 +10,7 @@ less there.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ class Task:
     prefix: list[int] = field(default_factory=list)
     required: list[list[int]] = field(default_factory=list)
     index: int = 0
+    cancelled: Callable[[], bool] | None = None  # asked at every step; a sentence for which it is true leaves the search
     found: list[Hypothesis] = field(default_factory=list)
     groups: int = 0  # still under way
     keys: dict[int, int] = field(default_factory=dict)  # of its samples
@@ -132,6 +134,10 @@ class Strategy(ABC):
     @abstractmethod
     def shape(self) -> Shape:
         """The rows and words that the search provides."""
+
+    def most_rows(self, task: Task) -> int:
+        """Upper bound on the rows that a sentence takes in a batch."""
+        return self.shape().groups * self.shape().width
 
     @abstractmethod
     def draw(self, log_p: Tensor, words: Tensor | None, rows: Rows, groups: Groups) -> tuple[Reals, Numbers]:

@@ -34,6 +34,8 @@ def written(
         while search:
             with torch.inference_mode():  # not around `yield`: it would hold for whoever reads the pieces
                 search.step()
+            if not search and not task.found:  # cancelled
+                return
             tokens = search.rows.written[0, : search.groups.length[0]].tolist() if search else task.found[0].tokens
             text = decode(tokens)
             if search:

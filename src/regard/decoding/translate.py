@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ def translate(
     batch_tokens: int | None = None,
     workers: int | None = None,
     progress: bool = False,
+    cancelled: Sequence[Callable[[], bool]] | None = None,
 ) -> list[Translation]:
     """Translate sentences, in order. An empty line stays empty.
 
@@ -67,12 +68,15 @@ def translate(
     source + 20 long unless `max_length` says otherwise. `prefixes` and `required` hold what each translation begins with, and
     the words it must hold; `forbidden` words occur in none, and no `no_repeat` tokens in a row occur twice. `attention=True`
     puts the weights of every layer and head on each hypothesis.
+
+    `cancelled` holds a function for each sentence that is asked at every step: once it is true the sentence leaves the search
+    and has no hypotheses; the others are not affected.
     """
     beam = beam if isinstance(beam, Beam) else Beam(beam, length_penalty, coverage_penalty, groups, diversity)
     nbest = _nbest(nbest, sample or beam)
     source, target = _tokenizers(model)
     _texts("texts", texts)
-    for name, given in (("prefixes", prefixes), ("required", required)):
+    for name, given in (("prefixes", prefixes), ("required", required), ("cancelled", cancelled)):
         if given is not None and len(given) != len(texts):
             raise OptionError(f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each")
     _texts("prefixes", prefixes or ())
@@ -91,6 +95,7 @@ def translate(
         batch_tokens=batch_tokens,
         workers=workers,
         progress=progress,
+        cancelled=cancelled,
     )
     found = [hypotheses[:nbest] for hypotheses in found]
     if attention:
@@ -114,6 +119,7 @@ def translate_tokens(
     batch_tokens: int | None = None,
     workers: int | None = None,
     progress: bool = False,
+    cancelled: Sequence[Callable[[], bool]] | None = None,
 ) -> list[list[Hypothesis]]:
     """The texts found for each sentence of token ids, as the strategy orders them; none for an empty one.
 
@@ -128,6 +134,8 @@ def translate_tokens(
         limit(Task(0, list(sentence), list(prefixes[i] if prefixes else ()), _phrases(required[i] if required else ()), i))
         for i, sentence in enumerate(sentences)
     ]
+    for task, asked in zip(tasks, cancelled or (), strict=False):
+        task.cancelled = asked
     if any(task.required for task in tasks) and (not isinstance(strategy, Beam) or strategy.groups > 1):
         raise OptionError("required words need a plain beam; leave out the sample or the groups")
     with show(progress, len(tasks), "translate", "sentences") as bar:

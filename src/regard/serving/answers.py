@@ -50,6 +50,49 @@ class Generated(BaseModel):
     texts: list[Hypothesis]
 
 
+class Label(BaseModel):
+    """The label of a text; null for a blank text, and below the threshold."""
+
+    label: str | None
+    probability: float | None = Field(description="Of the likeliest label.")
+    probabilities: dict[str, float] = Field(description="Of the `top` likeliest labels.")
+
+
+class Labels(BaseModel):
+    """One for each text, in order."""
+
+    labels: list[Label]
+
+
+class Span(BaseModel):
+    """An entity of a text."""
+
+    start: int = Field(description="First character.")
+    end: int = Field(description="Behind the last character.")
+    type: str
+    text: str
+
+
+class Tagged(BaseModel):
+    """The words of a text, a tag for each, and the spans they make."""
+
+    words: list[str]
+    tags: list[str]
+    spans: list[Span]
+
+
+class Tags(BaseModel):
+    """One for each text, in order."""
+
+    texts: list[Tagged]
+
+
+class Embeddings(BaseModel):
+    """One vector of length 1 for each text, in order."""
+
+    embeddings: list[list[float]]
+
+
 class Matrix(BaseModel):
     """One attention of the model."""
 

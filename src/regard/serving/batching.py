@@ -6,8 +6,10 @@ Nothing waits for company: a worker that is free takes what has come. While it c
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -19,17 +21,18 @@ from regard.serving.metrics import Metrics
 
 
 class Ticket:
-    """One request: its answers as they come in, and the promise of all of them."""
+    """One request: its answers as they come in, the promise of all of them, and when they are too late."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, seconds: float = math.inf) -> None:
+        self.until = time.monotonic() + seconds
         self.answers: list[Any] = [None] * count
         self.promise: Future[list[Any]] = Future()
         self._open, self._lock = count, threading.Lock()
 
     @property
     def over(self) -> bool:
-        """Answered, or nobody waits any more."""
-        return self.promise.done()
+        """Answered, too late, or nobody waits any more. Asked by the search at every step."""
+        return self.promise.done() or time.monotonic() >= self.until
 
     def keep(self, at: int, answer: Any) -> None:
         with self._lock:
@@ -58,11 +61,14 @@ class Part:
 
 
 class Batcher:
-    """Workers that take waiting parts with the same options, up to a batch of tokens, and compute them with one call of `work`."""
+    """Workers that take waiting parts with the same options, up to a batch of tokens, and compute them with one call of `work`.
+
+    `work(options, texts, cancelled)` gets a function for each text that says whether to go on with it.
+    """
 
     def __init__(
         self,
-        work: Callable[[Any, list[str]], Sequence[Any]],
+        work: Callable[[Any, list[str], list[Callable[[], bool]]], Sequence[Any]],
         cost: Callable[[Any, str], int],
         *,
         batch_tokens: int,
@@ -75,6 +81,7 @@ class Batcher:
         self._batch_tokens, self._queue, self._metrics = batch_tokens, queue, metrics or Metrics()
         self._groups: OrderedDict[Hashable, deque[Part]] = OrderedDict()  # waiting parts by options; the next group is first
         self._waiting, self._closed = 0, False
+        self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._changed = threading.Condition()
         self._threads = [threading.Thread(target=self._run, name=f"regard-worker-{i}", daemon=True) for i in range(workers)]
         for thread in self._threads:
@@ -85,9 +92,9 @@ class Batcher:
         """Texts that no worker has taken yet."""
         return self._waiting
 
-    def submit(self, options: Any, texts: list[str]) -> Future[list[Any]]:
-        """Queue texts, beside those with equal options. The promise is of all answers; what is cancelled in time is left out."""
-        ticket = Ticket(len(texts))
+    def submit(self, options: Any, texts: list[str], seconds: float = math.inf) -> Future[list[Any]]:
+        """Queue texts, beside those with equal options. The promise is of all answers; cancel it, and work on it stops."""
+        ticket = Ticket(len(texts), seconds)
         if not texts:
             ticket.promise.set_result([])
             return ticket.promise
@@ -100,16 +107,25 @@ class Batcher:
                 raise Refusal(429, f"{full}; try again in a second, or with fewer texts", {"retry-after": "1"})
             self._groups.setdefault(options, deque()).extend(parts)
             self._waiting += len(texts)
+            self._tickets.add(ticket)
             self._changed.notify(len(parts))
         return ticket.promise
 
-    def close(self) -> None:
-        """Take nothing more, finish what waits, and return when the last worker has ended."""
+    def cancel_all(self, error: Exception) -> None:
+        """Answer everything that is open with an error; work on it stops at its next step."""
+        with self._changed:
+            tickets = list(self._tickets)
+        for ticket in tickets:
+            ticket.fail(error)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take nothing more and finish what waits. Whether all workers have ended, within `timeout` seconds for each."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(timeout)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         self._begin()
@@ -158,7 +174,7 @@ class Batcher:
         texts = [part.text for part in batch]
         begin = time.perf_counter()
         try:
-            answers = self._work(batch[0].options, texts)
+            answers = self._work(batch[0].options, texts, [_over(part.ticket) for part in batch])
             if len(answers) != len(texts):
                 raise AssertionError(f"{len(answers)} answers to {len(texts)} texts")
         except BaseException as error:
@@ -166,9 +182,14 @@ class Batcher:
                 batch[0].ticket.fail(error)
             else:  # one request must not spoil its neighbours'
                 for part in batch:
-                    self._compute([part])
+                    if not part.ticket.over:
+                        self._compute([part])
             return
         self._metrics.batch_texts.see(len(texts))
         self._metrics.batch_seconds.see(time.perf_counter() - begin)
         for part, answer in zip(batch, answers, strict=True):
             part.ticket.keep(part.at, answer)
+
+
+def _over(ticket: Ticket) -> Callable[[], bool]:
+    return lambda: ticket.over

@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 import sys
+import threading
 import time
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
@@ -17,24 +18,29 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from regard.errors import OptionError, ShapeError
 from regard.serving import answers
 from regard.serving.auth import Door
+from regard.serving.base import BaseService
 from regard.serving.limits import Limits, Refusal, draining
+from regard.serving.log import Log
 from regard.serving.metrics import CONTENT_TYPE
 from regard.serving.page import page
-from regard.serving.schema import Body, Generate, Look, LookBack, Read, Translate, described, read
+from regard.serving.reading import ReadingService
+from regard.serving.schema import Body, Classify, Embed, Generate, Look, LookBack, Read, Tag, Translate, described, read
 from regard.serving.service import Service
 from regard.version import __version__
 
+Result = TypeVar("Result")
 Sampled = TypeVar("Sampled", Translate, Generate)
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ALWAYS = ("/health", "/metrics")  # asked by machines that watch this one, also while it shuts down
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
-def make_app(service: Service) -> FastAPI:
+def make_app(service: BaseService, problems: Log) -> FastAPI:
     """The routes that this model can serve."""
     app = FastAPI(
         title=f"regard: {service.name}",
@@ -45,17 +51,18 @@ def make_app(service: Service) -> FastAPI:
     )
     app.exception_handler(Refusal)(lambda _, refusal: refuse(refusal))
     app.exception_handler(HTTPException)(lambda request, error: refuse(_unrouted(service, request, error)))
-    app.exception_handler(Exception)(lambda _, error: refuse(_accident(error)))
+    app.exception_handler(Exception)(lambda _, error: refuse(_accident(error, problems)))
     _machine_routes(app, service)
-    if service.translates:
-        _translate_route(app, service)
-    else:
-        _generate_route(app, service)
-    _attention_route(app, service)
+    if isinstance(service, ReadingService):
+        _read_route(app, service)
+    elif isinstance(service, Service):
+        _translate_route(app, service) if service.translates else _generate_route(app, service, problems)
+        _attention_route(app, service)
     return app
 
 
-def _machine_routes(app: FastAPI, service: Service) -> None:
+def _machine_routes(app: FastAPI, service: BaseService) -> None:
+    @app.get("/docs", response_class=HTMLResponse, summary="This page", include_in_schema=False)
     @app.get("/", response_class=HTMLResponse, summary="This page", include_in_schema=False)
     async def home() -> Response:
         return HTMLResponse(
@@ -88,15 +95,26 @@ def _translate_route(app: FastAPI, service: Service) -> None:
         return _json(f'{{"translations":[{",".join(found)}]}}')
 
 
-def _generate_route(app: FastAPI, service: Service) -> None:
+def _generate_route(app: FastAPI, service: Service, problems: Log) -> None:
     @app.post("/generate", summary="Go on with a text", **_described(Generate, answers.Generated))
     async def generate(request: Request) -> Response:
         asked = read(Generate, await _body(request, service.limits), service.limits)
         if asked.stream:
-            return await _streamed(service, asked)
+            return await _streamed(request, service, asked, problems)
         options = _seeded(asked).model_copy(update={"prompt": ""})
         found = await _answers(request, service, options, [asked.prompt])
         return _json(found[0])
+
+
+def _read_route(app: FastAPI, service: ReadingService) -> None:
+    gives = {Classify: answers.Labels, Tag: answers.Tags, Embed: answers.Embeddings}[service.body]
+
+    @app.post(f"/{service.example[0]}", summary=service.summary, **_described(service.body, gives))
+    async def read_texts(request: Request) -> Response:
+        asked = read(service.body, await _body(request, service.limits), service.limits)
+        options = asked.model_copy(update={"text": None, "texts": None})
+        found = await _answers(request, service, options, asked.all_texts())
+        return _json(f'{{"{service.field}":[{",".join(found)}]}}')
 
 
 def _attention_route(app: FastAPI, service: Service) -> None:
@@ -132,21 +150,44 @@ async def _body(request: Request, limits: Limits) -> bytes:
                 found += chunk
                 if len(found) > limits.body:
                     raise too_long
+    except ClientDisconnect:
+        raise gone() from None
     except TimeoutError:
         raise Refusal(408, f"the request did not arrive within {limits.seconds:g} seconds; send it again") from None
     return bytes(found)
 
 
-async def _answers(request: Request, service: Service, options: Body, texts: list[str]) -> list[str]:
+async def _answers(request: Request, service: BaseService, options: Body, texts: list[str]) -> list[str]:
     """Wait for the workers, but not longer than allowed, and not for a client that has left."""
-    answer = asyncio.wrap_future(service.batcher.submit(options, texts))
+    until = time.monotonic() + service.limits.seconds
+    await _affordable(request, service, options, texts, until)
+    answer = asyncio.wrap_future(service.batcher.submit(options, texts, until - time.monotonic()))
+    try:
+        return await _in_time(request, service, answer, until)
+    finally:
+        answer.cancel()  # what has not begun is not begun, and a search stops at its next step
+
+
+async def _affordable(request: Request, service: BaseService, options: Body, texts: list[str], until: float) -> None:
+    """Refuse what costs too much. It reads all texts, so the loop that serves everybody does not do it."""
+    stop = threading.Event()
+    try:
+        await _in_time(
+            request, service, asyncio.ensure_future(asyncio.to_thread(service.check, options, texts, stop.is_set)), until
+        )
+    finally:
+        stop.set()
+
+
+async def _in_time(request: Request, service: BaseService, result: asyncio.Future[Result], until: float) -> Result:
+    """The result, if it comes before `until` and before the client leaves."""
     left = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({answer, left}, timeout=service.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
-        if answer.done():
-            return answer.result()
+        await asyncio.wait({result, left}, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+        if result.done():
+            return result.result()
         if left.done():
-            raise Refusal(499, "the client has left")
+            raise gone()
         raise Refusal(
             503,
             f"the answer took longer than {service.limits.seconds:g} seconds; send fewer or shorter texts, or try again later",
@@ -155,8 +196,11 @@ async def _answers(request: Request, service: Service, options: Body, texts: lis
     except (OptionError, ShapeError) as error:  # options that only the search can judge; other errors may name files
         raise Refusal(422, str(error)) from None
     finally:
-        answer.cancel()  # what has not begun is not begun
         left.cancel()
+
+
+def gone() -> Refusal:
+    return Refusal(499, "the client has left")
 
 
 def _seeded(asked: Sampled) -> Sampled:
@@ -171,17 +215,18 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _streamed(service: Service, asked: Generate) -> Response:
+async def _streamed(request: Request, service: Service, asked: Generate, problems: Log) -> Response:
     """Server-sent events: {"text": …} for each piece, then `done`. What is wrong with the request is told before that."""
-    pieces = service.streams.open(lambda: service.stream(asked)).pieces()
+    await _affordable(request, service, asked, [asked.prompt], time.monotonic() + service.limits.seconds)
+    pieces = service.streams.open(lambda cancelled: service.stream(asked, cancelled)).pieces()
     try:
         first = await anext(pieces, None)
     except (OptionError, ShapeError) as error:
         raise Refusal(422, str(error)) from None
-    return StreamingResponse(_events(first, pieces), media_type="text/event-stream", headers=SAFE)
+    return StreamingResponse(_events(first, pieces, problems), media_type="text/event-stream", headers=SAFE)
 
 
-async def _events(first: str | None, pieces: AsyncGenerator[str]) -> AsyncIterator[str]:
+async def _events(first: str | None, pieces: AsyncGenerator[str], problems: Log) -> AsyncIterator[str]:
     async with contextlib.aclosing(pieces):  # a client that leaves stops the writing
         try:
             if first is not None:
@@ -190,7 +235,7 @@ async def _events(first: str | None, pieces: AsyncGenerator[str]) -> AsyncIterat
                     yield _event({"text": piece})
             yield f"event: done\n{_event({})}"
         except Exception as error:  # too late for a status: the last event says it
-            refusal = error if isinstance(error, Refusal) else _accident(error)
+            refusal = error if isinstance(error, Refusal) else _accident(error, problems)
             yield f"event: error\n{_event({'error': refusal.why})}"
 
 
@@ -206,7 +251,7 @@ def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -
     return Response(text, status, {**SAFE, **(headers or {})}, "application/json")
 
 
-def _unrouted(service: Service, request: Request, error: HTTPException) -> Refusal:
+def _unrouted(service: BaseService, request: Request, error: HTTPException) -> Refusal:
     if error.status_code == 404:
         return Refusal(404, f"there is no such address here; this server holds a {service.kind}, and GET / lists what it answers")
     if error.status_code == 405:
@@ -215,40 +260,53 @@ def _unrouted(service: Service, request: Request, error: HTTPException) -> Refus
     return Refusal(error.status_code, HTTPStatus(error.status_code).phrase.lower())
 
 
-def _accident(error: Exception) -> Refusal:
-    """What should not have happened: the server's log has all of it, the client a number to ask about."""
-    number = secrets.token_hex(4)
-    print(f"regard: error {number}\n{''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
+def _accident(error: Exception, problems: Log) -> Refusal:
+    """What should not have happened: the server's log has all of it, once a minute, the client a number to ask about."""
+    number, trace = secrets.token_hex(4), "".join(traceback.format_exception(error))
+    if not problems.write(f"error {number}\n{trace}", trace):
+        print(f"regard: error {number}, as before: {type(error).__name__}", file=sys.stderr, flush=True)
     return Refusal(500, f"something went wrong on the server; its log has more under {number}")
 
 
 class Guarded:
     """The app behind its door, with every request counted, timed and, if wanted, logged."""
 
-    def __init__(self, service: Service, door: Door, *, log: bool = False) -> None:
+    def __init__(self, service: BaseService, door: Door, *, log: bool = False, problems: Log | None = None) -> None:
         self.service, self.door, self.log = service, door, log
-        self.app = make_app(service)
+        self.app = make_app(service, problems or Log())
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
         if scope["type"] != "http":
             return
         status, begin, metrics = 500, time.perf_counter(), self.service.metrics
+        answered = left = False
         metrics.in_flight += 1
 
         async def noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
+            nonlocal status, answered
             status = message.get("status", status)
-            await send(message)
+            async with asyncio.timeout(self.service.limits.seconds):  # for a client that does not read its answer
+                await send(message)
+            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+        async def watched() -> MutableMapping[str, Any]:
+            nonlocal left
+            message = await receive()
+            left = left or (message["type"] == "http.disconnect" and not answered)
+            return message
 
         try:
             self._check(scope)
-            await self.app(scope, receive, noted)
+            await self.app(scope, watched, noted)
         except Refusal as refusal:
-            await refuse(refusal)(scope, receive, noted)
+            await refuse(refusal)(scope, watched, noted)
+        except (TimeoutError, ClientDisconnect):
+            left = True
         except Exception as error:  # has been answered and logged; starlette raises it once more
             del error
         finally:
             metrics.in_flight -= 1
+            status = 499 if left else status
             seconds, route = time.perf_counter() - begin, getattr(scope.get("route"), "path", "other")
             metrics.requests.add(route, str(status))
             metrics.seconds.see(seconds, route)

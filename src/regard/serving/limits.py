@@ -14,12 +14,17 @@ class Limits:
     body: int = 1 << 20  # bytes of a request
     texts: int = 1000  # in one request
     characters: int = 10_000  # of one text
+    tokens: int = 2048  # of one text that is read at once, and of one answer
+    work: int = 2_000_000  # rows × steps of one request's search
     queue: int = 4000  # texts that wait for a worker
     requests: int = 1000  # that are answered at once
     seconds: float = 60.0  # a request may take
     streams: int = 8  # texts that are written word by word at once
     batch_tokens: int = 2048  # that are computed together
     weights: int = 4_000_000  # numbers in one answer about attention
+    connections: int = 1000  # that are open at once
+    idle: float = 15.0  # seconds for the header of a request, and of silence between two
+    grace: float = 20.0  # seconds that accepted requests have to finish after SIGTERM
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from regard.decoding.sample import TEMPERATURES
 from regard.serving.limits import Limits, Refusal
 from regard.training.problems import meant, show
 
@@ -23,8 +24,10 @@ class Body(BaseModel):
 class Draw(Body):
     """Words drawn by their probability rather than the best ones."""
 
-    temperature: float = Field(1.0, gt=0, le=100, description="Below 1 likely words become likelier, above 1 less so.")
-    top_k: int = Field(0, ge=0, description="Draw from so many words; 0 from all.")
+    temperature: float = Field(
+        1.0, ge=TEMPERATURES[0], le=TEMPERATURES[1], description="Below 1 likely words become likelier, above 1 less so."
+    )
+    top_k: int = Field(0, ge=0, lt=2**31, description="Draw from so many words; 0 from all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Draw from the likeliest words that have this probability together.")
     min_p: float = Field(0.0, ge=0, le=1, description="Draw from words at least this times as likely as the likeliest.")
     count: int = Field(1, ge=1, le=MOST_BEAMS, description="Texts to draw.")
@@ -71,6 +74,24 @@ class Translate(Ruled, Search, Sentences):
     diversity: float = Field(0.5, ge=0, le=100, description="How much groups keep apart.")
     required: tuple[str, ...] = Field((), max_length=10, description="Words that must occur.")
     prefix: str | None = Field(None, description="How each translation begins.")
+
+
+class Classify(Sentences):
+    """Texts to label."""
+
+    top: int = Field(1, ge=1, le=1000, description="Labels to give with their probabilities, likeliest first.")
+    threshold: float = Field(0.0, ge=0, le=1, description="Give no label below this probability.")
+
+
+class Tag(Sentences):
+    """Texts to tag."""
+
+    spaced: bool = Field(False, description="Words stand apart by spaces already; else they are split as in training.")
+    scheme: Literal["bio", "iobes", "io"] | None = Field(None, description="Scheme of the tags; else the model's own.")
+
+
+class Embed(Sentences):
+    """Texts to embed."""
 
 
 class Prompt(Body):

@@ -1,4 +1,4 @@
-"""A service on a port: bound before the model is loaded, and closed only when every accepted request is answered."""
+"""A service on a port: bound before the model is loaded, and closed when accepted requests are answered or their time is up."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ import uvicorn
 
 from regard.errors import OptionError
 from regard.serving.auth import Door
+from regard.serving.base import BaseService
+from regard.serving.connections import BACKLOG, Connections
 from regard.serving.http import Guarded
-from regard.serving.service import Service
+from regard.serving.log import Log, attach
 
-PATIENCE = 30.0  # seconds that accepted requests have to finish, beside their own limit
+LAST = 5.0  # seconds for answers to leave, and for workers to end, once the rest is cancelled
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -57,30 +59,45 @@ def address(sock: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, with a way out in two steps: first refuse what is new and finish the rest, then close."""
+    """Uvicorn, with a way out in three steps: refuse what is new, finish what can be within the grace time, cancel the rest."""
 
-    def __init__(self, service: Service, door: Door, *, log: bool = False, started: Callable[[], None] = lambda: None) -> None:
-        app = Guarded(service, door, log=log)
+    def __init__(self, service: BaseService, door: Door, *, log: bool = False, started: Callable[[], None] = lambda: None) -> None:
+        self.log = Log()
+        app = Guarded(service, door, log=log, problems=self.log)
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, lifespan="off", ws="none", loop="asyncio", http="h11",
-                server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=2048,
+                app, log_config=None, access_log=False, lifespan="off", ws="none", loop="asyncio",
+                http=Connections(service.limits, self.log).protocol,  # type: ignore[arg-type]
+                server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, backlog=BACKLOG,
             )
         )  # fmt: skip
         self.service, self._started, self._until = service, started, float("inf")
+        self.cancelled = False  # whether accepted requests were cut short
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._started()
 
     def drain(self) -> None:
-        """Take nothing new; end when all that was accepted is answered."""
+        """Take nothing new; end when all that was accepted is answered, or the grace time is over."""
         self.service.draining = True
-        self._until = min(self._until, time.monotonic() + self.service.limits.seconds + PATIENCE)
+        self._until = min(self._until, time.monotonic() + self.service.limits.grace)
 
     async def on_tick(self, counter: int) -> bool:
-        over = self.service.draining and (not self.service.metrics.in_flight or time.monotonic() > self._until)
+        if self.service.draining and self.service.metrics.in_flight and time.monotonic() > self._until:
+            if self.cancelled:  # and those are not answered either
+                return True
+            self.cancelled, self._until = True, time.monotonic() + LAST
+            self.service.cancel_all()
+        over = self.service.draining and not self.service.metrics.in_flight
         return await super().on_tick(counter) or over
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        detach = attach(self.log)
+        try:
+            super().run(sockets)
+        finally:
+            detach()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.service.draining:
@@ -104,7 +121,7 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    service: Service, sock: socket.socket, door: Door, *, log: bool = False, started: Callable[[], None] = lambda: None
+    service: BaseService, sock: socket.socket, door: Door, *, log: bool = False, started: Callable[[], None] = lambda: None
 ) -> bool:
     """Answer requests until a signal asks to end. Whether everything that was accepted got its answer."""
     server = Server(service, door, log=log, started=started)
@@ -112,7 +129,9 @@ def serve(
         server.run([sock])
     except OSError as error:  # another program began to listen while the model was loading
         raise _unbound(error, *sock.getsockname()[:2]) from None
-    whole = not server.force_exit and not service.metrics.in_flight
-    if whole:
-        service.batcher.close()
+    whole = not server.force_exit and not server.cancelled and not service.metrics.in_flight
+    if not whole:
+        service.cancel_all()
+    if not server.force_exit:
+        service.batcher.close(None if whole else LAST)
     return whole

@@ -1,12 +1,10 @@
-"""A model that answers many at once: requests in, JSON out."""
+"""A translator or language model that answers many at once: requests in, JSON out."""
 
 from __future__ import annotations
 
 import copy
-import json
-import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -15,54 +13,44 @@ import torch
 
 from regard.data.tokenizer import EOS
 from regard.decoding.attention import Attention, kind_of, look
+from regard.decoding.beam import Beam
 from regard.decoding.cutting import Cutting, joined, longest
 from regard.decoding.generate import generate, stream
+from regard.decoding.limits import Limits as AnswerLimits
+from regard.decoding.rules import Rules
 from regard.decoding.search import Hypothesis, Sample
 from regard.decoding.sentences import Piece
+from regard.decoding.strategy import Task
 from regard.decoding.translate import Translation, translate
 from regard.errors import OptionError
 from regard.models.translator import Translator
 from regard.models.writer import writing
-from regard.serving.batching import Batcher
+from regard.serving.base import BaseService, Cancelled
+from regard.serving.budget import Budget, phrases, read_tokens, rules_of, strategy_of
 from regard.serving.limits import Limits, Refusal
-from regard.serving.metrics import Metrics
-from regard.serving.schema import Body, Generate, Look, LookBack, Search, Translate
-from regard.serving.streaming import Streams
-from regard.version import __version__
+from regard.serving.schema import Generate, Look, LookBack, Search, Translate
 
 
-class Service:
+class Service(BaseService):
     """The model, its workers, and what they have counted. `writer` is what searches: the model itself or a faster form of it."""
 
     def __init__(
         self, model: Any, name: str, limits: Limits | None = None, *, writer: Any = None, workers: int | None = None
     ) -> None:
-        self.model, self.name, self.limits = writing(model, "HTTP answers"), name, limits or Limits()
-        self.writer = model if writer is None else writer
+        self.writer = writing(model, "HTTP answers") if writer is None else writer
         self.translates = isinstance(model, Translator)
         self.cut = Cutting(model, longest(model) if self.translates else None)
-        self.draining = False
-        self.metrics = Metrics()
-        self.streams = Streams(self.limits.streams, self.limits.seconds)
         self._looking = threading.Lock()
         self._does = {Translate: self._translate, Generate: self._generate, Look: self._look, LookBack: self._look_back}
-        on_cpu = next(model.parameters()).device.type == "cpu"
-        self.batcher = Batcher(
-            self._work,
-            self._cost,
-            batch_tokens=self.limits.batch_tokens,
-            queue=self.limits.queue,
-            workers=workers or (cores() if on_cpu else 1),
-            begin=lambda: torch.set_num_threads(1),  # of this worker: threads of one product stall each other where cores are busy
-            metrics=self.metrics,
-        )
-        self.metrics.gauge("regard_queue_texts", "Texts that wait for a worker.", lambda: self.batcher.waiting)
-        self.metrics.gauge("regard_ready", "1 while requests are taken, 0 when shutting down.", lambda: int(not self.draining))
-        self.metrics.gauge("regard_info", "What is served.", lambda: 1, {"model": name, "version": __version__})
+        super().__init__(model, name, limits, workers=workers)
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> str:  # type: ignore[override]
         return "translator" if self.translates else "language model"
+
+    @property
+    def example(self) -> tuple[str, str]:  # type: ignore[override]
+        return ("translate", '{"text": "Hello."}') if self.translates else ("generate", '{"prompt": "Hello"}')
 
     def warm_up(self) -> None:
         """Answer once before anybody asks: what is slow the first time is over, and what cannot work is seen now."""
@@ -70,56 +58,115 @@ class Service:
             Translate.model_validate({}) if self.translates else Generate.model_validate({"max_length": 2}), ["a"]
         ).result()
 
-    def _work(self, options: Body, texts: list[str]) -> list[str]:
-        """The answers as JSON: written by the worker, not by the loop that serves everybody."""
-        return [json.dumps(answer, ensure_ascii=False) for answer in self._does[type(options)](options, texts)]
+    def answers(self, options: Any, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+        return self._does[type(options)](options, texts, cancelled)
+
+    def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
+        if isinstance(options, Generate):
+            self._check_generate(options, texts)
+        elif isinstance(options, LookBack):
+            for text in texts:
+                tokens = self._tokens(text)
+                read_tokens("the text", len(tokens), self.limits)
+                self._check_weights(0, len(tokens), ("decoder",))
+        elif isinstance(options, Look) and options.target is not None:
+            target = len(self.model.target_tokenizer.encode(options.target)) + 1
+            read_tokens("target", target, self.limits)
+            for text in texts:
+                source = len(self._tokens(text)) + 1
+                read_tokens("the text", source, self.limits)
+                self._check_weights(source, target, options.kinds)
+        else:
+            self._check_search(options, texts, cancelled)
+
+    def _check_search(self, options: Translate | Look, texts: list[str], cancelled: Callable[[], bool]) -> None:
+        """Every part of every text, with the longest answer that the search may give."""
+        asked = _options(options, [True])
+        names = ("length_penalty", "coverage_penalty", "groups", "diversity")
+        beam = Beam(asked.get("beam", 1), **{name: asked[name] for name in names if name in asked})
+        encode = self.model.target_tokenizer.encode
+        rules, prefix, required = Rules(), [], []
+        if isinstance(options, Translate):
+            rules = rules_of(options, self.model.target_tokenizer, self.limits)
+            prefix, required = encode(options.prefix) if options.prefix else [], phrases(map(encode, options.required))
+        budget = Budget(self.limits, strategy_of(beam, asked.get("sample"), required))
+        limit = AnswerLimits(self.model, options.max_length, rules)
+        passes = 2 if beam.coverage_penalty else 1
+        for i, text in enumerate(texts):
+            if cancelled():
+                return
+            name = f"text {i + 1}" if len(texts) > 1 else "the text"
+            parts = self.cut([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
+            for at, given in enumerate(self.model.source_tokenizer.encode_batch([part.text for part in parts])):
+                read_tokens(name, len(given), self.limits)
+                if isinstance(options, Look):
+                    self._check_weights(len(given) + 1, 1, options.kinds)
+                budget.add(name, limit(Task(0, given, [] if at else prefix, [] if at else required, i)), passes)
+
+    def _check_generate(self, options: Generate, texts: list[str]) -> None:
+        rules_of(options, self.model.target_tokenizer, self.limits)
+        sample = Sample(**options.sample.model_dump()) if options.beam is None else None
+        budget = Budget(self.limits, strategy_of(Beam(options.beam or 1), sample, ()))
+        for text in texts:
+            tokens = self._tokens(text) if text else []
+            read_tokens("the prompt with its answer", len(tokens) + options.max_length, self.limits)
+            budget.add("the prompt", Task(options.max_length, tokens))
 
     def _cost(self, options: Any, text: str) -> int:
-        return (len(self._tokens(text)) + 1) * (getattr(options, "beam", 1) or 1)
+        sample, required = getattr(options, "sample", None), getattr(options, "required", ())
+        rows = getattr(options, "beam", 1) or 1 if sample is None or getattr(options, "beam", None) else sample.count
+        states = 1 + sum(len(self.model.target_tokenizer.encode(word)) for word in required)
+        return (len(self._tokens(text)) + 1) * rows * states
 
     def _tokens(self, text: str) -> list[int]:
         return (self.model.source_tokenizer if self.translates else self.model.target_tokenizer).encode(text)
 
-    def _translate(self, options: Translate, texts: list[str]) -> list[dict[str, Any]]:
+    def _translate(self, options: Translate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
         """Texts longer than the model holds are translated in parts; what a text must begin with and hold is up to its first."""
         cut = self.cut(texts)
         flat = [piece.text for line in cut for piece in line]
-        found = iter(self._found(options, flat, [i == 0 for line in cut for i in range(len(line))]))
+        flags = [flag for line, flag in zip(cut, cancelled, strict=True) for _ in line]
+        found = iter(self._found(options, flat, [i == 0 for line in cut for i in range(len(line))], flags))
         return [_translation(line, [next(found) for _ in line]) for line in cut]
 
-    def _found(self, options: Search, texts: list[str], leads: Sequence[bool]) -> list[Translation]:
+    def _found(self, options: Search, texts: list[str], leads: Sequence[bool], cancelled: Cancelled) -> list[Translation]:
         given = _options(options, leads)
         if given.get("coverage_penalty"):  # which is seen by watching
             with self._looking:
-                found = translate(self._watched, texts, **given)
+                found = translate(self._watched, texts, cancelled=cancelled, **given)
         else:
-            found = translate(self.writer, texts, **given)
+            found = translate(self.writer, texts, cancelled=cancelled, **given)
         self._count((t.source_tokens for t in found), chain.from_iterable(t.hypotheses for t in found))
         return found
 
-    def _generate(self, options: Generate, texts: list[str]) -> list[dict[str, Any]]:
-
-        found = generate(self.writer, texts, **_drawn(options), workers=1)
+    def _generate(self, options: Generate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
+        found = generate(self.writer, texts, **_drawn(options), workers=1, cancelled=cancelled)
         self._count(map(self._tokens, texts), chain.from_iterable(g.hypotheses for g in found))
         return [{"texts": [_hypothesis(h) for h in g.hypotheses]} for g in found]
 
-    def stream(self, asked: Generate) -> Iterator[str]:
+    def stream(self, asked: Generate, cancelled: Callable[[], bool] | None = None) -> Iterator[str]:
         """The words of one text as they are found."""
-
         given = _drawn(asked)
         if given.pop("beam", 1) > 1:
             raise OptionError("a stream is written word by word, which a beam is not; leave out stream, or set beam to 1")
         torch.set_num_threads(1)  # of the thread that this is
-        return stream(self.writer, asked.prompt, **given)
+        return stream(self.writer, asked.prompt, cancelled=cancelled, **given)
 
-    def _look(self, options: Look, texts: list[str]) -> list[dict[str, Any]]:
+    def _look(self, options: Look, texts: list[str], cancelled: Cancelled) -> list[Any]:
         if options.target is not None:
             tokens = [*self.model.target_tokenizer.encode(options.target), EOS]
-            return [self._looked(options.target, None, self._tokens(text), tokens, options.kinds) for text in texts]
-        return [self._looked_at_best(found, options) for found in self._found(options, texts, [True] * len(texts))]
+            return [
+                None if over() else self._looked(options.target, None, self._tokens(text), tokens, options.kinds)
+                for text, over in zip(texts, cancelled, strict=True)
+            ]
+        found = self._found(options, texts, [True] * len(texts), cancelled)
+        return [None if over() else self._looked_at_best(each, options) for each, over in zip(found, cancelled, strict=True)]
 
-    def _look_back(self, options: LookBack, texts: list[str]) -> list[dict[str, Any]]:
-        return [self._looked(text, None, None, self._tokens(text), ("decoder",)) for text in texts]
+    def _look_back(self, options: LookBack, texts: list[str], cancelled: Cancelled) -> list[Any]:
+        return [
+            None if over() else self._looked(text, None, None, self._tokens(text), ("decoder",))
+            for text, over in zip(texts, cancelled, strict=True)
+        ]
 
     def _looked_at_best(self, found: Translation, options: Look) -> dict[str, Any]:
         if not found.hypotheses:
@@ -131,16 +178,19 @@ class Service:
     def _looked(
         self, text: str, score: float | None, source: list[int] | None, target: list[int], kinds: Sequence[str]
     ) -> dict[str, Any]:
-        numbers, most = self._numbers(len(source or ()) + 1, len(target), kinds), self.limits.weights
-        if numbers > most:
-            raise Refusal(
-                422, f"this attention is {numbers:,} numbers and at most {most:,} are sent; ask for fewer kinds or less text"
-            )
+        self._check_weights(len(source or ()) + 1, len(target), kinds)
         if not target:
             return {"text": text, "score": score, "attention": []}
         with self._looking:  # watching hangs hooks into the modules, so these are not those that the others run
             found = look(self._watched, None if source is None else [source], [target], kinds)[0]
         return {"text": text, "score": score, "attention": [_matrix(found, name) for name in found]}
+
+    def _check_weights(self, source: int, target: int, kinds: Sequence[str]) -> None:
+        numbers, most = self._numbers(source, target, kinds), self.limits.weights
+        if numbers > most:
+            raise Refusal(
+                422, f"this attention is {numbers:,} numbers and at most {most:,} are sent; ask for fewer kinds or less text"
+            )
 
     @cached_property
     def _watched(self) -> Any:
@@ -162,11 +212,6 @@ class Service:
     def _count(self, read: Iterator[Sequence[int]], written: Iterator[Hypothesis]) -> None:
         self.metrics.tokens.add("source", count=sum(map(len, read)))
         self.metrics.tokens.add("target", count=sum(len(h.tokens) for h in written))
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hypothesis(found: Hypothesis) -> dict[str, Any]:
@@ -211,7 +256,7 @@ def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
     given = asked.model_dump(exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True)
     if isinstance(asked, Translate):
         given["sample"] = asked.sample and Sample(**asked.sample.model_dump())
-        given["prefixes"] = asked.prefix and [asked.prefix if first else "" for first in leads]
+        given["prefixes"] = [asked.prefix if first else "" for first in leads] if asked.prefix else None
         given["required"] = [asked.required if first else () for first in leads] if asked.required else None
     return given | {"workers": 1}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 
-from regard.serving.limits import Refusal
+from regard.serving.limits import Refusal, draining
 
 
 class Streams:
@@ -15,19 +16,27 @@ class Streams:
 
     def __init__(self, most: int, seconds: float) -> None:
         self.most, self.seconds, self.running = most, seconds, 0
+        self._open: weakref.WeakSet[Stream] = weakref.WeakSet()
 
-    def open(self, write: Callable[[], Iterator[str]]) -> Stream:
+    def open(self, write: Callable[[Callable[[], bool]], Iterator[str]]) -> Stream:
         if self.running >= self.most:
             raise Refusal(
                 429, f"{self.most} texts are being streamed and no more are at once; try again later", {"retry-after": "2"}
             )
-        return Stream(self, write)
+        stream = Stream(self, write)
+        self._open.add(stream)
+        return stream
+
+    def cancel_all(self) -> None:
+        """End every stream with an error; called by the loop's thread."""
+        for stream in list(self._open):
+            stream.cancel(draining())
 
 
 class Stream:
     """The pieces of one text, in order. Ends with the text, with an error, when time is up, or when the client leaves."""
 
-    def __init__(self, streams: Streams, write: Callable[[], Iterator[str]]) -> None:
+    def __init__(self, streams: Streams, write: Callable[[Callable[[], bool]], Iterator[str]]) -> None:
         self._streams, self._write = streams, write
         self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[str | BaseException]()
         self._stop = threading.Event()
@@ -53,10 +62,18 @@ class Stream:
         finally:
             self._stop.set()
 
+    def cancel(self, error: Exception) -> None:
+        self._stop.set()
+        self._pieces.put_nowait(error)
+
+    def _cancelled(self) -> bool:
+        """Asked by the search at every step, in the thread that writes."""
+        return self._stop.is_set() or self._loop.time() >= self._until
+
     def _run(self) -> None:
         end: BaseException = StopIteration()
         try:
-            for piece in self._write():
+            for piece in self._write(self._cancelled):
                 if self._stop.is_set():
                     break
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)

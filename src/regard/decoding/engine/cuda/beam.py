@@ -78,6 +78,8 @@ def search(engine: CudaEngine, tasks: list[Task], carried: Carried, first: Tenso
             for _ in range(count):
                 engine.run_on(board, (k, end), start + step + count, lambda board, length: grow(engine, board, length, k, end))
             step += count
+            if all((cancelled := tasks[i].cancelled) is not None and cancelled() for i in ids.tolist()):
+                return  # nobody waits for any of them
             done = board.done[: len(ids)].cpu().numpy()
             left = np.flatnonzero(~done)
             if 2 * bucket(len(left)) <= board.size.groups or not len(left):

@@ -1,0 +1,161 @@
+"""Sentences that are cancelled leave the search, and their neighbours get what they get without them.
+
+On the engine, that is to the bit. A torch model adds up in another order when its batch has fewer rows, so there scores agree to
+rounding, as they do for any two batches.
+"""
+
+import itertools
+
+import pytest
+import torch
+
+from regard.data.tokenizer import EOS
+from regard.decoding.beam import Beam
+from regard.decoding.coverage import rescore
+from regard.decoding.generate import generate, stream
+from regard.decoding.required import Required, advance
+from regard.decoding.rules import Rules
+from regard.decoding.sample import Sample
+from regard.decoding.search import Search
+from regard.decoding.strategy import Task
+from regard.decoding.translate import start, translate, translate_tokens
+from tests.decoding.test_engine import SENTENCES, ready, small
+from tests.serving.server import write_model
+
+TEXTS = ["ein kleiner Hund", "zwei Hunde laufen", "Über den Wolken!", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(3)
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def after(steps):
+    """A flag that is set once it was asked so often."""
+    count = itertools.count(1)
+    return lambda: next(count) > steps
+
+
+def never():
+    return False
+
+
+def shown(found):
+    return [[(h.tokens, h.text, h.ended, round(h.log_p, 6), round(h.score, 6)) for h in t.hypotheses] for t in found]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam": 3, "nbest": 3},
+        {"beam": 4, "groups": 2, "nbest": 4},
+        {"sample": Sample(seed=5, count=3)},
+        {"no_repeat": 2, "min_length": 3},
+        {"beam": 2, "required": [["Hu"]] * 4},
+        {"beam": 2, "coverage_penalty": 0.2},
+    ],
+    ids=lambda options: ",".join(options) or "greedy",
+)
+def test_neighbours_of_a_cancelled_sentence_get_the_same_texts(model, options):
+    whole = shown(translate(model, TEXTS, max_length=20, workers=1, **options))
+    for steps in (0, 3):
+        flags = [never, after(steps), never, after(steps + 2)]
+        found = shown(translate(model, TEXTS, max_length=20, workers=1, cancelled=flags, **options))
+        assert found[1] == found[3] == []
+        assert (found[0], found[2]) == (whole[0], whole[2])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam": Beam(4)},
+        {"beam": Beam(4, groups=2)},
+        {"sample": Sample(seed=5, count=3)},
+        {"sample": Sample(seed=5, top_k=5)},
+        {"rules": Rules(no_repeat=2, min_length=9, forbidden=((5,),))},
+        {"beam": Beam(2), "required": [[[6, 7]]] * 5},
+        {"prefixes": [[8, 9]] * 5},
+    ],
+    ids=lambda options: ",".join(options) or "greedy",
+)
+def test_on_the_engine_a_cancelled_sentence_changes_no_bit_of_its_neighbours(precision, options):
+    engine = ready(small(), precision)
+    exact = lambda found: [[(h.tokens, h.log_p, h.score, h.ended) for h in each] for each in found]  # noqa: E731
+    whole = exact(translate_tokens(engine, SENTENCES, max_length=20, workers=1, **options))
+    for steps in (0, 3):
+        flags = [never, after(steps), never, after(steps + 2), never]
+        found = exact(translate_tokens(engine, SENTENCES, max_length=20, workers=1, cancelled=flags, **options))
+        assert found[1] == found[3] == []
+        assert [found[i] for i in (0, 2, 4)] == [whole[i] for i in (0, 2, 4)]
+
+
+def test_a_cancelled_sentence_takes_no_more_steps(model):
+    steps = 0
+
+    class Counting(Search):
+        def _candidates(self):
+            nonlocal steps
+            steps += len(self.tokens)
+            return super()._candidates()
+
+    tasks = [Task(50, [5, 6, 7], index=i) for i in range(2)]
+    tasks[0].cancelled = after(4)
+    with torch.inference_mode():
+        search = Counting(model, Beam(1), Rules(min_length=50))
+        search.add(tasks, *start(model, tasks))
+        done = [task.index for _ in range(50) for task in search.step()]
+    assert done == [0, 1]
+    assert steps == 4 + 50
+    assert not search
+    assert tasks[0].found == [] and len(tasks[1].found) == 1
+
+
+def test_what_waits_is_not_begun_when_cancelled(model):
+    found = translate(model, TEXTS * 20, batch_tokens=20, workers=1, cancelled=[never, *[lambda: True] * 79])
+    assert found[0] == translate(model, TEXTS[:1])[0]
+    assert all(not t.hypotheses for t in found[1:])
+
+
+def test_generation_and_streams_stop(tmp_path):
+    torch.manual_seed(4)
+    model = write_model(tmp_path, encoder=None)
+    options = {"max_length": 30, "min_length": 30}
+    whole = generate(model, ["ein", "Hun"], **options)
+    found = generate(model, ["ein", "Hun"], cancelled=[after(3), never], **options)
+    assert (found[0], found[0].hypotheses) == ("", [])
+    assert found[1] == whole[1]
+    assert 0 < len("".join(stream(model, "ein", cancelled=after(4), **options))) < len(whole[0])
+
+
+def test_cancelled_texts_are_not_rescored(model, monkeypatch):
+    tasks = [Task(9, [5, 6], index=i) for i in range(2)]
+    with torch.inference_mode():
+        search = Search(model, Beam(2))
+        search.add(tasks, *start(model, tasks))
+        while search:
+            search.step()
+    tasks[0].cancelled = lambda: True
+    before = [h.score for h in tasks[0].found]
+    rescore(model, tasks, Beam(2, coverage_penalty=0.5))
+    assert [h.score for h in tasks[0].found] == before
+
+
+def test_progress_in_a_repeated_phrase_is_that_of_the_definition():
+    def by_definition(phrase, n, word):
+        text = [*phrase[:n], word]
+        return next(m for m in range(n + 1, -1, -1) if phrase[:m] == text[len(text) - m :])
+
+    for phrase in itertools.product((4, 5), repeat=6):
+        for n in range(6):
+            for word in (4, 5, EOS):
+                assert advance([list(phrase)], (n,), word) == (by_definition(list(phrase), n, word),)
+
+
+def test_required_words_say_how_many_rows_they_may_take():
+    assert Required(Beam(3)).most_rows(Task(9, required=[[4, 5], [6]])) == 3 * 4
+    assert Beam(4, groups=2).most_rows(Task(9)) == 4
+    assert Sample(count=5).most_rows(Task(9)) == 5

@@ -1,0 +1,199 @@
+"""Requests that cost too much are refused before they start; those that nobody waits for stop."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from regard.decoding.translate import translate
+from regard.serving.limits import Limits, Refusal
+from regard.serving.schema import Translate
+from regard.serving.service import Service
+from tests.serving.server import process, running, write_model
+from tests.serving.test_http import in_background, shown, until
+
+LONG = {"text": "ein Hund " * 60, "min_length": 1000, "max_length": 1024, "beam": 4}  # about 1000 steps
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(3)
+    path = tmp_path_factory.mktemp("model")
+    write_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    from regard.models.folder import load
+
+    return load(folder).double()
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with running(Service(model, "small", workers=1)) as found:
+        yield found
+
+
+class Counting(Service):
+    """Counts the rows of all steps, and can hold each of them back."""
+
+    def __init__(self, *args, **kwargs):
+        self.steps, self.go = 0, threading.Event()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def writer(self):
+        return self._writer
+
+    @writer.setter
+    def writer(self, model):
+        service = self
+
+        class Held:
+            def __getattr__(self, name):
+                return getattr(model, name)
+
+            def best(self, *args):
+                return service.step(model.best, args)
+
+            def step(self, *args):
+                return service.step(model.step, args)
+
+        self._writer = Held()
+
+    def step(self, call, args):
+        self.steps += 1
+        self.go.wait(0.02)
+        return call(*args)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "says"),
+    [
+        ("/translate", {"text": "a", "required": ["ein Hund " * 111] * 1, "beam": 8}, "more than 2,000,000 rows × steps"),
+        ("/translate", {"texts": ["ein Hund"] * 1000, "beam": 32, "max_length": 100}, "more than 2,000,000 rows × steps"),
+        ("/translate", {"texts": ["a"] * 100, "sample": {"count": 32}, "max_length": 1024}, "more than 2,000,000 rows × steps"),
+        ("/translate", {"text": "a", "required": ["ein Hund " * 1000]}, "may have 9,"),
+        ("/translate", {"text": "a", "prefix": "x" * 10_000}, "may have 10,0"),
+        ("/translate", {"text": "x" * 10_000, "max_length": 5}, "the text has 10,000 tokens and at most 2,048 are read at once"),
+        ("/translate", {"texts": ["a", "x" * 10_000]}, "text 2 has 10,000 tokens and at most 2,048 are read at once"),
+        ("/translate", {"text": "x" * 2000, "no_repeat": 3}, "the answer to the text may have 3,021 tokens"),
+        ("/translate", {"text": "a", "forbidden": ["e" * 9000]}, "forbidden has 9,000 tokens and at most 2,048 are taken"),
+        ("/attention", {"text": "x" * 10_000}, "the text has 10,000 tokens"),
+        ("/attention", {"text": "a", "target": "x" * 10_000}, "target has 10,001 tokens"),
+        ("/attention", {"text": "x" * 1500, "max_length": 1}, "at most 4,000,000 are sent"),
+    ],
+)  # fmt: skip
+def test_what_costs_too_much_is_refused_and_nothing_is_computed(client, path, asked, says):
+    before = client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
+    status, found = client.post(path, asked)
+    assert status == 422
+    assert says in found["error"]
+    assert len(found["error"]) < 300 and "\n" not in found["error"]
+    assert before == client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
+
+
+def test_the_limits_are_the_owners(model):
+    service = Service(model, "small", Limits(work=100, tokens=30), workers=1)
+    service.check(Translate(max_length=25, beam=4), ["a"])
+    with pytest.raises(Refusal, match="more than 100 rows × steps"):
+        service.check(Translate(max_length=26, beam=4), ["a"])
+    with pytest.raises(Refusal, match=r"the text has 31 tokens and at most 30"):
+        service.check(Translate(max_length=1), ["x" * 31])
+    service.batcher.close()
+
+
+def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
+    torch.manual_seed(4)
+    with running(Service(write_model(tmp_path, encoder=None), "small", Limits(tokens=50), workers=1)) as client:
+        for stream in (False, True):
+            status, found = client.post("/generate", {"prompt": "x" * 30, "max_length": 21, "stream": stream})
+            assert (status, found["error"].partition(" and at")[0]) == (422, "the prompt with its answer has 51 tokens")
+
+
+def test_a_request_that_ran_out_of_time_stops_computing(model):
+    service = Counting(model, "small", Limits(seconds=0.3), workers=1)
+    with running(service) as client:
+        status, found = client.post("/translate", LONG)
+        assert (status, found["error"][:42]) == (503, "the answer took longer than 0.3 seconds; s")
+        service.go.set()
+        assert client.post("/translate", {"text": "a", "max_length": 2})[0] == 200  # the only worker is free
+        assert service.steps < 200
+
+
+def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_answer(model, capfd):
+    service = Counting(model, "small", workers=1)
+    options = {"max_length": 40, "min_length": 30, "beam": 2}
+    expected = [shown(t) for t in translate(model, ["Wolken!"], **options)]
+    with running(service, log=True) as client:
+        first = in_background(lambda: client.post("/translate", {"text": "a", "max_length": 3, "min_length": 3}))
+        until(lambda: service.steps)  # the worker is busy: what follows shares a batch
+        leaving = client.connect()
+        body = json.dumps({"text": "ein Hund", **options}).encode()
+        leaving.request("POST", "/translate", body, {"content-type": "application/json"})
+        until(lambda: service.batcher.waiting == 1)
+        staying = in_background(lambda: client.post("/translate", {"text": "Wolken!", **options}))
+        begun = service.steps
+        until(lambda: service.steps > begun + 8)
+        leaving.close()
+        until(lambda: service.metrics.requests.value("/translate", "499") == 1)
+        service.go.set()
+        for thread, _ in (first, staying):
+            thread.join(20)
+        assert staying[1][0] == (200, {"translations": expected})
+        assert client.post("/translate", {"text": "a", "max_length": 2})[0] == 200
+    log = capfd.readouterr().err
+    assert "POST /translate 499" in log
+    assert "Traceback" not in log
+
+
+def test_a_client_that_leaves_while_it_sends_is_499_without_a_traceback(model, capfd):
+    service = Service(model, "small", workers=1)
+    with running(service, log=True) as client:
+        leaving = client.connect()
+        leaving.putrequest("POST", "/translate")
+        for header in (("content-type", "application/json"), ("content-length", "1000")):
+            leaving.putheader(*header)
+        leaving.endheaders(b'{"text": "ein')
+        until(lambda: service.metrics.in_flight == 1)
+        leaving.close()
+        until(lambda: service.metrics.requests.value("/translate", "499") == 1)
+    log = capfd.readouterr().err
+    assert "POST /translate 499" in log
+    assert "Traceback" not in log
+
+
+def test_draining_cancels_what_the_grace_time_does_not_cover(model):
+    service = Counting(model, "small", Limits(grace=0.3), workers=1)
+    with running(service) as client:
+        asked = in_background(lambda: client.post("/translate", LONG))
+        until(lambda: service.steps > 2)
+        client.server.drain()
+        asked[0].join(20)
+        assert asked[1][0][0] == 503
+        assert "shutting down" in asked[1][0][1]["error"]
+        assert client.server.cancelled
+    service.go.set()
+    assert service.batcher.close(20)
+    assert service.steps < 200
+
+
+def test_sigterm_ends_the_process_within_the_grace_time(folder):
+    heavy = {"texts": [LONG["text"]] * 15, **{k: v for k, v in LONG.items() if k != "text"}, "beam": 32}
+    with process(folder, "--workers", "1", "--grace", "0.5") as (started, client):
+        asked = in_background(lambda: client.post("/translate", heavy))
+        until(lambda: b"regard_requests_in_flight 2" in client.get("/metrics")[2])
+        time.sleep(0.3)
+        os.kill(started.pid, signal.SIGTERM)
+        _, err = started.communicate(timeout=30)
+        asked[0].join(20)
+    assert asked[1][0][0] == 503, asked
+    assert started.returncode == 1
+    assert err.splitlines()[-1] == "regard: stopped before everything was answered"
+    assert "Traceback" not in err

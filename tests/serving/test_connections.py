@@ -1,0 +1,195 @@
+"""Connections that say nothing do not lock out those that do, and do not fill the log."""
+
+import http.client
+import logging
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from regard.serving.limits import Limits
+from regard.serving.log import Handler, Log
+from regard.serving.service import Service
+from tests.serving.server import process, running, write_model
+from tests.serving.test_http import in_background, until
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(3)
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def silent(client, count, sent=b""):
+    found = [socket.create_connection((client.host, client.port), 20) for _ in range(count)]
+    for sock in found:
+        if sent:
+            sock.sendall(sent)
+    return found
+
+
+def closed(sock):
+    sock.settimeout(20)
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
+def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
+    with running(Service(model, "small", Limits(connections=10), workers=1)) as client:
+        talking = client.connect()
+        assert client.raw("GET", "/health", keep=talking)[0] == 200
+        socks = silent(client, 60, sent)
+        for _ in range(5):
+            assert client.get("/health")[0] == 200
+        assert all(closed(sock) for sock in socks[:45])
+        for sock in socks:
+            sock.close()
+        talking.close()
+    log = capfd.readouterr().err.splitlines()
+    assert log == ["regard: more than 10 connections are open; the one that was silent longest is closed"]
+
+
+def test_more_sockets_than_files_lock_nobody_out_and_write_little(tmp_path):
+    write_model(tmp_path)
+    with process(tmp_path, "--workers", "1", files=256) as (started, client):
+        socks = silent(client, 400)
+        for _ in range(3):
+            assert client.post("/translate", {"text": "ein Hund"})[0] == 200
+            socks += silent(client, 50)
+        started.terminate()
+        _, err = started.communicate(timeout=60)
+        for sock in socks:
+            sock.close()
+    assert started.returncode == 0
+    assert "at most 64 connections and not 1000: this system allows 256 open files" in err
+    assert len(err) < 2000
+
+
+def test_a_connection_with_a_request_is_not_the_one_to_go(model):
+    from tests.serving.test_http import Slow
+
+    service = Slow(model, "small", Limits(connections=3), workers=1)
+    with running(service) as client:
+        asked = in_background(lambda: client.post("/translate", {"text": "a"}))
+        until(lambda: service.metrics.in_flight == 1)
+        socks = silent(client, 10)
+        assert closed(socks[0])
+        service.go.set()
+        asked[0].join(20)
+        assert asked[1][0][0] == 200
+        for sock in socks:
+            sock.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
+def test_a_header_that_does_not_come_ends_the_connection(model, sent):
+    with running(Service(model, "small", Limits(idle=0.2), workers=1)) as client:
+        assert closed(silent(client, 1, sent)[0])
+
+
+def test_bytes_one_by_one_do_not_keep_a_connection_open(model):
+    with running(Service(model, "small", Limits(idle=0.5), workers=1)) as client:
+        sock = silent(client, 1, b"GET /health HTTP/1.1\r\n")[0]
+        sock.settimeout(0.05)
+        begin = time.monotonic()
+        while time.monotonic() < begin + 20:
+            try:
+                sock.sendall(b"x: y\r\n")
+                if sock.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        assert time.monotonic() < begin + 15
+
+
+def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
+    with running(Service(model, "small", Limits(idle=0.3), workers=1)) as client:
+        kept = client.connect()
+        for _ in range(3):
+            assert client.raw("GET", "/health", keep=kept)[0] == 200
+            time.sleep(0.1)
+        assert closed(kept.sock)
+
+
+def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
+    from tests.serving.test_http import Slow
+
+    service = Slow(model, "small", Limits(idle=0.2), workers=1)
+    with running(service) as client:
+        asked = in_background(lambda: client.post("/translate", {"text": "a"}))
+        until(lambda: service.metrics.in_flight == 1)
+        time.sleep(0.6)
+        service.go.set()
+        asked[0].join(20)
+        assert asked[1][0][0] == 200
+
+
+def test_a_client_that_does_not_read_its_answer_is_dropped_and_one_that_reads_slowly_is_not(model):
+    class Large(Service):
+        def _work(self, options, texts, cancelled):
+            return ['"' + "x" * 40_000_000 + '"' for _ in texts]
+
+    with running(Large(model, "small", Limits(idle=1.0), workers=1)) as client:
+        body, headers = b'{"text": "a"}', {"content-type": "application/json"}
+        stuck, slow = client.connect(), client.connect()
+        for connection in (stuck, slow):
+            connection.request("POST", "/translate", body, headers)
+        answer, read = slow.getresponse(), 0
+        for _ in range(40):
+            read += len(answer.read(500_000))
+            time.sleep(0.05)
+        assert read + len(answer.read()) > 40_000_000
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            stuck.getresponse().read()
+        stuck.close()
+        slow.close()
+
+
+def test_broken_requests_are_counted_in_the_log(model, capfd):
+    with running(Service(model, "small", workers=1)) as client:
+        for _ in range(30):
+            with socket.create_connection((client.host, client.port), 20) as sock:
+                sock.sendall(b"\x00\xff\r\n\r\n")
+                assert b"400" in sock.recv(1000)
+    assert capfd.readouterr().err == "regard: Invalid HTTP request received.\n"
+
+
+def test_a_repeated_message_is_counted(capsys):
+    now = 0.0
+    log = Log(60, lambda: now)
+    assert [log.write("full") for _ in range(5)] == [True, False, False, False, False]
+    assert log.write("other")
+    now = 61.0
+    assert log.write("full")
+    assert capsys.readouterr().err == "regard: full\nregard: other\nregard: full (4 more times since)\n"
+
+
+def test_errors_of_the_loop_are_one_line(capsys):
+    handler = Handler(Log())
+    for number in range(3):
+        try:
+            raise OSError(24, "Too many open files")
+        except OSError:
+            info = sys.exc_info()
+        text = f"socket.accept() out of system resource\nsocket: {number}"
+        handler.emit(logging.LogRecord("asyncio", logging.ERROR, "", 0, text, (), info))
+    assert capsys.readouterr().err == "regard: socket.accept() out of system resource: [Errno 24] Too many open files\n"
+
+
+def test_fewer_open_files_mean_fewer_connections():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
+        "from regard.serving.connections import allowed; from regard.serving.log import Log\n"
+        "print(allowed(1000, Log()), allowed(50, Log()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout.split() == ["108", "50", "300"]
+    assert "at most 108 connections and not 1000: this system allows 300 open files" in found.stderr
