@@ -162,8 +162,8 @@ def _config(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged")
     if config["format"] != FORMAT:
         raise FolderError(
-            f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this regard reads format {FORMAT}; "
-            "install that version, or train again"
+            f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this regard reads "
+            f"format {FORMAT}; install that version, or train again"
         )
     if not known_kind(config["kind"]):
         raise FolderError(

@@ -170,8 +170,8 @@ def _read(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder / TOP} has no {sorted(missing)[0]!r}; it was not written by `regard index`, or is damaged")
     if top["format"] != FORMAT:
         raise FolderError(
-            f"{folder} has format {top['format']!r:.40} (regard {top.get('regard', '?')!s:.40}) and this regard reads format {FORMAT}; "
-            "install that version, or build the index again"
+            f"{folder} has format {top['format']!r:.40} (regard {top.get('regard', '?')!s:.40}) and this regard reads "
+            f"format {FORMAT}; install that version, or build the index again"
         )
     problem = _problem(top)
     if problem:

@@ -40,8 +40,8 @@ class Part:
         found = self._array("vectors.npy")
         if found.shape != (self.count, self.width) or found.dtype != np.float32:
             raise FolderError(
-                f"{self.folder / 'vectors.npy'} holds vectors of shape {found.shape} ({found.dtype}), not {(self.count, self.width)}; "
-                "it belongs to another index, so build this one again"
+                f"{self.folder / 'vectors.npy'} holds vectors of shape {found.shape} ({found.dtype}), "
+                f"not {(self.count, self.width)}; it belongs to another index, so build this one again"
             )
         return found
 
@@ -97,6 +97,5 @@ class Part:
 
     @staticmethod
     def _damaged(path: Path, error: BaseException) -> FolderError:
-        return FolderError(
-            f"{path} cannot be read ({(str(error).splitlines() or [type(error).__name__])[0]}); it is missing or damaged, so build the index again"
-        )
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return FolderError(f"{path} cannot be read ({reason}); it is missing or damaged, so build the index again")
