@@ -16,13 +16,16 @@ from tests.decoding import folders
 
 WRONG = {
     "None": None, "-1": -1, "0": 0, "1.5": 1.5, "True": True, "'x'": "x", "[]": [], "{}": {}, "object": object(), "2**70": 2**70,
-    "nan": float("nan"), "path": Path("/nowhere/at/all"), "vector": torch.zeros(3), "integers": torch.zeros(2, 3, dtype=torch.int32),
+    "nan": float("nan"), "path": Path("/nowhere/at/all"), "vector": torch.zeros(3),
+    "integers": torch.zeros(2, 3, dtype=torch.int32),
     "complex": torch.zeros(1, 1, 4, 4, dtype=torch.complex64), "half": torch.zeros(7, 5, dtype=torch.float16), "inf": float("inf"),
 }  # fmt: skip
 SECONDS = 10
 OPTIONS = ("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout")
-# Recipe, train, resume and build check their recipes in regard.training; errors, records and modules are no calls of a user.
-LEFT_OUT = {"Recipe", "train", "resume", "build", "huggingface"} | {name for name in regard.__all__ if name.endswith("Error")}
+# Recipe, train, resume and build belong to regard.training, Batch to regard.data; errors and modules are no calls of a user.
+LEFT_OUT = {"Recipe", "train", "resume", "build", "Batch", "huggingface"} | {
+    name for name in regard.__all__ if name.endswith("Error")
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,8 @@ def right(name, models):
         "Padding": {"lengths": [4]}, "Plan": {"kernel": "x", "why": "x"}, "Prefix": {"length": 2}, "Recurrence": {"dim": 8},
         "RelativeBuckets": {"heads": 2}, "RelativeVectors": {"dim": 8}, "Rotary": {"dim": 8}, "Sinusoidal": {"dim": 8},
         "SlicedMultiHead": {"dim": 8, "heads": 2}, "StaticCache": {"batch": 1, "heads": 2, "max_len": 4, "dim": 8},
-        "Tagger": {"source": classifier.source, "characters": None, "encoder": classifier.encoder, "output": nn.Linear(16, 3), "crf": None},
+        "Tagger": {"source": classifier.source, "characters": None, "encoder": classifier.encoder,
+                   "output": nn.Linear(16, 3), "crf": None},
         "Tokenizer": {"text": translator.target_tokenizer.text}, "Translation": {"text": "x"},
         "Translator": {k: getattr(translator, k) for k in ("source", "encoder", "target", "decoder", "output")},
         "Window": {"left": 1}, "attend": qkv, "explain": qkv, "weights": {"query": x, "key": x}, "lookup": qkv,
@@ -60,7 +64,8 @@ def right(name, models):
         "embed": {"model": classifier, "texts": ["ab"]}, "fast": {"model": translator},
         "generate": {"model": language, "prompts": ["ab"], "max_length": 3},
         "is_equivariant": {"layer": regard.MultiHead(8, 2).double(), "dim": 8, "trials": 2},
-        "is_separable": {"layer": nn.Linear(8, 8).double(), "dim": 8, "trials": 2}, "load": {"folder": models["place"] / "language"},
+        "is_separable": {"layer": nn.Linear(8, 8).double(), "dim": 8, "trials": 2},
+        "load": {"folder": models["place"] / "language"},
         "look": {"model": translator, "sources": [[5, 6]], "targets": [[5, 6, 3]]},
         "scores": {"hypotheses": ["a b"], "references": ["a b"]}, "sentence_bleu": {"reference": ["a"], "hypothesis": ["a"]},
         "tag": {"model": None, "sentences": ["a"]}, "translate": {"model": translator, "texts": ["ab"], "max_length": 3},

@@ -12,6 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from regard.arguments import quoted
+from regard.attention.devices import as_device
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError
 from regard.models.build import build
@@ -86,18 +88,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
 def as_path(name: str, value: object) -> Path:
     """A path, or a sentence: the system refuses other types, and texts with a zero in them."""
     if not isinstance(value, str | os.PathLike) or not isinstance(found := os.fspath(value), str) or "\0" in found or not found:
-        raise OptionError(f"{name} is a path, a text or a Path, got {value!r}")
+        raise OptionError(f"{name} is a path, a text or a Path, got {quoted(value)}")
     return Path(found)
-
-
-def as_device(value: object) -> torch.device:
-    """A torch device, or a sentence."""
-    try:
-        if isinstance(value, str | torch.device):
-            return torch.device(value)
-    except RuntimeError:
-        pass
-    raise OptionError(f"device is 'cpu', 'cuda', 'cuda:N' or a torch.device, got {value!r}")
 
 
 def is_file(path: Path) -> bool:

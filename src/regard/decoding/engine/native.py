@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.attention.kernels.building import library
 from regard.decoding.engine.families import Families
 from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
@@ -51,8 +52,9 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
 
     With a `shortlist` it writes listed words only, which the engine alone can do.
     """
-    if precision not in PRECISIONS:
-        raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    arguments.one_of("precision", precision, PRECISIONS)
+    if not hasattr(model, "start") or not hasattr(model, "device"):
+        raise OptionError(f"fast takes a translator or a language model, got {arguments.quoted(model)}")
     if model.device.type == "cuda":
         if shortlist is not None:
             raise OptionError("a shortlist is for the engine on a CPU, and this model is on a GPU; choose the CPU, or leave it out")
