@@ -1,5 +1,7 @@
 """The native engine computes what the torch model computes, and what a sentence becomes does not depend on its neighbours."""
 
+import ctypes
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.engine import Engine, fast, why_not
 from regard.decoding.engine.native import Slots
 from regard.decoding.translate import translate_tokens
-from regard.errors import OptionError
+from regard.errors import KernelError, OptionError
 from regard.models.writer import log_probabilities
 from tests.models.small import DECODERS, ENCODERS, make
 
@@ -228,3 +230,20 @@ def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precisio
         torch.set_num_threads(before)
         engine._share()
     assert found[:2] == found[2:4] == found[4:]
+
+
+def test_an_engine_without_memory_is_a_sentence_and_goes_on_afterwards():
+    model = small()
+    engine = ready(model)
+    before = translate_tokens(engine, SENTENCES[:2], max_length=5)
+    limit = engine._library.engine_limit
+    limit(ctypes.c_int64(16))
+    try:
+        with pytest.raises(KernelError, match="the decoding engine got no memory"):
+            Engine(model)
+        with pytest.raises(KernelError, match="the decoding engine got no memory"):
+            translate_tokens(engine, [[5, 6] * 200], max_length=5, workers=1)
+    finally:
+        limit(ctypes.c_int64(2**62))
+    after = translate_tokens(engine, SENTENCES[:2], max_length=5)
+    assert [[h.tokens for h in row] for row in after] == [[h.tokens for h in row] for row in before]

@@ -256,6 +256,13 @@ def test_damaged_parts_are_named(folder):
         Index(folder).document(0)
 
 
+def test_every_vector_of_a_graph_is_found_however_many_threads():
+    for seed in range(15):
+        x, graph = drawn(300, seed), Graph(WIDTH, threads=2)
+        graph.add(np.arange(300), x)
+        assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.near(x, 10)))
+
+
 @pytest.mark.parametrize("many", [10_000, 10])
 def test_an_index_that_is_open_keeps_its_parts_while_others_write(folder, many):
     writing.add(folder, documents(20), drawn(20), many=many, threads=1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from regard import arguments
-from regard.attention.kernels.building import library
+from regard.attention.kernels.building import check_code, library
 from regard.decoding.engine.families import Families
 from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
 from regard.decoding.engine.shortlist import Shortlist
@@ -177,18 +177,16 @@ class Engine:
         # Word vectors and norms are read where they are, so they are kept; maps are packed.
         self._kept = [None if t is None else t.detach().contiguous() for t in tensors(model, made)]
         pointers = (ctypes.c_void_p * len(self._kept))(*(None if t is None else t.data_ptr() for t in self._kept))
-        loaded.engine_new.restype = ctypes.c_void_p
         loaded.engine_room.restype = ctypes.c_int64
         eps = epsilon(model.decoder.layers[0].around_attention.norm)
         made_numbers = (ctypes.c_int64 * len(numbers))(*map(int, numbers))
-        self._native = ctypes.c_void_p(
-            loaded.engine_new(made_numbers, ctypes.c_double(model.target.scale), ctypes.c_double(eps), pointers)
-        )
+        self._native = ctypes.c_void_p()
+        scales = ctypes.c_double(model.target.scale), ctypes.c_double(eps)
+        _check(loaded.engine_new(made_numbers, *scales, pointers, ctypes.byref(self._native)))
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(model)
-            loaded.engine_choose.restype = ctypes.c_void_p
-            loaded.engine_list(self._native, _of(self._kept[-2]))
+            _check(loaded.engine_list(self._native, _of(self._kept[-2])))
         self._lock, self._known, self._tables = threading.Lock(), 0, []
         self._reach(FIRST)
 
@@ -226,9 +224,8 @@ class Engine:
         rooms = np.array([self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
         buffer = torch.empty(int(rooms.sum()), dtype=self._kept_as)
         address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(rooms) - rooms)
-        self._library.engine_encode(
-            self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(np.ascontiguousarray(at)), _at(address)
-        )
+        at = np.ascontiguousarray(at)
+        _check(self._library.engine_encode(self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(at), _at(address)))
         allowed = None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
         return Memory(buffer, address, sizes, allowed)
 
@@ -271,11 +268,12 @@ class Engine:
         if longest > c.past.shape[1]:
             c.past = np.pad(c.past, ((0, 0), (0, c.past.shape[1])))
         size, tokens = ctypes.c_int64, tokens.contiguous()
-        self._library.engine_step(
+        code = self._library.engine_step(
             self._native, size(rows), _of(tokens), _at(c.at), _at(c.past), size(c.past.shape[1]), _of(c.slots.buffer), size(first),
             _at(c.address), _at(c.lengths), size(k), _of(log_p), _of(words), _of(scores),
             None if c.listed is None else _at(c.listed.rows),
         )  # fmt: skip
+        _check(code)
         c.past[np.arange(rows), c.at] = first + np.arange(rows)
         c.at = c.at + 1
 
@@ -285,11 +283,17 @@ class Chosen:
 
     def __init__(self, engine: Engine, words: Any) -> None:
         self._engine = engine  # it outlives what is chosen from it
-        self.address: int = engine._library.engine_choose(engine._native, ctypes.c_int64(len(words)), _at(words))
+        found = ctypes.c_void_p()
+        _check(engine._library.engine_choose(engine._native, ctypes.c_int64(len(words)), _at(words), ctypes.byref(found)))
+        self.address: int = found.value or 0
 
     def __del__(self) -> None:
         if getattr(self, "address", None):
             self._engine._library.engine_forget(ctypes.c_void_p(self.address))
+
+
+def _check(code: int) -> None:
+    check_code(code, "the decoding engine")
 
 
 def _at(array: Any) -> ctypes.c_void_p:
