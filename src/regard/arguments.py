@@ -68,7 +68,7 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], what: str) ->
 def texts(name: str, value: Any, what: str = "texts") -> list[str]:
     """A list of strings."""
     if isinstance(value, str):
-        raise OptionError(f"{name} is a list of {what}, got one string; write [text]")
+        raise OptionError(f"{name} is a list of {what}, got one string; write [{what.removesuffix('s')}]")
     if not isinstance(value, Iterable) or hasattr(value, "shape"):
         raise OptionError(f"{name} is a list of {what}, got {quoted(value)}")
     found = list(value)

@@ -67,6 +67,14 @@ def _cpu_flags() -> str:
         return platform.machine() + platform.processor()
 
 
+def lacks(*instructions: str) -> str | None:
+    """The first of these instruction sets that the processor does not have; None where it has all, or where nobody can tell."""
+    flags = _cpu_flags().lower()
+    if not flags.startswith("flags"):  # Linux on x86
+        return None
+    return next((name for name in instructions if name not in flags.split()), None)
+
+
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from regard import arguments
-from regard.attention.kernels.building import check_code, library
+from regard.attention.kernels.building import check_code, lacks, library
 from regard.decoding.engine.families import Families
 from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
 from regard.decoding.engine.shortlist import Shortlist
@@ -29,6 +29,7 @@ KINDS = {"float32": 0, "int8": 1, "bfloat16": 2}
 PRECISIONS = ("auto", *KINDS)
 FIRST = 256  # positions known at first
 _OLD = threading.local()
+_REPORTED: set[str] = set()  # reasons for the slow path that were printed, each once
 
 
 def why_not(model: Any, precision: str = "float32") -> str | None:
@@ -39,6 +40,13 @@ def why_not(model: Any, precision: str = "float32") -> str | None:
         return str(reason)
     if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
         return "the weights are not float32 on the CPU"
+    return _why_not_here(precision)
+
+
+def _why_not_here(precision: str) -> str | None:
+    """What this machine lacks for the engine, or None."""
+    if lacks("avx512f", "avx512bw", "avx512vl", "avx512dq"):
+        return "this processor has no AVX-512"
     loaded = library(_SOURCE)
     if isinstance(loaded, str):
         return loaded
@@ -70,6 +78,9 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         return fast(model, "float32", shortlist)
     if shortlist is not None:
         raise OptionError(f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out")
+    if reason == _why_not_here(wanted) and reason not in _REPORTED:  # the machine's fault, not the model's
+        _REPORTED.add(reason)
+        print(f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr)
     return model
 
 
