@@ -155,7 +155,7 @@ _LATER = {
     "resume": "regard.training.trainer",
     "scores": "regard.evaluation.text",
     "sentence_bleu": "regard.evaluation.bleu",
-    "tag": "regard.models.tagger",
+    "tag": "regard.decoding.tagging",
     "train": "regard.training.trainer",
     "translate": "regard.decoding.translate",
 }
@@ -173,6 +173,7 @@ if TYPE_CHECKING:
     from regard.decoding.sample import Sample
     from regard.decoding.search import Beam
     from regard.decoding.strategy import Hypothesis
+    from regard.decoding.tagging import tag
     from regard.decoding.translate import Translation, translate
     from regard.evaluation.bleu import sentence_bleu
     from regard.evaluation.text import scores
@@ -180,7 +181,7 @@ if TYPE_CHECKING:
     from regard.models.embedder import Embedder
     from regard.models.folder import load
     from regard.models.language import LanguageModel
-    from regard.models.tagger import Tagger, tag
+    from regard.models.tagger import Tagger
     from regard.models.translator import Translator
     from regard.searching.index import Index
     from regard.training.recipe import Recipe, build

@@ -1,8 +1,22 @@
 """What regard raises when an input cannot be right: one sentence that names the thing, the value and the fix."""
 
+from __future__ import annotations
+
+import re
+
+_TENSOR = re.compile(r"(?:tensor|array|Parameter containing:\s*tensor)\(\[.*?\](?:,\s*[a-z_]+=[^()]*(?:\([^()]*\))?)*\)", re.DOTALL)
+
 
 class RegardError(ValueError):
-    """The parent of every error regard raises about its inputs."""
+    """The parent of every error regard raises about its inputs. A tensor that is quoted is cut to one short line."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_TENSOR.sub(_short, str(message)))
+
+
+def _short(found: re.Match[str]) -> str:
+    text = " ".join(found[0].split())
+    return text if len(text) <= 80 else text[:76] + " …)"
 
 
 class ShapeError(RegardError):

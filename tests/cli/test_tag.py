@@ -16,7 +16,7 @@ from regard.cli import tag as command
 from regard.data.conll import Conll
 from regard.data.tokenizer import Tokenizer
 from regard.decoding import source as reading
-from regard.decoding.tagging import Tagging
+from regard.decoding.tagging import Entity, Tagging, tag
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.build import build
 from regard.models.folder import load, save
@@ -83,6 +83,22 @@ def test_a_tagger_comes_back_from_its_folder(folder: Path) -> None:
 def test_spans_of_a_text_are_marked(folder: Path, regard: Run) -> None:
     assert regard(folder, "Yesterday Ada  Lee (of Ulm) left.")[1] == "Yesterday [PER Ada  Lee] (of [LOC Ulm]) left.\n"
     assert regard(folder, "nothing here")[1] == "nothing here\n"
+
+
+def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) -> None:
+    model, text = load(folder), "Yesterday Ada  Lee (of Ulm) left."
+    found, words, empty = tag(model, [text, ["Ada", "Lee", "saw", "Ulm"], ""])
+    assert found == [Entity("Ada  Lee", "PER", 10, 18), Entity("Ulm", "LOC", 23, 26)] and text[10:18] == found[0].text
+    assert words == [Entity("Ada Lee", "PER", 0, 2), Entity("Ulm", "LOC", 3, 4)] and words.tags == ["B-PER", "I-PER", "O", "B-LOC"]
+    assert f"{found}\n" == regard(folder, text)[1] and str(words) == "[PER Ada Lee] saw [LOC Ulm]" and empty == []
+    assert repr(words[1:]) == "[Entity(text='Ulm', label='LOC', start=3, end=4)]" and str(words[1]) == "Ulm (LOC)"
+    long = tag(model, ["Ada " * 2500])[0]
+    assert len(long) == 2500 and long[-1].start == 4 * 2499
+    for wrong in ("Ada", None, 3, [1], [None], [["Ada", 1]]):
+        with pytest.raises(OptionError, match="list of"):
+            tag(model, wrong)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="takes a tagger"):
+        tag(None, ["Ada"])  # type: ignore[arg-type]
 
 
 def test_two_names_side_by_side_stay_two(folder: Path, regard: Run) -> None:

@@ -1,5 +1,10 @@
 """The native engine computes what the torch model computes, and what a sentence becomes does not depend on its neighbours."""
 
+import ctypes
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -8,7 +13,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.engine import Engine, fast, why_not
 from regard.decoding.engine.native import Slots
 from regard.decoding.translate import translate_tokens
-from regard.errors import OptionError
+from regard.errors import KernelError, OptionError
 from regard.models.writer import log_probabilities
 from tests.models.small import DECODERS, ENCODERS, make
 
@@ -198,11 +203,43 @@ def test_recurrent_models_are_left_to_torch():
 def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
     from regard.decoding.engine import native
 
+    monkeypatch.setattr(native, "_REPORTED", set())
+    monkeypatch.setattr(native, "lacks", lambda *names: None)
     monkeypatch.setattr(native, "library", lambda source: "no C++ compiler (g++ or clang++) was found on PATH")
     model = small()
     assert fast(model, "int8") is model
-    assert capsys.readouterr().err == "regard: float32 instead of int8: no C++ compiler (g++ or clang++) was found on PATH\n"
-    assert fast(model) is model and not capsys.readouterr().err
+    first = "regard: float32 instead of int8: no C++ compiler (g++ or clang++) was found on PATH\n"
+    told = (
+        "regard: decoding with PyTorch, which is slower than the C++ engine: no C++ compiler (g++ or clang++) was found on PATH\n"
+    )
+    assert capsys.readouterr().err == first + told
+    assert fast(model) is model and not capsys.readouterr().err  # it was said already
+
+
+def test_a_processor_without_avx512_is_said(monkeypatch, capsys):
+    from regard.attention.kernels import building
+    from regard.decoding.engine import native
+
+    monkeypatch.setattr(native, "_REPORTED", set())
+    monkeypatch.setattr(building, "_cpu_flags", lambda: "flags : fpu sse2 avx2")
+    assert fast(small()) is not None and "PyTorch" in capsys.readouterr().err
+    assert why_not(small()) == "this processor has no AVX-512"
+    fast(make(ENCODERS["gru"], DECODERS["bahdanau"]).float().eval())  # never the engine's: nothing to report
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_switching_native_code_off_says_so_once(switch):
+    code = (
+        "from tests.decoding.test_engine import small; from regard.decoding.engine import fast, why_not; model = small();"
+        "fast(model); fast(model); print(why_not(model))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "REGARD_NATIVE": switch})
+    told = "regard: decoding with PyTorch, which is slower than the C++ engine: REGARD_NATIVE=0 switches it off\n"
+    if switch == "0":
+        assert done.stderr == told
+    elif done.stdout == "None\n":
+        assert "PyTorch" not in done.stderr
 
 
 def test_an_unknown_precision_is_named():
@@ -228,3 +265,20 @@ def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precisio
         torch.set_num_threads(before)
         engine._share()
     assert found[:2] == found[2:4] == found[4:]
+
+
+def test_an_engine_without_memory_is_a_sentence_and_goes_on_afterwards():
+    model = small()
+    engine = ready(model)
+    before = translate_tokens(engine, SENTENCES[:2], max_length=5)
+    limit = engine._library.engine_limit
+    limit(ctypes.c_int64(16))
+    try:
+        with pytest.raises(KernelError, match="the decoding engine got no memory"):
+            Engine(model)
+        with pytest.raises(KernelError, match="the decoding engine got no memory"):
+            translate_tokens(engine, [[5, 6] * 200], max_length=5, workers=1)
+    finally:
+        limit(ctypes.c_int64(2**62))
+    after = translate_tokens(engine, SENTENCES[:2], max_length=5)
+    assert [[h.tokens for h in row] for row in after] == [[h.tokens for h in row] for row in before]

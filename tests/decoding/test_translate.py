@@ -138,7 +138,7 @@ def test_nothing_is_shown_unless_asked_for(capsys, monkeypatch):
         (dict(nbest=0), "nbest must be a whole number of at least 1, got 0"),
         (dict(prefixes=["a"]), "prefixes has 1 entries for 2 sentences"),
         (dict(required=[["a"]] * 3), "required has 3 entries for 2 sentences"),
-        (dict(required=["cat", "dog"]), "required is a list of texts, got one string"),
+        (dict(required=["cat", "dog"]), "required is a list of words, got one string"),
         (dict(forbidden="cat"), r"forbidden is a list of words, got one string; write \[word\]"),
         (dict(forbidden=["cat", ""]), "forbidden is a list of words, got '' among them"),
         (dict(prefixes=["\u0416", ""]), "the prefix '\u0416' has characters that this model cannot write"),

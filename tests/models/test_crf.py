@@ -116,3 +116,16 @@ def test_tags_that_no_single_word_can_have_are_refused() -> None:
     with pytest.raises(DataError, match="no single word"):
         check_rules(["B-A", "E-A"], rules(["B-A", "E-A"]))
     check_rules(["O", "B-A", "E-A"], rules(["O", "B-A", "E-A"]))
+
+
+def test_a_sentence_without_words_has_one_path_of_score_0() -> None:
+    emissions, lengths, steps = drawn(3, [2, 0], 1)
+    tags = torch.tensor([[1, 2], [2, 2]])
+    assert float(path_score(emissions, tags, lengths, steps)[1]) == 0
+    assert float(negative_log_likelihood(emissions, tags, lengths, steps)[1]) == 0
+    alone = path_score(emissions[:1], tags[:1], lengths[:1], steps)
+    torch.testing.assert_close(path_score(emissions, tags, lengths, steps)[:1], alone)
+    none_at_all = negative_log_likelihood(emissions[:, :0], tags[:, :0], torch.tensor([0, 0]), steps)
+    assert none_at_all.tolist() == [0, 0]
+    best, _ = viterbi(emissions, lengths, steps)
+    assert best[1].tolist() == [0, 0]

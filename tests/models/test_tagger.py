@@ -15,7 +15,7 @@ from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.models.characters import Characters, hide, shape, split
 from regard.models.crf import rules
-from regard.models.tagger import Tagger, build_tagger, tag, tag_spans
+from regard.models.tagger import Tagger, build_tagger, tag_spans
 from regard.training.schema_text import Tagger as Block
 
 ROWS = [
@@ -104,7 +104,7 @@ def test_every_encoder_learns_its_training_sentences(encoder: str, letters: bool
         loss = model.loss(batch(model, ROWS))
         (loss.total / loss.tokens).backward()
         optimizer.step()
-    found = tag(model, [text.split() for text, _ in ROWS])
+    found = model.tag([text.split() for text, _ in ROWS])
     assert [" ".join(tags) for tags in found] == [tags for _, tags in ROWS]
     assert model.training  # as it was before
 
@@ -127,7 +127,7 @@ def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str
     with torch.no_grad():
         model.output.bias.copy_(wanted)
     sentences = [[f"word{i}", "London", "of"][:n] + ["x"] * (n - 3) for i, n in enumerate((1, 7, 3, 12, 0))]
-    found = tag(model, sentences)
+    found = model.tag(sentences)
     assert [len(tags) for tags in found] == [1, 7, 3, 12, 0]
     assert all(model.scheme.problems(tags) == [] for tags in found)
     assert any(name[0] == "I" for tags in found for name in tags)  # asked for, and given where a span was begun
@@ -139,7 +139,7 @@ def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str
 def test_answers_stand_where_their_sentences_stood_however_they_are_batched() -> None:
     model = made()
     sentences = [text.split() for text, _ in ROWS] * 3
-    assert tag(model, sentences, batch_tokens=30) == tag(model, sentences) == [tag(model, [words])[0] for words in sentences]
+    assert model.tag(sentences, batch_tokens=30) == model.tag(sentences) == [model.tag([words])[0] for words in sentences]
 
 
 def test_an_unseen_word_is_known_by_its_letters() -> None:

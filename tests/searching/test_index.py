@@ -26,6 +26,12 @@ def drawn(n, seed=1):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
 def documents(n, first=0):
     return [Document(f"d{i}", f"text number {i}") for i in range(first, first + n)]
 
@@ -98,6 +104,7 @@ def test_compacting_forgets_what_was_removed_and_finds_the_same(folder, many):
     before = writing.remove(folder, ["secret", "d3"])
     names = [[before.document(int(n)).id for n in row] for row in before.near(queries, 5)[0]]
     words = [(before.document(int(n)).id, score) for n, score in zip(*before.words("number 17", 9), strict=True)]
+    before.close()  # while it is open, its files stay
     index = writing.compact(folder, many=many, threads=1)
     assert (index.graph is None) == (many == 10_000) and len(index) == len(index.live()) == 58 and not len(index.removed)
     assert [[index.document(int(n)).id for n in row] for row in index.near(queries, 5)[0]] == names
@@ -195,6 +202,7 @@ def test_a_crash_leaves_the_old_index_or_the_new_one(folder, at):
     index = Index(folder)
     assert len(index) in (5, 17) and (at < 40 or len(index) == 17)
     assert index.document(0).id == "d0" and len(ByWords().search(index, ["text"], 9)[0]) == 5
+    index.close()  # what is open is not swept up
     index = writing.add(folder, [Document("after", "a text")], drawn(1, 9))  # it goes on, and sweeps up
     known = {entry["name"] for entry in index.top["parts"]} | {index.top["graph"]}
     assert {entry.name for entry in folder.iterdir() if entry.is_dir()} == known - {None}
@@ -229,6 +237,11 @@ def test_folders_that_are_no_index_are_named(tmp_path, folder):
 def test_damaged_parts_are_named(folder):
     index = writing.add(folder, documents(30), drawn(30), many=10)
     part = folder / index.top["parts"][0]["name"]
+    flip(part / "vectors.npy", -1)
+    with pytest.raises(FolderError, match=r"vectors.npy is damaged: its SHA-256 is not the one in checksums.json"):
+        Index(folder)
+    for place in (part, folder / index.top["graph"]):  # an index of before, which is read without
+        (place / "checksums.json").unlink()
     os.truncate(part / "vectors.npy", 100)
     with pytest.raises(FolderError, match=r"vectors.npy cannot be read"):
         Index(folder).near(drawn(1), 1, exact=True)
@@ -241,6 +254,24 @@ def test_damaged_parts_are_named(folder):
     (part / "documents.jsonl").unlink()
     with pytest.raises(FolderError, match=r"documents.jsonl is missing"):
         Index(folder).document(0)
+
+
+def test_every_vector_of_a_graph_is_found_however_many_threads():
+    for seed in range(15):
+        x, graph = drawn(300, seed), Graph(WIDTH, threads=2)
+        graph.add(np.arange(300), x)
+        assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.near(x, 10)))
+
+
+@pytest.mark.parametrize("many", [10_000, 10])
+def test_an_index_that_is_open_keeps_its_parts_while_others_write(folder, many):
+    writing.add(folder, documents(20), drawn(20), many=many, threads=1)
+    index = Index(folder)  # nothing of it is read yet
+    writing.remove(folder, ["d3"])
+    assert len(writing.compact(folder, many=many, threads=1)) == 19 and writing.leftovers(Index(folder))
+    assert index.near(drawn(1), 1)[0].tolist() == [[0]] and index.document(3).id == "d3" and len(index.words("number 3", 3)[0]) == 3
+    index.close()
+    assert not writing.leftovers(writing.compact(folder, many=many, threads=1))
 
 
 def test_a_missing_usearch_is_one_sentence(monkeypatch):

@@ -120,7 +120,10 @@ def test_folders_that_cannot_be_imported_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(FolderError, match='model_type "t5", and regard imports marian, gpt2, bert'):
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
-    with pytest.raises(FolderError, match="neither model.safetensors nor pytorch_model.bin"):
+    with pytest.raises(FolderError, match=r"has no model.safetensors; the folder is incomplete"):
+        import_model(tmp_path, tmp_path / "out")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"any code")
+    with pytest.raises(FolderError, match=r"holds its weights as a pickle .* convert it to model.safetensors"):
         import_model(tmp_path, tmp_path / "out")
 
 

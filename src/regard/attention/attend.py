@@ -60,7 +60,10 @@ def attend(
     known = prepared = None
     if is_plain(query, key, value):
         known = signature(query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel)
-        prepared = _prepared.get(known)
+        try:
+            prepared = _prepared.get(known)
+        except TypeError:  # an option that cannot be hashed is none that is known; checks say so
+            known = None
     watched = trace.watching()
     if prepared is not None:
         if prepared.shortcut is not None and not watched:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._C import _is_any_autocast_enabled  # type: ignore[attr-defined]  # a quarter of the time of asking for one device
 
+from regard.arguments import quoted
 from regard.attention.bias import Bias, DenseBias, PositionBias
 from regard.attention.devices import check_device
 from regard.attention.energy import Additive, Custom, Energy, ProjectedAdditive, ScaledDot
@@ -429,4 +430,4 @@ def wrap_gate(x: object) -> Mask | Bias | None:
 
 
 def _called(x: object) -> str:
-    return f"the class {x.__name__} (call it: {x.__name__}(…))" if isinstance(x, type) else repr(x)[:80]
+    return f"the class {x.__name__} (call it: {x.__name__}(…))" if isinstance(x, type) else quoted(x)

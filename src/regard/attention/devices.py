@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import quoted
 from regard.errors import DeviceError, OptionError
 
 
@@ -59,3 +60,13 @@ def check_device(name: str, option: str, x: Tensor, device: torch.device) -> Non
     """Raise when a tensor of an option is not where the query is. `option`: what the user moves, "mask", "bias" or "energy"."""
     if x.device != device:
         raise DeviceError(f"{name} is on {x.device} and the query on {device}; move it with {option}.to({str(device)!r})")
+
+
+def as_device(value: object) -> torch.device:
+    """A torch device, or a sentence."""
+    try:
+        if isinstance(value, str | torch.device):
+            return torch.device(value)
+    except RuntimeError:
+        pass
+    raise OptionError(f"device must be 'cpu', 'cuda', 'cuda:N' or a torch.device, got {quoted(value)}")

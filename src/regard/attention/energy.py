@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import whole
 from regard.attention.devices import Movable
 from regard.attention.facts import forget
 from regard.attention.mask import describe_tensor
@@ -373,8 +374,8 @@ def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads
 
 def _positive(**sizes: int | None) -> None:
     for name, value in sizes.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if value is not None or name == "query_dim":
+            whole(name, value)
 
 
 def _finite(name: str, value: float) -> float:

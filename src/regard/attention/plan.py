@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from regard.arguments import quoted
 from regard.attention import gate
 from regard.attention.call import Call
 from regard.attention.kernels.additive import AdditiveTiles
@@ -65,10 +66,10 @@ def choose(call: Call, machine: Machine, not_used: dict[str, str] | None = None)
 
 
 def requested(call: Call, name: str, machine: Machine) -> Kernel:
-    if name not in KERNELS:
+    if not isinstance(name, str) or name not in KERNELS:
         near = difflib.get_close_matches(str(name), KERNELS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KERNELS)}"
-        raise KernelError(f"no kernel is called {name!r}; {hint}")
+        raise KernelError(f"no kernel is called {quoted(name)}; {hint}")
     reason = KERNELS[name].refuses(call, machine)
     if reason is not None:
         raise KernelError(f"kernel={name!r} cannot run this call: {reason}; leave kernel out to let regard choose")

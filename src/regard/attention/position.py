@@ -12,13 +12,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import LARGEST, flag, number, whole
 from regard.errors import OptionError, ShapeError
 
 
 def size(name: str, value: object, least: int = 1, even: bool = False) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (even and value % 2):
-        raise OptionError(f"{name} must be {'an even' if even else 'a'} whole number of at least {least}, got {value!r}")
-    return value
+    return whole(name, value, least, even=even)
 
 
 def _check_input(name: str, x: Tensor, dim: int | None) -> None:
@@ -33,7 +32,8 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, dim: int, *, base: float = 10000.0, first: int = 0) -> None:
         super().__init__()
-        self.dim, self.base, self.first = size("dim", dim, 2, even=True), base, first
+        self.dim, self.first = size("dim", dim, 2, even=True), whole("first", first, -LARGEST)
+        self.base = number("base", base, 1e-9)
 
     def table(
         self, T: int, offset: int = 0, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
@@ -86,7 +86,7 @@ class Channel(nn.Module):
 
     def __init__(self, *, scale: float = 1.0, first: int = 0) -> None:
         super().__init__()
-        self.scale, self.first = scale, first
+        self.scale, self.first = number("scale", scale), whole("first", first, -LARGEST)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_input("Channel", x, None)
@@ -106,7 +106,8 @@ class Rotary(nn.Module):
 
     def __init__(self, dim: int, *, base: float = 10000.0, halves: bool = False, fraction: float = 1.0) -> None:
         super().__init__()
-        self.dim, self.base, self.halves, self.fraction = size("dim", dim, 2, even=True), base, halves, fraction
+        self.dim, self.base = size("dim", dim, 2, even=True), number("base", base, 1e-9)
+        self.halves, self.fraction = flag("halves", halves), number("fraction", fraction)
         if not 0 < fraction <= 1:
             raise OptionError(f"fraction must be above 0 and at most 1, got {fraction!r}")
         self.turned = int(dim * fraction) // 2 * 2

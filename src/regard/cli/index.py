@@ -136,10 +136,16 @@ def _remove(output: Path, names: list[str], threads: int) -> None:
 
 def _compact(output: Path, threads: int) -> None:
     from regard.searching.index import Index
-    from regard.searching.writing import compact
+    from regard.searching.writing import compact, leftovers
 
     gone = len(Index(output).removed)
     left = compact(output, threads=threads)
+    if leftovers(left):
+        typer.echo(
+            f"{len(left):,} documents are there; another process has the old index open, so {gone:,} removed stay on the disk:"
+        )
+        typer.echo(f"end that process and run `regard index --compact -o {output}` again")
+        return
     typer.echo(f"{gone:,} removed document{'s' * (gone != 1)} left the disk, {len(left):,} documents are there")
 
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.attention.trace import Recorded, watch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.errors import OptionError
@@ -119,8 +121,19 @@ def look(
 
     A source's end mark is added where it is missing. A target is what was written: with the end mark if it ended.
     """
+    sources = None if sources is None else _token_ids("sources", sources)
+    targets = _token_ids("targets", targets)
+    kinds = [arguments.one_of("a kind", kind, KINDS) for kind in arguments.listed("kinds", kinds, f"some of {', '.join(KINDS)}")]
     found = dict(looks(model, sources, targets, kinds))
     return [found[i] for i in range(len(targets))]
+
+
+def _token_ids(name: str, given: Any) -> list[list[int]]:
+    what = "a list of lists of token ids"
+    rows = [arguments.listed(name, row, what) for row in arguments.listed(name, given, what)]
+    if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) and token >= 0 for row in rows for token in row):
+        raise OptionError(f"{name} is {what}, got {arguments.quoted(given)}")
+    return rows
 
 
 @torch.no_grad()

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from regard import arguments
 from regard.data.tokenizer import EOS
 from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Reals, Rows, Shape, Strategy
 from regard.errors import OptionError
 
+WIDEST = 1 << 16  # texts kept at a step
+STEEPEST = 100.0  # of length penalties: lengthᵃ must stay a number
+
 
 def whole(name: str, value: Any, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    arguments.whole(name, value, least)
 
 
 def real(name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False) -> None:
@@ -47,9 +50,9 @@ class Beam(Strategy):
     diversity: float = 0.5
 
     def __post_init__(self) -> None:
-        whole("beam", self.size, 1)
+        arguments.whole("beam", self.size, 1, WIDEST)
         whole("groups", self.groups, 1)
-        real("length_penalty", self.length_penalty, 0)
+        real("length_penalty", self.length_penalty, 0, STEEPEST)
         real("coverage_penalty", self.coverage_penalty, 0)
         real("diversity", self.diversity, 0)
         if self.size % self.groups:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.attention.trace import Seen, watch
 from regard.decoding.align import Words
 from regard.decoding.limits import positions
@@ -28,7 +29,7 @@ class Classification(str):
 
     def __new__(cls, label: str, probabilities: dict[str, float] | None = None) -> Classification:
         made = super().__new__(cls, label)
-        made.probabilities = probabilities or {}
+        made.probabilities = {} if probabilities is None else probabilities
         return made
 
     @property
@@ -58,6 +59,7 @@ def classify(
     A text longer than the model's table of positions is labelled by its beginning; see `fitting`.
     """
     _check(model, texts, threshold, batch_tokens)
+    progress = arguments.flag("progress", progress)
     filled = [i for i, text in enumerate(texts) if text.strip()]
     labels, found = predict(model, fitting(model, [texts[i] for i in filled]), batch_tokens, progress=progress)
     answers = [Classification("") for _ in texts]
@@ -129,12 +131,7 @@ def _by_word(model: Classifier, text: str, weights: list[float]) -> Looked:
 def _check(model: Any, texts: Sequence[str], threshold: float, batch_tokens: int) -> None:
     if not isinstance(model, Classifier) or getattr(model, "source_tokenizer", None) is None:
         raise OptionError("classify takes a classifier with its tokenizers, as regard.load gives it")
-    if isinstance(texts, str):
-        raise OptionError("texts is a list of texts, got one string; write [text]")
-    for text in texts:
-        if not isinstance(text, str):
-            raise OptionError(f"texts is a list of texts, got {text!r} among them")
+    arguments.texts("texts", texts)
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise OptionError(f"threshold is a probability between 0 and 1, got {threshold!r}")
-    if isinstance(batch_tokens, bool) or not isinstance(batch_tokens, int) or batch_tokens < 1:
-        raise OptionError(f"batch_tokens must be a whole number of at least 1, got {batch_tokens!r}")
+    arguments.whole("batch_tokens", batch_tokens)

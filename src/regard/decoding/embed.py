@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard import arguments
 from regard.data.progress import Progress
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.crew import default_workers, reading, show, side_by_side
@@ -32,10 +33,11 @@ def embed(
     bits, whatever it is batched with.
     """
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if value is not None:
+            arguments.whole(name, value)
     if isinstance(texts, str):
         raise DataError("embed takes a list of texts, got a single one; put it into a list")
+    texts, progress = arguments.texts("texts", texts), arguments.flag("progress", progress)
     embedder = Embedder.of(model)
     with reading(embedder), torch.inference_mode():
         out = np.empty((len(texts), embedder.width), np.float32)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.errors import OptionError
 from regard.models.writer import log_probabilities
 
@@ -30,7 +31,10 @@ class Ensemble:
     """p(y_t) = mean over the models of their p(y_t): a writer like each of them. They share their vocabularies."""
 
     def __init__(self, models: Sequence[Any]) -> None:
-        self.models = list(models)
+        self.models = arguments.listed("models", models, "a list of translators or of language models")
+        for model in self.models:
+            if not hasattr(model, "start") or not hasattr(model, "device"):
+                raise OptionError(f"an ensemble holds translators or language models, got {arguments.quoted(model)}")
         if not self.models:
             raise OptionError("an ensemble needs at least one model, got none")
         if len({hasattr(model, "encode") for model in self.models}) > 1:

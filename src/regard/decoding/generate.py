@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam, whole
 from regard.decoding.coverage import torch_model
 from regard.decoding.crew import search_all, show
 from regard.decoding.limits import positions
 from regard.decoding.rules import Rules, forbid
-from regard.decoding.sample import Sample
+from regard.decoding.sample import Sample, check_sample
 from regard.decoding.search import Search
 from regard.decoding.strategy import Hypothesis, Task
 from regard.decoding.stream import one_row, written
@@ -56,8 +57,12 @@ def generate(
     """
     if isinstance(prompts, str):
         raise OptionError("generate takes a list of prompts, got one string; write [prompt]")
-    text = Lines(model, lines)
-    strategy = sample or (beam if isinstance(beam, Beam) else Beam(beam))
+    prompts, progress = arguments.listed("prompts", prompts, "a list of texts"), arguments.flag("progress", progress)
+    for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
+        if value is not None:
+            arguments.whole(name, value)
+    text = Lines(model, None if lines is None else arguments.flag("lines", lines))
+    strategy = check_sample(sample) or (beam if isinstance(beam, Beam) else Beam(beam))
     rules = Rules(min_length, no_repeat, forbid(text.tokenizer, forbidden))
     tasks = [text.task(prompt, i, max_length) for i, prompt in enumerate(prompts)]
     for task, asked in zip(tasks, cancelled or (), strict=False):

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard import arguments
 from regard.data.tokenizer import EOS, UNK
 from regard.decoding.beam import whole
 from regard.decoding.strategy import Numbers
@@ -62,10 +63,8 @@ def forbid(tokenizer: Any, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """The tokens that forbidden words are made of. What the vocabulary cannot spell is not written anyway."""
     if isinstance(words, str):
         raise OptionError("forbidden is a list of words, got one string; write [word]")
-    if not all(isinstance(word, str) and word for word in words):
-        raise OptionError(
-            f"forbidden is a list of words, got {next(w for w in words if not isinstance(w, str) or not w)!r} among them"
-        )
+    if not all(words := arguments.texts("forbidden", words, "words")):
+        raise OptionError("forbidden is a list of words, got '' among them")
     return tuple(tuple(tokens) for tokens in tokenizer.encode_batch(list(words)) if UNK not in tokens)
 
 

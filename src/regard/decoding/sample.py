@@ -6,12 +6,14 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard import arguments
 from regard.decoding.beam import real, whole
 from regard.decoding.strategy import Groups, Hypothesis, Numbers, Reals, Rows, Shape, Strategy, Task
 
@@ -44,7 +46,7 @@ class Sample(Strategy):
         whole("count", self.count, 1)
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(32))
-        whole("seed", self.seed, 0)
+        arguments.whole("seed", self.seed, 0, 1 << 256)
 
     def shape(self) -> Shape:
         return Shape(self.count, 1, self.top_k or None)
@@ -102,3 +104,8 @@ def key(seed: int, nth: int, given: Sequence[int]) -> int:
     """64 bits for the nth sample of a sentence."""
     text = ",".join(map(str, (seed, nth, *given))).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def check_sample(sample: Any) -> Sample | None:
+    """A `Sample` or None; anything else is refused."""
+    return None if sample is None else arguments.instance("sample", sample, Sample, "a Sample such as Sample(top_p=0.9) or None")

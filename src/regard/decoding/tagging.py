@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Protocol
 
+from regard.attention.position import size
 from regard.data.conll import Parser, Sentence
 from regard.data.files import lines
 from regard.data.progress import track
@@ -24,6 +25,102 @@ from regard.models.folder import load
 from regard.models.tagger import BATCH, Tagger
 
 LONGEST = 1000  # words that are read at once; a longer line is tagged in parts
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A labelled span: text[start:end] of a text, words start … end − 1 of a list of words."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.label})"
+
+
+class Tagged(list[Entity]):
+    """The spans of one sentence, in order, with its words and the tag of each. `str` marks the spans in the text."""
+
+    def __init__(self, spans: Iterable[Entity], words: Sequence[str], tags: Sequence[str], text: str) -> None:
+        super().__init__(spans)
+        self.words, self.tags, self.text = list(words), list(tags), text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return list.__repr__(self)
+
+
+def tag(model: Tagger, sentences: Sequence[str | Sequence[str]], batch_tokens: int = BATCH) -> list[Tagged]:
+    """Find the labelled spans of each sentence.
+
+    >>> regard.tag(model, ["Ada met Bob."])
+    [[Entity(text='Ada', label='PER', start=0, end=3), Entity(text='Bob', label='PER', start=8, end=11)]]
+    >>> regard.tag(model, [["Ada", "met", "Bob"]])[0].tags
+    ['B-PER', 'O', 'B-PER']
+
+    A text is cut into words as `regard tag` cuts it; a list of words is taken as it is, and its spans count words.
+    """
+    if not isinstance(model, Tagger):
+        what = getattr(model, "what", None)
+        raise OptionError(
+            f"tag takes a tagger, as regard.load gives it, got {what or type(model).__name__}; train one with task: tag"
+        )
+    if not hasattr(model, "source_tokenizer"):
+        raise OptionError("tag takes a tagger with its tokenizers, as regard.load gives it; this one has none")
+    size("batch_tokens", batch_tokens)
+    rows = [_given(sentence) for sentence in _listed(sentences)]
+    cut = _cutter(model)
+    words = [cut(row) if isinstance(row, str) else [Word(word, at, at + 1) for at, word in enumerate(row)] for row in rows]
+    tags = _tag_words(model, [[word.text for word in each] for each in words], batch_tokens)
+    return [_found(*each) for each in zip(rows, words, tags, strict=True)]
+
+
+def _found(row: str | list[str], words: list[Word], tags: list[str]) -> Tagged:
+    texts = [word.text for word in words]
+    line = row if isinstance(row, str) else " ".join(row)
+    found: list[Entity] = []
+    for span in spans(tags):
+        start, end = words[span.start].start, words[span.stop - 1].stop
+        text = line[start:end] if isinstance(row, str) else " ".join(texts[start:end])
+        found.append(Entity(text, span.type, start, end))
+    if not isinstance(row, str):  # places of the words in the line that is shown
+        ends = [len(word) + 1 for word in texts]
+        words = [Word(word, at, at + len(word)) for word, at in zip(texts, accumulate(ends, initial=0), strict=False)]
+    answer = Answer(Row(line, line), words, tags)
+    return Tagged(found, texts, tags, Marked().write(answer)[:-1])
+
+
+def _listed(sentences: object) -> list[object]:
+    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+        raise OptionError(f"sentences is a list of texts or of lists of words, got {sentences!r:.60}; write [text]")
+    return list(sentences)
+
+
+def _given(sentence: object) -> str | list[str]:
+    """A text, or a list of words."""
+    if isinstance(sentence, str):
+        return sentence
+    words = list(sentence) if isinstance(sentence, Sequence) else [None]
+    if not all(isinstance(word, str) for word in words):
+        raise OptionError(f"a sentence is a text or a list of words, got {sentence!r:.60}")
+    return words  # type: ignore[return-value]
+
+
+def _cutter(model: Tagger) -> Callable[[str], list[Word]]:
+    source = model.source_tokenizer
+    return Cutter.like(source.words.vocabulary if isinstance(source, Spelled) else source.vocabulary)
+
+
+def _tag_words(model: Tagger, sentences: list[list[str]], batch_tokens: int) -> list[list[str]]:
+    """The tags of each sentence; one that is longer than the model reads is tagged in parts."""
+    room = min(LONGEST, positions(model.encoder) or LONGEST)
+    parts = [[words[at : at + room] for at in range(0, len(words), room)] for words in sentences]
+    found = iter(model.tag([part for each in parts for part in each], batch_tokens))
+    return [list(chain.from_iterable(next(found) for _ in each)) for each in parts]
 
 
 @dataclass(frozen=True)
@@ -122,10 +219,7 @@ class Tagging:
     def __init__(self, model: Tagger, settings: Settings, form: Form) -> None:
         self.model, self.settings, self.form = model, settings, form
         self._packing = packing(Path(settings.output))
-        source = model.source_tokenizer
-        vocabulary = source.words.vocabulary if isinstance(source, Spelled) else source.vocabulary
-        self._cut = at_spaces if settings.spaced else Cutter.like(vocabulary)
-        self._room = min(LONGEST, positions(model.encoder) or LONGEST)
+        self._cut = at_spaces if settings.spaced else _cutter(model)
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         return [self._packing.pack("".join(map(self.form.write, self.answers(chunk))).encode("utf-8", "replace"))]
@@ -138,11 +232,7 @@ class Tagging:
         return [Answer(*each) for each in zip(chunk.rows, words, tags, sentences, strict=True)]
 
     def _tagged(self, sentences: list[list[str]]) -> list[list[str]]:
-        room = self._room
-        parts = [[words[at : at + room] for at in range(0, len(words), room)] for words in sentences]
-        found = iter(self.model.tag([part for each in parts for part in each], self.settings.batch_tokens))
-        whole = [list(chain.from_iterable(next(found) for _ in each)) for each in parts]
-        wanted = self.settings.scheme
+        whole, wanted = _tag_words(self.model, sentences, self.settings.batch_tokens), self.settings.scheme
         return whole if wanted is None else [scheme(wanted).convert(tags) for tags in whole]
 
     def _sentence(self, row: Row) -> Sentence:

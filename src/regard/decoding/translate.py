@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
 from regard.decoding.beam import Beam, whole
 from regard.decoding.coverage import rescore, torch_model
@@ -16,7 +17,7 @@ from regard.decoding.crew import search_all, show
 from regard.decoding.limits import Limits
 from regard.decoding.required import Required
 from regard.decoding.rules import Rules, forbid
-from regard.decoding.sample import Sample
+from regard.decoding.sample import Sample, check_sample
 from regard.decoding.search import Search
 from regard.decoding.strategy import Hypothesis, Task
 from regard.decoding.stream import one_row, written
@@ -34,7 +35,8 @@ class Translation(str):
 
     def __new__(cls, text: str, hypotheses: Sequence[Hypothesis] = (), source_tokens: Sequence[int] = ()) -> Translation:
         made = super().__new__(cls, text)
-        made.hypotheses, made.source_tokens = list(hypotheses), list(source_tokens)
+        made.hypotheses = arguments.listed("hypotheses", hypotheses, "a list of hypotheses")
+        made.source_tokens = arguments.listed("source_tokens", source_tokens, "a list of token ids")
         return made
 
 
@@ -73,15 +75,17 @@ def translate(
     and has no hypotheses; the others are not affected.
     """
     beam = beam if isinstance(beam, Beam) else Beam(beam, length_penalty, coverage_penalty, groups, diversity)
-    nbest = _nbest(nbest, sample or beam)
+    nbest = _nbest(nbest, check_sample(sample) or beam)
     source, target = _tokenizers(model)
-    _texts("texts", texts)
+    texts = arguments.texts("texts", texts)
+    attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
+    prefixes = None if prefixes is None else arguments.texts("prefixes", prefixes)
+    required = None if required is None else arguments.listed("required", required, "a list of lists of words")
     for name, given in (("prefixes", prefixes), ("required", required), ("cancelled", cancelled)):
         if given is not None and len(given) != len(texts):
             raise OptionError(f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each")
-    _texts("prefixes", prefixes or ())
     for words in required or ():
-        _texts("required", words)
+        arguments.texts("required", words, "words")
     encoded = source.encode_batch(list(texts))
     found = translate_tokens(
         model,
@@ -163,7 +167,7 @@ def stream(
 ) -> Iterator[str]:
     """A translation piece by piece as its words are found, greedy or one sample; together they are what `translate` gives."""
     source, target = _tokenizers(model)
-    _texts("text", [text])
+    arguments.texts("text", [text])
     strategy = one_row(sample)
     rules = Rules(min_length, no_repeat, forbid(target, forbidden))
     task = Limits(model, max_length, rules)(Task(0, source.encode(text), _spelled(target, "prefix", prefix)))
@@ -205,14 +209,6 @@ def _spelled(tokenizer: Any, what: str, text: str) -> list[int]:
     if UNK in tokens:
         raise OptionError(f"the {what} {text!r} has characters that this model cannot write; leave it out or spell it otherwise")
     return tokens
-
-
-def _texts(name: str, texts: Sequence[str]) -> None:
-    if isinstance(texts, str):
-        raise OptionError(f"{name} is a list of texts, got one string; write [text]")
-    for text in texts:
-        if not isinstance(text, str):
-            raise OptionError(f"{name} is a list of texts, got {text!r} among them")
 
 
 def _phrases(required: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -16,9 +16,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from regard.arguments import listed, quoted
 from regard.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
     """sacreBLEU's BLEU with the settings everybody uses; its own remarks on tokenised text are left to `regard.evaluation.text`."""
     from sacrebleu.metrics.bleu import BLEU
 
-    if tokenize not in BLEU.TOKENIZERS:
+    if not isinstance(tokenize, str) or tokenize not in BLEU.TOKENIZERS:
         near = difflib.get_close_matches(str(tokenize), BLEU.TOKENIZERS, 1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise OptionError(f"tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}{meant}")
@@ -87,8 +88,8 @@ def metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
 def reference_documents(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
     """One list of lines for each reference, each as long as the hypotheses; anything else is said and not guessed."""
     hypotheses = _lines(hypotheses, "hypotheses")
-    if isinstance(references, str) or not references:
-        raise DataError(f"references must be a list of lines or of several such lists, got {references!r:.60}")
+    if isinstance(references, str) or not isinstance(references, Sequence) or not references:
+        raise DataError(f"references must be a list of lines or of several such lists, got {quoted(references)}")
     if isinstance(references[0], str):
         documents = [_lines(references, "references")]
     else:
@@ -118,13 +119,15 @@ def _unequal(hypotheses: list[str], document: list[str], name: str) -> str:
 def _lines(lines: Sequence[object], name: str) -> list[str]:
     if isinstance(lines, str):
         raise DataError(f"{name} must be a list of lines, got one text {lines!r:.60}; split it into lines")
-    for number, line in enumerate(lines, 1):
+    if not isinstance(lines, Iterable):
+        raise DataError(f"{name} must be a list of lines, got {quoted(lines)}")
+    for number, line in enumerate(lines := list(lines), 1):
         if not isinstance(line, str):
-            raise DataError(f"line {number} of {name} must be text, got {line!r:.60}")
+            raise DataError(f"line {number} of {name} must be text, got {quoted(line)}")
     return list(lines)  # pyright: ignore[reportReturnType]
 
 
 def _tokens(tokens: Sequence[Hashable], name: str) -> tuple[Hashable, ...]:
     if isinstance(tokens, str):  # a string is a sequence too, of letters, and would be scored without a word
         raise OptionError(f"{name} must be a sequence of tokens, got the text {tokens!r:.60}; split it first")
-    return tuple(tokens)
+    return tuple(listed(name, tokens, "a sequence of tokens"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import whole
 from regard.attention.energy import Additive, Bilinear, Distance, Match
 from regard.attention.position_masks import Window
 from regard.errors import OptionError
@@ -34,8 +35,7 @@ class Cost:
 
 def cost(layer: nn.Module, T: int) -> Cost:
     """Count parameters, operations (multiply-adds, one sequence), path length and sequential steps of a layer at length T."""
-    if isinstance(T, bool) or not isinstance(T, int) or T < 1:
-        raise OptionError(f"T must be a whole number of at least 1, got {T!r}")
+    whole("T", T)
     if isinstance(layer, Convolution):
         conv = layer.weight
         parts = {"convolution": T * layer.kernel * conv.in_channels * conv.out_channels}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import number, quoted, whole
 from regard.errors import OptionError
 
 Layer = Callable[[Tensor], Tensor]
@@ -63,10 +64,15 @@ def _search(
     violation: Callable[[Layer, Tensor, torch.Generator], float],
 ) -> Finding:  # fmt: skip
     dim = getattr(layer, "dim", None) if dim is None else dim
-    if not isinstance(dim, int):
+    if dim is None:
         raise OptionError("the width of the layer's input is not known; give it as dim=")
-    if T < 2 or trials < 1:
-        raise OptionError(f"T must be at least 2 and trials at least 1, got T={T}, trials={trials}")
+    whole("dim", dim)
+    whole("T", T, 2)
+    whole("trials", trials)
+    whole("seed", seed, -(1 << 63), (1 << 63) - 1)
+    number("tolerance", tolerance, 0)
+    if not callable(layer):
+        raise OptionError(f"layer must be a module or a function of (batch, T, dim), got {quoted(layer)}")
     run = copy.deepcopy(layer).double().eval() if isinstance(layer, nn.Module) else layer
     draw = torch.Generator().manual_seed(seed)
     worst = 0.0

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from regard.arguments import flag, quoted
+from regard.errors import OptionError
 from regard.evaluation.bleu import corpus_bleu, metric, reference_documents
 from regard.evaluation.suspicion import suspicions
 
@@ -67,6 +69,9 @@ def scores(
     """
     from sacrebleu.metrics.chrf import CHRF
 
+    lowercase = flag("lowercase", lowercase)
+    if advance is not None and not callable(advance):
+        raise OptionError(f"advance must be a function of a count of lines or None, got {quoted(advance)}")
     documents = reference_documents(hypotheses, references)
     bleu, chrf = metric(tokenize, lowercase), CHRF(lowercase=lowercase)
     found = suspicions(hypotheses, documents, tokenize, lowercase)

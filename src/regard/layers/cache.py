@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from regard.arguments import quoted
 from regard.attention.bias import Bias
 from regard.attention.call import MaskLike, wrap_mask
+from regard.attention.devices import as_device
 from regard.attention.mask import Mask, check_numbers, describe_tensor, only_tensors
 from regard.attention.position import size
 from regard.attention.position_masks import Causal, Padding
@@ -110,6 +112,9 @@ class StaticCache(Cache):
         value_dim = dim if value_dim is None else value_dim
         for name, n in (("batch", batch), ("heads", heads), ("max_len", max_len), ("dim", dim), ("value_dim", value_dim)):
             size(f"StaticCache's {name}", n)
+        if dtype is not None and (not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex)):
+            raise OptionError(f"StaticCache's dtype must be a floating-point torch.dtype or None, got {quoted(dtype)}")
+        device = None if device is None else as_device(device)
         self.max_len = max_len
         self._keys = torch.zeros(batch, heads, max_len, dim, dtype=dtype, device=device)
         self._values = torch.zeros(batch, heads, max_len, value_dim, dtype=dtype, device=device)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.errors import OptionError, ShapeError
+from regard.arguments import flag, whole
+from regard.errors import ShapeError
 
 
 class Convolution(nn.Module):
@@ -15,10 +16,9 @@ class Convolution(nn.Module):
 
     def __init__(self, dim: int, kernel: int, *, out_dim: int | None = None, bias: bool = True, causal: bool = False) -> None:
         super().__init__()
-        if isinstance(kernel, bool) or not isinstance(kernel, int) or kernel < 1:
-            raise OptionError(f"kernel must be a whole number of at least 1, got {kernel!r}")
-        self.dim, self.kernel, self.causal = dim, kernel, causal
-        self.weight = nn.Conv1d(dim, dim if out_dim is None else out_dim, kernel, bias=bias)
+        self.dim, self.kernel, self.causal = whole("dim", dim), whole("kernel", kernel), flag("causal", causal)
+        wide = dim if out_dim is None else whole("out_dim", out_dim)
+        self.weight = nn.Conv1d(dim, wide, kernel, bias=flag("bias", bias))
 
     @property
     def reach(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from regard.arguments import flag, whole
 from regard.attention import trace
 from regard.attention.attend import attend
 from regard.attention.call import (
@@ -49,10 +50,7 @@ class _Heads(HasOptions):
 
     def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
         super().__init__()
-        for name, value in (("dim", dim), ("heads", heads)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
-        self.dim, self.heads = dim, heads
+        self.dim, self.heads = whole("dim", dim), whole("heads", heads)
         self.energy = wrap_energy(options.get("energy", SCALED_DOT))
         self.mask = wrap_mask(options.get("mask"))
         self.bias = wrap_bias(options.get("bias"))
@@ -150,6 +148,9 @@ class MultiHead(_Heads):
         **options: Unpack[AttendOptions],
     ) -> None:
         super().__init__(dim, heads, options)
+        widths = {"key_heads": key_heads, "memory_dim": memory_dim, "value_dim": value_dim, "head_dim": head_dim}
+        _check_sizes(**widths, value_head_dim=value_head_dim, out_dim=out_dim)
+        project, linear_bias = flag("project", project), flag("linear_bias", linear_bias)
         if head_dim is None and dim % heads:
             raise OptionError(f"dim {dim} does not divide into {heads} heads; choose heads that divide it, or give head_dim")
         self.key_heads = heads if key_heads is None else key_heads
@@ -317,6 +318,12 @@ def _matrix(layer: nn.Module, dim: int) -> Tensor:
     return (out[1:] - out[:1]).T
 
 
+def _check_sizes(**sizes: int | None) -> None:
+    for name, value in sizes.items():
+        if value is not None:
+            whole(name, value)
+
+
 class SlicedMultiHead(_Heads):
     """The input cut feature-wise into H slices of M/H, one head each: W^h, V^h ∈ R^(L×M/H), U^h ∈ R^(K×M/H), scale √L, then Q.
 
@@ -334,6 +341,7 @@ class SlicedMultiHead(_Heads):
         **options: Unpack[AttendOptions],
     ) -> None:
         super().__init__(dim, heads, options)
+        _check_sizes(rank=rank, value_head_dim=value_head_dim, out_dim=out_dim)
         if dim % heads:
             raise OptionError(f"dim {dim} does not cut into {heads} equal slices; choose heads that divide it")
         slice_dim = dim // heads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from regard.arguments import flag, one_of, whole
 from regard.errors import OptionError, ShapeError
 
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -16,9 +17,9 @@ class Recurrence(nn.Module):
         self, dim: int, *, out_dim: int | None = None, cell: str = "rnn", bias: bool = True, bidirectional: bool = False
     ) -> None:
         super().__init__()
-        if cell not in CELLS:
-            raise OptionError(f"cell must be one of {', '.join(CELLS)}, got {cell!r}")
-        out_dim = dim if out_dim is None else out_dim
+        one_of("cell", cell, CELLS)
+        out_dim = whole("dim", dim) if out_dim is None else whole("out_dim", out_dim)
+        dim, bias, bidirectional = whole("dim", dim), flag("bias", bias), flag("bidirectional", bidirectional)
         if bidirectional and out_dim % 2:
             raise OptionError(f"a bidirectional layer halves its output, so out_dim must be even, got {out_dim}")
         self.dim, self.cell, self.bidirectional = dim, cell, bidirectional

@@ -68,22 +68,26 @@ class CRF(nn.Module):
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
-    """The score of given paths: (batch, T, K), (batch, T), (batch,) → (batch,)."""
+    """The score of given paths: (batch, T, K), (batch, T), (batch,) → (batch,). A sentence without words has score 0."""
+    if not tags.shape[1]:
+        return emissions.new_zeros(len(emissions))
     inside = torch.arange(tags.shape[1], device=tags.device) < lengths[:, None]  # (batch, T)
     tags = tags.masked_fill(~inside, 0)
     each = emissions.gather(-1, tags[..., None])[..., 0].masked_fill(~inside, 0)
     between = steps.between[tags[:, :-1], tags[:, 1:]].masked_fill(~inside[:, 1:], 0)
-    last = tags.gather(1, lengths[:, None] - 1)[:, 0]
-    return each.sum(1) + between.sum(1) + steps.start[tags[:, 0]] + steps.end[last]
+    last = tags.gather(1, (lengths[:, None] - 1).clamp(min=0))[:, 0]
+    return (each.sum(1) + between.sum(1) + steps.start[tags[:, 0]] + steps.end[last]).masked_fill(lengths == 0, 0)
 
 
 def log_sum(emissions: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
     """log Σ e^score over all paths, by the forward algorithm in O(T·K²): (batch, T, K), (batch,) → (batch,)."""
+    if not emissions.shape[1]:
+        return emissions.new_zeros(len(emissions))
     alpha = steps.start + emissions[:, 0]  # (batch, K): the log sum over paths that end here with this tag
     for t in range(1, emissions.shape[1]):
         further = torch.logsumexp(alpha[:, :, None] + steps.between, 1) + emissions[:, t]
         alpha = torch.where((t < lengths)[:, None], further, alpha)
-    return torch.logsumexp(alpha + steps.end, 1)
+    return torch.logsumexp(alpha + steps.end, 1).masked_fill(lengths == 0, 0)  # no words: one path, of score 0
 
 
 def negative_log_likelihood(emissions: Tensor, tags: Tensor, lengths: Tensor, steps: Steps) -> Tensor:

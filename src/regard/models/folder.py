@@ -12,13 +12,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from regard.arguments import quoted
+from regard.attention.devices import as_device
 from regard.data.tokenizer import Tokenizer
-from regard.errors import FolderError
+from regard.errors import FolderError, OptionError, RegardError
 from regard.models.build import build
+from regard.models.checksums import verify
+from regard.models.config import check_config, check_layers, known_kind
 from regard.models.counted import COMMANDS, Counted
 from regard.version import __version__
 
 FORMAT = 1  # of this folder; raised when an older regard could not read it
+LARGEST = 1 << 28  # bytes of a JSON file, a tokenizer's vocabulary included
 
 
 def save(
@@ -51,34 +56,92 @@ def save(
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """The model of a folder, ready to use, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card` on it."""
-    folder = Path(folder)
-    if (folder / "model" / "config.json").is_file():  # a run folder: its finished model
+    """The model of a folder, ready to use, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card` on it.
+
+    Files are compared with checksums.json where the folder has one; a file is hashed once and again when it changes.
+    """
+    folder, device = as_path("folder", folder), as_device(device)
+    if is_file(folder / "model" / "config.json"):  # a run folder: its finished model
         folder = folder / "model"
     config = _config(folder)
-    if (folder / "tokenizer.json").is_file():
-        source = target = Tokenizer.load(folder / "tokenizer.json")
-    else:
-        source, target = (Tokenizer.load(_need(folder / f"{side}.json")) for side in ("source", "target"))
+    joint = is_file(folder / "tokenizer.json")
+    names = ["tokenizer.json"] if joint else ["source.json", "target.json"]
+    card = ["card.json"] if is_file(folder / "card.json") else []
+    for name in (*names, "model.safetensors"):
+        _need(folder / name)
+    verify(folder, ["config.json", *names, "model.safetensors", *card])
+    tokenizers = [_tokenizer(folder / name) for name in names]
+    source, target = tokenizers[0], tokenizers[-1]
     for side, tokenizer in (("source", source), ("target", target)):
         if config[f"{side}_vocabulary"] not in (None, len(tokenizer)):
             raise FolderError(
                 f"{folder} was trained with {config[f'{side}_vocabulary']} {side} words and its tokenizer has {len(tokenizer)}; "
                 "the tokenizer belongs to another model, so copy the folder again"
             )
-    with torch.random.fork_rng(devices=[]):  # drawing weights that are replaced at once must not change the caller's numbers
-        model = build(config["model"], config["source_vocabulary"], config["target_vocabulary"])
-    _fill(model, folder / "model.safetensors")
+    model = _filled(folder, config)
     model.source_tokenizer, model.target_tokenizer = source, target
     model.config = config["model"]
-    model.card = read_json(folder / "card.json") if (folder / "card.json").is_file() else {}
+    model.card = read_json(folder / "card.json") if card else {}
     return model.to(device).eval()
 
 
+def as_path(name: str, value: object) -> Path:
+    """A path, or a sentence: the system refuses other types, and texts with a zero in them."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(found := os.fspath(value), str) or "\0" in found or not found:
+        raise OptionError(f"{name} is a path, a text or a Path, got {quoted(value)}")
+    return Path(found)
+
+
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    if path.stat().st_size > LARGEST:
+        raise FolderError(f"{path} has {path.stat().st_size} bytes, more than any tokenizer; copy the folder again")
+    try:
+        return Tokenizer.load(path)
+    except RegardError as error:
+        raise FolderError(str(error).replace("\n", " ")) from None
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
+        raise FolderError(f"{path} is no tokenizer file ({_first_line(error)}); it is damaged, so copy it again") from None
+
+
+def _filled(folder: Path, config: dict[str, Any]) -> Any:
+    """The model with its stored weights. It is built without memory first and compared with the file, so that a config that
+    asks for more than the file holds costs nothing.
+    """
+    path, where = folder / "model.safetensors", folder / "config.json"
+    arguments = (config["model"], config["source_vocabulary"], config["target_vocabulary"])
+    try:
+        with safe_open(str(path), "pt") as stored:
+            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            check_layers(where, config["model"], len(shapes))
+            with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not change the caller's generator
+                with torch.device("meta"):
+                    _check_shapes(path, build(*arguments), shapes)
+                model = build(*arguments)
+            _fill(model, stored, path)
+    except FolderError:
+        raise
+    except RegardError as error:  # parts that do not fit together
+        raise FolderError(f"{where}: {error}") from None
+    except (SafetensorError, OSError) as error:
+        raise FolderError(f"{path} cannot be read ({_first_line(error)}); it is truncated or damaged, so copy it again") from None
+    return model
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
 def _config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise FolderError(f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model")
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise FolderError(f"{folder} has no config.json, so it is no model folder; give one that regard train has written")
     config = read_json(folder / "config.json")
     if config.get("kind") == "recommender":
@@ -91,40 +154,43 @@ def _config(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged")
     if config["format"] != FORMAT:
         raise FolderError(
-            f"{folder} has format {config['format']} (regard {config.get('regard', '?')}) and this regard reads format {FORMAT}; "
-            "install that version, or train again"
+            f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this regard reads "
+            f"format {FORMAT}; install that version, or train again"
         )
-    if config["kind"] not in COMMANDS:
+    if not known_kind(config["kind"]):
         raise FolderError(
-            f"{folder} is a {config['kind']!r} (regard {config.get('regard', '?')}), which this regard does not know; "
+            f"{folder} is a {config['kind']!r:.60} (regard {config.get('regard', '?')!s:.40}), which this regard does not know; "
             f"it knows {', '.join(COMMANDS)}, so install the version that wrote it"
         )
-    return config
+    return check_config(folder / "config.json", config)
 
 
-def _fill(model: torch.nn.Module, path: Path) -> None:
-    """Put the stored numbers into the model; names, shapes and completeness are checked first."""
-    want = dict(model.named_parameters())
-    try:
-        with safe_open(str(_need(path)), "pt") as stored:
-            have = set(stored.keys())
-            wrong = sorted(have ^ set(want))
-            if wrong:
-                side = "lacks" if wrong[0] in want else "has an unknown"
-                raise FolderError(f"{path} {side} {wrong[0]!r}: it belongs to another config.json; copy the folder again")
-            for name, p in want.items():
-                x = stored.get_tensor(name)
-                if x.shape != p.shape:
-                    raise FolderError(
-                        f"{path} holds {name!r} as {tuple(x.shape)} and config.json makes it {tuple(p.shape)}; copy it again"
-                    )
-                p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit
-    except (SafetensorError, OSError) as error:
-        raise FolderError(f"{path} cannot be read ({error}); it is truncated or damaged, so copy it again") from None
+def _check_shapes(path: Path, model: torch.nn.Module, have: dict[str, tuple[int, ...]]) -> None:
+    want = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    wrong = sorted(set(have) ^ set(want))
+    if wrong:
+        side = "lacks" if wrong[0] in want else "has an unknown"
+        raise FolderError(f"{path} {side} {wrong[0]!r}: it belongs to another config.json; copy the folder again")
+    for name, shape in want.items():
+        if have[name] != shape:
+            raise FolderError(f"{path} holds {name!r} as {have[name]} and config.json makes it {shape}; copy it again")
+
+
+def _fill(model: torch.nn.Module, stored: Any, path: Path) -> None:
+    """Put the stored weights into the model; each must be a finite number."""
+    for name, p in model.named_parameters():
+        x = stored.get_tensor(name)
+        if not x.is_floating_point():
+            raise FolderError(f"{path} holds {name!r} as {x.dtype}, which is no type of weights; copy it again")
+        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # one pass in the usual case
+            raise FolderError(
+                f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so use another checkpoint"
+            )
+        p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit
 
 
 def _need(path: Path) -> Path:
-    if not path.is_file():
+    if not is_file(path):
         raise FolderError(f"{path.parent} has no {path.name}; the folder is incomplete, so copy it again")
     return path
 
@@ -132,9 +198,13 @@ def _need(path: Path) -> Path:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a model or run folder."""
     try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it has more than {LARGEST} bytes")
         found = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise FolderError(f"{path} is nested too deep to be read; it is damaged, so copy it again") from None
     except (OSError, ValueError) as error:
-        raise FolderError(f"{path} cannot be read ({error}); it is damaged, so copy it again") from None
+        raise FolderError(f"{path} cannot be read ({_first_line(error)}); it is damaged, so copy it again") from None
     if not isinstance(found, dict):
         raise FolderError(f"{path} holds a {type(found).__name__} where an object belongs; it is damaged, so copy it again")
     return found

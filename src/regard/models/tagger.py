@@ -168,11 +168,6 @@ class Tagger(Counted):
         return self.output(self.encoder(x, None).states)
 
 
-def tag(model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH) -> list[list[str]]:
-    """The tags of each sentence, a list of words."""
-    return model.tag(sentences, batch_tokens)
-
-
 def tag_spans(model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH) -> list[list[Span]]:
     """What was found in each sentence: first word, the word after the last, type."""
     return [spans(tags) for tags in model.tag(sentences, batch_tokens)]

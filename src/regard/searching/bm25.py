@@ -67,6 +67,19 @@ class Postings:
     def load(cls, folder: Path) -> Postings:
         return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS))
 
+    def check(self, documents: int) -> None:
+        """Raise a ValueError unless the arrays fit together and to a part of so many documents."""
+        kinds = (np.uint64, np.int64, np.int32, np.int32, np.int32)
+        arrays = [getattr(self, name) for name in PARTS]
+        if any(x.ndim != 1 or x.dtype != kind for x, kind in zip(arrays, kinds, strict=True)):
+            raise ValueError("its arrays are not of the types of a BM25 index")
+        if len(self.lengths) != documents or len(self.starts) != len(self.words) + 1 or len(self.documents) != len(self.counts):
+            raise ValueError("its arrays do not fit together")
+        if self.starts[0] != 0 or self.starts[-1] != len(self.documents) or (np.diff(self.starts) < 0).any():
+            raise ValueError("its words are not in order")
+        if len(self.documents) and not 0 <= self.documents.min() <= self.documents.max() < documents:
+            raise ValueError("it names documents that are not there")
+
     def find(self, word: str) -> slice:
         """Where the documents of a word are."""
         wanted = np.uint64(_hash(word))

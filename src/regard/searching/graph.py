@@ -21,7 +21,9 @@ PART = 4096  # vectors placed between two looks at Ctrl-C
 
 
 class Graph:
-    """Numbers of vectors by nearness. `threads` 0 is all cores."""
+    """Numbers of vectors by nearness. It is searched by `threads`, 0 is all cores, and built by one: with several, usearch now and
+    then connects a vector to no other, and it is never found again.
+    """
 
     def __init__(self, width: int, *, threads: int = 0) -> None:
         self.width, self.threads = width, threads
@@ -42,7 +44,7 @@ class Graph:
     def add(self, numbers: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         with track(len(numbers), "building the graph", "vectors") as bar:
             for i in range(0, len(numbers), PART):
-                self.inner.add(numbers[i : i + PART], _rounded(vectors[i : i + PART]), copy=True, threads=self.threads)
+                self.inner.add(numbers[i : i + PART], _rounded(vectors[i : i + PART]), copy=True, threads=1)
                 bar.advance(len(numbers[i : i + PART]))
 
     def remove(self, numbers: NDArray[np.int64]) -> None:

@@ -6,6 +6,9 @@ are many, and the numbers of documents that were removed. `regard.searching.writ
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.errors import DataError, FolderError
-from regard.models.folder import read_json
+from regard.errors import DataError, FolderError, OptionError
+from regard.models.checksums import verify
+from regard.models.folder import as_path, is_file, read_json
 from regard.searching.bm25 import Bm25
 from regard.searching.documents import Document
 from regard.searching.graph import Graph
@@ -38,12 +42,24 @@ class Made(NamedTuple):
 class Index:
     """What an index was when it was opened; a writer's changes are seen when it is opened again. Documents have numbers that go
     up from 0 and are not used again until the index is compacted.
+
+    Its files are compared with their checksums. While it is open, a shared lock on the folder keeps writers from deleting
+    parts that they have replaced; the next writer deletes them.
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
-        self.folder, self.threads = Path(folder), threads
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 4096:
+            raise OptionError(f"threads is a whole number between 0 (all cores) and 4096, got {threads!r}")
+        self.folder, self.threads = as_path("folder", folder), threads
+        self._reading = _Reading(self.folder)
         self.top = _read(self.folder)
         self.made = Made(**self.top["made"])
+        for name in [*(entry["name"] for entry in self.top["parts"]), *([self.top["graph"]] if self.top["graph"] else [])]:
+            verify(self.folder / name)
+
+    def close(self) -> None:
+        """Give up the lock: writers may delete what this index was opened with. Also done when it is garbage collected."""
+        self._reading.close()
 
     def __len__(self) -> int:
         return self.top["next"] - len(self.removed)
@@ -120,10 +136,33 @@ class Index:
         return found, scores[found]
 
 
+class _Reading:
+    """A shared lock on a folder, where the system has such locks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._handle: int | None = None
+        try:
+            import fcntl
+
+            self._handle = os.open(folder, os.O_RDONLY)
+            fcntl.flock(self._handle, fcntl.LOCK_SH)  # waits while a writer sweeps, which takes milliseconds
+        except (ImportError, OSError):  # Windows, some network file systems; a folder that is missing is reported later
+            self.close()
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(OSError):  # usearch closes a handle twice when a graph cannot be read; it may be this one
+                os.close(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _read(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise FolderError(f"there is no folder {folder}; `regard index FILES -o {folder}` makes an index")
-    if not (folder / TOP).is_file():
+    if not is_file(folder / TOP):
         raise FolderError(f"{folder} has no {TOP}, so it is no index; give a folder that `regard index` has written")
     top = read_json(folder / TOP)
     missing = {"format", "made", "written", "next", "parts", "graph", "removed"} - set(top)
@@ -131,7 +170,45 @@ def _read(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder / TOP} has no {sorted(missing)[0]!r}; it was not written by `regard index`, or is damaged")
     if top["format"] != FORMAT:
         raise FolderError(
-            f"{folder} has format {top['format']} (regard {top.get('regard', '?')}) and this regard reads format {FORMAT}; "
-            "install that version, or build the index again"
+            f"{folder} has format {top['format']!r:.40} (regard {top.get('regard', '?')!s:.40}) and this regard reads "
+            f"format {FORMAT}; install that version, or build the index again"
         )
+    problem = _problem(top)
+    if problem:
+        raise FolderError(f"{folder / TOP}: {problem}; it is damaged, so copy the index or build it again")
     return top
+
+
+def _problem(top: dict[str, Any]) -> str | None:
+    """What is wrong with the entries of an index.json, or None."""
+    made, at = top["made"], 0
+    if not isinstance(made, dict) or set(made) != set(Made._fields):
+        return f"'made' does not have the keys {', '.join(Made._fields)}"
+    if not isinstance(made["model"], str) or not isinstance(made["fingerprint"], str) or not _count(made["width"], 1, 1 << 20):
+        return "'made' does not name a model, its fingerprint and the width of its vectors"
+    if not _count(top["written"]) or not _count(top["next"]):
+        return f"'written' and 'next' are not both counts, got {top['written']!r:.40} and {top['next']!r:.40}"
+    if not isinstance(top["parts"], list):
+        return "'parts' is no list"
+    for part in top["parts"]:
+        if not isinstance(part, dict) or set(part) != {"name", "first", "count"} or not _named("part", part["name"]):
+            return f"a part is a name such as part-000001, 'first' and 'count', got {part!r:.60}"
+        if not _count(part["count"]) or part["first"] != at or isinstance(part["first"], bool):
+            return f"{part['name']} should begin at document {at}, got {part['first']!r:.40} and count {part['count']!r:.40}"
+        at += part["count"]
+    if at != top["next"]:
+        return f"its parts hold {at} documents and 'next' is {top['next']}"
+    if top["graph"] is not None and not _named("graph", top["graph"]):
+        return f"'graph' is neither null nor a name such as graph-000001, got {top['graph']!r:.60}"
+    gone = top["removed"]
+    if not isinstance(gone, list) or not all(_count(n, 0, at - 1) for n in gone) or any(map(int.__ge__, gone, gone[1:])):
+        return f"'removed' is no rising list of document numbers below {at}"
+    return None
+
+
+def _count(value: object, least: int = 0, most: int = 1 << 31) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _named(kind: str, name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(rf"{kind}-\d{{6,12}}", name, re.ASCII) is not None

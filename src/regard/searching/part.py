@@ -38,19 +38,21 @@ class Part:
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
         found = self._array("vectors.npy")
-        if found.shape != (self.count, self.width):
+        if found.shape != (self.count, self.width) or found.dtype != np.float32:
             raise FolderError(
-                f"{self.folder / 'vectors.npy'} holds vectors of shape {found.shape}, not {(self.count, self.width)}; "
-                "it belongs to another index, so build this one again"
+                f"{self.folder / 'vectors.npy'} holds vectors of shape {found.shape} ({found.dtype}), "
+                f"not {(self.count, self.width)}; it belongs to another index, so build this one again"
             )
         return found
 
     @cached_property
     def postings(self) -> Postings:
         try:
-            return Postings.load(self.folder / "words")
-        except (OSError, ValueError) as error:
+            found = Postings.load(self.folder / "words")
+            found.check(self.count)
+        except (OSError, ValueError, EOFError) as error:
             raise self._damaged(self.folder / "words", error) from None
+        return found
 
     def document(self, number: int) -> Document:
         """By its number in the index."""
@@ -73,22 +75,27 @@ class Part:
 
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:
-        return self._array("offsets.npy")
+        found = self._array("offsets.npy")
+        if found.shape != (self.count + 1,) or found.dtype != np.int64 or found[0] != 0 or (np.diff(found) < 0).any():
+            raise self._damaged(self.folder / "offsets.npy", ValueError("it is no rising list of places in documents.jsonl"))
+        return found
 
     def _array(self, name: str) -> NDArray[Any]:
         try:
             return np.load(self.folder / name, mmap_mode="r")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise self._damaged(self.folder / name, error) from None
 
     def _parsed(self, line: bytes) -> Document:
         try:
-            return Document(*json.loads(line))
-        except (ValueError, TypeError) as error:
+            found = Document(*json.loads(line))
+        except (ValueError, TypeError, RecursionError) as error:
             raise self._damaged(self._path, error) from None
+        if not isinstance(found.id, str) or not isinstance(found.text, str):
+            raise self._damaged(self._path, ValueError("a document is a name and a text"))
+        return found
 
     @staticmethod
-    def _damaged(path: Path, error: Exception) -> FolderError:
-        return FolderError(
-            f"{path} cannot be read ({str(error).splitlines()[0]}); it is missing or damaged, so build the index again"
-        )
+    def _damaged(path: Path, error: BaseException) -> FolderError:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return FolderError(f"{path} cannot be read ({reason}); it is missing or damaged, so build the index again")

@@ -7,6 +7,7 @@ over. Two writers at once are kept apart.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -85,7 +86,10 @@ def remove(folder: str | Path, names: Iterable[str], *, threads: int = 0) -> Ind
 
 
 def compact(folder: str | Path, *, many: int = MANY, threads: int = 0) -> Index:
-    """Write the index anew without the documents that were removed, whose texts then leave the disk. Numbers start again at 0."""
+    """Write the index anew without the documents that were removed, whose texts then leave the disk. Numbers start again at 0.
+
+    While another process has the old index open, its files stay (`leftovers`); the next change without readers deletes them.
+    """
     with _writing(folder) as index:
         gone, version = set(index.removed.tolist()), index.top["written"] + 1
         documents = [d for part in index.parts for i, d in enumerate(part.documents(), part.first) if i not in gone]
@@ -99,6 +103,12 @@ def compact(folder: str | Path, *, many: int = MANY, threads: int = 0) -> Index:
             whole.add(np.arange(len(documents)), vectors)
             graph = _saved(index, version, whole)
         return _change(index, written=version, next=len(documents), parts=parts, graph=graph, removed=[])
+
+
+def leftovers(index: Index) -> bool:
+    """Whether files of an older state are still there because somebody has it open."""
+    keep = {entry["name"] for entry in index.top["parts"]} | {index.top["graph"]}
+    return any(entry.is_dir() and entry.name not in keep for entry in index.folder.iterdir())
 
 
 def find(index: Index, names: set[str]) -> dict[str, int]:
@@ -140,20 +150,46 @@ def _saved(index: Index, version: int, graph: Graph) -> str:
 def _writing(folder: str | Path) -> Iterator[Index]:
     """The index as it is on the disk now, with other writers kept out."""
     index = Index(folder)
+    index.close()
     with (index.folder / ".lock").open("ab") as file:
         lock(file, index.folder)
         yield Index(folder)
 
 
 def _change(index: Index, **entries: Any) -> Index:
-    """Let the index be what these entries say, and sweep up what no longer belongs to it."""
-    _replace(index.folder, index.top | entries)
-    found = Index(index.folder)
-    keep = {entry["name"] for entry in found.top["parts"]} | {found.top["graph"]}
-    for entry in found.folder.iterdir():
-        if entry.is_dir() and entry.name not in keep:
-            shutil.rmtree(entry, ignore_errors=True)
-    return found
+    """Replace index.json by these entries, and delete what no longer belongs to the index unless somebody has it open."""
+    top = index.top | entries
+    _replace(index.folder, top)
+    index.close()
+    keep = {entry["name"] for entry in top["parts"]} | {top["graph"]}
+    with _alone(index.folder) as alone:
+        for entry in index.folder.iterdir():
+            unfinished = entry.name.startswith(".")  # left by a crash; no index has it open
+            if entry.is_dir() and entry.name not in keep and (alone or unfinished):
+                shutil.rmtree(entry, ignore_errors=True)
+    return Index(index.folder)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Whether no other process or object has the index open; nobody opens it meanwhile."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, which deletes no open file anyway
+        yield True
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a file system without locks
+            pass
+        yield True
+    finally:
+        os.close(handle)
 
 
 def _replace(folder: Path, top: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def read(folder: Path) -> tuple[Any, dict[str, Rows]]:
     """The model, with config and tokenizers on it, and the rows of its vocabulary."""
     from transformers import GPT2LMHeadModel
 
-    theirs: Any = GPT2LMHeadModel.from_pretrained(str(folder), dtype=torch.float32).eval()
+    theirs: Any = GPT2LMHeadModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
     tokenizer, rows = _tokenizer(folder, theirs.config)
     config = _config(theirs.config)
     model: Any = build(config, None, len(rows.of))

@@ -24,7 +24,7 @@ def read(folder: Path) -> tuple[Any, dict[str, Rows]]:
     """The model, with config and tokenizers on it, and the rows of its vocabularies."""
     from transformers import MarianMTModel
 
-    theirs: Any = MarianMTModel.from_pretrained(str(folder), dtype=torch.float32).eval()
+    theirs: Any = MarianMTModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
     tokenizers, rows = _tokenizers(folder, theirs.config)
     config = _config(theirs.config)
     model: Any = build(config, len(tokenizers["source"]), len(tokenizers["target"]))

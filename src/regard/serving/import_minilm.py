@@ -89,7 +89,7 @@ def reference(folder: Path, texts: Sequence[str]) -> Vectors:
 
     _, longest = _settings(folder)
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    theirs: Any = BertModel.from_pretrained(str(folder), dtype=torch.float32).eval()
+    theirs: Any = BertModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
     given = tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
     with torch.inference_mode():
         states, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]

@@ -57,8 +57,11 @@ def _kind(source: Path) -> str:
     kind = model_folder.read_json(path).get("model_type")
     if kind not in KINDS:
         raise FolderError(f"{path} says model_type {json.dumps(kind)}, and regard imports {', '.join(KINDS)}; give one of these")
-    if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")):
-        raise FolderError(
-            f"{source} has neither model.safetensors nor pytorch_model.bin; the folder is incomplete, so copy it again"
-        )
+    if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+        if any(source.glob("*.bin")):
+            raise FolderError(
+                f"{source} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is read; "
+                "convert it to model.safetensors, with save_pretrained where you trust it, and import that"
+            )
+        raise FolderError(f"{source} has no model.safetensors; the folder is incomplete, so copy it again")
     return kind

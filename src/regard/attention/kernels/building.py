@@ -8,6 +8,7 @@ import glob
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,27 @@ from pathlib import Path
 
 import torch
 
+from regard.errors import KernelError
+
 _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
 
 
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("REGARD_CACHE") or os.path.join(base, "regard"))
+    return Path(os.environ.get("REGARD_CACHE") or os.path.join(base, "regard")) / "native"
+
+
+def _check_private(path: Path) -> None:
+    """Refuse code that somebody else could have put there: the owner must be this user, and nobody else may write."""
+    facts = path.stat()
+    if hasattr(os, "geteuid") and facts.st_uid != os.geteuid():
+        raise RuntimeError(
+            f"{path} belongs to another user, whose code is not run; delete it, or set REGARD_CACHE to a folder of yours"
+        )
+    if os.name == "posix" and facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise RuntimeError(
+            f"others may write to {path}, so its code is not run; chmod go-w it, or set REGARD_CACHE to another folder"
+        )
 
 
 def _compiler() -> str | None:
@@ -51,6 +67,14 @@ def _cpu_flags() -> str:
         return platform.machine() + platform.processor()
 
 
+def lacks(*instructions: str) -> str | None:
+    """The first of these instruction sets that the processor does not have; None where it has all, or where nobody can tell."""
+    flags = _cpu_flags().lower()
+    if not flags.startswith("flags"):  # Linux on x86
+        return None
+    return next((name for name in instructions if name not in flags.split()), None)
+
+
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:
@@ -70,15 +94,21 @@ def _build(source: Path) -> Path:
     key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), source.read_text()])
     folder = _cache_folder()
     library = folder / f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
+    if folder.exists():
+        _check_private(folder)
     if not library.exists():
         print("regard: compiling its CPU kernels, once for this machine (some seconds)", file=sys.stderr)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _check_private(folder)
         # A private folder, then one atomic rename: another process may be building the same file.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             object_file, made = os.path.join(scratch, "native.o"), os.path.join(scratch, "native.so")
             _run([compiler, *_FLAGS, "-fopenmp", "-c", str(source), "-o", object_file])
             _run([compiler, "-shared", object_file, *link, "-o", made])
+            os.chmod(made, 0o700)
             os.replace(made, library)
+    _check_private(library)
     return library
 
 
@@ -93,3 +123,11 @@ def library(source: Path) -> ctypes.CDLL | str:
         return str(error)
     except (OSError, subprocess.SubprocessError) as error:
         return f"the native library could not be built or loaded: {error}"
+
+
+def check_code(code: int, what: str) -> None:
+    """Turn the code that a native function returns into an error: 0 is success, 1 no memory, anything else a fault of ours."""
+    if code == 1:
+        raise KernelError(f"the native code for {what} got no memory; use smaller batches, or set REGARD_NATIVE=0 to do without it")
+    if code:
+        raise KernelError(f"the native code for {what} failed (code {code}); set REGARD_NATIVE=0 to do without it, and report this")

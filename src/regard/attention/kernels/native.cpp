@@ -9,10 +9,13 @@
 // Sections: vectors, matrix microkernel, runs, bias and soft cap, dot energy, distance, additive energy,
 // forward, backward.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <optional>
 #include <utility>
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -155,9 +158,17 @@ INLINE vf tanh_slope(vf x) {
     return 4.0f * e * r * r;
 }
 
+static int64_t most = INT64_MAX;  // bytes of one piece of scratch memory; less in tests
+
+static void* allocated(int64_t bytes) {
+    void* p = bytes > 0 && bytes <= most ? std::aligned_alloc(64, round_up(bytes, 64)) : nullptr;
+    if (!p) throw std::bad_alloc();
+    return p;
+}
+
 struct Buffer {  // aligned scratch memory
     float* p;
-    explicit Buffer(int64_t n) : p((float*)std::aligned_alloc(64, round_up(n * 4 + 64, 64))) {}
+    explicit Buffer(int64_t n) : p((float*)allocated(round_up(n * 4 + 64, 64))) {}
     ~Buffer() { std::free(p); }
     Buffer(const Buffer&) = delete;
     operator float*() const { return p; }
@@ -528,7 +539,7 @@ struct Additive : Place<NV_> {
         char* fine;
         explicit Shared(const Call& c)
             : Dp(round_up(c.D, 2 * LANES)), eb(c.B * c.Hk * c.Tk * Dp),
-              fine((char*)std::malloc(c.B * c.Hk * c.Tk + 1)) {
+              fine((char*)allocated(c.B * c.Hk * c.Tk + 1)) {
 #pragma omp parallel for num_threads(c.threads)
             for (int64_t x = 0; x < c.B * c.Hk * c.Tk; x++) {
                 int64_t j = x % c.Tk, hk = x / c.Tk % c.Hk, b = x / c.Tk / c.Hk;
@@ -760,20 +771,36 @@ struct Forward {
     }
 };
 
+// What a thread works with. No exception may leave a parallel region: where there is no memory, `failed` says so, and the thread
+// skips its turns.
+template <class Work>
+struct Worker {
+    std::optional<Work> work;
+    template <class... Given>
+    explicit Worker(std::atomic<bool>& failed, const Given&... given) {
+        try { work.emplace(given...); } catch (const std::bad_alloc&) { failed = true; }
+    }
+    explicit operator bool() const { return work.has_value(); }
+    Work* operator->() { return &*work; }
+};
+
 template <class Energy>
 static void forward(const Call& c) {
     const int64_t blocks = (c.Tq + Energy::BR - 1) / Energy::BR;
     typename Energy::Shared shared(c);
+    std::atomic<bool> failed{false};
     prefer_large_pages(c.out, c.B * c.H * c.Tq * c.Dv);
 #pragma omp parallel num_threads(c.threads)
     {
-        Forward<Energy> work(c, shared);
+        Worker<Forward<Energy>> work(failed, c, shared);
 #pragma omp for schedule(dynamic)
         for (int64_t x = 0; x < c.B * c.H * blocks; x++) {
+            if (!work) continue;
             int64_t head = x / blocks, block = blocks - 1 - x % blocks;  // long causal rows first
-            work.block(head / c.H, head % c.H, block * Energy::BR);
+            work->block(head / c.H, head % c.H, block * Energy::BR);
         }
     }
+    if (failed) throw std::bad_alloc();
 }
 
 // One query alone (decoding): lanes full of queries would be mostly empty, so here features, and
@@ -845,12 +872,15 @@ struct Single {
 };
 
 static void forward_single(const Call& c) {
+    std::atomic<bool> failed{false};
 #pragma omp parallel num_threads(c.threads)
     {
-        Single work(c);
+        Worker<Single> work(failed, c);
 #pragma omp for schedule(dynamic)
-        for (int64_t x = 0; x < c.B * c.H * c.Tq; x++) work.row(x / c.Tq / c.H, x / c.Tq % c.H, x % c.Tq);
+        for (int64_t x = 0; x < c.B * c.H * c.Tq; x++)
+            if (work) work->row(x / c.Tq / c.H, x / c.Tq % c.H, x % c.Tq);
     }
+    if (failed) throw std::bad_alloc();
 }
 
 // -------------------------------------------------------------------------------------- backward
@@ -933,31 +963,60 @@ struct Backward {
 template <class Energy>
 static void backward(const Call& c) {
     typename Energy::Shared shared(c);
+    std::atomic<bool> failed{false};
     prefer_large_pages(c.dq, c.chunks * c.B * c.H * c.Tq * c.D);
     prefer_large_pages(c.dk, c.B * c.Hk * c.Tk * c.dk.st);
     prefer_large_pages(c.dv, c.B * c.Hk * c.Tk * c.dv.st);
 #pragma omp parallel num_threads(c.threads)
     {
-        Backward<Energy> work(c, shared);
+        Worker<Backward<Energy>> work(failed, c, shared);
 #pragma omp for schedule(dynamic)
         for (int64_t x = 0; x < c.own_b * c.own_h * c.chunks; x++) {
+            if (!work) continue;
             int64_t chunk = x % c.chunks, hk = x / c.chunks % c.own_h, b = x / c.chunks / c.own_h;
             // A bias shared by batches or heads: one thread walks over all of them.
             for (int64_t bb = b; bb < (c.own_b == c.B ? b + 1 : c.B); bb++)
-                for (int64_t kk = hk; kk < (c.own_h == c.Hk ? hk + 1 : c.Hk); kk++) work.keys(bb, kk, chunk);
+                for (int64_t kk = hk; kk < (c.own_h == c.Hk ? hk + 1 : c.Hk); kk++) work->keys(bb, kk, chunk);
         }
+    }
+    if (failed) throw std::bad_alloc();
+}
+
+// 0, or what went wrong: 1 no memory, 2 anything else. No exception leaves this library.
+template <class Run>
+static int guarded(Run run) noexcept {
+    try {
+        run();
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    } catch (...) {
+        return 2;
     }
 }
 
 extern "C" {
 int regard_lanes() { return LANES; }
-void regard_dot_forward(const Call* c) {
-    if (c->Tq <= 4 && c->D % LANES == 0 && c->Dv % LANES == 0) forward_single(*c);
-    else c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c);
+void regard_limit(int64_t bytes) { most = bytes; }
+int regard_dot_forward(const Call* c) {
+    return guarded([&] {
+        if (c->Tq <= 4 && c->D % LANES == 0 && c->Dv % LANES == 0) forward_single(*c);
+        else c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c);
+    });
 }
-void regard_dot_backward(const Call* c) { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); }
-void regard_distance_forward(const Call* c) { c->Tq <= LANES ? forward<Distance<1>>(*c) : forward<Distance<2>>(*c); }
-void regard_distance_backward(const Call* c) { c->Tq <= LANES ? backward<Distance<1>>(*c) : backward<Distance<2>>(*c); }
-void regard_additive_forward(const Call* c) { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); }
-void regard_additive_backward(const Call* c) { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); }
+int regard_dot_backward(const Call* c) {
+    return guarded([&] { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); });
+}
+int regard_distance_forward(const Call* c) {
+    return guarded([&] { c->Tq <= LANES ? forward<Distance<1>>(*c) : forward<Distance<2>>(*c); });
+}
+int regard_distance_backward(const Call* c) {
+    return guarded([&] { c->Tq <= LANES ? backward<Distance<1>>(*c) : backward<Distance<2>>(*c); });
+}
+int regard_additive_forward(const Call* c) {
+    return guarded([&] { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); });
+}
+int regard_additive_backward(const Call* c) {
+    return guarded([&] { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); });
+}
 }

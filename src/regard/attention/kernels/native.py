@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.gate import readable
-from regard.attention.kernels.building import library
+from regard.attention.kernels.building import check_code, library
 
 _SOURCE = Path(__file__).with_name("native.cpp")
 
@@ -81,7 +81,7 @@ def _call(name: str, start: Tensor, stop: Tensor, tensors: Mapping[str, Tensor |
         setattr(call, key, x.data_ptr() if key in _POINTERS else _strided(x))
     for key, value in more.items():
         setattr(call, key, value)
-    getattr(library(_SOURCE), name)(ctypes.byref(call))
+    check_code(getattr(library(_SOURCE), name)(ctypes.byref(call)), "attention")
 
 
 def _outputs(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

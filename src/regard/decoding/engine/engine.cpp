@@ -19,6 +19,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <type_traits>
@@ -37,6 +38,14 @@ enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, SWISH = 4 };
 
 inline int up(int n, int m) { return (n + m - 1) / m * m; }
 
+int64_t most = INT64_MAX;  // bytes of one piece of memory; less in tests
+
+inline void* allocated(int64_t bytes) {
+  void* p = bytes >= 0 && bytes <= most ? std::aligned_alloc(64, (bytes / 64 + 1) * 64) : nullptr;
+  if (!p) throw std::bad_alloc();
+  return p;
+}
+
 template <class T> struct Array {  // aligned, grows, never shrinks
   T* p = nullptr; size_t n = 0;
   Array() = default;
@@ -44,7 +53,11 @@ template <class T> struct Array {  // aligned, grows, never shrinks
   Array& operator=(const Array&) = delete;
   ~Array() { std::free(p); }
   T* need(size_t k) {
-    if (k > n) { std::free(p); p = static_cast<T*>(std::aligned_alloc(64, up(int64_t(k * sizeof(T)) , 64))); n = k; }
+    if (k > n) {
+      std::free(p); p = nullptr; n = 0;  // in this order: what is not there must not be used when there is no memory
+      p = static_cast<T*>(allocated(int64_t(k * sizeof(T))));
+      n = k;
+    }
     return p;
   }
   static int64_t up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
@@ -118,10 +131,10 @@ struct Matrix {  // y = x Wᵀ + b
   ~Matrix() { std::free(data); std::free(bias); std::free(scale); std::free(shift); }
 };
 
-template <class T> T* room(size_t n) { return static_cast<T*>(std::aligned_alloc(64, Array<T>::up(n * sizeof(T), 64))); }
+template <class T> T* room(size_t n) { return static_cast<T*>(allocated(int64_t(n * sizeof(T)))); }
 
 Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
-  auto* m = new Matrix;
+  auto m = std::make_unique<Matrix>();
   const int group = kind == F32 ? 1 : kind == INT8 ? 4 : 2;
   m->kind = kind; m->N = N; m->K = K; m->panels = up(N, W) / W; m->depth = up(K, group) / group;
   const size_t cells = size_t(m->panels) * m->depth * W;  // of 4 bytes each
@@ -154,12 +167,12 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
     }
     if (kind == INT8) { m->scale[n] = 1.f / s; m->shift[n] = 128 * sum; }
   }
-  return m;
+  return m.release();
 }
 
 // Some columns of a matrix as a matrix of their own. `cells`: the weights column by column, in groups of 4 bytes.
 Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* columns) {
-  auto* m = new Matrix;
+  auto m = std::make_unique<Matrix>();
   m->kind = from.kind; m->N = n; m->K = from.K; m->panels = up(n, W) / W; m->depth = from.depth;
   m->data = room<char>(size_t(m->panels) * m->depth * W * 4);
   m->bias = room<float>(m->panels * W);
@@ -179,7 +192,7 @@ Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* c
     for (int k = 0; k < m->depth; ++k)
       _mm512_store_si512(to + size_t(k) * W, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), live, places, in + k, 4));
   }
-  return m;
+  return m.release();
 }
 
 struct Input {  // rows as a kernel takes them
@@ -786,6 +799,11 @@ void step(const Model& m, Scratch& s, int64_t rows, const int64_t* words, const 
 }
 }  // namespace
 
+// 0, or what went wrong: 1 no memory, 2 anything else. No exception leaves this library.
+template <class Run> int guarded(Run run) noexcept {
+  try { run(); return 0; } catch (const std::bad_alloc&) { return 1; } catch (...) { return 2; }
+}
+
 extern "C" {
 
 // The kind of weights this machine can multiply: 1 float32, 2 int8, 4 bfloat16, added.
@@ -803,17 +821,20 @@ int engine_kinds() {
 // Whether a second thread may take part in what this one computes from now on.
 void engine_share(int wanted) {
   if (bool(partner) == bool(wanted)) return;
-  try { partner.reset(wanted ? new Partner : nullptr); } catch (const std::system_error&) {}  // no thread to be had: alone, then
+  try { partner.reset(wanted ? new Partner : nullptr); } catch (...) {}  // no thread to be had: alone, then
 }
+
+void engine_limit(int64_t bytes) { most = bytes; }
 
 // numbers: dim, heads, width of a head, inner, vocabulary, source vocabulary, activation, pre, crossed, kind, encoder layers,
 // decoder layers, norm kind, last norm of encoder, of decoder. tensors: in the order they are taken below.
-void* engine_new(const int64_t* n, double scale, double eps, const float* const* t) {
-  auto* m = new Model;
+// The model goes to `made`.
+int engine_new(const int64_t* n, double scale, double eps, const float* const* t, void** made) { return guarded([&] {
+  auto m = std::make_unique<Model>();
   m->dim = n[0]; m->heads = n[1]; m->width = n[2]; m->inner = n[3]; m->vocab = n[4]; m->source_vocab = n[5];
   m->activation = n[6]; m->pre = n[7]; m->crossed = n[8]; m->kind = n[9]; m->scale = scale;
   const int wide = m->heads * m->width, dim = m->dim;
-  auto matrix = [&](int N, int K) { auto* p = pack(m->kind, N, K, t[0], t[1]); t += 2; m->owned.push_back(p); return p; };
+  auto matrix = [&](int N, int K) { m->owned.push_back(nullptr); auto* p = m->owned.back() = pack(m->kind, N, K, t[0], t[1]); t += 2; return p; };
   auto norm = [&](int kind) { Norm x; x.kind = kind; x.eps = float(eps); if (kind) { x.weight = t[0]; x.bias = t[1]; t += 2; } return x; };
   const int up = m->activation == SWIGLU ? 2 * m->inner : m->inner;
   auto stack = [&](Stack& s, int layers, bool cross, int last) {
@@ -833,12 +854,12 @@ void* engine_new(const int64_t* n, double scale, double eps, const float* const*
   }
   stack(m->decoder, n[11], m->crossed, n[14]);
   m->output = matrix(m->vocab, dim);
-  return m;
-}
+  *made = m.release();
+}); }
 void engine_free(void* m) { delete static_cast<Model*>(m); }
 
 // Get ready to choose words: `weight` (vocabulary, dim) stays where it is.
-void engine_list(void* model, const float* weight) {
+int engine_list(void* model, const float* weight) { return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   const Matrix& o = *m.output;
   if (o.kind == F32) { m.by_word = reinterpret_cast<const int32_t*>(weight); return; }
@@ -846,12 +867,12 @@ void engine_list(void* model, const float* weight) {
   for (int n = 0; n < o.N; ++n)
     for (int k = 0; k < o.depth; ++k) *to++ = reinterpret_cast<const int32_t*>(o.data)[(size_t(n / W) * o.depth + k) * W + n % W];
   m.by_word = m.cells.p;
-}
+}); }
 // The columns of some words in rising order; engine_forget gives it back.
-void* engine_choose(void* model, int64_t n, const int32_t* words) {
+int engine_choose(void* model, int64_t n, const int32_t* words, void** chosen) { return guarded([&] {
   auto& m = *static_cast<Model*>(model);
-  return choose(*m.output, m.by_word, int(n), words);
-}
+  *chosen = choose(*m.output, m.by_word, int(n), words);
+}); }
 void engine_forget(void* chosen) { delete static_cast<Matrix*>(chosen); }
 
 void engine_positions(void* model, const float* encoder, const float* decoder) {
@@ -866,7 +887,8 @@ int64_t engine_room(void* model, int64_t n) {
 }
 
 // Sentences one after the other without padding → for each, per decoder layer, keys as columns (heads, D, n up to 16) and values (n, wide).
-void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, void* const* memory) {
+int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, void* const* memory) {
+  return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   auto& s = scratch;
   int total = 0, longest = 0;
@@ -901,20 +923,23 @@ void engine_encode(void* model, int64_t sentences, const int32_t* lengths, const
   normalise(m.encoder.last, x, x, total, m.dim);
   if (m.kind == F32) remember(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
   else remember(m, s, sentences, lengths, total, x, reinterpret_cast<uint16_t* const*>(memory));
+  });
 }
 
 // One more word of each row. Row r has written at[r] words before, whose keys and values are in the slots past[r·stride …];
 // those of this word go into slot first + r. Then the k best next words with log p, or all scores; of listed words, if there are.
-void engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, void* slots,
-                 int64_t first, void* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores,
-                 const void* listed) {
+int engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, void* slots,
+                int64_t first, void* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores,
+                const void* listed) {
   auto& m = *static_cast<Model*>(model);
   auto run = [&](auto* kept) {
     using T = std::remove_pointer_t<decltype(kept)>;
     step<T>(m, scratch, rows, words, at, past, stride, kept, first, reinterpret_cast<T* const*>(memory), lengths, k, log_p, best, scores,
             static_cast<const Listed*>(listed));
   };
-  if (m.kind == F32) run(static_cast<float*>(slots));
-  else run(static_cast<uint16_t*>(slots));
+  return guarded([&] {
+    if (m.kind == F32) run(static_cast<float*>(slots));
+    else run(static_cast<uint16_t*>(slots));
+  });
 }
 }

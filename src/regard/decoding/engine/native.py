@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.attention.kernels.building import library
+from regard import arguments
+from regard.attention.kernels.building import check_code, lacks, library
 from regard.decoding.engine.families import Families
 from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
 from regard.decoding.engine.shortlist import Shortlist
@@ -28,6 +29,7 @@ KINDS = {"float32": 0, "int8": 1, "bfloat16": 2}
 PRECISIONS = ("auto", *KINDS)
 FIRST = 256  # positions known at first
 _OLD = threading.local()
+_REPORTED: set[str] = set()  # reasons for the slow path that were printed, each once
 
 
 def why_not(model: Any, precision: str = "float32") -> str | None:
@@ -38,6 +40,13 @@ def why_not(model: Any, precision: str = "float32") -> str | None:
         return str(reason)
     if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
         return "the weights are not float32 on the CPU"
+    return _why_not_here(precision)
+
+
+def _why_not_here(precision: str) -> str | None:
+    """What this machine lacks for the engine, or None."""
+    if lacks("avx512f", "avx512bw", "avx512vl", "avx512dq"):
+        return "this processor has no AVX-512"
     loaded = library(_SOURCE)
     if isinstance(loaded, str):
         return loaded
@@ -51,8 +60,9 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
 
     With a `shortlist` it writes listed words only, which the engine alone can do.
     """
-    if precision not in PRECISIONS:
-        raise OptionError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    arguments.one_of("precision", precision, PRECISIONS)
+    if not hasattr(model, "start") or not hasattr(model, "device"):
+        raise OptionError(f"fast takes a translator or a language model, got {arguments.quoted(model)}")
     if model.device.type == "cuda":
         if shortlist is not None:
             raise OptionError("a shortlist is for the engine on a CPU, and this model is on a GPU; choose the CPU, or leave it out")
@@ -68,6 +78,9 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         return fast(model, "float32", shortlist)
     if shortlist is not None:
         raise OptionError(f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out")
+    if reason == _why_not_here(wanted) and reason not in _REPORTED:  # the machine's fault, not the model's
+        _REPORTED.add(reason)
+        print(f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr)
     return model
 
 
@@ -175,18 +188,16 @@ class Engine:
         # Word vectors and norms are read where they are, so they are kept; maps are packed.
         self._kept = [None if t is None else t.detach().contiguous() for t in tensors(model, made)]
         pointers = (ctypes.c_void_p * len(self._kept))(*(None if t is None else t.data_ptr() for t in self._kept))
-        loaded.engine_new.restype = ctypes.c_void_p
         loaded.engine_room.restype = ctypes.c_int64
         eps = epsilon(model.decoder.layers[0].around_attention.norm)
         made_numbers = (ctypes.c_int64 * len(numbers))(*map(int, numbers))
-        self._native = ctypes.c_void_p(
-            loaded.engine_new(made_numbers, ctypes.c_double(model.target.scale), ctypes.c_double(eps), pointers)
-        )
+        self._native = ctypes.c_void_p()
+        scales = ctypes.c_double(model.target.scale), ctypes.c_double(eps)
+        _check(loaded.engine_new(made_numbers, *scales, pointers, ctypes.byref(self._native)))
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(model)
-            loaded.engine_choose.restype = ctypes.c_void_p
-            loaded.engine_list(self._native, _of(self._kept[-2]))
+            _check(loaded.engine_list(self._native, _of(self._kept[-2])))
         self._lock, self._known, self._tables = threading.Lock(), 0, []
         self._reach(FIRST)
 
@@ -224,9 +235,8 @@ class Engine:
         rooms = np.array([self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
         buffer = torch.empty(int(rooms.sum()), dtype=self._kept_as)
         address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(rooms) - rooms)
-        self._library.engine_encode(
-            self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(np.ascontiguousarray(at)), _at(address)
-        )
+        at = np.ascontiguousarray(at)
+        _check(self._library.engine_encode(self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(at), _at(address)))
         allowed = None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
         return Memory(buffer, address, sizes, allowed)
 
@@ -269,11 +279,12 @@ class Engine:
         if longest > c.past.shape[1]:
             c.past = np.pad(c.past, ((0, 0), (0, c.past.shape[1])))
         size, tokens = ctypes.c_int64, tokens.contiguous()
-        self._library.engine_step(
+        code = self._library.engine_step(
             self._native, size(rows), _of(tokens), _at(c.at), _at(c.past), size(c.past.shape[1]), _of(c.slots.buffer), size(first),
             _at(c.address), _at(c.lengths), size(k), _of(log_p), _of(words), _of(scores),
             None if c.listed is None else _at(c.listed.rows),
         )  # fmt: skip
+        _check(code)
         c.past[np.arange(rows), c.at] = first + np.arange(rows)
         c.at = c.at + 1
 
@@ -283,11 +294,17 @@ class Chosen:
 
     def __init__(self, engine: Engine, words: Any) -> None:
         self._engine = engine  # it outlives what is chosen from it
-        self.address: int = engine._library.engine_choose(engine._native, ctypes.c_int64(len(words)), _at(words))
+        found = ctypes.c_void_p()
+        _check(engine._library.engine_choose(engine._native, ctypes.c_int64(len(words)), _at(words), ctypes.byref(found)))
+        self.address: int = found.value or 0
 
     def __del__(self) -> None:
         if getattr(self, "address", None):
             self._engine._library.engine_forget(ctypes.c_void_p(self.address))
+
+
+def _check(code: int) -> None:
+    check_code(code, "the decoding engine")
 
 
 def _at(array: Any) -> ctypes.c_void_p:

@@ -163,7 +163,7 @@ class Generating:
     def __init__(self, folder: Path, *, end: int = EOS) -> None:
         from transformers import GPT2LMHeadModel
 
-        self.inner = GPT2LMHeadModel.from_pretrained(str(folder), dtype=torch.float32).eval()
+        self.inner = GPT2LMHeadModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
         self.end = end
         self.never: list[int] = self.inner.generation_config.suppress_tokens or []  # type: ignore[union-attr]
 

@@ -110,7 +110,7 @@ class Translating:
     def __init__(self, folder: Path, *, start: int = BOS, end: int = EOS, never: Sequence[int] = ()) -> None:
         from transformers import MarianMTModel
 
-        self.inner = MarianMTModel.from_pretrained(str(folder), dtype=torch.float32).eval()
+        self.inner = MarianMTModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
         self.start, self.end, self.never = start, end, list(never)
 
     @torch.inference_mode()

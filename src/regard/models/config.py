@@ -1,0 +1,84 @@
+"""The config.json of a model folder, checked before anything is built from it: its schema, its sizes, its depth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regard.errors import FolderError
+from regard.models.counted import COMMANDS
+
+DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any whole number in it
+WIDEST = 1 << 20  # of a vector
+WIDTHS = frozenset({"dim", "heads", "key_heads", "inner", "width", "last_width", "attention_width", "queries", "kernel"})
+
+
+def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with its `model` block validated and missing keys filled in; a FolderError names the key that is wrong."""
+    for side in ("source", "target"):
+        size = config[f"{side}_vocabulary"]
+        if size is None and (side == "source" or config["kind"] == "embedder"):
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= LARGEST:
+            raise _wrong(path, f"{side}_vocabulary is {_short(size)}, not a whole number between 4 and {LARGEST}")
+    if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
+        raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
+    _check_sizes(path, config["model"], "model", 0)
+    model = _validated(path, config["kind"], config["model"])
+    if config["kind"] in ("translator", "language-model") and (model["encoder"] is None) != (config["kind"] == "language-model"):
+        raise _wrong(path, f"kind is {config['kind']!r}, and model.encoder is {_short(config['model'].get('encoder'))}")
+    return config | {"model": model}
+
+
+def check_layers(path: Path, config: Any, tensors: int, where: str = "model") -> None:
+    """Every layer holds a tensor at least, so a model of more layers than the file has tensors is not built at all."""
+    for key, value in config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ():
+        if key == "layers" and isinstance(value, int) and value > tensors:
+            raise _wrong(path, f"{where}.layers is {value}, and model.safetensors has {tensors} tensors")
+        check_layers(path, value, tensors, f"{where}.{key}")
+
+
+def _validated(path: Path, kind: str, block: Any) -> dict[str, Any]:
+    # The schema is that of recipes, which read more than models need; it is imported when a folder is read.
+    from pydantic import ValidationError
+
+    from regard.training import schema_model, schema_text
+
+    schemas = {"classifier": schema_text.Classifier, "tagger": schema_text.Tagger, "embedder": schema_text.Embedder}
+    try:
+        return schemas.get(kind, schema_model.Model).model_validate(block).model_dump()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        key = ".".join(map(str, ("model", *first["loc"])))
+        got = "" if first["type"] == "missing" else f", got {_short(first['input'])}"
+        raise _wrong(path, f"{key}: {first['msg']}{got}") from None
+
+
+def _check_sizes(path: Path, value: Any, where: str, depth: int) -> None:
+    if depth > DEEPEST:
+        raise _wrong(path, f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(value, list) and len(value) > LONGEST:
+        raise _wrong(path, f"{where} has {len(value)} entries, more than {LONGEST}")
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        most = WIDEST if key in WIDTHS else LARGEST
+        if isinstance(each, int) and each > most:
+            raise _wrong(path, f"{where}.{_short(key)} is {_short(each)}, more than {most}")
+        _check_sizes(path, each, f"{where}.{key}", depth + 1)
+
+
+def _short(value: Any) -> str:
+    """A value as an error quotes it."""
+    if isinstance(value, int) and abs(value) > 10**18:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, dict | list):
+        return f"a {'block' if isinstance(value, dict) else 'list'} of {len(value)} entries"
+    shown = ascii(value) if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "…"
+
+
+def _wrong(path: Path, what: str) -> FolderError:
+    return FolderError(f"{path}: {what}; it was changed or is damaged, so copy the folder again".replace("\n", " "))
+
+
+def known_kind(kind: object) -> bool:
+    return isinstance(kind, str) and kind in COMMANDS

@@ -1,0 +1,106 @@
+"""Native code: a cache that only its user may write, and no memory as an error instead of a crash."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import regard
+from regard.attention.kernels import building, native
+from regard.errors import KernelError
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    monkeypatch.delenv("REGARD_NATIVE", raising=False)
+    source = tmp_path / "one.cpp"
+    source.write_text('extern "C" int one() { return 1; }\n')
+    building.library.cache_clear()
+    if building._compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    yield source
+    building.library.cache_clear()
+
+
+def test_the_cache_is_for_its_user_alone(cache, tmp_path):
+    loaded = building.library(cache)
+    assert not isinstance(loaded, str) and loaded.one() == 1
+    (library,) = (tmp_path / "native").glob("*.so")
+    assert (tmp_path / "native").stat().st_mode & 0o777 == 0o700 and library.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("what", ["folder", "library"])
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_code_that_others_may_write_is_refused(cache, tmp_path, what, mode):
+    building.library(cache)
+    building.library.cache_clear()
+    (library,) = (tmp_path / "native").glob("*.so")
+    path = library if what == "library" else tmp_path / "native"
+    path.chmod(mode)
+    told = building.library(cache)
+    assert isinstance(told, str) and told.startswith(f"others may write to {path}") and "chmod go-w" in told
+
+
+@pytest.mark.parametrize("what", ["folder", "library"])
+def test_code_of_another_user_is_refused(cache, tmp_path, what, monkeypatch):
+    building.library(cache)
+    building.library.cache_clear()
+    (library,) = (tmp_path / "native").glob("*.so")
+    path = library if what == "library" else tmp_path / "native"
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        if what == "library":
+            pytest.skip("needs root to give a file away")
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert f"{path} belongs to another user" in str(building.library(cache))
+
+
+CALLS = """
+import torch, regard
+from regard.attention.kernels import native
+from regard.errors import KernelError
+loaded = native.library(native._SOURCE)
+torch.manual_seed(0)
+for energy in (regard.ScaledDot(), regard.Distance(), regard.Additive(16)):
+    for Tq in (1, 40):
+        q, k = (torch.randn(1, 2, T, 16, requires_grad=True) for T in (Tq, 40))
+        call = lambda: regard.attend(q, k, k, energy=energy, kernel="cpp")
+        good = call()
+        loaded.regard_limit(64)
+        for what in (call, good.sum().backward):
+            try:
+                what()
+            except KernelError as error:
+                assert "got no memory" in str(error), error
+            else:
+                raise SystemExit("no error")
+        loaded.regard_limit(2**62)
+        assert torch.equal(call(), good)
+print("fine")
+"""
+
+
+def test_a_kernel_without_memory_is_a_sentence():
+    if reason := native.unavailable():
+        pytest.skip(reason)
+    code = CALLS.replace("2**62", "__import__('ctypes').c_int64(2**62)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "fine\n", done.stderr
+
+
+@pytest.mark.parametrize(("code", "told"), [(1, "got no memory"), (2, r"failed \(code 2\)")])
+def test_codes_of_native_functions_are_errors(code, told):
+    building.check_code(0, "attention")
+    with pytest.raises(KernelError, match=told):
+        building.check_code(code, "attention")
+
+
+def test_results_are_those_of_the_reference():
+    if reason := native.unavailable():
+        pytest.skip(reason)
+    x = torch.randn(2, 2, 33, 16)
+    torch.testing.assert_close(regard.attend(x, x, x, kernel="cpp"), regard.attend(x, x, x, kernel="reference"))
