@@ -108,7 +108,7 @@ def _states(console: Console, known: Known, found: list) -> None:
 
 def _files(names: list[str], source: str | None, target: str | None) -> Rows:
     from regard.data.files import check_file, suffix
-    from regard.data.reading import from_files
+    from regard.data.tables import from_files
     from regard.errors import DataError
 
     paths = [Path(name) for name in names]
