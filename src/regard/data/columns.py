@@ -90,6 +90,8 @@ def look(path: Path) -> Sample:
         if width < 2 and wide:
             width, count = Counter(map(len, wide)).most_common(1)[0]
         share = count / len(rows) if width > 1 else 0.0
+        if sum(cell[:1] == " " for row in wide for cell in row[1:]) > sum(len(row) - 1 for row in wide) / 2:
+            share /= 2  # a space after it: more likely punctuation
         if share > agreed:
             best, agreed = Sample(path, separator, rows), share
         if separator == usual and share >= 0.9:

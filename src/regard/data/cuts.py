@@ -100,7 +100,12 @@ def _bound(hashes: array[int], share: float) -> int:
     if len(hashes) > EXACT:
         return min(END, int(share * END))
     at = round(share * len(hashes) - 1e-6)
-    return int(np.partition(np.asarray(hashes, np.uint64), at)[at]) if at < len(hashes) else END
+    if at >= len(hashes):
+        return END
+    values = np.asarray(hashes, np.uint64)
+    bound = np.partition(values, at)[at]
+    below, up_to = int((values < bound).sum()), int((values <= bound).sum())  # they differ by the equal texts
+    return int(bound) + (up_to - at < at - below)
 
 
 @dataclass(frozen=True)

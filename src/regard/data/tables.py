@@ -122,6 +122,22 @@ def labelled(path: Path, text: str | int | None, label: str | int | None) -> Row
     return JsonLines(path, (str(given[0]), str(given[1])), numbers=True)
 
 
+def holds_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
+    """True if a table or JSON lines hold texts and labels: by the names of its columns, or because the labels recur."""
+    if suffix(path) in JSON:
+        return source is None and target is None and all(set(names) & set(_fields(path)) for names in LABELLED.names)
+    if suffix(path) not in TABLES:
+        return False
+    try:
+        sample = look(path)
+        chosen = choose(sample, source, target, LABELLED)
+    except DataError:
+        return False
+    labels = sample.column(chosen.columns[1], chosen.header)
+    named = chosen.header and sample.rows[0][chosen.columns[1] - 1].strip().lower() in LABELLED.names[1]
+    return named or (len(labels) >= 6 and len(set(labels)) <= len(labels) // 3)
+
+
 def _fields(path: Path) -> list[str]:
     """The fields of the first object of JSON lines."""
     line = next(iter(lines(path)), [""])[0]
