@@ -21,6 +21,7 @@ from regard.data.forms import form_of
 from regard.data.load import load as load_corpus
 from regard.data.load import split_rows
 from regard.data.progress import track
+from regard.data.tokenizer import SPECIALS
 from regard.models.build import build
 from regard.training import optimizer, state
 from regard.training.distributed import LossOf, World, pick_device
@@ -47,6 +48,7 @@ class Estimate:
     whole: bool  # all training rows were looked at, so the vocabulary is the one that training would have
     vocabulary: tuple[int | None, int]
     parameters: dict[str, int]  # by part
+    answers: str | None  # what a target is called where it is no text: labels, tags
     predicts: str  # what is learned from: target tokens, rows, tags
     notes: list[str]  # how files are read
     warnings: list[str]
@@ -91,6 +93,8 @@ class Estimate:
 
     def _words(self) -> str:
         source, target = self.vocabulary
+        if self.answers:
+            return f"{source:,} tokens, {target - len(SPECIALS):,} {self.answers}"
         words = f"{target:,}" if source in (None, target) else f"{source:,} source and {target:,} target"
         return f"{words} tokens" + ("" if self.whole else f", by the recipe and the first {SAMPLE:,} rows")
 
@@ -146,6 +150,7 @@ def _looked(
         whole=whole,
         vocabulary=vocabulary,
         parameters=model.parameters_by_part(),
+        answers={"classify": "labels", "tag": "tags"}.get(recipe.task),
         predicts=task_of(recipe.task).predicts,
         notes=material.corpus.notes,
         warnings=material.corpus.warnings if whole else [],  # of a sample they might be wrong
