@@ -19,9 +19,7 @@ def write(path, text):
 def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, source, target):
     rows = from_files([write(tmp_path / "deu.tsv", TATOEBA)], source, target, True)
     assert list(rows) == [("Go.", "Geh."), ("Hi.", "Hallo!")]
-    assert (
-        rows.notes() == ["deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2"] or source is None
-    )
+    assert rows.notes()[0].startswith("deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2")
 
 
 def test_a_file_alone_is_a_table_whatever_its_name(tmp_path):

@@ -253,7 +253,7 @@ def _note(sample: Sample, columns: tuple[int, int], header: bool, kind: Kind, fi
         f"{role} = column {number}" + (f" {first[number - 1]!r}" if header and number <= len(first) else "")
         for role, number in zip(kind.roles, columns, strict=True)
     ]
-    more = " (guessed; data.source and data.target choose others)" if guessed and sample.width > 2 else ""
+    more = " (guessed; data.source and data.target choose others)" if guessed and (sample.width > 2 or columns != (1, 2)) else ""
     top = "a header" if header else "no header"
     return (
         f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; {', '.join(shown)}{more}"

@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from regard.data.conll import Conll
 from regard.data.files import check_file
 from regard.data.forms import form_of
 from regard.data.reading import JsonLines, Rows, Table
@@ -73,20 +72,21 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     raw["data"] = {**raw["data"], "train": named, **_columns(rows)}
     count, characters = _measured(rows)
     steps = min(max(kind.steps[0], round(kind.epochs * characters / kind.per_token / kind.step)), kind.steps[1])
-    changes = [
-        f"training.steps={steps}",
-        f"schedule.warmup={max(1, steps // 10)}",
-        *(kind.larger if characters > kind.large else ()),
-    ]
+    large = characters > kind.large
+    changes = [f"training.steps={steps}", f"schedule.warmup={max(1, steps // 10)}", *(kind.larger if large else ())]
     changes += [f"training.{key}_every={max(1, steps // 6)}" for key in ("validate", "save")]
-    held_out = f"{raw['data']['hold_out']:.0%} of the rows held out to validate on"
-    size = "a larger model, as the data are large" if characters > kind.large else "a small model"
-    rows_read = f"{count:,}{' or more' if count == LOOKED_AT else ''} {'lines' if kind.task == 'language' else 'rows'}"
-    notes = [
-        *rows.notes(),
-        f"{rows_read}: {size}, {steps:,} steps, at most {raw['training']['minutes']} minutes, {held_out}; key=value changes any of it",
-    ]
-    return override(raw, changes), notes
+    raw = override(raw, changes)
+    return raw, [*(note for note in rows.notes() if "guessed" in note), _assumed(override(raw, overrides), kind, count, large)]
+
+
+def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
+    """Size, length and split of the training, in a line."""
+    training, share = raw["training"], raw["data"].get("hold_out")
+    rows = f"{count:,}{' or more' if count == LOOKED_AT else ''} {'lines' if kind.task == 'language' else 'rows'}"
+    parts = ["a larger model, as the data are large" if large else "a small model", f"{training['steps']} steps"]
+    parts += [f"at most {training['minutes']} minutes"] if training.get("minutes") else []
+    parts += [f"{share:.0%} of the rows held out to validate on"] if isinstance(share, float) else []
+    return f"{rows}: {', '.join(parts)}; key=value changes any of it, --dry-run shows the cost"
 
 
 EXAMPLES = {
@@ -96,15 +96,16 @@ EXAMPLES = {
 
 def _columns(rows: Rows) -> dict[str, str]:
     """The columns or fields that were found, so that the recipe names them."""
-    if isinstance(rows, Table | Csv | Conll):
-        found = [str(number) for number in rows.columns] if not isinstance(rows, Conll) else []
-    else:
-        found = list(rows.fields) if isinstance(rows, JsonLines) else []
-    return dict(zip(("source", "target"), found, strict=False))
+    found: Sequence[Any] = ()
+    if isinstance(rows, Table | Csv):
+        found = rows.columns
+    elif isinstance(rows, JsonLines):
+        found = rows.fields
+    return dict(zip(("source", "target"), map(str, found), strict=False))
 
 
 def _measured(rows: Rows) -> tuple[int, int]:
-    """Rows, and characters of the side with fewer (a label is no text): of the first so many."""
+    """How many rows there are, and characters of their first column; at most LOOKED_AT rows are counted."""
     count = characters = 0
     for row in islice(rows, LOOKED_AT):
         count += 1
