@@ -2,7 +2,9 @@
 
 import pytest
 
+from regard.data.corpora import find
 from regard.data.load import load
+from regard.data.reading import Table
 from regard.data.tables import from_files, labelled
 from regard.errors import DataError
 
@@ -102,3 +104,10 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
     assert pairs.warnings == [
         "18 training pairs are few: below about 2,000 a translator learns them by heart and translates nothing else; add pairs"
     ]
+
+
+def test_labels_that_the_manifest_names_are_read_by_their_names(tmp_path):
+    path = write(tmp_path / "a.tsv", "fine\t1\nawful\t0\nhm\t7\n")
+    rows = Table(path, labels=(("0", "negative"), ("1", "positive")))
+    assert list(rows) == [("fine", "positive"), ("awful", "negative"), ("hm", "7")]
+    assert rows.layout() != Table(path).layout() and find("sst2").labels == {"0": "negative", "1": "positive"}
