@@ -63,11 +63,15 @@ def test_one_word_and_a_file_train_and_the_suggested_commands_work(regard, word,
     assert code == 0 and out.strip(), err
 
 
-def test_a_word_without_a_file_is_refused_in_a_sentence(regard):
+def test_what_cannot_be_trained_on_is_refused_in_a_sentence(regard, tmp_path):
     code, _, err = regard("train", "classifier")
     assert code == 2 and "needs a file of your own: regard train classifier my.csv" in err
     code, _, err = regard("train", "classifier", "nowhere.csv")
     assert code == 2 and "there is no file nowhere.csv" in err
+    (tmp_path / "h.csv").write_text("text,label\n", encoding="utf-8")
+    code, _, err = regard("train", "classifier", "h.csv")
+    assert code == 2 and err == "regard: h.csv has no rows, at most a header; give a file with text\n"
+    assert regard("recipes", "classifier")[1].startswith("# regard train classifier my.csv")
     code, _, err = regard("train", "classifier", "my.csv", "data.source=0", "data.target=1")
     assert code == 2 and "counted from 1" in err
 

@@ -57,10 +57,9 @@ def command(
 
         files = [each for each in changes if "=" not in each or Path(each).is_file()]
         changes = [each for each in changes if each not in files]
-        chosen, notes = recipe_for(recipe, files, changes)
+        chosen, assumed = recipe_for(recipe, files, changes)
         if not (quiet or int(os.environ.get("RANK", "0"))):
-            for note in notes:
-                typer.echo(note, err=True)
+            typer.echo(assumed, err=True)
     if dry_run:
         from regard.training.estimate import estimate
 

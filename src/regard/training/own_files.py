@@ -22,6 +22,7 @@ from regard.training.overrides import override
 from regard.training.recipes import folder
 from regard.training.yaml_file import read
 
+GUESSED = "; the columns are guessed, data.source=N data.target=M choose others"
 LOOKED_AT = 200_000  # rows whose characters are counted
 
 
@@ -54,8 +55,8 @@ KINDS = {
 }  # fmt: skip
 
 
-def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """The recipe that a word means for these files, and in a few lines what was assumed."""
+def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """The recipe that a word means for these files, and in a line what was assumed."""
     kind = KINDS[word]
     if not files:
         raise RecipeError(f"regard train {word} needs a file of your own: regard train {word} {EXAMPLES[word]}")
@@ -71,12 +72,15 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     raw["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.partition(".")[0]).lstrip("-._") or word
     raw["data"] = {**raw["data"], "train": named, **_columns(rows)}
     count, characters = _measured(rows)
+    if not count:
+        raise DataError(f"{paths[0]} has no rows, at most a header; give a file with text")
     steps = min(max(kind.steps[0], round(kind.epochs * characters / kind.per_token / kind.step)), kind.steps[1])
     large = characters > kind.large
     changes = [f"training.steps={steps}", f"schedule.warmup={max(1, steps // 10)}", *(kind.larger if large else ())]
     changes += [f"training.{key}_every={max(1, steps // 6)}" for key in ("validate", "save")]
     raw = override(raw, changes)
-    return raw, [*(note for note in rows.notes() if "guessed" in note), _assumed(override(raw, overrides), kind, count, large)]
+    guessed = len(given) < 2 and bool(_columns(rows))
+    return raw, _assumed(override(raw, overrides), kind, count, large) + (GUESSED if guessed else "")
 
 
 def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
