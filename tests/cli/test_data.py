@@ -83,3 +83,14 @@ def test_sides_that_differ_are_told_with_both_counts(tmp_path):
     Path(tmp_path / "b").write_text("x\n" * 4, encoding="utf-8")
     code, _, err = run(tmp_path / "a", tmp_path / "b")
     assert code == 2 and "has 3 lines and" in err and "has 4;" in err
+
+
+def test_a_table_shows_its_columns_and_labels_and_its_header_is_no_row(tmp_path):
+    body = "".join(f"{'bad' if i % 3 else 'good'};a film, number {i}\n" for i in range(9))
+    (tmp_path / "my.csv").write_text("stars;review\n" + body, encoding="utf-8")
+    code, out, err = run(tmp_path / "my.csv", "-n", "1")
+    assert code == 0, err
+    assert "my.csv: 2 columns separated by semicolons, a header; text = column 2 'review', label = column 1 'stars'" in out
+    assert "9 rows; all of them usable" in out and "text: a film, number 0\nlabel: good" in out and "2 labels: bad 6, good 3" in out
+    code, _, err = run(tmp_path / "my.csv", "--source", "0", "--target", "1")
+    assert code == 2 and "there is no column 0: columns are counted from 1" in err

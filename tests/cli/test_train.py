@@ -249,3 +249,19 @@ def test_bad_input_to_a_process_of_its_own_is_one_line_and_exit_code_two(tmp_pat
     assert done.stderr.strip().count("\n") == 0
     assert done.stderr.startswith("regard: ")
     assert "did you mean 'heads'?" in done.stderr
+
+
+def test_a_dry_run_shows_the_columns_and_the_first_row_as_read(regard, tmp_path):
+    (tmp_path / "deu.tsv").write_text("Go.\tGeh.\tCC-BY\nHi.\tHallo!\tCC-BY\nRun!\tLauf!\tCC-BY\n" * 40, encoding="utf-8")
+    tiny = [*TINY[:3], *TINY[4:], "tokenizer.size=60", "--dry-run"]
+    code, out, err = regard("train", "small", "data={train: [deu.tsv], hold_out: 0.3}", "data.source=1", "data.target='2'", *tiny)
+    assert code == 0, err
+    assert "deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2" in out
+    assert re.search(r"first row +(Go\. → Geh\.|Hi\. → Hallo!|Run! → Lauf!)\n", out), out
+    (tmp_path / "my.csv").write_text("".join(f"{'yes' if i % 2 else 'no'};film {i}, fine\n" for i in range(60)), encoding="utf-8")
+    words = ["task=classify", "model={encoder: {kind: words}, pooling: mean}", "tokenizer.kind=word", "training.steps=5"]
+    code, out, err = regard("train", "small", "data={train: [my.csv], hold_out: 0.2}", *words, "schedule.warmup=1", "--dry-run")
+    assert code == 0, err
+    assert "semicolons, no header; text = column 2, label = column 1" in out and re.search(r"film \d+, fine → (yes|no)\n", out)
+    assert " rows a step" in out and "target token" not in out
+    assert "warning: 48 training rows for 2 labels are few" in out

@@ -1,12 +1,14 @@
 """Folds and shares held out: whole, apart, alike for every class, and the same on every machine."""
 
+import tracemalloc
 from collections import Counter
+from dataclasses import dataclass, replace
 
 import pytest
 
 from regard.data.cuts import Cut, Part
 from regard.data.load import load, split_rows
-from regard.data.reading import Table
+from regard.data.reading import Rows, Table, ignore
 from regard.errors import DataError, OptionError
 
 
@@ -42,7 +44,7 @@ def test_equal_texts_fall_into_the_same_part(tmp_path):
     path = tmp_path / "twins.tsv"
     path.write_text("".join(f"text {i % 10}\tx\n" for i in range(100)), encoding="utf-8")
     inside, outside = (set(Cut(Table(path), 0.0, 0.3, inside=which)) for which in (True, False))
-    assert len(inside & outside) <= 1  # where the cut goes between them
+    assert not inside & outside and len(list(Cut(Table(path), 0.0, 0.3))) == 30
 
 
 def test_halves_are_those_of_the_file_and_know_their_lines(table):
@@ -72,3 +74,40 @@ def test_a_fold_of_nothing_is_refused(table):
         split_rows({"train": [str(table)], "fold": 2}, "test", "classify")
     with pytest.raises(DataError, match="no corpus and no files for test"):
         split_rows({"train": [str(table)]}, "test", "classify")
+
+
+@dataclass(frozen=True)
+class Many(Rows):
+    """Rows from nowhere, made as they are read."""
+
+    count: int
+    files, paired = (), True
+
+    def layout(self):
+        return {}
+
+    def blocks(self, advance=ignore):
+        for start in range(0, self.count, 1000):
+            yield tuple([f"{side} {i}" for i in range(start, start + 1000)] for side in "xy")
+
+
+def test_the_held_out_choice_takes_no_memory_per_row(monkeypatch):
+    monkeypatch.setattr("regard.data.cuts.EXACT", 1000)
+    peaks, kept = [], []
+    for count in (20_000, 200_000):
+        cut = Cut(Many(count), 0.0, 0.1, classes=False)
+        tracemalloc.start()
+        kept.append(sum(len(block[0]) for block in cut.blocks()))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        rest = sum(len(block[0]) for block in replace(cut, inside=False).blocks())
+        assert kept[-1] + rest == count and abs(kept[-1] / count - 0.1) < 0.01
+    assert peaks[1] < 1.2 * peaks[0] < 2e6, peaks  # before, an object for each row
+
+
+def test_the_end_of_a_text_is_held_out(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {i}\n" for i in range(50)), encoding="utf-8")
+    data = {"train": [str(path)], "hold_out": 0.1}
+    train, validation = (list(split_rows(data, split, "language")) for split in ("train", "validation"))
+    assert train == [(f"line {i}",) for i in range(45)] and validation == [(f"line {i}",) for i in range(45, 50)]

@@ -72,7 +72,7 @@ def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
 
 def test_when_nothing_is_left_it_says_why(tmp_path, tokenizer, cache):
     (tmp_path / "a.tsv").write_text("\tx\ny\t\n", encoding="utf-8")
-    with pytest.raises(DataError, match="nothing is left of .*2 empty on a side"):
+    with pytest.raises(DataError, match="none of the 2 rows of .* can be used: 2 empty on a side"):
         prepare(Table(tmp_path / "a.tsv"), tokenizer, tokenizer)
     assert not list((cache / "prepared").glob("*/meta.json"))
 

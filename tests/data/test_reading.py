@@ -6,7 +6,8 @@ import json
 import pytest
 
 from regard.data.files import BAD
-from regard.data.reading import MISSING, Drawn, JsonLines, LinePairs, Table, Text, drawn_split, from_files
+from regard.data.reading import MISSING, Drawn, JsonLines, LinePairs, Table, Text, drawn_split
+from regard.data.tables import from_files
 from regard.errors import DataError
 
 PAIRS = [("Hello.", "Hallo."), ("A cat", "Eine Katze"), ("line\u2028sep", "Zeile\x85"), ("", "leer")]
@@ -27,7 +28,7 @@ def test_line_aligned_files(sides):
 def test_a_table(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"{en}\t7\t{de}\n" for en, de in PAIRS) + "only one column\n", encoding="utf-8")
-    assert list(Table(path, (0, 2))) == [*PAIRS, ("only one column", MISSING)]
+    assert list(Table(path, (1, 3))) == [*PAIRS, ("only one column", MISSING)]
 
 
 def test_json_lines_and_what_is_wrong_in_them(tmp_path):
@@ -87,8 +88,7 @@ def test_a_table_may_name_its_columns(tmp_path):
     with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
         file.write("id\tde\ten\n1\tHallo\tHello\n")
     assert list(from_files([path], "en", "de", True)) == [("Hello", "Hallo")]
-    assert list(from_files([path], 2, 1, True)) == [("en", "de"), ("Hello", "Hallo")]
-    assert list(from_files([path], None, None, True))[1] == ("1", "Hallo")
+    assert list(from_files([path], 3, "2", True)) == [("Hello", "Hallo")]
 
 
 @pytest.mark.parametrize("names", [["a.en", "b.en", "c.de"], ["a", "b", "c", "d"], [["a.en"]], []])

@@ -16,7 +16,7 @@ def write(path, text):
 
 def test_quoted_cells_keep_commas_and_their_line_ends_become_spaces(tmp_path):
     path = write(tmp_path / "a.csv", 'text,label\n"one, two",x\n"three\nfour",y\nfive,z\n')
-    rows = Csv(path, (0, 1), header=True)
+    rows = Csv(path, (1, 2), header=True)
     assert list(rows) == [("one, two", "x"), ("three four", "y"), ("five", "z")]
     assert rows.place(2, 1) == f"{path} line 5, column 2"  # the row before it took two lines
 
@@ -29,10 +29,10 @@ def test_a_row_without_the_column_keeps_its_place(tmp_path):
 
 def test_scores_beside_the_texts_are_read_and_choose_rows(tmp_path):
     path = write(tmp_path / "s.csv", "a,b,4.5\nc,d,1.0\n")
-    assert Csv(path, score=2).scores() == [4.5, 1.0]
-    assert list(Csv(path, score=2, least=4.0)) == [("a", "b")]
+    assert Csv(path, score=3).scores() == [4.5, 1.0]
+    assert list(Csv(path, score=3, least=4.0)) == [("a", "b")]
     with pytest.raises(DataError, match="line 1, column 3 holds 'good' where a number belongs"):
-        Csv(write(tmp_path / "bad.csv", "a,b,good\n"), score=2).scores()
+        Csv(write(tmp_path / "bad.csv", "a,b,good\n"), score=3).scores()
 
 
 @pytest.mark.parametrize(

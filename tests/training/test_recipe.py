@@ -304,3 +304,13 @@ def test_places_lists_nested_keys_once():
     found = places()
     assert len(found) == len(set(found))
     assert {"model.encoder.below.kernel", "model.decoder.attention", "schedule.warmup", "model.encoder.mask.of"} <= set(found)
+
+
+def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
+    recipe = load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
+    assert (recipe.data.source, recipe.data.target) == ("1", "2")
+    assert load(written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")).data.source == "2"
+    assert load("small", ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]).data.target == "2"
+    for zero in (0, "0"):
+        with pytest.raises(RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"):
+            load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})

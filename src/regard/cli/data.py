@@ -21,15 +21,16 @@ def command(
     split: Annotated[
         str | None, typer.Option(help="Which part of a corpus to read: train, validation, test or its own name.")
     ] = None,
-    source: Annotated[str | None, typer.Option(help="Language, column or field to translate from.")] = None,
-    target: Annotated[str | None, typer.Option(help="Language, column or field to translate into.")] = None,
+    source: Annotated[str | None, typer.Option(help="Language, column (name, or number from 1) or field of the source.")] = None,
+    target: Annotated[str | None, typer.Option(help="Language, column (name, or number from 1) or field of the target.")] = None,
     version: Annotated[str | None, typer.Option(help="Another version of the text, as tok of multi30k.")] = None,
     samples: Annotated[int, typer.Option("--samples", "-n", min=0, max=1000, help="How many rows to show.")] = 5,
 ) -> None:
     """List the corpora that are known by name; describe one; or look into files of your own.
 
-    Files are pairs when there are two of them, or a .tsv, or when --source and --target are given (endings of the names, or
-    fields of .jsonl); otherwise they are a text. All may be .gz or .xz.
+    Files are pairs when there are two of them, or a .tsv or .csv, or when --source and --target are given (endings of the names,
+    columns of a table, or fields of .jsonl); otherwise they are a text. A table whose second column repeats itself holds texts
+    and labels. All may be .gz or .xz.
     """
     from rich.console import Console
 
@@ -41,8 +42,7 @@ def command(
     elif names[0] in corpora.names() or (len(names) == 1 and not set("./") & set(names[0])):
         _corpus(console, corpora.find(names[0]), split, source, target, version, samples)
     else:
-        rows = _files(names, source, target)
-        _rows(console, rows, samples, ("source", "target") if rows.paired else ("text",))
+        _own_files(console, names, source, target, samples)
 
 
 def _list(console: Console) -> None:
@@ -106,19 +106,39 @@ def _states(console: Console, known: Known, found: list) -> None:
                 console.print(f"  {finding.file} {says[finding.state]}", markup=False, soft_wrap=True)
 
 
-def _files(names: list[str], source: str | None, target: str | None) -> Rows:
+def _own_files(console: Console, names: list[str], source: str | None, target: str | None, samples: int) -> None:
+    from regard.data.columns import LABELLED, PAIRS
     from regard.data.files import check_file, suffix
-    from regard.data.reading import from_files
+    from regard.data.tables import JSON, TABLES, from_files, holds_labels, labelled
     from regard.errors import DataError
 
     paths = [Path(name) for name in names]
     for path in paths:
         check_file(path)
     endings = {suffix(path) for path in paths}
-    if "jsonl" in endings and source is None:
+    labels = len(paths) == 1 and holds_labels(paths[0], source, target)
+    if endings & set(JSON) and source is None and not labels:
         raise DataError(f"which fields of {paths[0]} hold the text? name one with --source, or two with --source and --target")
-    paired = (source is not None and target is not None) or "tsv" in endings or ("jsonl" not in endings and len(paths) == 2)
-    return from_files(paths, source, target, paired)
+    paired = (source is not None and target is not None) or bool(endings & set(TABLES))
+    paired = paired or (not endings & set(JSON) and len(paths) == 2)
+    rows = labelled(paths[0], source, target) if labels else from_files(paths, source, target, paired)
+    for note in rows.notes():
+        console.print(note, markup=False, soft_wrap=True)
+    _rows(console, rows, samples, (LABELLED if labels else PAIRS).roles if rows.paired else ("text",))
+    if labels:
+        _labels(console, rows)
+
+
+def _labels(console: Console, rows: Rows) -> None:
+    """The most frequent labels and how many rows each has."""
+    from collections import Counter
+    from itertools import islice
+
+    from regard.data.describe import MOST
+
+    counts = Counter(label for _, label in islice(rows, MOST) if label[:1] != "\udcff")
+    shown = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20)) + (" …" if len(counts) > 20 else "")
+    console.print(f"{len(counts):,} labels: {shown}", markup=False, soft_wrap=True)
 
 
 def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -> None:

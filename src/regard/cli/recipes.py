@@ -42,6 +42,7 @@ def _list() -> None:
     console = Console()
     console.print(table, highlight=False, markup=False)
     console.print("\nregard recipes NAME prints one; regard train NAME trains it; regard recipes --keys explains every key")
+    console.print("files of your own: regard train classifier my.csv, tagger my.conll, translator my.tsv or language-model my.txt")
 
 
 def _keys() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,25 +18,57 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while tr
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a carried one (`regard recipes`).")],
-    overrides: Overrides = None,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe file, the name of an included one (`regard recipes`), or for files of your own "
+            "classifier, tagger, translator or language-model."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe to change."),
+    ] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Folder of the run; runs/NAME unless given.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print size, cost, memory and time, and stop.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train by a recipe.
+    """Train by a recipe, or on a file of your own.
+
+      regard train small training.steps=200
+
+      regard train classifier my.csv
+
+      regard train tagger my.conll
+
+      regard train translator my.tsv
+
+      regard train language-model my.txt
 
     Ctrl-C once finishes the step, saves and tells how to go on. Under torchrun the same command trains on several machines.
     """
+    from regard.training.own_files import KINDS
+
+    chosen: Any = recipe
+    changes = list(overrides or ())
+    if recipe in KINDS and not Path(recipe).is_file():
+        from regard.training.own_files import recipe_for
+
+        files = [each for each in changes if "=" not in each or Path(each).is_file()]
+        changes = [each for each in changes if each not in files]
+        chosen, assumed = recipe_for(recipe, files, changes)
+        if not (quiet or int(os.environ.get("RANK", "0"))):
+            typer.echo(assumed, err=True)
     if dry_run:
         from regard.training.estimate import estimate
 
-        typer.echo(str(estimate(recipe, overrides or ())))
+        typer.echo(str(estimate(chosen, changes)))
         return
     from regard.training.trainer import train
 
-    tell(train(recipe, folder=run, overrides=overrides or (), overwrite=overwrite, quiet=quiet), quiet)
+    result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
+    tell(result, quiet, KINDS[recipe].use if chosen is not recipe else "")
 
 
 def resume(
@@ -60,7 +92,7 @@ def average(
     typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output)}")
 
 
-def tell(result: Result, quiet: bool) -> None:
+def tell(result: Result, quiet: bool, use: str = "") -> None:
     """The outcome in a few lines, once, however many processes took part."""
     if quiet or int(os.environ.get("RANK", "0")) or not result.finished:  # an interrupted run has said how to go on
         return
@@ -72,6 +104,8 @@ def tell(result: Result, quiet: bool) -> None:
         typer.echo(f"{split}: " + ", ".join(f"{_title(k)} {v:.2f}" for k, v in scores.items() if isinstance(v, int | float)))
     typer.echo(f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs, ended by {result.reason}")
     typer.echo(f"the model is in {result.model_folder}; `regard evaluate {result.model_folder}` scores it")
+    if use:
+        typer.echo(f"use it: regard {use.format(run=result.folder)}")
 
 
 def _title(name: str) -> str:

@@ -118,6 +118,11 @@ class Known:
         return self._facts.get("folds")
 
     @property
+    def labels(self) -> dict[str, str]:
+        """Names of labels that its files write as numbers."""
+        return self._facts.get("labels", {})
+
+    @property
     def folder(self) -> Path:
         """Where its files are looked for."""
         return Path(__file__).parent / "samples" if self._facts.get("carried") else data_folder() / self.name
@@ -147,7 +152,7 @@ class Known:
         if "csv" in found:
             return Csv(self._file(found["csv"]), tuple(found["columns"]), score=found.get("score"), least=found.get("least"))
         if self.task == "classify":
-            return Table(self._file(found["table"]), tuple(found["columns"]))
+            return Table(self._file(found["table"]), tuple(found["columns"]), labels=tuple(self.labels.items()))
         pair = self.pair(source, target)
         if "table" in found:
             columns = tuple(found["columns"][language] for language in pair)

@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from regard.data.columns import column_number
 from regard.data.cuts import Part
 from regard.data.files import suffix
-from regard.data.reading import Joined, Rows, from_files
-from regard.data.tables import labelled
-from regard.data.tokenizer import Tokenizer
+from regard.data.prepare import Prepared
+from regard.data.reading import Joined, Rows
+from regard.data.tables import JSON, TABLES, from_files, labelled
+from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 
 SHOWN = 12  # labels that a sentence names
+PER_CLASS, VALIDATION, TEXT = 100, 20, 20_000  # rows of a class, rows to validate on, tokens of a text: less is little
 
 
 class Form:
@@ -24,6 +27,7 @@ class Form:
     columns: tuple[str, ...] = ("source", "target")  # what a row is, in words
     labels: str | None = None  # the kind of the target's own vocabulary; None: a text like the source
     classes = False  # the target is a class, so parts are cut class by class
+    unit, enough = "pairs", 2000  # what a row is called, and how many are little to train on
 
     @property
     def paired(self) -> bool:
@@ -40,11 +44,31 @@ class Form:
     def check(self, rows: Rows, target: Tokenizer) -> None:
         """Stop at the first row that cannot be learned from or scored, naming its place."""
 
+    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+        """Warnings, with figures, where there is too little data to train or to validate on."""
+        found = []
+        if train.rows < self.enough:
+            found.append(f"{train.rows:,} training {self.unit} are few: below about {self.enough:,} {self.little()}")
+        if validation is not None and validation.rows < VALIDATION:
+            one = "1 validation row is" if validation.rows == 1 else f"{validation.rows:,} validation rows are"
+            found.append(f"{one} few: scores will vary from seed to seed; use at least {VALIDATION}")
+        return found
+
+    def little(self) -> str:
+        """What becomes of a model that saw too little, and what helps."""
+        return "a translator learns them by heart and translates nothing else; add pairs"
+
 
 class Text(Form):
     """Lines of one text, for a language model."""
 
     task, columns = "language", ("text",)
+
+    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+        tokens = train.report.target_tokens
+        if tokens >= TEXT:
+            return []
+        return [f"{tokens:,} training tokens are few: below about {TEXT:,} a language model learns them by heart; add text"]
 
 
 class Labelled(Form):
@@ -52,8 +76,32 @@ class Labelled(Form):
 
     task, columns, labels, classes = "classify", ("text", "label"), "label", True
 
+    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+        tokens = train.arrays("target")[0]
+        counts = {label: int((tokens == at).sum()) for at, label in enumerate(target.entries, EOS + 1)}
+        alone = [label for label, count in counts.items() if count == 1]
+        found = []
+        if alone:
+            has = f"{len(alone)} of {len(counts)} labels have" if len(alone) > 1 else "1 label has"
+            found.append(f"{has} one row to train on ({_shown(alone)}); add rows, or leave such labels out")
+        if train.rows < PER_CLASS * len(counts):
+            likely = max(counts.values()) / train.rows
+            found.append(
+                f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} each, accuracy may stay "
+                f"near the {likely:.0%} of always answering the most frequent label; add rows, or start from word vectors "
+                "(model.vectors)"
+            )
+        return found + super().scarce(train, validation, target)[train.rows < self.enough :]
+
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
-        return _tables(files, source, target, ("tsv", "csv", "jsonl", "ndjson"))
+        tables = [each for each in files if not isinstance(each, list) and suffix(Path(each)) in (*TABLES, *JSON)]
+        if len(files) == 1 and not isinstance(files[0], list):
+            tables = list(files)  # whatever its name ends in
+        others = [each for each in files if each not in tables]
+        parts = [labelled(Path(each).expanduser(), source, target) for each in tables]
+        if others or not files:
+            parts.append(from_files(others, source, target, paired=True))
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
         known = set(target.entries)
@@ -74,6 +122,10 @@ class Tagged(Form):
     """Words and a tag for each, both joined by spaces."""
 
     task, columns, labels = "tag", ("words", "tags"), "word"
+    unit, enough = "sentences", 500
+
+    def little(self) -> str:
+        return "a tagger finds little beyond the names it saw; add sentences, or start from word vectors (model.vectors)"
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         from regard.data.conll import Conll
@@ -82,7 +134,7 @@ class Tagged(Form):
         if not named:
             raise DataError("no files are named; give at least one")
         for given in (source, target):
-            if given is not None and not str(given).isdigit():
+            if column_number(given) is None and given is not None:
                 raise DataError(
                     f"a column of a CoNLL file is a number, counted from 1, got {given!r}; set data.source, data.target"
                 )
@@ -114,8 +166,8 @@ class Alike(Form):
 
     task, columns = "embed", ("text", "like it")
 
-    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
-        return _tables(files, source, target, ("csv",))
+    def little(self) -> str:
+        return "an embedder learns them by heart; add pairs, or start from word vectors (model.vectors)"
 
 
 FORMS: dict[str, Form] = {form.task: form for form in (Form(), Text(), Labelled(), Tagged(), Alike())}
@@ -126,16 +178,6 @@ def form_of(task: str) -> Form:
     if task not in FORMS:
         raise OptionError(f"the task is one of {', '.join(FORMS)}, got {task!r}")
     return FORMS[task]
-
-
-def _tables(files: Sequence[Any], source: str | int | None, target: str | int | None, endings: tuple[str, ...]) -> Rows:
-    """Files with columns or fields of those endings, and whatever else as pairs of files."""
-    tables = [each for each in files if not isinstance(each, list) and suffix(Path(each)) in endings]
-    others = [each for each in files if each not in tables]
-    parts = [labelled(Path(each).expanduser(), source, target) for each in tables]
-    if others or not files:
-        parts.append(from_files(others, source, target, paired=True))
-    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
 
 
 def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:

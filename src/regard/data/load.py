@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from regard.data import corpora
-from regard.data.cuts import Cut
+from regard.data.cuts import Cut, Part
 from regard.data.forms import Form, form_of
 from regard.data.prepare import Hashes, Prepared, Report, Settings, prepare, usable
 from regard.data.progress import track
@@ -62,6 +62,7 @@ class Corpus:
     test_names: list[str]
     checksums: dict[str, str]
     warnings: list[str]
+    notes: list[str]  # what was assumed about the files
     _data: Any = field(repr=False)
     _task: str = field(repr=False)
 
@@ -106,7 +107,8 @@ def load(data: Any, tokenizer: Any, task: str = "translate", seed: int = 1) -> C
         target_tokenizer=target,
         test_names=_test_names(data),
         checksums={f"{path.parent.name}/{path.name}": sha for path, sha in hashes.known.items()},
-        warnings=_warnings(data, train, validation, hashes),
+        warnings=_warnings(data, train, validation, hashes) + form.scarce(train, validation and validation.prepared, target),
+        notes=list(dict.fromkeys(note for each in rows.values() for note in each.notes())),
         _data=data,
         _task=task,
     )
@@ -126,7 +128,8 @@ def split_rows(data: Any, split: str, task: str) -> Rows:
     """The reader of one part: the files that the section names for it, or the part of its corpus.
 
     Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014]. Where the data
-    have no such part, one is cut off the training rows: a fold to test on, a share held out to validate on.
+    have no such part, one is cut off the training rows: a fold to test on, a share held out to validate on (of a language model's
+    text the last lines).
     """
     form = form_of(task)
     data = _section("data", data, DATA)
@@ -139,6 +142,8 @@ def split_rows(data: Any, split: str, task: str) -> Rows:
     rows = _named_rows(data, "train", form)
     if fold is not None:
         rows = Cut(rows, *fold, inside=False, classes=form.classes)
+    if share is not None and not form.paired:  # a text is read in order, so its end is held out
+        return Part(rows, 1 - share, 1.0) if split == "validation" else Part(rows, 0.0, 1 - share)
     return rows if share is None else Cut(rows, 0.0, share, inside=split == "validation", classes=form.classes)
 
 
@@ -202,9 +207,23 @@ def _test_names(data: Any) -> list[str]:
 
 def _split(name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes) -> Split:
     texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (1 + rows.paired)
+    if not texts[0] and isinstance(rows, Cut | Part):
+        raise DataError(_nothing_cut(name, rows))
     prepared = prepare(rows, source, target, Settings(max_length=max_length), hashes=hashes, what=name, expected=len(texts[0]))
     scores = rows.scores() if isinstance(rows, Csv) and rows.score is not None else []
     return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
+
+
+def _nothing_cut(name: str, rows: Cut | Part) -> str:
+    """Why a part that is cut off the training rows is empty."""
+    count = sum(len(block[0]) for block in rows.rows.blocks())
+    share, key = rows.stop - rows.start, "data.hold_out" if name == "validation" else "1 / data.folds"
+    classes = f" in {len(rows.bounds):,} classes" if isinstance(rows, Cut) and rows.classes else ""
+    each = "of each class " if classes else ""
+    return (
+        f"no row is left for {name}: {key} takes {share:g} {each}of {rows.files[0]}, which has {count:,} rows{classes}, "
+        f"equal texts together; add rows, take a larger share, or name data.{name} files"
+    )
 
 
 def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
@@ -314,7 +333,7 @@ def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
                         characters = sum(len(text) for row in kept for text in row)
                 seen += 1
     if not kept:
-        raise DataError(f"nothing is left of {rows.files[0]} to learn a vocabulary from: {report}")
+        raise DataError(report.nothing(rows))
     return [list(column) for column in zip(*kept, strict=True)], report.read
 
 

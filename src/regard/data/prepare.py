@@ -59,6 +59,17 @@ class Report:
         }  # fmt: skip
         return {reason: number for reason, number in named.items() if number}
 
+    def nothing(self, rows: Rows) -> str:
+        """Why no row could be used, and what to do about it."""
+        if not self.read:
+            return f"{rows.files[0]} has no rows, at most a header; give a file with text"
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
+        seen = f" ({'; '.join(rows.notes())})" if rows.notes() else ""
+        return (
+            f"none of the {self.read:,} rows of {rows.files[0]} can be used: {reasons}{seen}; "
+            "check the file with `regard data`, and data.source, data.target and data.max_length"
+        )
+
     def __str__(self) -> str:
         dropped = "; ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
         unknown = f", {self.unknown:,} of them unknown" if self.unknown else ""
@@ -239,7 +250,7 @@ class _Preparing:
                 if expected is not None:
                     progress.advance(len(numbers))
         if not self.report.kept:
-            raise DataError(f"nothing is left of {self.rows.files[0]} to prepare: {self.report}")
+            raise DataError(self.report.nothing(self.rows))
         meta = {
             "checksum": checksum, "rows": self.report.kept, "variants": self.settings.variants, "paired": self.rows.paired,
             "max_length": self.settings.max_length, "report": vars(self.report),

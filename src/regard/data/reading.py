@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from regard.data.files import BAD, check_file, lines, suffix
+from regard.data.files import BAD, check_file, lines
 from regard.errors import DataError
 
 MISSING = "\udcff missing"  # a row without that column or field
@@ -50,6 +50,10 @@ class Rows(ABC):
     def place(self, row: int, column: int) -> str:
         """Where a person finds a text: the file and line of row `row`, counted from 0, and its column."""
         return f"{self.files[min(column, len(self.files) - 1)]} line {row + 1}"
+
+    def notes(self) -> list[str]:
+        """What was assumed about the files to read them, a line each."""
+        return []
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         for block in self.blocks():
@@ -101,32 +105,45 @@ class LinePairs(Rows):
 
 @dataclass(frozen=True)
 class Table(OneFile):
-    """A file with tab-separated columns, counted from 0; one column is read for a language model, two for pairs."""
+    """A file with tab-separated columns, counted from 1; one column is read for a language model, two for pairs.
 
-    columns: tuple[int, ...] = (0, 1)
+    `labels` gives values of the last column the names that people know them by: (("0", "negative"), ("1", "positive")).
+    """
+
+    columns: tuple[int, ...] = (1, 2)
     header: bool = False  # the first line names the columns
+    labels: tuple[tuple[str, str], ...] = ()
+    note: str = field(default="", compare=False)
 
     @property
     def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return len(self.columns) == 2
 
     def layout(self) -> dict[str, Any]:
-        return {"layout": "table", "columns": list(self.columns), "header": self.header}
+        named = {"labels": dict(self.labels)} if self.labels else {}
+        return {"layout": "table", "columns": [number - 1 for number in self.columns], "header": self.header, **named}
+
+    def notes(self) -> list[str]:
+        return [self.note] if self.note else []
 
     def place(self, row: int, column: int) -> str:
-        return f"{self.path} line {row + 1 + self.header}, column {self.columns[column] + 1}"
+        return f"{self.path} line {row + 1 + self.header}, column {self.columns[column]}"
 
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         skip = int(self.header)
         for block in lines(self.path, advance=advance):
             rows, skip = [line.split("\t") for line in block[skip:]], 0
-            yield tuple([_column(row, column) for row in rows] for column in self.columns)
+            columns = [[_column(row, number) for row in rows] for number in self.columns]
+            if self.labels:
+                names = dict(self.labels)
+                columns[-1] = [names.get(label, label) for label in columns[-1]]
+            yield tuple(columns)
 
 
-def _column(row: list[str], column: int) -> str:
+def _column(row: list[str], number: int) -> str:
     if row[0][:1] == "\udcff":  # the whole line could not be read
         return row[0]
-    return row[column] if column < len(row) else MISSING
+    return row[number - 1] if number <= len(row) else MISSING
 
 
 @dataclass(frozen=True)
@@ -142,6 +159,9 @@ class JsonLines(OneFile):
 
     def layout(self) -> dict[str, Any]:
         return {"layout": "json", "fields": list(self.fields)} | ({"numbers": True} if self.numbers else {})
+
+    def notes(self) -> list[str]:
+        return [f"{self.path.name}: " + " and ".join(f"field {field!r}" for field in self.fields)]
 
     def place(self, row: int, column: int) -> str:
         return f"{self.path} line {row + 1}, field {self.fields[column]}"
@@ -256,6 +276,9 @@ class Joined(Rows):
     def layout(self) -> dict[str, Any]:
         return {"joined": [part.layout() for part in self.parts]}
 
+    def notes(self) -> list[str]:
+        return [note for part in self.parts for note in part.notes()]
+
     def place(self, row: int, column: int) -> str:
         for part in self.parts[:-1]:
             size = sum(len(block[0]) for block in part.blocks())
@@ -267,64 +290,3 @@ class Joined(Rows):
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         for part in self.parts:
             yield from part.blocks(advance)
-
-
-def from_files(files: Sequence[Any], source: str | int | None, target: str | int | None, paired: bool) -> Rows:
-    """A reader for files that a user names, by what their names end in (.gz and .xz do not count).
-
-    .jsonl: one object per line, with the fields `source` and `target` (for a text: `source`, or `text`).
-    .tsv: columns by number, or by name where the first line names them; else the first two.
-    Otherwise pairs of files: [[a.en, a.de], [b.en, b.de]]; or all in one list, told apart by the endings `source` and `target`,
-    or two files, the source first. A text may be any number of files.
-    """
-    if not files:
-        raise DataError("no files are named; give at least one")
-    parts: list[Rows] = []
-    plain: list[Path] = []
-    for item in files:
-        if isinstance(item, (list, tuple)):
-            if len(item) != 2 or not paired:
-                raise DataError(f"an inner list names two files, the source and its translation; got {list(map(str, item))}")
-            parts.append(LinePairs(*_directed([Path(each).expanduser() for each in item], source, target)))
-            continue
-        path = Path(item).expanduser()
-        if suffix(path) in ("jsonl", "ndjson"):
-            names = (source, target) if paired else (source or "text",)
-            parts.append(JsonLines(path, tuple(str(name) for name in names if name is not None)))
-            if len(names) != len(parts[-1].layout()["fields"]):
-                raise DataError(f"the fields of {path} are not known; name them as data.source and data.target")
-        elif suffix(path) == "tsv" and paired:
-            parts.append(_table(path, source, target))
-        else:
-            plain.append(path)
-    parts += [Text(path) for path in plain] if not paired else _pairs(plain, source, target)
-    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
-
-
-def _table(path: Path, source: str | int | None, target: str | int | None) -> Table:
-    check_file(path)
-    first = next(iter(lines(path)), [""])[0].split("\t")
-    if source in first and target in first:
-        return Table(path, (first.index(str(source)), first.index(str(target))), header=True)
-    columns = tuple(int(str(given)) if str(given).isdigit() else place for place, given in enumerate((source, target)))
-    return Table(path, columns)
-
-
-def _pairs(paths: list[Path], source: str | int | None, target: str | int | None) -> list[Rows]:
-    """Files in one list, as pairs: by their endings, in the order in which they are named."""
-    left = [path for path in paths if suffix(path) == source]
-    right = [path for path in paths if suffix(path) == target]
-    if len(paths) == 2 and not (left and right):
-        left, right = paths[:1], paths[1:]
-    if len(left) + len(right) != len(paths) or len(left) != len(right):
-        shown = ", ".join(map(str, paths))
-        raise DataError(
-            f"it is not clear which of these files translate each other: {shown}; write pairs, [[a.en, a.de], [b.en, b.de]], "
-            f"or end their names in .{source} and .{target}"
-        )
-    return [LinePairs(*pair) for pair in zip(left, right, strict=True)]
-
-
-def _directed(pair: list[Path], source: str | int | None, target: str | int | None) -> list[Path]:
-    """Two files that translate each other, source first where their endings tell."""
-    return pair[::-1] if suffix(pair[0]) == target and suffix(pair[1]) == source else pair

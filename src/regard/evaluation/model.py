@@ -35,8 +35,10 @@ def section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
 
 def default_split(data: dict[str, Any]) -> str:
     """The customary test set, else the validation set."""
-    if data.get("test") or data.get("folds") or not data.get("corpus"):
+    if data.get("test") or data.get("folds"):
         return "test"
+    if not data.get("corpus"):
+        return "validation" if data.get("validation") or data.get("hold_out") else "test"
     known = corpora.find(data["corpus"])
     return "test" if "test" in known.roles or known.folds else "validation"
 
@@ -58,7 +60,7 @@ def evaluate(
     split = split or default_split(data)
     source = None if judge.task == "language" else model.source_tokenizer
     found = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, judge.task)
-    name = data.get("corpus") or ", ".join(map(str, _flat(data.get(split) or data.get("test") or [])))
+    name = data.get("corpus") or ", ".join(map(str, _flat(data.get(split) or data.get("test") or data.get("train") or [])))
     start = time.perf_counter()
     result = Evaluation(name, split, len(found.targets), 0.0)
     judge.run(result, model, found, wishes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from regard.training.schema import Cosine, InverseSqrt, Recipe
@@ -70,6 +71,9 @@ def _data(recipe: Recipe) -> Iterator[str]:
         yield f"data.fold is {data.fold} and there are {data.folds} folds; take one of 1 to {data.folds}"
     if data.source is not None and data.source == data.target:
         yield f"data.source and data.target are both {data.source!r}; {recipe.task} needs two sides"
+    for key in ("source", "target"):
+        if re.fullmatch(r"0+|-\d+", getattr(data, key) or ""):
+            yield f"data.{key} is {getattr(data, key)}, and columns are counted from 1; take 1 for the first column"
     for key in ("train", "validation", "test"):
         for entry in getattr(data, key):
             if isinstance(entry, list) and len(entry) != (1 if recipe.task == "language" else 2):

@@ -21,6 +21,7 @@ from regard.data.forms import form_of
 from regard.data.load import load as load_corpus
 from regard.data.load import split_rows
 from regard.data.progress import track
+from regard.data.tokenizer import SPECIALS
 from regard.models.build import build
 from regard.training import optimizer, state
 from regard.training.distributed import LossOf, World, pick_device
@@ -29,6 +30,7 @@ from regard.training.feed import Feed, Portion
 from regard.training.material import Material
 from regard.training.recipe import Recipe, load
 from regard.training.step import Stepper
+from regard.training.tasks import task_of
 from regard.training.trainer import check, surroundings
 
 SAMPLE = 10_000  # rows that are looked at
@@ -46,7 +48,12 @@ class Estimate:
     whole: bool  # all training rows were looked at, so the vocabulary is the one that training would have
     vocabulary: tuple[int | None, int]
     parameters: dict[str, int]  # by part
-    flops_per_token: float  # of training, for a target token
+    answers: str | None  # what a target is called where it is no text: labels, tags
+    predicts: str  # what is learned from: target tokens, rows, tags
+    notes: list[str]  # how files are read
+    warnings: list[str]
+    first_row: tuple[str, ...]
+    flops_per_token: float  # of training, for one of these
     tokens_per_step: float
     padding: float
     memory: dict[str, int]
@@ -71,19 +78,23 @@ class Estimate:
         lines = {
             "recipe": self.name,
             "data": f"{self.data}: " + ", ".join(f"{n:,} {split}" for split, n in self.rows.items()),
+            **({"columns": "\n            ".join(self.notes)} if self.notes else {}),
+            "first row": " → ".join(text if len(text) <= 80 else f"{text[:79]}…" for text in self.first_row),
             "vocabulary": self._words(),
             "parameters": f"{sum(parts.values()):,}: " + ", ".join(f"{part} {n:,}" for part, n in parts.items()),
-            "batch": f"{self.tokens_per_step:,.0f} target tokens a step"
+            "batch": f"{self.tokens_per_step:,.0f} {self.predicts} a step"
             + (f", {self.padding:.1%} of the places padding" if self.whole else ""),  # a sample fills batches less well
-            "FLOPs": f"{self.flops_per_token:.2e} a target token to train on, {self.flops:.2e} in all",
+            "FLOPs": f"{self.flops_per_token:.2e} to train on one of the {self.predicts}, {self.flops:.2e} in all",
             "memory": f"{_size(sum(memory.values()))}: " + ", ".join(f"{part} {_size(n)}" for part, n in memory.items()),
             "time": f"about {_duration(self.seconds)} for {steps:,.0f} steps of {self.seconds_per_step:.3g} s on {self.device}; "
             "validation comes on top",
         }
-        return "\n".join(f"{name:<11} {text}" for name, text in lines.items())
+        return "\n".join([*(f"{name:<11} {text}" for name, text in lines.items()), *(f"warning: {each}" for each in self.warnings)])
 
     def _words(self) -> str:
         source, target = self.vocabulary
+        if self.answers:
+            return f"{source:,} tokens, {target - len(SPECIALS):,} {self.answers}"
         words = f"{target:,}" if source in (None, target) else f"{source:,} source and {target:,} target"
         return f"{words} tokens" + ("" if self.whole else f", by the recipe and the first {SAMPLE:,} rows")
 
@@ -139,6 +150,11 @@ def _looked(
         whole=whole,
         vocabulary=vocabulary,
         parameters=model.parameters_by_part(),
+        answers={"classify": "labels", "tag": "tags"}.get(recipe.task),
+        predicts=task_of(recipe.task).predicts,
+        notes=material.corpus.notes,
+        warnings=material.corpus.warnings if whole else [],  # of a sample they might be wrong
+        first_row=_first_row(recipe),
         flops_per_token=flops / tokens,
         tokens_per_step=tokens,
         padding=padding,
@@ -257,11 +273,17 @@ def _rows(recipe: Recipe, split: str) -> int:
         return sum(len(block[0]) for block in rows.blocks(progress.advance))
 
 
+def _first_row(recipe: Recipe) -> tuple[str, ...]:
+    """The first training row that can be read, as it is read."""
+    rows = split_rows(recipe.data, "train", recipe.task)
+    return next((row for row in rows if all(text.strip() and text[0] != "\udcff" for text in row)), ())
+
+
 def _data(recipe: Recipe) -> str:
     data = recipe.data
     name = data.corpus or f"{len(data.train)} file{'s' if len(data.train) > 1 else ''} of your own"
     pair = f"{data.source}-{data.target}"
-    return f"{name} {pair}" if data.source and data.target and pair not in name else name
+    return f"{name} {pair}" if data.corpus and data.source and data.target and pair not in name else name
 
 
 def _threads() -> str:

@@ -29,8 +29,8 @@ class Material:
                 corpus = load(recipe.data, recipe.tokenizer, task=recipe.task, seed=recipe.seed)
             world.barrier()
         assert corpus is not None
-        for warning in corpus.warnings:
-            say(warning)
+        for line in (*corpus.notes, *(f"warning: {warning}" for warning in corpus.warnings)):
+            say(line)
         return cls(corpus)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, Tag
+from pydantic import BeforeValidator, Field, Tag
 
 from regard.training.schema_model import Block, Model, Positive, by_kind
 from regard.training.schema_text import Classifier, Embedder, Tagger
@@ -16,6 +16,14 @@ from regard.training.schema_text import Classifier, Embedder, Tagger
 Count = Annotated[int, Field(ge=0)]
 Amount = Annotated[float, Field(ge=0)]
 Files = list[str | list[str]]
+
+
+def _unquoted(value: object) -> object:
+    """A column's number may be written with or without quotes."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Side = Annotated[str | None, BeforeValidator(_unquoted)]
 RISE = "steps over which the rate rises from 0 in a straight line"
 
 
@@ -23,12 +31,12 @@ class Data(Block):
     """Which text is read."""
 
     corpus: str | None = Field(default=None, description="a corpus known by name (`regard data` lists them), instead of files")
-    source: str | None = Field(
+    source: Side = Field(
         default=None, description="what is read: a language, a field of JSON lines, a column by name or number from 1"
     )
-    target: str | None = Field(default=None, description="what is written: the same; a classifier's labels, a tagger's tags")
+    target: Side = Field(default=None, description="what is written: the same; a classifier's labels, a tagger's tags")
     train: Files = Field(
-        default=[], description="training files instead of a corpus: [a.en, a.de] side by side, or one .tsv or .jsonl"
+        default=[], description="training files instead of a corpus: [a.en, a.de] side by side, or one .tsv, .csv or .jsonl"
     )
     validation: Files = Field(default=[], description="validation files, as for train")
     test: Files = Field(default=[], description="test files, as for train")
@@ -43,7 +51,7 @@ class Data(Block):
     )
     fold: Positive | None = Field(default=None, description="which fold, from 1, is the test set; the others are trained on")
     hold_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None, description="the share of the training rows to validate on, where there is no validation set"
+        default=None, description="the share of the training rows to validate on, by a hash of the text; of a text the last lines"
     )
     scheme: Literal["bio", "iobes", "io"] | None = Field(
         default=None, description="how a tagger's spans are written as tags; null: as in the files"

@@ -14,8 +14,8 @@ EVERY = 10.0  # seconds between plain lines
 class Show:
     """Lines about training, on stderr."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, quiet: bool = False, unit: str = "tokens") -> None:
+        self.quiet, self.unit = quiet, unit  # what is learned from: tokens, rows, tags
         self.score = ""
         self._live: Any = None
         self._due = 0.0
@@ -51,7 +51,7 @@ class Show:
 
     def line(self, values: dict[str, Any]) -> None:
         """Where training stands: step, steps, epochs, loss, tokens_per_second, rate, left."""
-        text = describe(values) + (f" · {self.score}" if self.score else "")
+        text = describe(values, self.unit) + (f" · {self.score}" if self.score else "")
         if self._live is not None:
             from rich.text import Text
 
@@ -62,13 +62,13 @@ class Show:
             self._due = time.monotonic() + EVERY
 
 
-def describe(values: dict[str, Any]) -> str:
+def describe(values: dict[str, Any], unit: str = "tokens") -> str:
     """`step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left`."""
     of = f"/{values['steps']:,}" if values.get("steps") else ""
     parts = [f"step {values['step']:,}{of}", f"epoch {values['epochs']:.1f}"]
     if values.get("loss") is not None:
         parts.append(f"loss {values['loss']:.3f}")
-    parts += [f"{values['tokens_per_second']:,.0f} tokens/s", f"lr {values['rate']:.1e}"]
+    parts += [f"{values['tokens_per_second']:,.0f} {unit}/s", f"lr {values['rate']:.1e}"]
     if values.get("left") is not None:
         parts.append(f"{clock(values['left'])} left")
     return " · ".join(parts)

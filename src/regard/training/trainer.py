@@ -30,6 +30,7 @@ from regard.training.recipe import Recipe, dump, load
 from regard.training.run import Result, Run, check_unchanged
 from regard.training.session import Session
 from regard.training.show import Show
+from regard.training.tasks import task_of
 
 
 def train(
@@ -78,6 +79,11 @@ def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> R
     return _go(run, recipe, here, quiet, folder=folder, threads=before["threads"])
 
 
+def _unit(recipe: Recipe) -> str:
+    """What a step learns from: tokens, rows, tags."""
+    return task_of(recipe.task).predicts.removeprefix("target ")
+
+
 def _name(folder: Path | None) -> str | None:
     return None if folder is None else folder.name
 
@@ -95,7 +101,7 @@ def _go(
 ) -> Result:
     """Everything that can be wrong is looked at before the folder is made; then train to the end, or until interrupted."""
     check(recipe, here)
-    with surroundings(recipe, here, threads), Show(quiet or not here.first) as show:
+    with surroundings(recipe, here, threads), Show(quiet or not here.first, _unit(recipe)) as show:
         material = Material.load(recipe, here, show.say)
         session = Session(run, recipe, here, material, show, command)
         here.together(begin or (lambda: checkpoint.replace(run.recipe, dump(recipe).encode())))

@@ -23,6 +23,7 @@ class Task(ABC):
     figure: ClassVar[str]  # the score by which checkpoints are told apart
     title: ClassVar[str]  # the figure's name for people
     shares: ClassVar[bool] = False  # whether its figures are shares of 1
+    predicts: ClassVar[str] = "target tokens"  # what `count` counts
     higher: ClassVar[bool] = True  # whether more of it is better; else the loss decides
 
     def settle(self, raw: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class Classify(ReadingTask):
     """One label for a text."""
 
     name, model, figure, title = "classify", "classifier", "accuracy", "accuracy"
+    predicts = "rows"
 
     def count(self, batch: Batch) -> int:
         return len(batch)

@@ -16,6 +16,7 @@ class Embed(ReadingTask):
     """A vector for a text."""
 
     name, model, figure, title = "embed", "embedder", "mrr", "MRR"
+    predicts = "pairs"
 
     def count(self, batch: Batch) -> int:
         return len(batch)

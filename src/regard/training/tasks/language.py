@@ -20,6 +20,7 @@ class Language(Task):
     """A text, word by word."""
 
     name, figure, title, higher = "language", "perplexity", "perplexity", False
+    predicts = "tokens"
 
     def settle(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Windows are read in order where a recurrent state can be carried on."""

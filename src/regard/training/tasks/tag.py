@@ -18,6 +18,7 @@ class TagWords(ReadingTask):
     """A tag for each word."""
 
     name, model, figure, title = "tag", "tagger", "f1", "F1"
+    predicts = "tags"
 
     def settle(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Words with their letters, and no label smoothing, which a CRF does not know."""

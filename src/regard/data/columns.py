@@ -1,0 +1,268 @@
+"""The layout of a user's table, from its first rows: the separator, the header, and which columns hold what.
+
+A column is named by the header or counted from 1. What is not given is guessed, and `Chosen.note` says what was assumed.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+
+from regard.data.files import check_file, lines, suffix
+from regard.errors import DataError
+
+SAMPLED = 1000  # lines that decide
+SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes"}
+ENOUGH = 4  # rows below which nothing is guessed from the cells
+LANGUAGES = frozenset(
+    (  # noqa: SIM905
+        "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt nl no pl pt ro ru "
+        "sk sl sq sr sv ta te th tl tr uk ur vi zh"
+    ).split()
+)
+_LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?")
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the two columns of a table are called, and the usual names of each in headers."""
+
+    roles: tuple[str, str]
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+
+
+LABELLED = Kind(
+    ("text", "label"),
+    (
+        ("text", "sentence", "review", "content", "message", "question", "comment", "tweet", "document", "body", "utterance"),
+        ("label_text", "label_name", "class_name", "label", "labels", "class", "category", "sentiment", "intent", "stars", "rating",
+         "polarity", "target", "gold", "y"),
+    ),
+)  # fmt: skip
+PAIRS = Kind(("source", "target"), (("source", "src"), ("target", "tgt", "trg")))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The first rows of a table, split into cells."""
+
+    path: Path
+    separator: str
+    rows: list[list[str]]
+
+    @cached_property
+    def width(self) -> int:
+        """Columns of most rows."""
+        return Counter(map(len, self.rows)).most_common(1)[0][0]
+
+    def column(self, number: int, header: bool) -> list[str]:
+        """The cells of a column, counted from 1, without the header."""
+        return [row[number - 1].strip() if number <= len(row) else "" for row in self.rows[header:]]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Two columns, counted from 1, and what was assumed to find them."""
+
+    columns: tuple[int, int]
+    header: bool
+    note: str
+
+
+def look(path: Path) -> Sample:
+    """Read the first lines of a table and find its separator: the usual one of the ending, or the one that most lines agree on."""
+    check_file(path)
+    first = [line for line in islice(chain.from_iterable(lines(path)), SAMPLED) if line.strip() and line[0] != "\udcff"]
+    usual = {"tsv": "\t", "csv": ","}.get(suffix(path), "\t")
+    best, agreed = Sample(path, usual, []), 0.0
+    for separator in dict.fromkeys((usual, *SEPARATORS)):
+        rows = split(first, separator, quotes=not (suffix(path) == "tsv" and separator == "\t"))
+        width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+        wide = [row for row in rows if len(row) > 1]
+        if width < 2 and wide:
+            width, count = Counter(map(len, wide)).most_common(1)[0]
+        share = count / len(rows) if width > 1 else 0.0
+        if sum(cell[:1] == " " for row in wide for cell in row[1:]) > sum(len(row) - 1 for row in wide) / 2:
+            share /= 2  # a space after it: more likely punctuation
+        if share > agreed:
+            best, agreed = Sample(path, separator, rows), share
+        if separator == usual and share >= 0.9:
+            break
+    if not agreed:
+        start = first[0][:40] if first else ""
+        raise DataError(
+            f"{path} has one column: no line is divided by {', '.join(SEPARATORS.values())} (it begins {start!r}); "
+            "separate the columns by one of them"
+        )
+    return best
+
+
+def split(given: Sequence[str], separator: str, quotes: bool = True) -> list[list[str]]:
+    """The cells of lines; in quotes a cell may hold the separator and line ends."""
+    if not quotes:
+        return [line.split(separator) for line in given]
+    found: list[list[str]] = []
+    with suppress(csv.Error):  # a quote that never ends
+        found += (row for row in csv.reader((f"{line}\n" for line in given), delimiter=separator) if row)
+    return found
+
+
+def column_number(given: str | int | None) -> int | None:
+    """The number of a column, where a number is given; 0 is refused."""
+    text = str(given)
+    if given is None or not re.fullmatch(r"-?\d+", text):
+        return None
+    if int(text) < 1:
+        raise DataError(f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the second")
+    return int(text)
+
+
+def choose(sample: Sample, source: str | int | None, target: str | int | None, kind: Kind) -> Chosen:
+    """The two columns that are given by name or number; those that are not, by the header's usual names or by what is in them."""
+    given, first = (source, target), [cell.strip() for cell in sample.rows[0]]
+    numbers = [_number(each, sample) for each in given]
+    named = [str(each) for each, number in zip(given, numbers, strict=True) if each is not None and number is None]
+    found = {name: _find(name, first) for name in named}
+    if kind is PAIRS and not any(found.values()) and all(_LANGUAGE.fullmatch(name) for name in named):
+        found = {}  # names of languages, and a table without a header: the first columns
+    for name, number in found.items():
+        if number is None:
+            shown = ", ".join(repr(cell[:30]) for cell in first[:8])
+            raise DataError(f"{sample.path} line 1 names no column {name!r}; it has {shown}: name two of them, or count from 1")
+    columns = [found.get(str(each), number) for each, number in zip(given, numbers, strict=True)]
+    header = bool(found) or _names_columns(sample, first, kind)
+    guessed = _guessed(sample, columns, header, kind, first)
+    if kind is LABELLED and not header:
+        header = _unlike_the_rest(sample, *guessed)
+    if guessed[0] == guessed[1]:
+        raise DataError(f"{kind.roles[0]} and {kind.roles[1]} are both column {guessed[0]} of {sample.path}; name two columns")
+    if kind is LABELLED:
+        _refuse_swapped(sample, *guessed, header, guess=None in columns)
+    return Chosen(guessed, header, _note(sample, guessed, header, kind, first, sum(each is None for each in columns)))
+
+
+def _number(given: str | int | None, sample: Sample) -> int | None:
+    number = column_number(given)
+    if number is not None and number > max(sample.width, len(sample.rows[0])):
+        raise DataError(
+            f"{sample.path} has {len(sample.rows[0])} columns in line 1 and no column {number}; columns are counted from 1"
+        )
+    return number
+
+
+def _find(name: str, first: list[str]) -> int | None:
+    """The number of a column by its name in the header; case counts only where two names differ by it."""
+    if name in first:
+        return first.index(name) + 1
+    lower = [cell.lower() for cell in first]
+    return lower.index(name.lower()) + 1 if lower.count(name.lower()) == 1 else None
+
+
+def _names_columns(sample: Sample, first: list[str], kind: Kind) -> bool:
+    """True if line 1 is a header by its words: short different names, one of them a usual one that is no value of its column."""
+    lower = [cell.lower() for cell in first]
+    if len(set(lower)) < len(lower) or not all(cell and len(cell) <= 40 and not _NUMBER.fullmatch(cell) for cell in lower):
+        return False
+    if kind is PAIRS and len(LANGUAGES.intersection(lower)) > 1:
+        return True
+    usual = set(chain.from_iterable(kind.names))
+    hits = [at for at, cell in enumerate(lower, 1) if cell in usual]
+    free = [at for at in hits if first[at - 1] not in sample.column(at, True)]
+    return len(free) >= (2 if kind is PAIRS else 1) and max(len(cell.split()) for cell in lower) <= 3
+
+
+def _guessed(sample: Sample, columns: list[int | None], header: bool, kind: Kind, first: list[str]) -> tuple[int, int]:
+    """The columns that are given, and guesses for those that are not."""
+    lower = [cell.lower() for cell in first]
+    result = list(columns)
+    for place, usual in enumerate(kind.names):
+        if result[place] is None and header:
+            names = [lower.index(name) + 1 for name in usual if name in lower]
+            result[place] = next((number for number in names if number not in result), None)
+    for place in (0, 1):
+        if result[place] is None:
+            free = [number for number in range(1, max(sample.width, 2) + 1) if number not in result]
+            if not free:
+                raise DataError(f"{sample.path} has no column left for the {kind.roles[place]}; name two columns")
+            picked = free[0]
+            if kind is LABELLED and len(sample.rows) - header >= ENOUGH:
+                picked = _text_like(sample, free, header) if place == 0 else _label_like(sample, free, header)
+            result[place] = picked
+    assert result[0] is not None and result[1] is not None
+    return result[0], result[1]
+
+
+def _text_like(sample: Sample, free: list[int], header: bool) -> int:
+    """The column with the longest cells, most of them different."""
+    best = free[0]
+    for number in free[1:]:
+        old, new = sample.column(best, header), sample.column(number, header)
+        longer = _length(new) > 1.5 * _length(old) and len(set(new)) > len(set(old))
+        if longer or (_numeric(old) and not _numeric(new)):
+            best = number
+    return best
+
+
+def _label_like(sample: Sample, free: list[int], header: bool) -> int:
+    """The column with the fewest different values, at least two, that recur."""
+    counts = {number: len(set(sample.column(number, header))) for number in free}
+    fitting = [number for number in free if 2 <= counts[number] <= max(2, (len(sample.rows) - header) // 2)]
+    return min(fitting, key=counts.__getitem__, default=free[0])
+
+
+def _unlike_the_rest(sample: Sample, text: int, label: int) -> bool:
+    """True if line 1 is a header by its cells: a label that never recurs among others that do, a text shorter than the others."""
+    texts, labels = sample.column(text, True), sample.column(label, True)
+    first = [sample.column(number, False)[0] for number in (text, label)]
+    if len(labels) < 6 or first[1] in labels or len(set(labels)) > len(labels) // 3 or not first[0]:
+        return False
+    numeric = _numeric(labels) and not _NUMBER.fullmatch(first[1])
+    words = sum(len(each.split()) for each in texts) / len(texts)
+    return len(first[0].split()) <= 3 and (numeric or words >= 3 * len(first[0].split()))
+
+
+def _refuse_swapped(sample: Sample, text: int, label: int, header: bool, guess: bool) -> None:
+    """Stop if nearly every row has a label of its own: the columns are swapped, or there are no labels."""
+    texts, labels = sample.column(text, header), sample.column(label, header)
+    rows, of_text, of_label = len(labels), len(set(texts)), len(set(labels))
+    if rows < 10 or of_label < 0.9 * rows:
+        return
+    if of_text <= rows / 3 and _length(labels) > _length(texts):
+        raise DataError(
+            f"text and label look swapped in {sample.path}: column {label}, taken as the label, has {of_label} different values "
+            f"in {rows} rows, and column {text}, taken as the text, has {of_text}; set data.source={label} data.target={text}"
+        )
+    if guess:
+        raise DataError(
+            f"no column of {sample.path} looks like labels: column {label} has {of_label} different values in {rows} rows; "
+            "name the columns, data.source for the text and data.target for the label"
+        )
+
+
+def _note(sample: Sample, columns: tuple[int, int], header: bool, kind: Kind, first: list[str], guessed: int) -> str:
+    """What was assumed, in a line."""
+    shown = [
+        f"{role} = column {number}" + (f" {first[number - 1]!r}" if header and number <= len(first) else "")
+        for role, number in zip(kind.roles, columns, strict=True)
+    ]
+    more = " (guessed; data.source and data.target choose others)" if guessed and (sample.width > 2 or columns != (1, 2)) else ""
+    top = "a header" if header else "no header"
+    return (
+        f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; {', '.join(shown)}{more}"
+    )
+
+
+def _length(cells: list[str]) -> float:
+    return sum(map(len, cells)) / max(1, len(cells))
+
+
+def _numeric(cells: list[str]) -> bool:
+    return all(_NUMBER.fullmatch(cell) for cell in cells)

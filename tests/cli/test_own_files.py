@@ -1,0 +1,88 @@
+"""`regard train classifier my.csv` and the like: one word and a file, then the commands that it suggests."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from regard.cli import main
+from regard.errors import DataError
+from regard.training.own_files import recipe_for
+from regard.training.recipe import load
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+REVIEWS = [f"{'good' if i % 2 else 'bad'};a {'fine' if i % 2 else 'poor'} film, {i}" for i in range(60)]
+FILES = {
+    "my.csv": "\n".join(["stars;review", *REVIEWS]) + "\n",
+    "my.conll": "".join(f"Ada\tB-PER\nis\tO\nin\tO\nTown{i}\tB-LOC\n\n" for i in range(40)),
+    "my.tsv": "".join(f"one {i} two\teins {i} zwei\tCC\n" for i in range(60)),
+    "my.txt": "".join(f"line {i} of a text\n" for i in range(60)),
+}
+SHORT = ["training.steps=4", "schedule.warmup=1", "training.validate_every=4", "training.save_every=4", "training.device=cpu"]
+
+
+@pytest.fixture
+def regard(monkeypatch, capfd, tmp_path):
+    """The command line in this process, in a folder with the files."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def inner(*args):
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, args)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        return stopped.value.code or 0, *capfd.readouterr()
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "assumed", "scored"),
+    [
+        ("classifier", "my.csv", "semicolons, a header; text = column 2 'review', label = column 1 'stars'", "accuracy"),
+        ("tagger", "my.conll", "40 rows: a small model", "F1"),
+        ("translator", "my.tsv", "tabs, no header; source = column 1, target = column 2", "BLEU"),
+        ("language-model", "my.txt", "60 lines: a small model", "perplexity"),
+    ],
+)
+def test_one_word_and_a_file_train_and_the_suggested_commands_work(regard, word, name, assumed, scored):
+    code, out, err = regard("train", word, name, *SHORT)
+    assert code == 0, err
+    assert assumed in err and "4 steps, at most 10 minutes" in err
+    found = re.search(r"use it: regard (.+)", out)
+    assert found, out
+    evaluated = re.search(r"`regard (evaluate [^`]+)` scores it", out)
+    assert evaluated, out
+    code, scores, err = regard(*shlex.split(evaluated[1]))
+    assert code == 0 and scored.lower() in scores.lower(), scores + err
+    more = ["--max-length", "5"] if word == "language-model" else []
+    code, out, err = regard(*shlex.split(found[1]), *more)
+    assert code == 0 and out.strip(), err
+
+
+def test_what_cannot_be_trained_on_is_refused_in_a_sentence(regard, tmp_path):
+    code, _, err = regard("train", "classifier")
+    assert code == 2 and "needs a file of your own: regard train classifier my.csv" in err
+    code, _, err = regard("train", "classifier", "nowhere.csv")
+    assert code == 2 and "there is no file nowhere.csv" in err
+    (tmp_path / "h.csv").write_text("text,label\n", encoding="utf-8")
+    code, _, err = regard("train", "classifier", "h.csv")
+    assert code == 2 and err == "regard: h.csv has no rows, at most a header; give a file with text\n"
+    assert regard("recipes", "classifier")[1].startswith("# regard train classifier my.csv")
+    code, _, err = regard("train", "classifier", "my.csv", "data.source=0", "data.target=1")
+    assert code == 2 and "counted from 1" in err
+
+
+def test_the_recipe_is_an_ordinary_one_and_small(regard, tmp_path):
+    raw, _ = recipe_for("translator", ["my.tsv"])
+    recipe = load(raw)
+    assert (recipe.name, recipe.data.source, recipe.data.target, recipe.data.hold_out) == ("my", "1", "2", 0.05)
+    assert recipe.model.dim == 128 and recipe.training.steps == 300 and recipe.training.minutes == 10
+    (tmp_path / "a.en").write_text("one\n", encoding="utf-8")
+    (tmp_path / "a.de").write_text("eins\n", encoding="utf-8")
+    assert recipe_for("translator", ["a.en", "a.de"])[0]["data"]["train"] == [["a.en", "a.de"]]
+    with pytest.raises(DataError, match="one table or two line-aligned files, got 3"):
+        recipe_for("translator", ["a.en", "a.de", "my.tsv"])

@@ -1,0 +1,113 @@
+"""The layout of a user's table: separator, header, columns by name or number from 1, and guesses that say what was assumed."""
+
+import pytest
+
+from regard.data.corpora import find
+from regard.data.load import load
+from regard.data.reading import Table
+from regard.data.tables import from_files, labelled
+from regard.errors import DataError
+
+TATOEBA = "Go.\tGeh.\tCC-BY 2.0 (France)\nHi.\tHallo!\tCC-BY 2.0 (France)\n"
+TEXTS = [f"this is review number {i}, of a film" for i in range(12)]
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("source", "target"), [(1, 2), ("1", "2"), (None, None), ("en", "de")])
+def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, source, target):
+    rows = from_files([write(tmp_path / "deu.tsv", TATOEBA)], source, target, True)
+    assert list(rows) == [("Go.", "Geh."), ("Hi.", "Hallo!")]
+    assert rows.notes()[0].startswith("deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2")
+
+
+def test_a_file_alone_is_a_table_whatever_its_name(tmp_path):
+    assert next(iter(from_files([write(tmp_path / "deu.txt", TATOEBA)], 2, 1, True))) == ("Geh.", "Go.")
+
+
+@pytest.mark.parametrize("number", [0, "0"])
+def test_column_0_is_refused(tmp_path, number):
+    path = write(tmp_path / "a.tsv", TATOEBA)
+    with pytest.raises(DataError, match="there is no column 0: columns are counted from 1"):
+        from_files([path], number, 1, True)
+    with pytest.raises(DataError, match="there is no column 0: columns are counted from 1"):
+        labelled(path, number, 1)
+
+
+def test_a_name_that_is_no_language_and_not_in_the_header_is_refused(tmp_path):
+    with pytest.raises(DataError, match="line 1 names no column 'english'; it has 'Go.', 'Geh.'"):
+        from_files([write(tmp_path / "a.tsv", TATOEBA)], "english", "german", True)
+
+
+@pytest.mark.parametrize(("separator", "name"), [(",", "commas"), ("\t", "tabs"), (";", "semicolons"), ("|", "pipes")])
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+@pytest.mark.parametrize("header", ["", "Kommentar{}Note\n", "text{}label\n"])
+def test_any_separator_and_a_header_are_found(tmp_path, separator, name, ending, header):
+    quote = '"' if separator == "," else ""
+    body = "".join(f"{quote}{text}{quote}{separator}{i % 2}\n" for i, text in enumerate(TEXTS))
+    rows = labelled(write(tmp_path / f"a.{ending}", header.format(separator) + body), None, None)
+    assert list(rows) == [(text, str(i % 2)) for i, text in enumerate(TEXTS)]
+    assert f"separated by {name}, {'a' if header else 'no'} header" in rows.notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "columns"),
+    [("{label},{text}", (2, 1)), ("{i},{text},{label}", (2, 3)), ("{label},{i},{text}", (3, 1)), ("{text},{label}", (1, 2))],
+)
+def test_text_and_label_are_told_apart_by_their_cells(tmp_path, line, columns):
+    body = "".join(line.format(label="ab"[i % 2], text=f'"{text}"', i=i) + "\n" for i, text in enumerate(TEXTS))
+    rows = labelled(write(tmp_path / "a.csv", body), None, None)
+    assert list(rows) == [(text, "ab"[i % 2]) for i, text in enumerate(TEXTS)]
+    assert f"text = column {columns[0]}, label = column {columns[1]}" in rows.notes()[0]
+
+
+def test_columns_that_are_named_the_wrong_way_round_are_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", "".join(f"{'ab'[i % 2]}\t{text}\n" for i, text in enumerate(TEXTS)))
+    with pytest.raises(DataError, match="look swapped in .*12 different values in 12 rows.* set data.source=2 data.target=1"):
+        labelled(path, 1, 2)
+
+
+def test_a_name_of_the_label_is_taken_before_its_number(tmp_path):
+    path = write(tmp_path / "a.csv", "text,label,label_text\nfine,1,positive\n")
+    assert list(labelled(path, None, None)) == [("fine", "positive")]
+    path = write(tmp_path / "a.jsonl", '{"sentence": "fine", "label": 1, "label_text": "positive"}\n')
+    assert list(labelled(path, None, None)) == [("fine", "positive")]
+
+
+def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(DataError, match="one column: no line is divided by tabs, commas, semicolons, pipes"):
+        labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
+    with pytest.raises(DataError, match="a.csv has no rows, at most a header"):
+        load({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
+    unique = write(tmp_path / "b.csv", "".join(f"{text.replace(',', '')},name {i}\n" for i, text in enumerate(TEXTS)))
+    with pytest.raises(DataError, match="no column of .*b.csv looks like labels: column 2 has 12 different values in 12 rows"):
+        labelled(unique, None, None)
+
+
+def test_a_share_of_nothing_is_refused_before_training(tmp_path):
+    path = write(tmp_path / "a.tsv", "fine\tgood\nawful\tbad\nhm\tgood\n")
+    with pytest.raises(DataError, match=r"no row is left for validation: data.hold_out takes 0.1 of each class .* 3 rows in 2 cl"):
+        load({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
+
+
+def test_too_little_data_is_warned_of_with_figures(tmp_path):
+    body = "".join(f"{text}\t{'ab'[i % 2]}\n" for i, text in enumerate(TEXTS * 5))
+    corpus = load({"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2}, {"kind": "word"}, "classify")
+    said = "\n".join(corpus.warnings)
+    assert "1 label has one row to train on (c); add rows" in said
+    assert "training rows for 3 labels are few: below about 100 each" in said and "validation rows are few" in said
+    assert corpus.notes == ["a.tsv: 2 columns separated by tabs, no header; text = column 1, label = column 2"]
+    pairs = load({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
+    assert pairs.warnings == [
+        "18 training pairs are few: below about 2,000 a translator learns them by heart and translates nothing else; add pairs"
+    ]
+
+
+def test_labels_that_the_manifest_names_are_read_by_their_names(tmp_path):
+    path = write(tmp_path / "a.tsv", "fine\t1\nawful\t0\nhm\t7\n")
+    rows = Table(path, labels=(("0", "negative"), ("1", "positive")))
+    assert list(rows) == [("fine", "positive"), ("awful", "negative"), ("hm", "7")]
+    assert rows.layout() != Table(path).layout() and find("sst2").labels == {"0": "negative", "1": "positive"}
