@@ -85,6 +85,6 @@ def run() -> None:
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # where typer does not catch it
         print("regard: stopped", file=sys.stderr)
         sys.exit(130)

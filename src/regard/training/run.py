@@ -82,6 +82,13 @@ class Run:
         ):
             raise FolderError(f"{self.folder} exists and is not a run; give another folder or name")
 
+    def make(self) -> None:
+        """Create the folder."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FolderError(f"{self.folder} cannot be made ({error.strerror}); give another folder") from None
+
     def begin(self, recipe: Recipe, overwrite: bool) -> None:
         """Make the folder for a new run."""
         self.check_free(overwrite)
@@ -90,10 +97,7 @@ class Run:
                 shutil.rmtree(path, ignore_errors=True)
             for path in (self.log, self.report, self.curves, self.recipe):
                 path.unlink(missing_ok=True)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FolderError(f"{self.folder} cannot be made ({error.strerror}); give another folder") from None
+        self.make()
         checkpoint.replace(self.recipe, dump(recipe).encode())
 
     def read_recipe(self, overrides: tuple[str, ...] = ()) -> Recipe:
@@ -136,6 +140,7 @@ class Result:
     seconds: float = 0.0
     flops: int = 0
     report: dict[str, Any] = field(default_factory=dict, repr=False)
+    signal: int | None = None  # of an interrupted run: the signal's number
 
     @property
     def model_folder(self) -> Path:

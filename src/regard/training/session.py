@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ class Session:
         self.log: Log | None = None
         self.board: Board | None = None
         self.saved = 0  # the step of the last checkpoint
+        self.signal: int | None = None  # the one that stopped the loop
         self.checkpoints: dict[str, list[str]] = {}  # those on the disk, with the best folders each one names
         self._since = time.monotonic()
         self._speed = (time.monotonic(), 0, 0.0)  # since when it is measured, the tokens then, and what it was before
@@ -130,7 +132,9 @@ class Session:
                 if stops:
                     reason = self.ended() or ("minutes" if stops >= MINUTES else "interrupted")
                     break
-            self._end_of_loop(reason)
+            if reason == "interrupted":
+                self.signal = interrupt.signal or signal.SIGTERM  # another process may have received it
+            self._end_of_loop()
         return reason
 
     def ended(self) -> str | None:
@@ -189,13 +193,11 @@ class Session:
         if trouble is not None:
             stop_at(trouble, self.run, self.material, self.world)
 
-    def _end_of_loop(self, reason: str) -> None:
+    def _end_of_loop(self) -> None:
         self.check()
         if self.progress.step > self.saved:
             self.save()
         self.writer.wait()
-        if reason == "interrupted":
-            self.show.say(f"stopped after step {self.progress.step:,} and saved; go on with `regard resume {self.run.folder}`")
 
     # — the log —
 
