@@ -125,10 +125,18 @@ def test_resuming_with_changed_learning_names_the_keys(regard, trained):
 def test_runs_lists_state_step_score_time_and_cost(regard, trained):
     code, out, err = regard("runs", trained[0].parent)
     assert code == 0, err
-    assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +\d+:\d\d +\d\.\de\+\d+", out), out
+    assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +test +\d+:\d\d +\d\.\de\+\d+", out), out
+    assert re.search(r"run +state +step +validation loss +score +of", out), out
     found = json.loads(regard("runs", trained[0], "--json")[1])
-    assert [(run["name"], run["state"], run["step"]) for run in found] == [("small", "finished", 20)]
+    assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in found] == [("small", "finished", 20, "test")]
     fails(regard, ("there is no folder", "regard train"), "runs", trained[0].parent / "none")
+
+
+def test_runs_labels_the_score_of_an_unfinished_run_as_validation(regard, trained, tmp_path):
+    (tmp_path / "runs" / "half").mkdir(parents=True)
+    for name in ("recipe.yaml", "log.jsonl"):
+        (tmp_path / "runs" / "half" / name).write_bytes((trained[0] / name).read_bytes())
+    assert re.search(r"half +started +20 +\d+\.\d+ +\d+\.\d+ BLEU +validation ", regard("runs")[1])
 
 
 def test_runs_says_which_is_damaged_and_shows_the_others(regard, trained, tmp_path):
@@ -192,6 +200,8 @@ def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
     assert code == 0, err
     assert regard("evaluate", "mean", "--data", "tatoeba-sample", "--beam", "1")[0] == 0
     fails(regard, ("neither a model folder nor a checkpoint",), "average", tmp_path, "-o", "other")
+    fails(regard, ("mean is already there", "--overwrite"), "average", *best, "-o", "mean")
+    assert regard("average", *best, "-o", "mean", "--overwrite")[0] == 0
 
 
 def test_a_language_model_is_trained_and_measured(regard, tmp_path):

@@ -61,11 +61,12 @@ def resume(
 def average(
     models: Annotated[list[Path], typer.Argument(help="Model folders or checkpoints; one run stands for its best checkpoints.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the averaged model.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what regard wrote there before.")] = False,
 ) -> None:
     """Average the weights of several checkpoints of one model into one."""
     from regard.training.average import average as mean
 
-    typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output)}")
+    typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output, overwrite=overwrite)}")
 
 
 @contextmanager

@@ -84,6 +84,11 @@ class Material:
             return found if world.first else iter(())
         return (b for i, b in enumerate(found) if i % world.size == world.rank)
 
+    def set_checksums(self) -> dict[str, str | None]:
+        """Of each set's files and everything that decides its tokens; None where there is no validation set."""
+        validation = self.corpus.validation
+        return {"training": self.corpus.train.checksum, "validation": None if validation is None else validation.prepared.checksum}
+
     def texts(self, split: str) -> tuple[list[str], list[str]]:
         """The sentences of a set, source and target."""
         found = self.split(split)

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from regard.errors import RecipeError
-from regard.models.folder import read_json
+from regard.errors import RecipeError, RegardError
 from regard.training import board, checkpoint, curves, saving, state
 from regard.training.distributed import World, restarted, world
 from regard.training.finish import finish
@@ -96,8 +95,12 @@ def _resume_locked(run: Run, overrides: tuple[str, ...], here: World, quiet: boo
         show.say("there is no checkpoint yet, so the run begins again")
         return _go(run, recipe, here, quiet)
     folder = run.checkpoints / name
-    before = here.together(lambda: read_json(folder / saving.STATE))
-    check_unchanged(load(before["recipe"]), recipe, run.folder)
+    before = here.together(lambda: saving.read_state(folder))
+    try:
+        trained = load(before["recipe"])
+    except RegardError as error:
+        raise saving.damaged(folder, f"recipe in {saving.STATE}: {error}") from None
+    check_unchanged(trained, recipe, run.folder)
     show.say(f"going on after step {before['progress']['step']:,}")
     # The rounding of sums depends on the number of threads, so it stays what it was unless the recipe says otherwise.
     return _go(run, recipe, here, quiet, folder=folder, threads=before["threads"])
