@@ -372,3 +372,13 @@ def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"])) and scores["perplexity"] < 12
     assert scores["bits_per_character"] > 0 and "bleu" not in scores
     assert result.flops > 0
+
+
+def test_the_cache_says_which_recipe_made_its_entries(tmp_path, monkeypatch):
+    from regard.data import cache
+
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    run(tmp_path, training__steps=5)
+    notes = {entry.made_by for entry in cache.entries() if entry.kind == "data"}
+    assert any(note.startswith("training set of") and note.endswith("recipe tiny") for note in notes)
+    assert any(note.startswith("validation set of") for note in notes) and any(note.startswith("test set of") for note in notes)
