@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,10 +125,18 @@ def test_resuming_with_changed_learning_names_the_keys(regard, trained):
 def test_runs_lists_state_step_score_time_and_cost(regard, trained):
     code, out, err = regard("runs", trained[0].parent)
     assert code == 0, err
-    assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +\d+:\d\d +\d\.\de\+\d+", out), out
+    assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +test +\d+:\d\d +\d\.\de\+\d+", out), out
+    assert re.search(r"run +state +step +validation loss +score +of", out), out
     found = json.loads(regard("runs", trained[0], "--json")[1])
-    assert [(run["name"], run["state"], run["step"]) for run in found] == [("small", "finished", 20)]
+    assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in found] == [("small", "finished", 20, "test")]
     fails(regard, ("there is no folder", "regard train"), "runs", trained[0].parent / "none")
+
+
+def test_runs_labels_the_score_of_an_unfinished_run_as_validation(regard, trained, tmp_path):
+    (tmp_path / "runs" / "half").mkdir(parents=True)
+    for name in ("recipe.yaml", "log.jsonl"):
+        (tmp_path / "runs" / "half" / name).write_bytes((trained[0] / name).read_bytes())
+    assert re.search(r"half +started +20 +\d+\.\d+ +\d+\.\d+ BLEU +validation ", regard("runs")[1])
 
 
 def test_runs_says_which_is_damaged_and_shows_the_others(regard, trained, tmp_path):
@@ -191,6 +200,8 @@ def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
     assert code == 0, err
     assert regard("evaluate", "mean", "--data", "tatoeba-sample", "--beam", "1")[0] == 0
     fails(regard, ("neither a model folder nor a checkpoint",), "average", tmp_path, "-o", "other")
+    fails(regard, ("mean is already there", "--overwrite"), "average", *best, "-o", "mean")
+    assert regard("average", *best, "-o", "mean", "--overwrite")[0] == 0
 
 
 def test_a_language_model_is_trained_and_measured(regard, tmp_path):
@@ -229,7 +240,7 @@ def test_recipes_are_listed_and_printed_as_they_are(regard):
     fails(regard, ("did you mean small?",), "recipes", "smal")
 
 
-def test_sigint_once_saves_tells_how_to_go_on_and_ends_well(tmp_path):
+def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
     command = [sys.executable, "-m", "regard", "train", "small", *TINY, "training.steps=100000", "training.log_every=1"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         log = tmp_path / "runs" / "small" / "log.jsonl"
@@ -238,9 +249,38 @@ def test_sigint_once_saves_tells_how_to_go_on_and_ends_well(tmp_path):
             time.sleep(0.1)
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=200)
-    assert running.returncode == 0, err
-    assert "regard resume runs/small" in err
+    assert running.returncode == 130, err
+    assert "resume with `regard resume runs/small`" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, number, code):
+    """So that `regard train … && regard evaluate …` does not evaluate half a run; also with --quiet, and at the second signal."""
+    from regard.training import trainer
+    from regard.training.interrupt import StopNow
+    from regard.training.run import Result
+
+    monkeypatch.setattr(trainer, "train", lambda *a, **k: Result(Path("runs/x"), False, "interrupted", 7, signal=number))
+    got, out, err = regard("train", "small")
+    assert (got, out) == (code, "") and "stopped after step 7" in err and "`regard resume runs/x`" in err
+    assert regard("train", "small", "--quiet") == (code, "", "")
+
+    def at_once(*args, **options):
+        raise StopNow(number)
+
+    monkeypatch.setattr(trainer, "resume", at_once)
+    got, _, err = regard("resume", "runs/x")
+    assert got == code and "without saving" in err
+
+
+def test_a_stopped_demo_is_one_sentence(regard, monkeypatch):
+    import regard as package
+    from regard.training.run import Result
+
+    monkeypatch.setattr(package, "train", lambda *a, **k: Result(Path("/gone"), False, "interrupted", 7, signal=signal.SIGTERM))
+    code, _, err = regard("demo", "ab", "--steps", "1")
+    assert code == 143 and err.count("\n") == 1 and "stopped at step 7" in err and "/gone" not in err
 
 
 def test_bad_input_to_a_process_of_its_own_is_one_line_and_exit_code_two(tmp_path):

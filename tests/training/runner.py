@@ -32,7 +32,10 @@ def run(verb, recipe, folder, overrides):
     except RegardError as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps({"finished": result.finished, "reason": result.reason, "steps": result.steps}), flush=True)
+    print(
+        json.dumps({"finished": result.finished, "reason": result.reason, "steps": result.steps, "signal": result.signal}),
+        flush=True,
+    )
     return 0
 
 

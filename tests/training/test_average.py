@@ -59,8 +59,36 @@ def test_what_cannot_be_averaged_is_said(run, tmp_path):
         average([tmp_path], tmp_path / "mean")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("", encoding="utf-8")
-    with pytest.raises(FolderError, match="is no model folder"):
+    with pytest.raises(FolderError, match="is already there; give another folder, or --overwrite"):
         average(best, tmp_path / "mine")
+    with pytest.raises(FolderError, match="is no model folder that regard wrote"):
+        average(best, tmp_path / "mine", overwrite=True)
+    assert [f.name for f in (tmp_path / "mine").iterdir()] == ["x"]
+
+
+def test_an_average_is_replaced_when_asked_and_keeps_what_others_put_there(run, tmp_path):
+    best = checkpoint.steps(run / "best")
+    average(best[:1], tmp_path / "mean")
+    (tmp_path / "mean" / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(FolderError, match="is already there"):
+        average(best, tmp_path / "mean")
+    average(best, tmp_path / "mean", overwrite=True)
+    assert len(load(tmp_path / "mean").card["average_of"]) == 3
+    assert (tmp_path / "mean" / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_an_input_is_never_replaced(run, monkeypatch):
+    best = checkpoint.steps(run / "best")
+    monkeypatch.chdir(run)
+    for out in (best[0], best[0] / "mean", run / "best", run / "." / "best" / best[1].name, "best"):
+        with pytest.raises(FolderError, match="which is averaged; give another folder"):
+            average(best, out, overwrite=True)
+    with pytest.raises(FolderError, match="which is averaged"):
+        average([run], best[2], overwrite=True)
+    with pytest.raises(FolderError, match="which is averaged"):
+        average([run, run], run, overwrite=True)
+    for folder in best:
+        checkpoint.verify(folder)
 
 
 def test_other_models_are_refused(run, tmp_path, monkeypatch):

@@ -87,6 +87,34 @@ def test_cleaning_takes_temporary_folders_too(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["step-00000002"]
 
 
+def test_cleaning_leaves_what_others_put_there(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    for name in ("mine", "step-5", "step-00000001-kept", ".ipynb_checkpoints", "step-00000001"):
+        (tmp_path / name).mkdir()
+    checkpoint.clean(tmp_path, ())
+    assert sorted(f.name for f in tmp_path.iterdir()) == [".ipynb_checkpoints", "mine", "notes.txt", "step-00000001-kept", "step-5"]
+
+
+def test_what_others_put_into_a_folder_outlives_its_replacement(tmp_path):
+    checkpoint.commit(tmp_path / "x", lambda p: [(p / name).write_text("one", encoding="utf-8") for name in ("a.txt", "b.txt")])
+    (tmp_path / "x" / "README.md").write_text("mine", encoding="utf-8")
+    (tmp_path / "x" / "more").mkdir()
+    (tmp_path / "x" / "more" / "y").write_text("mine", encoding="utf-8")
+    checkpoint.commit(tmp_path / "x", fill_with("two"))
+    checkpoint.verify(tmp_path / "x")
+    found = {str(f.relative_to(tmp_path / "x")): f.read_text(encoding="utf-8") for f in checkpoint.files(tmp_path / "x")}
+    found.pop("checksums.json")
+    assert found == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(FolderError, match=r"file cannot be written \(.*(exists|directory)"):
+        checkpoint.commit(tmp_path / "file" / "step-00000001", fill_with("x"))
+    with pytest.raises(FolderError, match=r"gone cannot be written \(No such file"):
+        checkpoint.replace(tmp_path / "gone" / "x", b"")
+
+
 def test_a_cut_last_line_is_left_out(tmp_path):
     (tmp_path / "log").write_text('{"a": 1}\n{"a": 2}\n{"a', encoding="utf-8")
     assert [e["a"] for e in checkpoint.read_lines(tmp_path / "log")] == [1, 2]

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from regard.errors import FolderError
 from regard.training.log import Log
 
 
@@ -36,6 +35,31 @@ def test_going_on_drops_what_stands_behind_the_position(tmp_path):
     assert steps == [1, 3]
 
 
-def test_a_log_shorter_than_its_position_is_refused(tmp_path):
-    with pytest.raises(FolderError, match="cut"):
-        Log(tmp_path / "log.jsonl", 10)
+def steps_in(path):
+    return [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("damage", "kept"),
+    [
+        (lambda path, content: path.unlink(), []),
+        (lambda path, content: path.write_bytes(content[:-5]), [1, 2]),
+        (lambda path, content: path.write_bytes(b""), []),
+        (lambda path, content: path.write_bytes(content.replace(b'"step": 1', b'"step": oops')), [2, 3]),
+        (lambda path, content: path.write_bytes(content + b'{"event": "train", "step": 4}\n' * 3), [1, 2, 3]),
+        (lambda path, content: path.write_bytes(content.splitlines(True)[0] + b'{"event": "train", "step": 9}\n' * 9), [1]),
+    ],
+    ids=["lost", "cut in a line", "emptied", "edited", "longer", "later lines at its place"],
+)
+def test_a_lost_or_damaged_log_keeps_its_whole_lines_up_to_the_checkpoint(tmp_path, damage, kept):
+    path, said = tmp_path / "log.jsonl", []
+    with Log(path) as log:
+        for step in (1, 2, 3):
+            log.add("train", step=step)
+        position = log.sync()
+    damage(path, path.read_bytes())
+    with Log(path, position, 3, said.append) as log:
+        log.add("train", step=4)
+        assert log.position == path.stat().st_size
+    assert steps_in(path) == [*kept, 4]
+    assert len(said) == (kept != [1, 2, 3]) and all(str(path) in text and "not affected" in text for text in said)

@@ -53,7 +53,14 @@ def test_a_restored_plateau_goes_on_where_the_other_was():
 def test_every_kind_of_a_recipe_has_its_schedule():
     made = [schedule.make(s, 0.5, 100) for s in (schema.InverseSqrt(), schema.Cosine(), schema.Plateau(), schema.Constant())]
     assert [type(s).__name__ for s in made] == ["InverseSqrt", "Cosine", "Plateau", "Constant"]
-    assert all(s.state() == {} for s in (made[0], made[1], made[3]))
+    assert all(s.state() == {} for s in (made[0], made[3])) and made[1].state() == {"steps": 100}
+
+
+def test_a_cosine_keeps_the_length_it_began_with():
+    """Counted anew on another number of processes the length would be another, and the rate would jump."""
+    one, other = schedule.Cosine(1.0, 5, 100), schedule.Cosine(1.0, 5, 200)
+    other.restore(one.state())
+    assert [one.rate(step) for step in (5, 50, 100)] == [other.rate(step) for step in (5, 50, 100)]
 
 
 def test_a_cosine_without_an_end_is_refused():

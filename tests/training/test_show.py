@@ -40,3 +40,21 @@ def test_on_a_terminal_the_line_lives(monkeypatch):
         shown.line(VALUES)
         shown.say("validation at step 3")
     assert "step 1,200/10,000 · epoch" in screen.getvalue() and "validation at step 3" in screen.getvalue()
+
+
+def test_a_terminal_that_was_closed_does_not_stop_training(monkeypatch):
+    class Closed:
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+        def flush(self):
+            raise OSError(5, "Input/output error")
+
+        def isatty(self):
+            return False
+
+    monkeypatch.setattr("sys.stderr", Closed())
+    with show.Show() as shown:
+        shown.say("one")
+        assert shown.quiet
+        shown.say("two")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -211,8 +212,96 @@ def test_a_cosine_cannot_be_made_longer_in_the_middle(tmp_path):
 def test_changed_data_is_noticed_on_resumption(tmp_path):
     first = run(tmp_path)
     tiny.write_pairs(tmp_path, seed=99)
-    with pytest.raises(RegardError, match=r"saved with data|does not fit|vocabular"):
+    with pytest.raises(RegardError, match=r"the training set of .* is not the one of its checkpoint .*train.x, .*train.y back"):
         resume(first.folder, overrides=["training.steps=9"], quiet=True)
+
+
+def test_a_changed_validation_set_is_noticed_on_resumption(tmp_path):
+    first = run(tmp_path)
+    file = tmp_path / "validation.y"
+    before = file.read_text(encoding="utf-8")
+    file.write_text(before.replace(before[0], "a" if before[0] != "a" else "b", 1), encoding="utf-8")
+    with pytest.raises(DataError, match=r"the validation set of .* is not the one of its checkpoint .*validation.y"):
+        resume(first.folder, overrides=["training.steps=9"], quiet=True)
+    file.write_text(before, encoding="utf-8")
+    assert resume(first.folder, overrides=["training.steps=9"], quiet=True).steps == 9
+
+
+def test_a_cosine_by_epochs_keeps_its_rates_on_another_number_of_processes(tmp_path, monkeypatch):
+    """The length is counted from epochs and the batches of a step; on other processes that count comes out differently."""
+    from regard.training.feed import Feed
+
+    changes = {"schedule": {"kind": "cosine", "warmup": 2}, "training__steps": None, "training__epochs": 3.0}
+    first = run(tmp_path, **changes)
+    rates = [(e["step"], e["rate"]) for e in tiny.log(first.folder)]
+    shutil.rmtree(checkpoint.steps(first.folder / "checkpoints")[-1])
+    count = Feed.steps
+    monkeypatch.setattr(Feed, "steps", lambda self, epochs: 2 * count(self, epochs))
+    resume(first.folder, quiet=True)
+    assert [(e["step"], e["rate"]) for e in tiny.log(first.folder)] == rates and len(rates) == 6
+
+
+@pytest.fixture
+def stopped(done, tmp_path):
+    """A copy of a finished run that lacks its last checkpoint, model and report."""
+    copy = tmp_path / "run"
+    shutil.copytree(done.folder, copy)
+    for path in (copy / "model", checkpoint.steps(copy / "checkpoints")[-1]):
+        shutil.rmtree(path)
+    (copy / "report.json").unlink()
+    return copy
+
+
+@pytest.mark.parametrize("lost", [["log.jsonl"], ["recipe.yaml"], ["best"], ["log.jsonl", "recipe.yaml", "best", "curves.png"]])
+def test_the_checkpoint_alone_is_enough_to_resume(done, stopped, lost, capsys):
+    for name in lost:
+        shutil.rmtree(stopped / name) if (stopped / name).is_dir() else (stopped / name).unlink()
+    result = resume(stopped)
+    assert result.finished and result.steps == 6
+    last = [load_file(folder / "checkpoints" / "step-00000006" / "tensors.safetensors") for folder in (stopped, done.folder)]
+    assert all(last[0][name].equal(last[1][name]) for name in last[1])
+    if "log.jsonl" in lost:
+        assert "log.jsonl is missing; it continues after 0 lines" in capsys.readouterr().err
+        assert [e["step"] for e in tiny.log(stopped)] == [5, 6]
+
+
+def edit_state(folder, change):
+    """Change state.json of a checkpoint, its checksum too."""
+    file = folder / "state.json"
+    state = json.loads(file.read_text(encoding="utf-8"))
+    change(state)
+    file.write_text(json.dumps(state), encoding="utf-8")
+    sums = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
+    (folder / "checksums.json").write_text(json.dumps({**sums, "state.json": checkpoint.digest(file)}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s.pop("threads"), "threads in state.json is None"),
+        (lambda s: s.update(processes=0), "processes in state.json is 0"),
+        (lambda s: s.update(processes=2), "rank-00001"),
+        (lambda s: s.update(progress=[]), r"progress in state.json is \[\]"),
+        (lambda s: s["progress"].update(step="4"), "progress.step in state.json is '4'"),
+        (lambda s: s["progress"].update(speed=1), "unknown progress.speed"),
+        (lambda s: s["progress"].update(best=[3]), "progress.best in state.json holds 3"),
+        (lambda s: s.update(schedule={}), "waited"),
+        (lambda s: s.update(log="x"), "log in state.json is 'x'"),
+        (lambda s: s.update(recipe={}), "recipe in state.json: data names neither"),
+        (lambda s: s.update(data=[]), r"data in state.json is \[\]"),
+    ],
+)
+def test_a_state_edited_by_hand_is_one_sentence(stopped, change, says):
+    edit_state(checkpoint.steps(stopped / "checkpoints")[-1], change)
+    with pytest.raises(RegardError, match=says):
+        resume(stopped, quiet=True)
+
+
+def test_an_older_checkpoint_that_was_edited_does_not_matter(done, tmp_path):
+    shutil.copytree(done.folder, tmp_path / "run")
+    first, _ = checkpoint.steps(tmp_path / "run" / "checkpoints")
+    edit_state(first, lambda s: s["progress"].update(best=[{"step": "x"}]))
+    assert resume(tmp_path / "run", overrides=["training.steps=7"], quiet=True).steps == 7
 
 
 def test_resuming_what_is_no_run_says_so(tmp_path):
@@ -283,3 +372,13 @@ def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"])) and scores["perplexity"] < 12
     assert scores["bits_per_character"] > 0 and "bleu" not in scores
     assert result.flops > 0
+
+
+def test_the_cache_says_which_recipe_made_its_entries(tmp_path, monkeypatch):
+    from regard.data import cache
+
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    run(tmp_path, training__steps=5)
+    notes = {entry.made_by for entry in cache.entries() if entry.kind == "data"}
+    assert any(note.startswith("training set of") and note.endswith("recipe tiny") for note in notes)
+    assert any(note.startswith("validation set of") for note in notes) and any(note.startswith("test set of") for note in notes)

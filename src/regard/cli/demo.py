@@ -55,6 +55,11 @@ def _translate(console) -> None:  # noqa: ANN001
     short = ["training.steps=250", "training.validate_every=250", "training.save_every=250"]
     with tempfile.TemporaryDirectory() as folder:
         result = regard.train("small", folder=f"{folder}/run", overrides=short)
+        if not result.finished:
+            typer.echo(
+                f"regard: the demo was stopped at step {result.steps} of its translator; `regard demo` starts it again", err=True
+            )
+            raise typer.Exit(128 + (result.signal or 2))
         model = result.load()
     texts = ["Tom is happy.", "I don't know what to do.", "Where is your mother?", "We have no time."]
     for text, found in zip(texts, regard.translate(model, texts, beam=4), strict=True):

@@ -11,6 +11,7 @@ import regard
 from regard.cli import (
     align,
     bleu,
+    cache,
     classify,
     cost,
     data,
@@ -49,6 +50,7 @@ app.command("evaluate")(evaluate.command)
 app.command("average")(train.average)
 app.command("bleu")(bleu.command)
 app.command("data")(data.command)
+app.command("cache")(cache.command)
 app.command("translate")(translate.command)
 app.command("generate")(generate.command)
 app.command("align")(align.command)
@@ -85,6 +87,6 @@ def run() -> None:
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # where typer does not catch it
         print("regard: stopped", file=sys.stderr)
         sys.exit(130)

@@ -13,7 +13,7 @@ def command(
     folder: Annotated[Path, typer.Argument(help="A folder of runs, or one run.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List runs with step, state, scores, time and training FLOPs."""
+    """List runs with step, state, the last validation loss, the score and which set it is of, time and training FLOPs."""
     from regard.training.runs import summaries
     from regard.training.tasks import TASKS
 
@@ -28,11 +28,11 @@ def command(
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("run", "state", "step", "loss", "score", "time", "FLOPs"):
-        table.add_column(head, justify="left" if head in ("run", "state") else "right", no_wrap=True)
+    for head in ("run", "state", "step", "validation loss", "score", "of", "time", "FLOPs"):
+        table.add_column(head, justify="left" if head in ("run", "state", "of") else "right", no_wrap=True)
     for run in found:
         score = "–" if run.score is None else f"{run.score:{'.4f' if TASKS[run.task].shares else '.2f'}} {TASKS[run.task].title}"
-        numbers = (number(run.loss, ".3f"), score, duration(run.seconds), number(run.flops, ".1e"))
+        numbers = (number(run.loss, ".3f"), score, run.score_split or "–", duration(run.seconds), number(run.flops, ".1e"))
         table.add_row(Path(run.folder).name, run.state, f"{run.step:,}", *numbers)
     Console().print(table, highlight=False, markup=False)
     for run in found:

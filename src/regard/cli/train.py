@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +49,8 @@ def command(
 
       regard train language-model my.txt
 
-    Ctrl-C once finishes the step, saves and tells how to go on. Under torchrun the same command trains on several machines.
+    Ctrl-C, SIGTERM or SIGHUP finishes the step, saves, prints how to resume and exits with 130, 143 or 129. Under torchrun the same
+    command trains on several machines.
     """
     from regard.training.own_files import KINDS
 
@@ -67,7 +71,8 @@ def command(
         return
     from regard.training.trainer import train
 
-    result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
+    with stopping():
+        result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
     tell(result, quiet, KINDS[recipe].use if chosen is not recipe else "")
 
 
@@ -79,22 +84,46 @@ def resume(
     """Go on with a run from its last checkpoint, exactly as if it had never stopped."""
     from regard.training.trainer import resume as go_on
 
-    tell(go_on(run, overrides=overrides or (), quiet=quiet), quiet)
+    with stopping():
+        result = go_on(run, overrides=overrides or (), quiet=quiet)
+    tell(result, quiet)
 
 
 def average(
     models: Annotated[list[Path], typer.Argument(help="Model folders or checkpoints; one run stands for its best checkpoints.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the averaged model.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what regard wrote there before.")] = False,
 ) -> None:
     """Average the weights of several checkpoints of one model into one."""
     from regard.training.average import average as mean
 
-    typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output)}")
+    typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output, overwrite=overwrite)}")
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """A second signal, which stops at once, ends with its exit code too."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        show("regard: stopped without saving; `regard resume` continues from the last checkpoint")
+        raise typer.Exit(128 + getattr(error, "signal", signal.SIGINT)) from None
+
+
+def show(text: str) -> None:
+    """A line on standard error, where there is one: after SIGHUP the terminal is gone."""
+    with suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def tell(result: Result, quiet: bool, use: str = "") -> None:
-    """The outcome in a few lines, once, however many processes took part."""
-    if quiet or int(os.environ.get("RANK", "0")) or not result.finished:  # an interrupted run has said how to go on
+    """The outcome in a few lines, once, however many processes took part; a run stopped by a signal exits with 128 + its number."""
+    silent = quiet or bool(int(os.environ.get("RANK", "0")))
+    if not result.finished:
+        if not silent:
+            show(f"stopped after step {result.steps:,} and saved; resume with `regard resume {result.folder}`")
+        raise typer.Exit(128 + (result.signal or signal.SIGINT))
+    if silent:
         return
     from regard.cli.runs import duration
 

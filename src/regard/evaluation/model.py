@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data import corpora
+from regard.data.cache import hold
 from regard.data.load import load_split
 from regard.errors import DataError
 from regard.evaluation.judges import JUDGES, Evaluation, Wishes, windows
@@ -61,6 +62,7 @@ def evaluate(
     source = None if judge.task == "language" else model.source_tokenizer
     found = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, judge.task)
     name = data.get("corpus") or ", ".join(map(str, _flat(data.get(split) or data.get("test") or data.get("train") or [])))
+    hold(found.prepared, f"{split} set of {name}, regard evaluate")
     start = time.perf_counter()
     result = Evaluation(name, split, len(found.targets), 0.0)
     judge.run(result, model, found, wishes)

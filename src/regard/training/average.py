@@ -46,8 +46,17 @@ def _mean_of(name: str, files: Sequence[tuple[Path, str]]) -> Tensor:
     return total.div_(len(files)).to(dtype)
 
 
-def average(folders: Sequence[str | PathLike[str]], out: str | PathLike[str], card: dict[str, Any] | None = None) -> Path:
-    """Average model folders or checkpoints into the model folder `out`. A single run folder stands for its best checkpoints."""
+def average(
+    folders: Sequence[str | PathLike[str]],
+    out: str | PathLike[str],
+    card: dict[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Average model folders or checkpoints into the model folder `out`. A single run folder stands for its best checkpoints.
+
+    A folder that holds something is refused; `overwrite` replaces a model folder of ours, and keeps what others put into it.
+    """
     paths = [Path(folder) for folder in folders]
     if len(paths) == 1 and Run(paths[0]).exists():
         paths = checkpoint.steps(Run(paths[0]).best)
@@ -56,6 +65,8 @@ def average(folders: Sequence[str | PathLike[str]], out: str | PathLike[str], ca
     if not paths:
         raise FolderError("there is nothing to average; give model folders or checkpoints")
     files = [_weights(path) for path in paths]
+    target = Path(out)
+    check_target(target, [file.parent for file, _ in files], overwrite)
     model = model_folder.load(_like(paths[0]))
     for path in paths[1:]:
         other = model_folder.load(_like(path))
@@ -68,11 +79,23 @@ def average(folders: Sequence[str | PathLike[str]], out: str | PathLike[str], ca
     for name, p in model.named_parameters():
         p.data = found[name]
     about = {**getattr(model, "card", {}), **(card or {}), "average_of": [str(path) for path in paths]}
-    target = Path(out)
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / "config.json").is_file())):
-        raise FolderError(f"{target} exists and is no model folder; give another")
     checkpoint.commit(target, lambda place: save(place, model, about))
     return target
+
+
+def check_target(target: Path, inputs: Sequence[Path], overwrite: bool) -> None:
+    """Refuse a folder that is, holds or lies in an input, one that holds something, and with `overwrite` one that is not ours."""
+    place = target.resolve()
+    for folder in inputs:
+        read = folder.resolve()
+        if place == read or place in read.parents or read in place.parents:
+            raise FolderError(f"-o {target} would change {folder}, which is averaged; give another folder")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not overwrite:
+        raise FolderError(f"{target} is already there; give another folder, or --overwrite")
+    if not (target / checkpoint.CHECKSUMS).is_file() or not (target / "config.json").is_file():
+        raise FolderError(f"{target} is no model folder that regard wrote, so --overwrite does not replace it; give another folder")
 
 
 def save(place: Path, model: Any, card: dict[str, Any]) -> None:

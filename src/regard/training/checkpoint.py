@@ -21,6 +21,7 @@ from regard.errors import FolderError
 CHECKSUMS = "checksums.json"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 STEP = re.compile(r"step-(\d{8,})")
+OWN = re.compile(r"step-\d{8,}|\.step-\d{8,}\.(writing|old)")  # the names that `clean` may remove
 
 
 def name_of(step: int) -> str:
@@ -50,6 +51,7 @@ def commit(target: Path, fill: Callable[[Path], None]) -> None:
         fill(temporary)
         sums = {str(path.relative_to(temporary)): digest(path) for path in files(temporary)}
         write(temporary / CHECKSUMS, json.dumps(sums, indent=1).encode())
+        copy_foreign(target, temporary)
         for path in [*files(temporary), *(f for f in temporary.rglob("*") if f.is_dir()), temporary]:
             sync(path)
         if target.exists():  # a step that is done again after a damaged checkpoint
@@ -63,17 +65,23 @@ def commit(target: Path, fill: Callable[[Path], None]) -> None:
         sync(target.parent)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise full_disk(target.parent, error) or error from None
+        raise disk_error(target.parent, error) or error from None
 
 
-def full_disk(place: Path, error: BaseException) -> FolderError | None:
-    """The sentence for a disk that is full; None for any other error. Safetensors gives the number in its text alone."""
+def disk_error(place: Path, error: BaseException) -> FolderError | None:
+    """The sentence for a disk that is full or cannot be written; None for any other error. Safetensors gives the number in its
+    text alone.
+    """
     number = error.errno if isinstance(error, OSError) else None
     told = re.search(r"\(os error (\d+)\)", str(error))
     if number is None and told and type(error).__name__ == "SafetensorError":
         number = int(told[1])
-    if number not in NO_ROOM:
+    if number is None:
         return None
+    if number not in NO_ROOM:
+        return FolderError(
+            f"{place} cannot be written ({os.strerror(number)}); check that it is there and writable, then try again"
+        )
     return FolderError(
         f"there is no room left to write to {place} ({os.strerror(number)}); free some and go on with `regard resume`"
     )
@@ -89,7 +97,7 @@ def replace(path: Path, content: bytes) -> None:
         sync(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise full_disk(path.parent, error) or error from None
+        raise disk_error(path.parent, error) or error from None
 
 
 def write(path: Path, content: bytes) -> None:
@@ -146,12 +154,52 @@ def newest(parent: Path, say: Callable[[str], None]) -> Path | None:
     return None
 
 
-def clean(parent: Path, keep: Collection[str]) -> None:
-    """Remove every folder but those named, temporary ones too."""
+def clean(parent: Path, keep: Collection[str] = ()) -> None:
+    """Remove every step folder but those named, and what `commit` left when it was killed. Other names are not ours: they stay."""
     if parent.is_dir():
         for folder in parent.iterdir():
-            if folder.name not in keep:
+            if folder.name not in keep and OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def foreign(folder: Path) -> list[Path]:
+    """Files and folders at the top of a committed folder that `commit` did not write: those its checksums do not name.
+
+    A folder without readable checksums was not committed: all of it is foreign.
+    """
+    try:
+        own = {name.partition("/")[0] for name in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))} | {CHECKSUMS}
+    except (OSError, ValueError, AttributeError, TypeError):
+        own = set()
+    return [path for path in folder.iterdir() if path.name not in own] if folder.is_dir() else []
+
+
+def copy_foreign(before: Path, now: Path) -> None:
+    """Keep what others put into a folder that is about to be replaced, except where a new file has its name."""
+    for path in foreign(before):
+        target = now / path.name
+        if target.exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, target, symlinks=True)
+        else:
+            shutil.copy2(path, target, follow_symlinks=False)
+
+
+def remove(folder: Path) -> None:
+    """Remove what `commit` wrote; a folder in which others put something stays, with that in it."""
+    kept = {path.name for path in foreign(folder)}
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in folder.iterdir():
+        if path.name in kept:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if not kept:
+        folder.rmdir()
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

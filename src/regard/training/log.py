@@ -8,27 +8,37 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from regard.errors import FolderError
-from regard.training.checkpoint import full_disk
+from regard.training.checkpoint import disk_error, replace
 
 
 class Log:
     """A file of JSON lines that is added to."""
 
-    def __init__(self, path: Path, position: int = 0) -> None:
-        """Go on after `position` bytes; what stands behind is dropped."""
+    def __init__(
+        self, path: Path, position: int = 0, step: int | None = None, say: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """Continue after the first `position` bytes, the log of a checkpoint at `step`; what follows them is dropped.
+
+        A log that was lost, shortened or edited does not stop a run: its whole lines up to `step` are kept, and `say` is told.
+        """
         self.path = path
-        if position > (size := path.stat().st_size if path.exists() else 0):
-            raise FolderError(
-                f"{path} is {size} bytes long and its checkpoint was written at byte {position}; it was cut by someone"
-            )
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        self._file.truncate(position)
-        self._file.seek(position)
+        try:
+            if not _fits(path, position, step):
+                kept = _whole_lines(path, step)
+                what = "was shortened or changed" if path.is_file() else "is missing"
+                say(f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, the weights are not affected")
+                replace(path, b"".join(kept))
+                position = sum(map(len, kept))
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+            self._file.truncate(position)
+            self._file.seek(position)
+        except OSError as error:
+            raise disk_error(path, error) or error from None
         self.position = position
 
     def add(self, event: str, **values: Any) -> None:
@@ -38,7 +48,7 @@ class Log:
             if self._file.write(line) != len(line):
                 raise OSError(28, "No space left on device")
         except OSError as error:
-            raise full_disk(self.path, error) or error from None
+            raise disk_error(self.path, error) or error from None
         self.position += len(line)
 
     def sync(self) -> int:
@@ -54,6 +64,32 @@ class Log:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _fits(path: Path, position: int, step: int | None) -> bool:
+    """True if the first `position` bytes are whole lines of which the last is not after `step`."""
+    if position == 0:
+        return True
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        content = file.read(position)
+    return len(content) == position and content.endswith(b"\n") and _is_before(content.splitlines()[-1], step)
+
+
+def _whole_lines(path: Path, step: int | None) -> list[bytes]:
+    """The readable lines of a log up to `step`."""
+    if not path.is_file():
+        return []
+    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and _is_before(line, step)]
+
+
+def _is_before(line: bytes, step: int | None) -> bool:
+    try:
+        found = json.loads(line)
+        return isinstance(found, dict) and "event" in found and (step is None or int(found["step"]) <= step)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _number(value: Any) -> Any:

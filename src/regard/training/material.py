@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data.batches import Batch, Batches, BatchStream, Windows
+from regard.data.cache import hold
 from regard.data.load import Corpus, Split, load
 from regard.data.tokenizer import Tokenizer
 from regard.training.distributed import World
@@ -26,7 +27,7 @@ class Material:
         corpus: Corpus | None = None
         for turn in (world.local_rank == 0, world.local_rank != 0):
             if turn:
-                corpus = load(recipe.data, recipe.tokenizer, task=recipe.task, seed=recipe.seed)
+                corpus = _held(recipe)
             world.barrier()
         assert corpus is not None
         for line in (*corpus.notes, *(f"warning: {warning}" for warning in corpus.warnings)):
@@ -65,7 +66,11 @@ class Material:
 
     def split(self, name: str) -> Split:
         """The validation set, or a test set by name."""
-        return self.corpus.validation if name == "validation" and self.corpus.validation is not None else self.corpus.test(name)
+        if name == "validation" and self.corpus.validation is not None:
+            return self.corpus.validation
+        found = self.corpus.test(name)
+        hold(found.prepared, f"{name} set of {self.corpus.name}")
+        return found
 
     def batches(self, split: str, recipe: Recipe, world: World) -> Iterator[Batch]:
         """One pass over a set, in an order that never changes; the processes take turns. A stream, whose state is carried from
@@ -84,6 +89,11 @@ class Material:
             return found if world.first else iter(())
         return (b for i, b in enumerate(found) if i % world.size == world.rank)
 
+    def set_checksums(self) -> dict[str, str | None]:
+        """Of each set's files and everything that decides its tokens; None where there is no validation set."""
+        validation = self.corpus.validation
+        return {"training": self.corpus.train.checksum, "validation": None if validation is None else validation.prepared.checksum}
+
     def texts(self, split: str) -> tuple[list[str], list[str]]:
         """The sentences of a set, source and target."""
         found = self.split(split)
@@ -97,6 +107,15 @@ class Material:
             "train": {"checksum": train.checksum, "rows": train.rows, **vars(train.report)},
             "warnings": list(self.corpus.warnings),
         }
+
+
+def _held(recipe: Recipe) -> Corpus:
+    """The corpus of a recipe, its sets in the cache held against pruning."""
+    while True:
+        corpus = load(recipe.data, recipe.tokenizer, task=recipe.task, seed=recipe.seed)
+        sets = {"training": corpus.train, **({} if corpus.validation is None else {"validation": corpus.validation.prepared})}
+        if all(hold(each, f"{split} set of {corpus.name}, recipe {recipe.name}") for split, each in sets.items()):
+            return corpus
 
 
 def rows(recipe: Recipe) -> int:

@@ -10,14 +10,14 @@ runs/NAME/recipe.yaml                       the recipe with every default filled
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FolderError, RecipeError
+from regard.errors import FolderError, RecipeError, RegardError
 from regard.models.folder import read_json
 from regard.training import checkpoint
 from regard.training.recipe import Recipe, difference, dump, load
@@ -29,6 +29,9 @@ FREE = {
     "training.threads", "training.graph", "training.tensorboard",
     "decoding.beam", "decoding.validation_beam", "decoding.length_penalty", "decoding.max_length",
 }  # fmt: skip
+
+# Of these, what decides when a validation is due and what it scores: fixed while the schedule or early stopping depends on it.
+VALIDATION = ("training.validate_every", "decoding.validation_beam", "decoding.length_penalty", "decoding.max_length")
 
 
 @dataclass(frozen=True)
@@ -82,23 +85,31 @@ class Run:
         ):
             raise FolderError(f"{self.folder} exists and is not a run; give another folder or name")
 
-    def begin(self, recipe: Recipe, overwrite: bool) -> None:
-        """Make the folder for a new run."""
-        self.check_free(overwrite)
-        if self.exists():
-            for path in (self.checkpoints, self.best, self.model):
-                shutil.rmtree(path, ignore_errors=True)
-            for path in (self.log, self.report, self.curves, self.recipe):
-                path.unlink(missing_ok=True)
+    def make(self) -> None:
+        """Create the folder."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FolderError(f"{self.folder} cannot be made ({error.strerror}); give another folder") from None
+
+    def begin(self, recipe: Recipe, overwrite: bool) -> None:
+        """Make the folder for a new run."""
+        self.check_free(overwrite)
+        if self.exists():
+            for path in (self.checkpoints, self.best):
+                checkpoint.clean(path)
+            checkpoint.remove(self.model)
+            for path in (self.log, self.report, self.curves, self.recipe):
+                path.unlink(missing_ok=True)
+        self.make()
         checkpoint.replace(self.recipe, dump(recipe).encode())
 
     def read_recipe(self, overrides: tuple[str, ...] = ()) -> Recipe:
         """The recipe of a run that was begun, with overrides."""
         if not self.exists():
+            for path in reversed(checkpoint.steps(self.checkpoints)):  # recipe.yaml was lost: every checkpoint has a copy
+                with contextlib.suppress(RegardError, KeyError, TypeError):
+                    return load(read_json(path / "state.json")["recipe"], overrides)
             there = "is not the folder of a run" if self.folder.is_dir() else "does not exist"
             raise FolderError(f"{self.folder} {there}; give one that `regard train` has made, such as runs/NAME")
         return load(json.loads(json.dumps(load(self.recipe).model_dump())), overrides)
@@ -113,14 +124,24 @@ class Run:
 
 def check_unchanged(before: Recipe, now: Recipe, folder: Path) -> None:
     """A RecipeError with the keys that differ and may not; changing what is learned in the middle would make neither run."""
-    changed = [key for key in difference(before, now) if key not in FREE]
+    different = difference(before, now)
+    changed = [key for key in different if key not in FREE]
     if now.schedule.kind == "cosine":  # its end is part of its shape
-        changed += [key for key in difference(before, now) if key in ("training.steps", "training.epochs")]
+        changed += [key for key in different if key in ("training.steps", "training.epochs")]
     if changed:
         keys = f"{changed[0]} is" if len(changed) == 1 else f"{', '.join(changed)} are"
         raise RecipeError(
             f"{keys} not what the run in {folder} was trained with so far; put them back to resume, or start a run of another name "
             "with `regard train`"
+        )
+    early = before.training.patience is not None and now.training.patience is not None
+    plateau = now.schedule.kind == "plateau"
+    counted = [key for key in different if key in VALIDATION and (now.task == "translate" or not key.startswith("decoding."))]
+    if counted and (plateau or early):
+        why = "the plateau schedule" if plateau else "early stopping (training.patience)"
+        raise RecipeError(
+            f"{counted[0]} may not change on resuming {folder}: {why} counts validations without improvement, and they would not "
+            "compare any more; put it back to resume, or start a run of another name with `regard train`"
         )
 
 
@@ -136,6 +157,7 @@ class Result:
     seconds: float = 0.0
     flops: int = 0
     report: dict[str, Any] = field(default_factory=dict, repr=False)
+    signal: int | None = None  # of an interrupted run: the signal's number
 
     @property
     def model_folder(self) -> Path:

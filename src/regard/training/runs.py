@@ -26,6 +26,7 @@ class Summary:
     loss: float | None  # of the last validation, in nats per token
     score: float | None  # the best figure of its task so far; of a finished run that of its model
     score_name: str  # bleu, perplexity, accuracy, f1 or mrr
+    score_split: str  # the set it is of: validation, or the name of the test set; empty without a score
     seconds: float | None
     flops: float | None
     problem: str = ""
@@ -53,13 +54,14 @@ def summary(folder: Path) -> Summary:
         events = list(checkpoint.read_lines(run.log)) if run.log.is_file() else []
         report = run.read_report()
     except RegardError as error:
-        return Summary(folder.name, str(folder), "", "damaged", 0, None, None, "", None, None, str(error))
+        return Summary(folder.name, str(folder), "", "damaged", 0, None, None, "", "", None, None, str(error))
     valid = [e for e in events if e.get("event") == "validation"]
     task = task_of(recipe.task)
     score_name = task.figure
     saved = [step for path in checkpoint.steps(run.checkpoints) if (step := checkpoint.step_of(path)) is not None]
     last = max([*saved, *(int(e.get("step", 0)) for e in events)], default=0)
     done = report or {}
+    score, split = _score(done, task, (e.get(score_name) for e in valid))
     return Summary(
         name=recipe.name,
         folder=str(folder),
@@ -67,20 +69,21 @@ def summary(folder: Path) -> Summary:
         state="finished" if report else "stopped" if saved else "started",
         step=int(done.get("steps", last)),
         loss=valid[-1].get("loss") if valid else None,
-        score=_score(done, task, (e.get(score_name) for e in valid)),
+        score=score,
         score_name=score_name,
+        score_split=split,
         seconds=done.get("seconds", events[-1].get("seconds") if events else None),
         flops=done.get("flops", events[-1].get("flops") if events else None),
     )
 
 
-def _score(report: dict[str, Any], task: Task, seen: Iterable[Any]) -> float | None:
-    """The finished model's score on its first test set, else on its validation set, else the best validation so far."""
+def _score(report: dict[str, Any], task: Task, seen: Iterable[Any]) -> tuple[float | None, str]:
+    """The finished model's score on its first test set, else on its validation set, else the best validation so far; and which."""
     scores, name = report.get("scores") or {}, task.figure
     for split in sorted(scores, key=lambda split: split == "validation"):
         if isinstance(scores[split], dict) and isinstance(scores[split].get(name), int | float):
-            return float(scores[split][name])
+            return float(scores[split][name]), split
     numbers = [float(x) for x in seen if isinstance(x, int | float)]
     if not numbers:
-        return None
-    return max(numbers) if task.higher else min(numbers)
+        return None, ""
+    return max(numbers) if task.higher else min(numbers), "validation"

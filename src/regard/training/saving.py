@@ -8,21 +8,24 @@ rank-00000.safetensors  of each process: random generators, place in the data, s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed import DistError
 
-from regard.errors import FolderError
+from regard.errors import FolderError, RegardError
 from regard.models.folder import read_json
 from regard.training import checkpoint, state
 from regard.training.distributed import World, fill, whole
 from regard.training.ema import Ema
+from regard.training.progress import Progress
 from regard.training.step import Stepper
 
 FORMAT = 1
@@ -93,9 +96,49 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise FolderError(
             f"{folder} has format {found.get('format')!r} and this regard reads format {FORMAT}; resume with the one that wrote it"
         )
-    with safe_open(str(folder / TENSORS), "pt") as stored:
+    _check_types(folder, found)
+    with readable(folder), safe_open(str(folder / TENSORS), "pt") as stored:
         found["names"] = sorted(stored.keys())
     return found
+
+
+def _check_types(folder: Path, found: dict[str, Any]) -> None:
+    """A FolderError that names the first value of state.json which cannot be right, as after an edit by hand."""
+    progress = found.get("progress")
+    values = {**found, **({f"progress.{key}": value for key, value in progress.items()} if isinstance(progress, dict) else {})}
+    kinds: dict[str, Any] = {"recipe": dict, "progress": dict, "schedule": dict, "command": str, "log": int}
+    kinds |= {"together": int, "threads": int, "processes": int, **({"data": dict} if "data" in found else {})}
+    kinds |= {f"progress.{f.name}": {"float": (int, float), "int": int}.get(str(f.type), list) for f in fields(Progress)}
+    for key, kind in kinds.items():
+        value = values.get(key)
+        least = 1 if key in ("together", "threads", "processes") else 0
+        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int | float) and not value >= least):
+            raise damaged(folder, f"{key} in {STATE} is {value!r}")
+    odd = [key for key in values if key.startswith("progress.") and key not in kinds]
+    if odd:
+        raise damaged(folder, f"{STATE} has an unknown {odd[0]}")
+    for entry in values["progress.best"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int) or not isinstance(entry.get("loss"), int | float):
+            raise damaged(folder, f"progress.best in {STATE} holds {entry!r}")
+
+
+def damaged(folder: Path, why: str) -> FolderError:
+    """The sentence for a checkpoint that cannot be read."""
+    return FolderError(f"{folder} is damaged ({why}); copy it again, or remove it to resume from the checkpoint before it")
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong while a checkpoint is read is one sentence."""
+    try:
+        yield
+    except (RegardError, DistError, torch.OutOfMemoryError):
+        raise
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if "gloo" in str(error):  # another process was lost
+            raise
+        line = (str(error).splitlines() or [""])[0]
+        raise damaged(folder, f"{type(error).__name__}: {line}") from None
 
 
 def restore(folder: Path, found: dict[str, Any], stepper: Stepper, seed: int) -> dict[str, Any]:

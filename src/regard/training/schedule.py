@@ -1,7 +1,7 @@
 """Learning rates by step, counted from 1. `peak` is the highest; every schedule rises to it in a straight line first.
 
-The rate of a step depends on nothing but the step, except for `Plateau`, which remembers how validation went; what it
-remembers goes into checkpoints as JSON.
+The rate of a step depends on nothing but the step, except for `Plateau`, which remembers how validation went, and `Cosine`, which
+remembers its length; what they remember goes into checkpoints as JSON.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class InverseSqrt(_Stateless):
 
 @dataclass
 class Cosine(_Stateless):
+    """`steps` is fixed when the run starts and kept in checkpoints; counted anew on another number of processes it would differ."""
+
     peak: float
     warmup: int
     steps: int
@@ -86,6 +88,12 @@ class Cosine(_Stateless):
 
     def rate(self, step: int) -> float:
         return cosine(step, self.peak, self.warmup, self.steps, self.floor)
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.steps = int(state.get("steps", self.steps))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.errors import RegardError
+from regard.errors import DataError
 from regard.models.build import build
 from regard.models.folder import read_json
 from regard.training import checkpoint, optimizer, saving, schedule, state
@@ -57,6 +58,7 @@ class Session:
         self.log: Log | None = None
         self.board: Board | None = None
         self.saved = 0  # the step of the last checkpoint
+        self.signal: int | None = None  # the one that stopped the loop
         self.checkpoints: dict[str, list[str]] = {}  # those on the disk, with the best folders each one names
         self._since = time.monotonic()
         self._speed = (time.monotonic(), 0, 0.0)  # since when it is measured, the tokens then, and what it was before
@@ -90,21 +92,34 @@ class Session:
         position = 0
         if folder is not None:
             found = self.world.together(lambda: saving.read_state(folder))
+            self._check_data(found)
             self.feed.keep_together(found["together"])
-            self.feed.restore(saving.restore(folder, found, self.stepper, self.recipe.seed))
-            self.schedule.restore(found["schedule"])
-            self.progress = Progress.restored(found["progress"])
+            with saving.readable(folder):
+                self.feed.restore(saving.restore(folder, found, self.stepper, self.recipe.seed))
+                self.schedule.restore(found["schedule"])
+                self.progress = Progress.restored(found["progress"])
             self.saved, position = self.progress.step, found["log"]
             self.command = found["command"]
         if self.world.first:
             self.checkpoints = {f.name: _best_in(f) for f in checkpoint.steps(self.run.checkpoints) if _older(f, folder)}
             self._cleaning()()
-            self.log = Log(self.run.log, position)
+            self.log = Log(self.run.log, position, self.progress.step, self.show.say)
             if self.ended() is None:  # what was finished is being made longer
                 self.run.report.unlink(missing_ok=True)
             self.board = Board(self.run.folder, self.progress.step) if self.recipe.training.tensorboard else None
         self._since = time.monotonic() - self.progress.seconds
         self._speed = (time.monotonic(), self.progress.tokens, 0.0)
+
+    def _check_data(self, found: dict[str, Any]) -> None:
+        """The files must be those the run was trained and validated on so far."""
+        before, now = found.get("data") or {}, self.material.set_checksums()
+        for split, files in (("training", self.recipe.data.train), ("validation", self.recipe.data.validation)):
+            if before.get(split, now[split]) != now[split]:
+                names = ", ".join(name for item in files for name in ([item] if isinstance(item, str) else item)) or "the old files"
+                raise DataError(
+                    f"the {split} set of {self.run.folder} is not the one of its checkpoint (checksum {str(before[split])[:8]}, "
+                    f"now {str(now[split])[:8]}); put {names} back as before, or start a run of another name"
+                )
 
     def close(self) -> None:
         """Wait for what is being written."""
@@ -130,7 +145,9 @@ class Session:
                 if stops:
                     reason = self.ended() or ("minutes" if stops >= MINUTES else "interrupted")
                     break
-            self._end_of_loop(reason)
+            if reason == "interrupted":
+                self.signal = interrupt.signal or signal.SIGTERM  # another process may have received it
+            self._end_of_loop()
         return reason
 
     def ended(self) -> str | None:
@@ -189,13 +206,11 @@ class Session:
         if trouble is not None:
             stop_at(trouble, self.run, self.material, self.world)
 
-    def _end_of_loop(self, reason: str) -> None:
+    def _end_of_loop(self) -> None:
         self.check()
         if self.progress.step > self.saved:
             self.save()
         self.writer.wait()
-        if reason == "interrupted":
-            self.show.say(f"stopped after step {self.progress.step:,} and saved; go on with `regard resume {self.run.folder}`")
 
     # — the log —
 
@@ -311,6 +326,7 @@ class Session:
             "schedule": self.schedule.state(),
             "log": self.log.sync() if self.log is not None else 0,
             "together": self.feed.together,
+            "data": self.material.set_checksums(),
             "threads": torch.get_num_threads(),
         }
         write = saving.collect(self.stepper, self.feed.state(), values)
@@ -351,5 +367,5 @@ def _best_in(folder: Path) -> list[str]:
     """The names of the best folders that a checkpoint knows of; none if it cannot be read."""
     try:
         return [checkpoint.name_of(b["step"]) for b in read_json(folder / saving.STATE)["progress"]["best"]]
-    except (RegardError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):  # RegardError is a ValueError
         return []

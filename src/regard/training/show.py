@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -32,17 +35,28 @@ class Show:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._live is not None:
-            self._live.stop()
+            with self._terminal():
+                self._live.stop()
             self._live = None
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if self.quiet:
             return
-        if self._live is not None:
-            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        with self._terminal():
+            if self._live is not None:
+                self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def _terminal(self) -> Iterator[None]:
+        """A terminal that was closed must not stop training: from then on nothing is printed."""
+        try:
+            yield
+        except OSError:
+            self.quiet = True
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (Python flushes it when it exits)
 
     @property
     def due(self) -> bool:
@@ -55,7 +69,8 @@ class Show:
         if self._live is not None:
             from rich.text import Text
 
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+            with self._terminal():
+                self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
             self._due = time.monotonic() + REFRESH
         else:
             self.say(text)

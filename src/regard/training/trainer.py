@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from regard.errors import RecipeError
-from regard.models.folder import read_json
+from regard.errors import RecipeError, RegardError
 from regard.training import board, checkpoint, curves, saving, state
 from regard.training.distributed import World, restarted, world
 from regard.training.finish import finish
+from regard.training.lock import RunLock
 from regard.training.material import Material
 from regard.training.recipe import Recipe, dump, load
 from regard.training.run import Result, Run, check_unchanged
@@ -52,8 +52,23 @@ def train(
     with world(lambda here: settled.training.device) as here:
         if restarted() and here.together(run.exists):
             return _resume(run, (), here, quiet)
-        here.together(lambda: run.check_free(overwrite))
-        return _go(run, settled, here, quiet, command=command, begin=lambda: run.begin(settled, overwrite))
+        lock = RunLock(run.folder)
+
+        def look() -> None:
+            run.check_free(overwrite)
+            if run.exists():  # it is replaced, unless another process works on it
+                lock.acquire()
+
+        def begin() -> None:
+            run.make()
+            lock.acquire()
+            run.begin(settled, overwrite)
+
+        try:
+            here.together(look)
+            return _go(run, settled, here, quiet, command=command, begin=begin)
+        finally:
+            lock.release()
 
 
 def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
@@ -65,6 +80,15 @@ def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet:
 
 
 def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
+    lock = RunLock(run.folder)
+    try:
+        here.together(lock.acquire)
+        return _resume_locked(run, overrides, here, quiet)
+    finally:
+        lock.release()
+
+
+def _resume_locked(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
     show = Show(quiet or not here.first)
     recipe = load(here.together(lambda: run.read_recipe(overrides).model_dump()))
     name = here.together(lambda: _name(checkpoint.newest(run.checkpoints, show.say)))
@@ -72,8 +96,12 @@ def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> R
         show.say("there is no checkpoint yet, so the run begins again")
         return _go(run, recipe, here, quiet)
     folder = run.checkpoints / name
-    before = here.together(lambda: read_json(folder / saving.STATE))
-    check_unchanged(load(before["recipe"]), recipe, run.folder)
+    before = here.together(lambda: saving.read_state(folder))
+    try:
+        trained = load(before["recipe"])
+    except RegardError as error:
+        raise saving.damaged(folder, f"recipe in {saving.STATE}: {error}") from None
+    check_unchanged(trained, recipe, run.folder)
     show.say(f"going on after step {before['progress']['step']:,}")
     # The rounding of sums depends on the number of threads, so it stays what it was unless the recipe says otherwise.
     return _go(run, recipe, here, quiet, folder=folder, threads=before["threads"])
@@ -112,7 +140,7 @@ def _go(
             if reason == "interrupted":
                 if here.first:
                     curves.draw(run.log, run.curves, recipe.name, session.task)
-                return Result(run.folder, False, reason, progress.step, {}, progress.seconds, progress.flops)
+                return Result(run.folder, False, reason, progress.step, {}, progress.seconds, progress.flops, signal=session.signal)
             return finish(session, reason)
         finally:
             session.close()
