@@ -35,6 +35,16 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_sessionstart(session):
+    """Build the C++ once, before workers start: the first command that needs it says so on standard error."""
+    if not hasattr(session.config, "workerinput"):
+        from regard.attention.kernels import building, native
+        from regard.decoding.engine import native as engine
+
+        building.library(native._SOURCE)
+        building.library(engine._SOURCE)
+
+
 def pytest_collection_modifyitems(items):
     """A test that says how many examples it wants gets ten times as many in the long profile, as all others do."""
     for item in items if LONG else ():

@@ -83,3 +83,16 @@ def listed(name: str, value: Any, what: str) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
         raise OptionError(f"{name} is {what}, got {quoted(value)}")
     return list(value)
+
+
+def functions(name: str, value: Any, count: int, what: str) -> list[Any] | None:
+    """A list of functions, one for each of `count` things, or None."""
+    if value is None:
+        return None
+    found = listed(name, value, f"a list of functions, one for each of the {what}")
+    for each in found:
+        if not callable(each):
+            raise OptionError(f"{name} is a list of functions, got {quoted(each)} among them")
+    if len(found) != count:
+        raise OptionError(f"{name} has {len(found)} entries for {count} {what}; give one for each")
+    return found

@@ -11,7 +11,7 @@ import pytest
 
 from regard.data import cache
 from regard.data.prepare import Prepared, prepare
-from regard.data.reading import from_files
+from regard.data.tables import from_files
 from regard.data.tokenizer import Tokenizer
 
 DAY = 86_400

@@ -81,7 +81,8 @@ def translate(
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     prefixes = None if prefixes is None else arguments.texts("prefixes", prefixes)
     required = None if required is None else arguments.listed("required", required, "a list of lists of words")
-    for name, given in (("prefixes", prefixes), ("required", required), ("cancelled", cancelled)):
+    cancelled = arguments.functions("cancelled", cancelled, len(texts), "sentences")
+    for name, given in (("prefixes", prefixes), ("required", required)):
         if given is not None and len(given) != len(texts):
             raise OptionError(f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each")
     for words in required or ():
