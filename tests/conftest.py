@@ -35,14 +35,13 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_sessionstart(session):
-    """Build the C++ once, before workers start: the first command that needs it says so on standard error."""
-    if not hasattr(session.config, "workerinput"):
-        from regard.attention.kernels import building, native
-        from regard.decoding.engine import native as engine
+def pytest_sessionstart():
+    """Build the C++ before workers start, and load it in each: the first command that builds it says so on standard error."""
+    from regard.attention.kernels import building, native
+    from regard.decoding.engine import native as engine
 
-        building.library(native._SOURCE)
-        building.library(engine._SOURCE)
+    building.library(native._SOURCE)
+    building.library(engine._SOURCE)
 
 
 def pytest_collection_modifyitems(items):
