@@ -40,8 +40,8 @@ def test_code_that_others_may_write_is_refused(cache, tmp_path, what, mode):
     (library,) = (tmp_path / "native").glob("*.so")
     path = library if what == "library" else tmp_path / "native"
     path.chmod(mode)
-    told = building.library(cache)
-    assert isinstance(told, str) and told.startswith(f"others may write to {path}") and "chmod go-w" in told
+    reason = building.library(cache)
+    assert isinstance(reason, str) and reason.startswith(f"others may write to {path}") and "chmod go-w" in reason
 
 
 @pytest.mark.parametrize("what", ["folder", "library"])
@@ -92,10 +92,10 @@ def test_a_kernel_without_memory_is_a_sentence():
     assert done.stdout == "fine\n", done.stderr
 
 
-@pytest.mark.parametrize(("code", "told"), [(1, "got no memory"), (2, r"failed \(code 2\)")])
-def test_codes_of_native_functions_are_errors(code, told):
+@pytest.mark.parametrize(("code", "sentence"), [(1, "got no memory"), (2, r"failed \(code 2\)")])
+def test_codes_of_native_functions_are_errors(code, sentence):
     building.check_code(0, "attention")
-    with pytest.raises(KernelError, match=told):
+    with pytest.raises(KernelError, match=sentence):
         building.check_code(code, "attention")
 
 

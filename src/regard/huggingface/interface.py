@@ -176,7 +176,7 @@ def _chosen(indices: Tensor, Tk: int) -> Tensor:
 
 
 def _packed(query: Tensor, key: Tensor, cu_q: Tensor, cu_k: Tensor | None) -> Documents:
-    """Packed texts as flash attention is told of them: the places where each begins and ends."""
+    """Packed sequences from flash attention's cu_seqlens: a token sees its own sequence."""
     ids = lambda cu, T: torch.searchsorted(cu.long(), torch.arange(T, device=cu.device), right=True)  # noqa: E731
     return Documents(ids(cu_q, query.shape[-2]), ids(cu_q if cu_k is None else cu_k, key.shape[-2]))
 
