@@ -1,5 +1,6 @@
 """Native code: a cache that only its user may write, and no memory as an error instead of a crash."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -18,11 +19,11 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.delenv("REGARD_NATIVE", raising=False)
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }\n')
-    building.library.cache_clear()
+    # A list of loaded libraries of its own: other tests keep theirs.
+    monkeypatch.setattr(building, "library", functools.cache(building.library.__wrapped__))
     if building._compiler() is None:
         pytest.skip("needs a C++ compiler")
-    yield source
-    building.library.cache_clear()
+    return source
 
 
 def test_the_cache_is_for_its_user_alone(cache, tmp_path):
@@ -57,6 +58,20 @@ def test_code_of_another_user_is_refused(cache, tmp_path, what, monkeypatch):
             pytest.skip("needs root to give a file away")
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert f"{path} belongs to another user" in str(building.library(cache))
+
+
+def test_what_other_packages_have_loaded_does_not_change_the_library():
+    """A process that had loaded scikit-learn's own OpenMP built the library a second time, and linked to the wrong one."""
+    pytest.importorskip("sklearn")
+    code = """
+import sys
+from regard.attention.kernels import building, native
+before = building._build(native._SOURCE)
+import sklearn.cluster
+assert building._build(native._SOURCE) == before
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 CALLS = """

@@ -45,15 +45,20 @@ def _compiler() -> str | None:
 
 
 def _openmp_runtime() -> str | None:
-    """The OpenMP library that torch itself uses: a second one would fight with it over the cores."""
+    """The OpenMP library that torch itself uses: a second one would fight with it over the cores.
+
+    The one beside torch comes first. What other packages have loaded (scikit-learn and others bring their own) must not
+    change the choice, or a process that has loaded them would build the library again.
+    """
+    shipped = sorted(glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*.so*")))
+    if shipped:
+        return shipped[0]
     try:
         with open("/proc/self/maps") as maps:
-            loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "omp" in line})
+            loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "libgomp" in line})
     except OSError:
-        loaded = []
-    shipped = glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*.so*"))
-    names = (path for path in loaded + shipped if os.path.basename(path).startswith("libgomp"))
-    return next((path for path in names if os.path.exists(path)), None)
+        return None
+    return next((path for path in loaded if os.path.basename(path).startswith("libgomp") and os.path.exists(path)), None)
 
 
 def _cpu_flags() -> str:
