@@ -1,12 +1,13 @@
 """What a small call costs beyond its kernel: regard.attend beside the same kernel called directly, in microseconds.
 
 On a CPU the kernel is torch's scaled_dot_product_attention on one thread; padded calls are compared with SDPA given a ready
-boolean mask. On a GPU it is host time until the call returns: SDPA with the backend set once outside, and Flex with its
-block mask made and compiled before.
+boolean mask. On a GPU it is host time until the call returns: SDPA with the backend set once outside, our Triton kernel
+launched directly, and Flex with its block mask made and compiled before.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard import Causal, Padding, Window, attend
+from regard.attention.call import make_call
 
 Make = Callable[[Tensor, Tensor, Tensor], tuple[Callable[[], Tensor], Callable[[], Tensor]]]
 CPU = [((1, 8, 1, 64), (1, 8, 128, 64)), ((8, 4, 16, 32), (8, 4, 16, 32))]
@@ -59,6 +61,19 @@ def padded(q: Tensor, k: Tensor, v: Tensor):
 
 
 def window(q: Tensor, k: Tensor, v: Tensor):
+    """Beside the launch of our own Triton kernel, which `attend` takes here."""
+    from regard.attention.kernels import triton
+
+    mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton.Band(-128, 128)
+    if q.requires_grad:
+        call = make_call(q, k, v, mask=mask)
+        none = (None, scale, band, triton.Slopes(), call, mask)
+        return lambda: triton._Attention.apply(q, k, v, *none), lambda: attend(q, k, v, mask=mask)
+    launch = triton._Ready(q, k, v, scale, band, triton.Slopes())
+    return lambda: launch(q, k, v, None), lambda: attend(q, k, v, mask=mask)
+
+
+def window_flex(q: Tensor, k: Tensor, v: Tensor):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     flex, T, mask = torch.compile(flex_attention, dynamic=False), q.shape[-2], Window(128, 128)
@@ -75,7 +90,7 @@ def measure(device: str, rounds: int = 15) -> list[Overhead]:
         if device == "cpu":
             kinds["padded"] = padded
         if long:
-            kinds = {"plain": plain, "causal": causal, "window 128 + 128": window}
+            kinds = {"plain": plain, "causal": causal, "window 128 + 128": window, "window beside Flex": window_flex}
         for name, make in kinds.items():
             for grad in ("no", "forward", "forward + backward"):
                 if device == "cuda" and grad == "forward + backward":
