@@ -11,11 +11,11 @@ from torch import Tensor
 
 import regard
 from regard.data.corpora import data_folder
-from regard.data.files import lines
-from regard.decoding.align import SYMMETRIES, Links, View, aligned, chosen, clearest_view, flipped, joined
+from regard.data.text_files import lines
 from regard.errors import DataError, RegardError
 from regard.evaluation.alignment import read_gold, score
 from regard.models.translator import Translator
+from regard.pipelines.align import SYMMETRIES, Links, View, aligned, chosen, clearest_view, flipped, joined
 
 ABOUT = """\
 Alignment error rate on the Hansards of the HLT-NAACL 2003 shared task (447 pairs), by the attention of translators that were

@@ -22,9 +22,9 @@ import torch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda import engine
-from regard.decoding.engine.cuda.recording import at_once
-from regard.decoding.translate import translate_tokens
+from regard.decoding.engine.cuda.graphs import at_once
 from regard.models.build import build
+from regard.pipelines.translate import translate_tokens
 
 NEVER = -1e4  # the bias of a word that nobody writes
 Sentences = list[list[int]]

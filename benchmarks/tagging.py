@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from regard.data.load import split_rows
+from regard.data.datasets import split_rows
 from regard.evaluation.tagging import TaggingScores, tagging_scores
 
 PENALTIES = ((0.05, 0.01), (0.2, 0.01), (0.5, 0.01), (1.0, 0.01), (0.2, 0.1), (0.01, 0.1))  # L1, L2

@@ -22,11 +22,11 @@ from torch import Tensor
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.models.build import build
+from regard.recipe.load import Recipe, load
 from regard.training import optimizer
 from regard.training.distributed import World, spread
-from regard.training.feed import Portion
-from regard.training.recipe import Recipe, load
 from regard.training.step import Stepper
+from regard.training.step_iterator import StepBatches
 from regard.training.trainer import surroundings
 
 QUICK = [f"model.{key}" for key in ("dim=64", "encoder.layers=2", "decoder.layers=2", "encoder.inner=128", "decoder.inner=128")]
@@ -59,7 +59,7 @@ class Regard:
     def step(self, batch: Batch) -> None:
         self.number, self.tokens = self.number + 1, batch.tokens
         self.stepper.sums.zero_()
-        self.stepper.step(self.number, Portion([batch], batch.tokens, batch.source_tokens, len(batch), 0, 0), RATE)
+        self.stepper.step(self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0, 0), RATE)
 
     def loss(self) -> float:
         assert self.stepper.check() is None, "a step was not finite"

@@ -37,11 +37,11 @@ def pytest_configure():
 
 def pytest_sessionstart():
     """Build the C++ before workers start, and load it in each: the first command that builds it says so on standard error."""
-    from regard.attention.kernels import building, native
+    from regard.attention.kernels import build_cpp, native
     from regard.decoding.engine import native as engine
 
-    building.library(native._SOURCE)
-    building.library(engine._SOURCE)
+    build_cpp.library(native._SOURCE)
+    build_cpp.library(engine._SOURCE)
 
 
 def pytest_collection_modifyitems(items):

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.attention.normalize import Softmax
-from regard.attention.trace import Seen
+from regard.attention.watching import Seen
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

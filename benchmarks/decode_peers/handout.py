@@ -17,8 +17,8 @@ from benchmarks.peers.environments import Place
 from benchmarks.peers.process import say
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
 from regard.errors import RegardError
-from regard.serving.export.tokens import pieces
-from regard.serving.export.write import export, target
+from regard.interchange.export.tokens import pieces
+from regard.interchange.export.write import export, target
 
 
 def write(model: Any, where: Path, texts: list[Text], folder: Path) -> None:

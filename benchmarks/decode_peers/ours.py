@@ -11,7 +11,7 @@ import regard
 from benchmarks.decode_peers.systems import THREADS, Sentences, Setting
 from regard.decoding.beam import Beam
 from regard.decoding.engine import fast, why_not
-from regard.decoding.translate import translate_tokens
+from regard.pipelines.translate import translate_tokens
 
 
 class Regard:

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from regard.data import corpora
-from regard.data.load import load_split, split_rows
+from regard.data.datasets import load_split, split_rows
 from regard.data.tokenizer import UNK
-from regard.evaluation.model import default_split, section
-from regard.evaluation.suspicion import tokenised
+from regard.evaluation.evaluate import default_split, section
+from regard.evaluation.input_checks import tokenised
 
 WORDS = 30  # in a long sentence that is put together
 APART = re.compile(r"([^\w\s])")

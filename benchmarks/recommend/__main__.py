@@ -13,8 +13,8 @@ from benchmarks.peers.environments import here, peer
 from benchmarks.peers.machine import cpu_name, load
 from benchmarks.peers.process import Failed, Process, say
 from benchmarks.recommend.systems import OURS, SURPRISE
+from regard.interactions.cross_validation import splits
 from regard.interactions.ratings import corpus, read
-from regard.interactions.trials import splits
 
 
 def main() -> None:

@@ -42,11 +42,11 @@ class Ours(Worker):
         self.ratings = with_items(read([Path(paths[0])]), Path(paths[1]))
 
     def fit(self, train, seed):
-        from regard.interactions.kinds import KINDS, Settings
+        from regard.interactions.recommenders import KINDS, RecommenderSettings
 
         kind, _, more = self.system.partition("+")
         features = ("tags", "raters", more) if more else ("tags", "raters")
-        fitted = KINDS[kind](self.ratings.part(np.flatnonzero(train)), Settings(seed=seed, features=features))
+        fitted = KINDS[kind](self.ratings.part(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features))
         return lambda test: fitted.predict(self.ratings.user[test], self.ratings.item[test])
 
 

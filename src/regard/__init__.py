@@ -15,7 +15,7 @@ from regard.attention.packed import Packed
 from regard.attention.plan import Plan
 from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
 from regard.attention.position_masks import Causal, Diagonal, Dilated, Documents, Padding, Prefix, Window
-from regard.attention.trace import Recorded, Seen, watch
+from regard.attention.watching import Recorded, Seen, watch
 from regard.errors import (
     DataError,
     DeviceError,
@@ -28,11 +28,11 @@ from regard.errors import (
     ShapeError,
 )
 from regard.evaluation.cost import Cost, cost
-from regard.evaluation.properties import Finding, is_equivariant, is_separable
+from regard.evaluation.properties import PropertyResult, is_equivariant, is_separable
 from regard.layers.cache import Cache, StaticCache
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
-from regard.layers.recurrence import Recurrence
+from regard.layers.recurrent import Recurrence
 from regard.version import __version__ as __version__
 
 __all__ = [
@@ -63,7 +63,6 @@ __all__ = [
     "Energy",
     "Ensemble",
     "Entmax",
-    "Finding",
     "FolderError",
     "Hard",
     "Hypothesis",
@@ -80,6 +79,7 @@ __all__ = [
     "Padding",
     "Plan",
     "Prefix",
+    "PropertyResult",
     "Raw",
     "Recipe",
     "RecipeError",
@@ -105,6 +105,7 @@ __all__ = [
     "Translator",
     "Window",
     "attend",
+    "attention_maps",
     "build",
     "classify",
     "cost",
@@ -116,7 +117,6 @@ __all__ = [
     "is_equivariant",
     "is_separable",
     "load",
-    "look",
     "lookup",
     "resume",
     "scores",
@@ -132,59 +132,59 @@ __all__ = [
 _LATER = {
     "Batch": "regard.data.batches",
     "Beam": "regard.decoding.search",
-    "Classification": "regard.decoding.classify",
+    "Classification": "regard.pipelines.classify",
     "Classifier": "regard.models.classifier",
     "Embedder": "regard.models.embedder",
     "Ensemble": "regard.decoding.ensemble",
     "Hypothesis": "regard.decoding.strategy",
-    "Index": "regard.searching.index",
-    "LanguageModel": "regard.models.language",
-    "Recipe": "regard.training.recipe",
-    "Sample": "regard.decoding.sample",
+    "Index": "regard.search.index",
+    "LanguageModel": "regard.models.language_model",
+    "Recipe": "regard.recipe.load",
+    "Sample": "regard.decoding.sampling",
     "Tagger": "regard.models.tagger",
     "Tokenizer": "regard.data.tokenizer",
-    "Translation": "regard.decoding.translate",
+    "Translation": "regard.pipelines.translate",
     "Translator": "regard.models.translator",
-    "build": "regard.training.recipe",
-    "classify": "regard.decoding.classify",
-    "embed": "regard.decoding.embed",
+    "build": "regard.recipe.load",
+    "classify": "regard.pipelines.classify",
+    "embed": "regard.pipelines.embed",
     "fast": "regard.decoding.engine",
-    "generate": "regard.decoding.generate",
+    "generate": "regard.pipelines.generate",
     "load": "regard.models.folder",
-    "look": "regard.decoding.attention",
+    "attention_maps": "regard.decoding.attention",
     "resume": "regard.training.trainer",
-    "scores": "regard.evaluation.text",
+    "scores": "regard.evaluation.translation",
     "sentence_bleu": "regard.evaluation.bleu",
-    "tag": "regard.decoding.tagging",
+    "tag": "regard.pipelines.tag",
     "train": "regard.training.trainer",
-    "translate": "regard.decoding.translate",
+    "translate": "regard.pipelines.translate",
 }
 
 if TYPE_CHECKING:
     from regard import huggingface
     from regard.data.batches import Batch
     from regard.data.tokenizer import Tokenizer
-    from regard.decoding.attention import look
-    from regard.decoding.classify import Classification, classify
-    from regard.decoding.embed import embed
+    from regard.decoding.attention import attention_maps
     from regard.decoding.engine import fast
     from regard.decoding.ensemble import Ensemble
-    from regard.decoding.generate import generate
-    from regard.decoding.sample import Sample
+    from regard.decoding.sampling import Sample
     from regard.decoding.search import Beam
     from regard.decoding.strategy import Hypothesis
-    from regard.decoding.tagging import tag
-    from regard.decoding.translate import Translation, translate
     from regard.evaluation.bleu import sentence_bleu
-    from regard.evaluation.text import scores
+    from regard.evaluation.translation import scores
     from regard.models.classifier import Classifier
     from regard.models.embedder import Embedder
     from regard.models.folder import load
-    from regard.models.language import LanguageModel
+    from regard.models.language_model import LanguageModel
     from regard.models.tagger import Tagger
     from regard.models.translator import Translator
-    from regard.searching.index import Index
-    from regard.training.recipe import Recipe, build
+    from regard.pipelines.classify import Classification, classify
+    from regard.pipelines.embed import embed
+    from regard.pipelines.generate import generate
+    from regard.pipelines.tag import tag
+    from regard.pipelines.translate import Translation, translate
+    from regard.recipe.load import Recipe, build
+    from regard.search.index import Index
     from regard.training.trainer import resume, train
 
 

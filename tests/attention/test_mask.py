@@ -9,7 +9,7 @@ from hypothesis.strategies import randoms
 import regard
 from regard import Causal, Dense, Diagonal, Dilated, Documents, Padding, Prefix, Window
 from regard.attention.bias import DenseBias, PositionBias
-from regard.attention.gate import rows_and_keys_seen
+from regard.attention.kernel_inputs import rows_and_keys_seen
 from regard.attention.mask import EMPTY, FULL, PARTIAL
 from regard.conformance.cases import draw_mask
 

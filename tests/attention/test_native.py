@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from regard.attention.kernels import building, native
+from regard.attention.kernels import build_cpp, native
 from regard.errors import KernelError
 
 
@@ -20,14 +20,14 @@ def cache(tmp_path, monkeypatch):
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }\n')
     # A list of loaded libraries of its own: other tests keep theirs.
-    monkeypatch.setattr(building, "library", functools.cache(building.library.__wrapped__))
-    if building._compiler() is None:
+    monkeypatch.setattr(build_cpp, "library", functools.cache(build_cpp.library.__wrapped__))
+    if build_cpp._compiler() is None:
         pytest.skip("needs a C++ compiler")
     return source
 
 
 def test_the_cache_is_for_its_user_alone(cache, tmp_path):
-    loaded = building.library(cache)
+    loaded = build_cpp.library(cache)
     assert not isinstance(loaded, str) and loaded.one() == 1
     (library,) = (tmp_path / "native").glob("*.so")
     assert (tmp_path / "native").stat().st_mode & 0o777 == 0o700 and library.stat().st_mode & 0o077 == 0
@@ -36,19 +36,19 @@ def test_the_cache_is_for_its_user_alone(cache, tmp_path):
 @pytest.mark.parametrize("what", ["folder", "library"])
 @pytest.mark.parametrize("mode", [0o770, 0o707])
 def test_code_that_others_may_write_is_refused(cache, tmp_path, what, mode):
-    building.library(cache)
-    building.library.cache_clear()
+    build_cpp.library(cache)
+    build_cpp.library.cache_clear()
     (library,) = (tmp_path / "native").glob("*.so")
     path = library if what == "library" else tmp_path / "native"
     path.chmod(mode)
-    reason = building.library(cache)
+    reason = build_cpp.library(cache)
     assert isinstance(reason, str) and reason.startswith(f"others may write to {path}") and "chmod go-w" in reason
 
 
 @pytest.mark.parametrize("what", ["folder", "library"])
 def test_code_of_another_user_is_refused(cache, tmp_path, what, monkeypatch):
-    building.library(cache)
-    building.library.cache_clear()
+    build_cpp.library(cache)
+    build_cpp.library.cache_clear()
     (library,) = (tmp_path / "native").glob("*.so")
     path = library if what == "library" else tmp_path / "native"
     if os.geteuid() == 0:
@@ -57,7 +57,7 @@ def test_code_of_another_user_is_refused(cache, tmp_path, what, monkeypatch):
         if what == "library":
             pytest.skip("needs root to give a file away")
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert f"{path} belongs to another user" in str(building.library(cache))
+    assert f"{path} belongs to another user" in str(build_cpp.library(cache))
 
 
 def test_what_other_packages_have_loaded_does_not_change_the_library():
@@ -109,9 +109,9 @@ def test_a_kernel_without_memory_is_a_sentence():
 
 @pytest.mark.parametrize(("code", "sentence"), [(1, "got no memory"), (2, r"failed \(code 2\)")])
 def test_codes_of_native_functions_are_errors(code, sentence):
-    building.check_code(0, "attention")
+    build_cpp.check_code(0, "attention")
     with pytest.raises(KernelError, match=sentence):
-        building.check_code(code, "attention")
+        build_cpp.check_code(code, "attention")
 
 
 def test_results_are_those_of_the_reference():

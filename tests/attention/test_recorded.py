@@ -22,7 +22,7 @@ from regard import (
     watch,
     weights,
 )
-from regard.attention import part, score_tiles
+from regard.attention import score_tiles, selection
 
 T = 37
 
@@ -73,7 +73,7 @@ def _small_tiles(monkeypatch):
     torch.manual_seed(3)
     monkeypatch.setattr(score_tiles, "CPU_TILE", 300)
     monkeypatch.setattr(score_tiles, "ROWS", 8)
-    monkeypatch.setattr(part, "REFERENCE_TILE", 2000)
+    monkeypatch.setattr(selection, "REFERENCE_TILE", 2000)
 
 
 def in_double(option):

@@ -11,11 +11,11 @@ import torch
 
 from regard.cli import main
 from regard.data.tokenizer import Tokenizer
-from regard.decoding.align import View, align, aligned, best_view, clearest_view, flipped, grow_diag_final_and, joined, pharaoh
 from regard.evaluation.alignment import Gold, score
 from regard.models import folder as folders
 from regard.models.build import build
-from regard.training.schema_model import Model
+from regard.models.schema import AutoregressiveBlock
+from regard.pipelines.align import View, align, aligned, best_view, clearest_view, flipped, grow_diag_final_and, joined, pharaoh
 from tests.models.small import DECODERS, ENCODERS
 
 SOURCES = ["ein kleiner Hund läuft", "", "zwei Hunde laufen 🐕", "Hund", "läuft ein Hund"]
@@ -26,7 +26,7 @@ GOLD = "0-0 1-1 2-2 3-3\n\n0-0 1-1 2-2 3?3\n0-0\n1-1 2-2 0-3 0?0\n"
 def write(path, seed, encoder=ENCODERS["transformer"], decoder=DECODERS["transformer"]):
     torch.manual_seed(seed)
     tokenizer = Tokenizer.train([*SOURCES, *TARGETS], "bpe", 60)
-    config = Model.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
+    config = AutoregressiveBlock.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
     model = build(config, len(tokenizer) if encoder else None, len(tokenizer))
     folders.save(path, model, config, tokenizer if encoder else None, tokenizer, {})
     return folders.load(path)

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from regard.cli import main
-from regard.evaluation.text import scores
-from tests.evaluation.test_suspicion import HYPOTHESIS, REFERENCE
+from regard.evaluation.translation import scores
+from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE
 
 
 @pytest.fixture

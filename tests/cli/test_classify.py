@@ -16,10 +16,10 @@ import pytest
 import typer
 
 from regard.cli import classify
-from regard.decoding.classify import attention
-from regard.decoding.classify import classify as label
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
+from regard.pipelines.classify import attention
+from regard.pipelines.classify import classify as label
 from tests.decoding.folders import classifier, translator
 
 # The command as it will stand in the command line, with chunks of a few lines where asked for.
@@ -133,7 +133,7 @@ def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
     found = json.loads(regard(folder, "--attention", "--jsonl", "hello world")[1])
     assert [word for word, _ in found["attention"]] == ["hello", "world"]
     assert [weight for _, weight in found["attention"]] == pytest.approx(looked.weights, abs=1e-6)
-    monkeypatch.setattr("regard.cli.matrix.shows_color", lambda stream: True)
+    monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
     assert "\x1b[38;5;196m" in regard(folder, "--attention", "hello \x1b[2J world")[1]
     assert "\x1b[2J" not in regard(folder, "--attention", "hello \x1b[2J world")[1]
 

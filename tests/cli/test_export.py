@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from regard.cli import export as commands
 from regard.errors import FolderError, OptionError
+from regard.interchange.export import check
 from regard.models import folder
-from regard.serving.export import check
-from tests.serving.exports import LAYER, make
+from tests.interchange.exports import LAYER, make
 
 pytest.importorskip("ctranslate2")
 app = typer.Typer(pretty_exceptions_enable=False)

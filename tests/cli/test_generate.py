@@ -9,10 +9,10 @@ import pytest
 import typer
 
 from regard.cli import generate
-from regard.decoding.generate import generate as search
-from regard.decoding.sample import Sample
+from regard.decoding.sampling import Sample
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
+from regard.pipelines.generate import generate as search
 from tests.decoding.folders import language_model, translator
 
 

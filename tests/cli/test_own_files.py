@@ -8,8 +8,8 @@ import pytest
 
 from regard.cli import main
 from regard.errors import DataError
-from regard.training.own_files import recipe_for
-from regard.training.recipe import load
+from regard.recipe.load import load
+from regard.recipe.own_files import recipe_for
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -7,7 +7,7 @@ import pytest
 
 from regard.cli import duplicates, index, label, main, search
 from regard.models.folder import save
-from tests.searching.small import TEXTS, embedder
+from tests.search.small import TEXTS, embedder
 
 pytest.importorskip("usearch")
 for name, group in (("index", index), ("search", search), ("duplicates", duplicates), ("label", label)):

@@ -15,13 +15,13 @@ import typer
 from regard.cli import tag as command
 from regard.data.conll import Conll
 from regard.data.tokenizer import Tokenizer
-from regard.decoding import source as reading
-from regard.decoding.tagging import Entity, Tagging, tag
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.build import build
 from regard.models.folder import load, save
 from regard.models.tagger import Tagger
-from regard.training.schema_text import Tagger as Block
+from regard.models.text_schema import Tagger as Block
+from regard.pipelines import input as reading
+from regard.pipelines.tag import Entity, TagJob, tag
 from tests.decoding.folders import translator
 
 NAMES, PLACES = ("Ada", "Bob", "Cyd"), ("Ulm", "Rom")
@@ -153,7 +153,7 @@ def test_words_that_stand_apart_already_are_left_alone(folder: Path, regard: Run
 
 
 def test_a_terminal_gets_colours(folder: Path, regard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.cli.matrix.shows_color", lambda stream: True)
+    monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
     assert regard(folder, "Ulm Ada")[1] == "\x1b[1;4;36mUlm\x1b[0m\x1b[36m LOC\x1b[0m \x1b[1;4;33mAda\x1b[0m\x1b[33m PER\x1b[0m\n"
 
 
@@ -164,20 +164,20 @@ def test_a_job_that_was_stopped_goes_on_between_sentences(
     given = "".join(f"Ada\nw{i}\nUlm\n\n" for i in range(30))
     (tmp_path / "in.conll").write_text(given, encoding="utf-8")
     regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "whole.conll")
-    calls, real = [0], Tagging.__call__
+    calls, real = [0], TagJob.__call__
 
-    def stopping(self: Tagging, chunk: Any) -> list[bytes]:
+    def stopping(self: TagJob, chunk: Any) -> list[bytes]:
         calls[0] += 1
         if calls[0] == 4:
             raise KeyboardInterrupt
         return real(self, chunk)
 
-    monkeypatch.setattr(Tagging, "__call__", stopping)
+    monkeypatch.setattr(TagJob, "__call__", stopping)
     code, _, said = regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll")
     assert code == 130
     assert "stopped after 12 lines, which are kept" in said
     assert not (tmp_path / "out.conll").exists()
-    monkeypatch.setattr(Tagging, "__call__", real)
+    monkeypatch.setattr(TagJob, "__call__", real)
     _, _, said = regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll")
     assert "going on after 12 lines" in said
     assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "whole.conll").read_bytes()

@@ -258,8 +258,8 @@ def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
 def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, number, code):
     """So that `regard train … && regard evaluate …` does not evaluate half a run; also with --quiet, and at the second signal."""
     from regard.training import trainer
-    from regard.training.interrupt import StopNow
-    from regard.training.run import Result
+    from regard.training.run_folder import Result
+    from regard.training.signals import StopNow
 
     monkeypatch.setattr(trainer, "train", lambda *a, **k: Result(Path("runs/x"), False, "interrupted", 7, signal=number))
     got, out, err = regard("train", "small")
@@ -276,7 +276,7 @@ def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, numb
 
 def test_a_stopped_demo_is_one_sentence(regard, monkeypatch):
     import regard as package
-    from regard.training.run import Result
+    from regard.training.run_folder import Result
 
     monkeypatch.setattr(package, "train", lambda *a, **k: Result(Path("/gone"), False, "interrupted", 7, signal=signal.SIGTERM))
     code, _, err = regard("demo", "ab", "--steps", "1")

@@ -13,10 +13,10 @@ import pytest
 import typer
 
 from regard.cli import translate
-from regard.decoding.job import Settings, fingerprint
-from regard.decoding.translate import translate as search
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
+from regard.pipelines.translate import translate as search
+from regard.pipelines.translate_file import TranslateOptions, fingerprint
 from tests.decoding.folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
@@ -238,7 +238,7 @@ def test_standard_input_is_answered_line_by_line(folder):
 
 def test_another_column_is_another_job(folder, regard, tmp_path):
     (tmp_path / "in.tsv").write_text("a\tb\n", encoding="utf-8")
-    about = json.dumps({"job": Settings(column=1, output=str(tmp_path / "o")).about(fingerprint([folder]))})
+    about = json.dumps({"job": TranslateOptions(column=1, output=str(tmp_path / "o")).about(fingerprint([folder]))})
     (tmp_path / "o.progress").write_text(f"{about}\n", encoding="utf-8")
     with pytest.raises(OptionError, match=r"another column \(1, now 2\)"):
         regard(folder, "-i", tmp_path / "in.tsv", "--column", "2", "-o", tmp_path / "o")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batches import Batch, Batches, Windows, _cut
-from regard.data.chunks import Settings
-from regard.data.load import load
+from regard.data.datasets import load_corpus
+from regard.data.encode_chunk import EncodingSettings
 from regard.data.prepare import prepare
-from regard.data.reading import LinePairs, Text
+from regard.data.readers import LinePairs, Text
 from regard.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from regard.errors import DataError, OptionError
 
@@ -65,7 +65,7 @@ def varied(home):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(home / "cache"))
         rows = LinePairs(write(home / "v.s", lines), write(home / "v.t", lines[::-1]))
-        return prepare(rows, bpe, bpe, Settings(dropout=0.2, variants=3))
+        return prepare(rows, bpe, bpe, EncodingSettings(dropout=0.2, variants=3))
 
 
 def same(one, other):
@@ -325,7 +325,7 @@ def test_windows_check_their_options(text):
 )
 def test_real_corpora_have_at_most_five_percent_padding(real_data, corpus, size, limit, tokens):
     data = SimpleNamespace(corpus=corpus, source="en", target="de", limit=limit)
-    train = load(data, SimpleNamespace(size=size)).train
+    train = load_corpus(data, SimpleNamespace(size=size)).train
     for budget in tokens:
         batches = Batches(train, tokens=budget, seed=1)
         assert batches.padding <= 0.05, f"{corpus} with {budget}"

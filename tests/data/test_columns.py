@@ -3,9 +3,9 @@
 import pytest
 
 from regard.data.corpora import find
-from regard.data.load import load
-from regard.data.reading import Table
-from regard.data.tables import from_files, labelled
+from regard.data.datasets import load_corpus
+from regard.data.readers import Table
+from regard.data.table_readers import from_files, labelled
 from regard.errors import DataError
 
 TATOEBA = "Go.\tGeh.\tCC-BY 2.0 (France)\nHi.\tHallo!\tCC-BY 2.0 (France)\n"
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(DataError, match="one column: no line is divided by tabs, commas, semicolons, pipes"):
         labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
     with pytest.raises(DataError, match="a.csv has no rows, at most a header"):
-        load({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
+        load_corpus({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
     unique = write(tmp_path / "b.csv", "".join(f"{text.replace(',', '')},name {i}\n" for i, text in enumerate(TEXTS)))
     with pytest.raises(DataError, match="no column of .*b.csv looks like labels: column 2 has 12 different values in 12 rows"):
         labelled(unique, None, None)
@@ -90,17 +90,19 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
 def test_a_share_of_nothing_is_refused_before_training(tmp_path):
     path = write(tmp_path / "a.tsv", "fine\tgood\nawful\tbad\nhm\tgood\n")
     with pytest.raises(DataError, match=r"no row is left for validation: data.hold_out takes 0.1 of each class .* 3 rows in 2 cl"):
-        load({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
+        load_corpus({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
 
 
 def test_too_little_data_is_warned_of_with_figures(tmp_path):
     body = "".join(f"{text}\t{'ab'[i % 2]}\n" for i, text in enumerate(TEXTS * 5))
-    corpus = load({"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2}, {"kind": "word"}, "classify")
+    corpus = load_corpus(
+        {"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2}, {"kind": "word"}, "classify"
+    )
     said = "\n".join(corpus.warnings)
     assert "1 label has one row to train on (c); add rows" in said
     assert "training rows for 3 labels are few: below about 100 each" in said and "validation rows are few" in said
     assert corpus.notes == ["a.tsv: 2 columns separated by tabs, no header; text = column 1, label = column 2"]
-    pairs = load({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
+    pairs = load_corpus({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
     assert pairs.warnings == [
         "18 training pairs are few: below about 2,000 a translator learns them by heart and translates nothing else; add pairs"
     ]

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from regard.data import corpora
-from regard.data.files import unpacked
+from regard.data.text_files import unpacked
 from regard.errors import DataError
 
 ROWS = {

@@ -4,7 +4,7 @@ import pytest
 
 from regard.data import describe as module
 from regard.data.describe import describe
-from regard.data.reading import Table, Text
+from regard.data.readers import Table, Text
 from regard.errors import DataError
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data import reading
-from regard.data.chunks import Settings
+from regard.data import readers
+from regard.data.encode_chunk import EncodingSettings
 from regard.data.prepare import Prepared, prepare
-from regard.data.reading import LinePairs, Table, Text
+from regard.data.readers import LinePairs, Table, Text
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
         b"the cat sees a dog and runs home now\tgo", b"a " * 300 + b"\t" + b"a " * 300,
     ]  # fmt: skip
     (tmp_path / "a.tsv").write_bytes(b"\n".join(rows) + b"\n")
-    found = prepare(Table(tmp_path / "a.tsv"), tokenizer, tokenizer, Settings(max_length=100, max_ratio=3.0))
+    found = prepare(Table(tmp_path / "a.tsv"), tokenizer, tokenizer, EncodingSettings(max_length=100, max_ratio=3.0))
     report = found.report
     assert (report.read, report.kept) == (9, 2)
     assert (report.empty, report.bad_utf8, report.missing, report.long_line, report.long, report.ratio) == (2, 1, 1, 1, 1, 1)
@@ -86,14 +86,14 @@ def test_sides_of_different_length_leave_nothing_behind(tmp_path, pairs, tokeniz
 
 
 def test_a_limit_takes_the_first_rows(pairs, tokenizer):
-    found = prepare(pairs, tokenizer, tokenizer, Settings(limit=17))
+    found = prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=17))
     assert found.rows == 17 and found.report.read == 17
     assert tokenizer.decode(found.source(16)) == list(pairs)[16][0]
 
 
 def test_the_text_of_a_language_model_keeps_its_empty_lines(tmp_path, tokenizer):
     (tmp_path / "a").write_text("the cat\n\na dog\n", encoding="utf-8")
-    found = prepare(Text(tmp_path / "a"), None, tokenizer, Settings(max_length=1))
+    found = prepare(Text(tmp_path / "a"), None, tokenizer, EncodingSettings(max_length=1))
     assert [tokenizer.decode(found.target(i)) for i in range(3)] == ["the cat", "", "a dog"]
     assert found.target(1).tolist() == [EOS]
     with pytest.raises(DataError, match="no source side"):
@@ -119,12 +119,12 @@ def test_another_content_or_setting_is_another_question(pairs, tokenizer):
     other = Tokenizer.train(sentences(500, 0), "bpe", 40)
     sums = [
         prepare(pairs, tokenizer, tokenizer).checksum,
-        prepare(pairs, tokenizer, tokenizer, Settings(max_length=9)).checksum,
-        prepare(pairs, tokenizer, tokenizer, Settings(limit=9)).checksum,
+        prepare(pairs, tokenizer, tokenizer, EncodingSettings(max_length=9)).checksum,
+        prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=9)).checksum,
         prepare(pairs, tokenizer, other).checksum,
         prepare(LinePairs(*pairs.files[::-1]), tokenizer, tokenizer).checksum,
-        prepare(pairs, tokenizer, tokenizer, Settings(dropout=0.1, variants=2)).checksum,
-        prepare(pairs, tokenizer, tokenizer, Settings(dropout=0.1, variants=2, seed=1)).checksum,
+        prepare(pairs, tokenizer, tokenizer, EncodingSettings(dropout=0.1, variants=2)).checksum,
+        prepare(pairs, tokenizer, tokenizer, EncodingSettings(dropout=0.1, variants=2, seed=1)).checksum,
     ]
     pairs.source.write_text(pairs.source.read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
     sums.append(prepare(pairs, tokenizer, tokenizer).checksum)
@@ -133,12 +133,13 @@ def test_another_content_or_setting_is_another_question(pairs, tokenizer):
 
 def test_where_nothing_is_drawn_the_seed_is_no_question(pairs, tokenizer):
     assert (
-        prepare(pairs, tokenizer, tokenizer, Settings(seed=1, variants=8)).checksum == prepare(pairs, tokenizer, tokenizer).checksum
+        prepare(pairs, tokenizer, tokenizer, EncodingSettings(seed=1, variants=8)).checksum
+        == prepare(pairs, tokenizer, tokenizer).checksum
     )
 
 
 def test_variants_differ_in_pieces_and_not_in_text(pairs, tokenizer):
-    found = prepare(pairs, tokenizer, tokenizer, Settings(dropout=0.3, variants=3, seed=1))
+    found = prepare(pairs, tokenizer, tokenizer, EncodingSettings(dropout=0.3, variants=3, seed=1))
     assert found.variants == 3
     for i, (source, target) in enumerate(pairs):
         assert {tokenizer.decode(found.source(i, v)) for v in range(3)} == {source}
@@ -148,8 +149,8 @@ def test_variants_differ_in_pieces_and_not_in_text(pairs, tokenizer):
 
 
 def test_workers_change_nothing(pairs, tokenizer, monkeypatch, tmp_path):
-    settings = Settings(dropout=0.3, variants=2, seed=1)
-    monkeypatch.setattr(reading, "ROWS", 70)
+    settings = EncodingSettings(dropout=0.3, variants=2, seed=1)
+    monkeypatch.setattr(readers, "ROWS", 70)
     found = []
     for workers in ("1", "2"):
         monkeypatch.setenv("REGARD_WORKERS", workers)
@@ -159,7 +160,7 @@ def test_workers_change_nothing(pairs, tokenizer, monkeypatch, tmp_path):
     assert found[0] == found[1] and len(found[0]) == 9
     monkeypatch.setenv("REGARD_WORKERS", "many")
     with pytest.raises(OptionError, match="REGARD_WORKERS must be a whole number, got 'many'"):
-        prepare(pairs, tokenizer, tokenizer, Settings(limit=3))
+        prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=3))
 
 
 def test_a_damaged_set_is_made_again(pairs, tokenizer):
@@ -182,14 +183,14 @@ def test_pairs_need_two_tokenizers(pairs, tokenizer):
 @pytest.mark.parametrize(("name", "value"), [("max_length", 0), ("limit", 0), ("variants", 0), ("max_ratio", 0.5), ("seed", -1)])
 def test_settings_are_checked(name, value):
     with pytest.raises(OptionError, match=name):
-        Settings(**{name: value})
+        EncodingSettings(**{name: value})
 
 
 PREPARE = """
 import sys
 from pathlib import Path
 from regard.data.prepare import Settings, prepare
-from regard.data.reading import LinePairs
+from regard.data.readers import LinePairs
 from regard.data.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(sys.argv[1] + "/t.json")
 print("starting", flush=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from regard.data import corpora
-from regard.data.reading import Table
+from regard.data.readers import Table
 from regard.data.sample import short_pairs
 
 FOLDER = Path(corpora.__file__).parent / "samples"

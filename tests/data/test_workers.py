@@ -13,7 +13,7 @@ import pytest
 
 import regard
 from regard.data import workers
-from regard.data.chunks import Settings
+from regard.data.encode_chunk import EncodingSettings
 from regard.data.tokenizer import Tokenizer
 from regard.data.workers import encode_all
 from regard.errors import DataError
@@ -33,7 +33,7 @@ def tokenizers():
 
 
 @pytest.mark.parametrize(
-    "settings", [Settings(max_length=30, max_ratio=2.0), Settings(max_length=30, dropout=0.2, variants=3, seed=7)]
+    "settings", [EncodingSettings(max_length=30, max_ratio=2.0), EncodingSettings(max_length=30, dropout=0.2, variants=3, seed=7)]
 )
 def test_two_workers_give_what_one_process_gives(tokenizers, settings):
     alone, shared = (list(encode_all(chunks(), tokenizers, settings, count)) for count in (1, 2))
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_is_one_sentence(tokenizers):
 
     subprocess.Popen = Remembering
     try:
-        found = encode_all(chunks(), tokenizers, Settings(), 2)
+        found = encode_all(chunks(), tokenizers, EncodingSettings(), 2)
         next(found)
         started[1].kill()
         with pytest.raises(DataError, match="ended early .* REGARD_WORKERS"):
@@ -75,7 +75,7 @@ def test_a_worker_that_dies_is_one_sentence(tokenizers):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     code = (
-        "import sys, time; from regard.data.chunks import Settings; from regard.data.tokenizer import Tokenizer\n"
+        "import sys, time; from regard.data.encode_chunk import Settings; from regard.data.tokenizer import Tokenizer\n"
         "from regard.data.workers import encode_all\n"
         "def forever():\n"
         "    while True: yield (['a b'], ['c'])\n"

@@ -5,7 +5,7 @@ import itertools
 import torch
 
 from regard.data.tokenizer import BOS, EOS
-from regard.models.writer import log_probabilities
+from regard.models.autoregressive import log_probabilities
 from tests.models.small import DECODERS, ENCODERS, make
 
 VOCAB = 7

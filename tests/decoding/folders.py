@@ -5,8 +5,8 @@ import torch
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.models.build import build
 from regard.models.folder import save
-from regard.training.schema_model import Model
-from regard.training.schema_text import Classifier
+from regard.models.schema import AutoregressiveBlock
+from regard.models.text_schema import Classifier
 
 ENCODER = {"kind": "recurrent", "cell": "gru"}  # with large weights a recurrence is chaotic: what it writes depends on all it read
 DECODER = {"kind": "recurrent", "cell": "gru", "attention": "bilinear"}
@@ -37,7 +37,7 @@ def classifier(folder, *, encoder="words", pooling="attention", labels=("bad", "
 
 def _folder(folder, encoder, seed, card):
     tokenizer = Tokenizer.train([ALPHABET], "character", 100)
-    config = Model.model_validate(
+    config = AutoregressiveBlock.model_validate(
         {"dim": 16, "encoder": encoder, "decoder": DECODER if encoder else DECODER | {"attention": "none"}, "dropout": 0.0}
     ).model_dump()
     with torch.random.fork_rng():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from regard.attention.trace import watch
+from regard.attention.watching import watch
 from regard.data.tokenizer import BOS, EOS, Tokenizer
-from regard.decoding.attention import KINDS, Attention, best_head, kind_of, look, looks
-from regard.decoding.attention_file import save_attention
+from regard.decoding.attention import KINDS, Attention, attention_maps, attention_of_tokens, best_head, kind_of
 from regard.decoding.search import Beam, search
-from regard.decoding.translate import translate
 from regard.errors import DataError, OptionError
-from regard.models.writer import Writer
+from regard.models.autoregressive import AutoregressiveModel
+from regard.pipelines.attention_file import save_attention
+from regard.pipelines.translate import translate
 from tests.models.small import DECODERS, ENCODERS, make
 
 LOOKING = ["simple", "parameterised", "bilinear", "input feeding", "bahdanau", "transformer"]
@@ -39,7 +39,7 @@ class Carrying:
         return Carrying(self.inner.reorder(rows), [self.rows[i] for i in picked], self.writer)
 
 
-class Recorder(Writer):
+class Recorder(AutoregressiveModel):
     """A writer that does what its model does and notes each step's attention; `found` is by sentence and tokens read."""
 
     joins = False
@@ -84,7 +84,7 @@ def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
     written = [[*h.tokens, EOS] if h.ended else h.tokens for _, h in hypotheses]
     compared = 0
     for (i, _), target, attention in zip(
-        hypotheses, written, look(model, [SENTENCES[i] for i, _ in hypotheses], written), strict=True
+        hypotheses, written, attention_maps(model, [SENTENCES[i] for i, _ in hypotheses], written), strict=True
     ):
         steps = writer.found[i, (BOS, *target[:-1])]
         assert len(steps) == len(target)
@@ -103,10 +103,10 @@ def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
 def test_company_in_a_batch_changes_no_weight(decoder):
     model = make(ENCODERS["transformer"], DECODERS[decoder])
     targets = [[5, 6, EOS], [7, 8, 9, 10, 11], [EOS], [4, EOS]]
-    together = look(model, SENTENCES, targets)
+    together = attention_maps(model, SENTENCES, targets)
     assert model.training  # as it was
     for source, target, found in zip(SENTENCES, targets, together, strict=True):
-        (alone,) = look(model, [[*source, EOS]], [target])  # an end mark that is there is not added
+        (alone,) = attention_maps(model, [[*source, EOS]], [target])  # an end mark that is there is not added
         assert list(alone) == list(found)
         for name in found:
             rows, columns = found.pieces(name)
@@ -117,7 +117,7 @@ def test_company_in_a_batch_changes_no_weight(decoder):
 
 def test_encoder_weights_are_those_of_a_watched_pass():
     model = make(ENCODERS["attention on gru"], DECODERS["transformer"]).eval()
-    (found,) = look(model, [[4, 5, 6]], [[7, EOS]])
+    (found,) = attention_maps(model, [[4, 5, 6]], [[7, EOS]])
     with torch.no_grad(), watch(model) as seen:
         model(torch.tensor([[4, 5, 6, EOS]]), torch.tensor([[BOS, 7]]))
     assert list(found) == list(seen)
@@ -128,7 +128,7 @@ def test_encoder_weights_are_those_of_a_watched_pass():
 
 def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read():
     model = make(None, DECODERS["transformer"]).eval()
-    (found,) = look(model, None, [[7, 8, 9]])
+    (found,) = attention_maps(model, None, [[7, 8, 9]])
     assert (found.source, found.target, found.inputs) == ([], ["7", "8", "9"], ["2", "7", "8"])
     assert found.names("decoder") == list(found) and not found.names("cross")
     with torch.no_grad(), watch(model) as seen:
@@ -145,7 +145,7 @@ def test_pieces_are_the_tokenizers_and_batches_come_when_asked_for():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model.source_tokenizer = model.target_tokenizer = tokenizer
     sources = [tokenizer.encode(text) for text in ("ab", "cd cd")]
-    at, found = next(looks(model, sources, [[*s, EOS] for s in sources], kinds=("cross",)))
+    at, found = next(attention_of_tokens(model, sources, [[*s, EOS] for s in sources], kinds=("cross",)))
     assert at == 1  # the longest comes first
     assert found.source == ["c", "d", "▁", "c", "d", "</s>"] == found.target
     assert found.inputs == ["<s>", "c", "d", "▁", "c", "d"]
@@ -163,7 +163,7 @@ def test_translations_carry_the_attention_of_each_of_their_hypotheses():
             written = [*h.tokens, EOS] if h.ended else h.tokens
             assert h.attention.target == tokenizer.tokens(written)
             assert h.attention.source == tokenizer.tokens([*translation.source_tokens, EOS])
-            (alone,) = look(model, [translation.source_tokens], [written])
+            (alone,) = attention_maps(model, [translation.source_tokens], [written])
             assert all(torch.allclose(h.attention[name], alone[name], atol=1e-12, rtol=0) for name in alone)
     assert translate(model, ["ab"])[0].hypotheses[0].attention is None
 
@@ -204,18 +204,18 @@ def test_what_cannot_be_looked_at_is_said():
         ((torch.nn.Linear(2, 2), [[4]], [[4]]), "got Linear"),
     ]:
         with pytest.raises(OptionError, match=says):
-            look(*given)
+            attention_maps(*given)
     with pytest.raises(OptionError, match="there are decoder.look.cross"):
-        look(model, [[4]], [[4]])[0]["decoder.3.cross"]
+        attention_maps(model, [[4]], [[4]])[0]["decoder.3.cross"]
     with pytest.raises(OptionError, match="encoder, decoder, cross"):
-        look(model, [[4]], [[4]])[0].names("self")
-    assert look(model, [], []) == []
+        attention_maps(model, [[4]], [[4]])[0].names("self")
+    assert attention_maps(model, [], []) == []
 
 
 @pytest.fixture
 def two():
     model = make(ENCODERS["transformer"], DECODERS["transformer"])
-    return look(model, [[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]])
+    return attention_maps(model, [[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]])
 
 
 def test_json_lines_hold_every_matrix_to_six_digits(tmp_path, two):

@@ -11,14 +11,14 @@ import torch
 
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints
 from regard.decoding.coverage import rescore
-from regard.decoding.generate import generate, stream
-from regard.decoding.required import Required, advance
-from regard.decoding.rules import Rules
-from regard.decoding.sample import Sample
+from regard.decoding.required_words import RequiredWords, advance
+from regard.decoding.sampling import Sample
 from regard.decoding.search import Search
-from regard.decoding.strategy import Task
-from regard.decoding.translate import start, translate, translate_tokens
+from regard.decoding.strategy import SearchTask
+from regard.pipelines.generate import generate, stream
+from regard.pipelines.translate import start, translate, translate_tokens
 from tests.decoding.test_engine import SENTENCES, ready, small
 from tests.serving.server import write_model
 
@@ -76,7 +76,7 @@ def test_neighbours_of_a_cancelled_sentence_get_the_same_texts(model, options):
         {"beam": Beam(4, groups=2)},
         {"sample": Sample(seed=5, count=3)},
         {"sample": Sample(seed=5, top_k=5)},
-        {"rules": Rules(no_repeat=2, min_length=9, forbidden=((5,),))},
+        {"rules": Constraints(no_repeat=2, min_length=9, forbidden=((5,),))},
         {"beam": Beam(2), "required": [[[6, 7]]] * 5},
         {"prefixes": [[8, 9]] * 5},
     ],
@@ -102,10 +102,10 @@ def test_a_cancelled_sentence_takes_no_more_steps(model):
             steps += len(self.tokens)
             return super()._candidates()
 
-    tasks = [Task(50, [5, 6, 7], index=i) for i in range(2)]
+    tasks = [SearchTask(50, [5, 6, 7], index=i) for i in range(2)]
     tasks[0].cancelled = after(4)
     with torch.inference_mode():
-        search = Counting(model, Beam(1), Rules(min_length=50))
+        search = Counting(model, Beam(1), Constraints(min_length=50))
         search.add(tasks, *start(model, tasks))
         done = [task.index for _ in range(50) for task in search.step()]
     assert done == [0, 1]
@@ -132,7 +132,7 @@ def test_generation_and_streams_stop(tmp_path):
 
 
 def test_cancelled_texts_are_not_rescored(model, monkeypatch):
-    tasks = [Task(9, [5, 6], index=i) for i in range(2)]
+    tasks = [SearchTask(9, [5, 6], index=i) for i in range(2)]
     with torch.inference_mode():
         search = Search(model, Beam(2))
         search.add(tasks, *start(model, tasks))
@@ -156,6 +156,6 @@ def test_progress_in_a_repeated_phrase_is_that_of_the_definition():
 
 
 def test_required_words_say_how_many_rows_they_may_take():
-    assert Required(Beam(3)).most_rows(Task(9, required=[[4, 5], [6]])) == 3 * 4
-    assert Beam(4, groups=2).most_rows(Task(9)) == 4
-    assert Sample(count=5).most_rows(Task(9)) == 5
+    assert RequiredWords(Beam(3)).most_rows(SearchTask(9, required=[[4, 5], [6]])) == 3 * 4
+    assert Beam(4, groups=2).most_rows(SearchTask(9)) == 4
+    assert Sample(count=5).most_rows(SearchTask(9)) == 5

@@ -12,9 +12,9 @@ from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
 from regard.decoding.engine import Engine, fast, why_not
 from regard.decoding.engine.native import Slots
-from regard.decoding.translate import translate_tokens
 from regard.errors import KernelError, OptionError
-from regard.models.writer import log_probabilities
+from regard.models.autoregressive import log_probabilities
+from regard.pipelines.translate import translate_tokens
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
@@ -217,11 +217,11 @@ def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
 
 
 def test_a_processor_without_avx512_is_said(monkeypatch, capsys):
-    from regard.attention.kernels import building
+    from regard.attention.kernels import build_cpp
     from regard.decoding.engine import native
 
     monkeypatch.setattr(native, "_REPORTED", set())
-    monkeypatch.setattr(building, "_cpu_flags", lambda: "flags : fpu sse2 avx2")
+    monkeypatch.setattr(build_cpp, "_cpu_flags", lambda: "flags : fpu sse2 avx2")
     assert fast(small()) is not None and "PyTorch" in capsys.readouterr().err
     assert why_not(small()) == "this processor has no AVX-512"
     fast(make(ENCODERS["gru"], DECODERS["bahdanau"]).float().eval())  # never the engine's: nothing to report

@@ -12,19 +12,19 @@ from torch.utils._pytree import tree_leaves
 
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints
 from regard.decoding.engine import fast
-from regard.decoding.engine.cuda import board as boards_module
+from regard.decoding.engine.cuda import buffers as boards_module
 from regard.decoding.engine.cuda import engine, on_cuda
-from regard.decoding.engine.cuda.beam import Trail, grow, top
-from regard.decoding.engine.cuda.board import Board, bucket
-from regard.decoding.engine.cuda.recording import Recorded
-from regard.decoding.engine.reading import Unfit
-from regard.decoding.rules import Rules
-from regard.decoding.sample import Sample
-from regard.decoding.search import Search, Task
-from regard.decoding.translate import start, translate_tokens
+from regard.decoding.engine.cuda.beam import Backpointers, grow, top
+from regard.decoding.engine.cuda.buffers import Buffers, bucket
+from regard.decoding.engine.cuda.graphs import CapturedGraph
+from regard.decoding.engine.layout import Unsupported
+from regard.decoding.sampling import Sample
+from regard.decoding.search import Search, SearchTask
 from regard.errors import OptionError
-from regard.models.writer import log_probabilities
+from regard.models.autoregressive import log_probabilities
+from regard.pipelines.translate import start, translate_tokens
 from tests.decoding.every import every_text, near_ties, ranked
 from tests.models.small import DECODERS, ENCODERS, make
 
@@ -112,15 +112,15 @@ def test_every_limit_is_kept(limit):
 def test_sentences_of_one_batch_have_limits_of_their_own():
     model = ends_early()
     writer, limits = engine(model), [1, 30, 2, 9, 16, 8]
-    tasks = [Task(n, SENTENCES[3]) for n in limits]
+    tasks = [SearchTask(n, SENTENCES[3]) for n in limits]
     writer.search(tasks, *start(writer, tasks), Beam(3), EOS)
     for task in tasks:
         same([task.found], translate_tokens(model, [SENTENCES[3]], beam=Beam(3), max_length=task.limit))
 
 
 def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
-    sizes, narrow = [], Board.narrow
-    monkeypatch.setattr(Board, "narrow", lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1])
+    sizes, narrow = [], Buffers.narrow
+    monkeypatch.setattr(Buffers, "narrow", lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1])
     model = ends_early()
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
     for size in (1, 3):
@@ -143,7 +143,7 @@ def test_a_language_model_goes_on_from_its_prompt(size):
     writer, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
     found, wanted = [], []
     for each, texts in ((writer, found), (model, wanted)):
-        tasks, under_way = [Task(12, row) for row in prompts.tolist()], Search(each, Beam(size))
+        tasks, under_way = [SearchTask(12, row) for row in prompts.tolist()], Search(each, Beam(size))
         with torch.inference_mode():
             carried = each.read(prompts[:, :-1], each.start(None, prompts[:, 0]))
             if each is writer:
@@ -159,7 +159,7 @@ def test_a_language_model_goes_on_from_its_prompt(size):
 
 def test_without_an_end_mark_texts_run_to_their_limit():
     model = ends_early(language=True)
-    writer, tasks = engine(model), [Task(11, [BOS]), Task(5, [BOS])]
+    writer, tasks = engine(model), [SearchTask(11, [BOS]), SearchTask(5, [BOS])]
     writer.search(tasks, writer.start(None, torch.full((2,), BOS)), torch.full((2,), BOS), Beam(2), -1)
     assert [[len(h.tokens) for h in task.found] for task in tasks] == [[11, 11], [5, 5]]
     assert any(EOS in h.tokens for task in tasks for h in task.found)  # a word like others
@@ -232,12 +232,12 @@ def test_the_best_of_chunks_are_the_best_of_all():
 @pytest.mark.parametrize(
     "options",
     [
-        {"beam": Beam(3), "rules": Rules(min_length=5, no_repeat=2)},
+        {"beam": Beam(3), "rules": Constraints(min_length=5, no_repeat=2)},
         {"beam": Beam(1), "prefixes": [s[:2] for s in SENTENCES]},
         {"beam": Beam(4, groups=2)},
         {"beam": Beam(3), "required": [[[7, 8]] for _ in SENTENCES]},
         {"sample": Sample(count=3, seed=1, top_k=20)},
-        {"beam": Beam(2), "rules": Rules(min_length=70), "max_length": 80},  # longer than a board is at first
+        {"beam": Beam(2), "rules": Constraints(min_length=70), "max_length": 80},  # longer than a board is at first
     ],
     ids=["rules", "prefixes", "groups", "required", "sample", "long"],
 )
@@ -267,7 +267,7 @@ class _Tape(TorchDispatchMode):
         return found
 
 
-class Taped(Recorded):
+class Taped(CapturedGraph):
     """Repeats the noted operations on the same tensors: what a CUDA graph does, where there is none.
 
     What changes between steps but is no tensor is as frozen here as it is there.
@@ -317,7 +317,7 @@ def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)
-    for options in ({"beam": Beam(3), "rules": Rules(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 2:
+    for options in ({"beam": Beam(3), "rules": Constraints(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 2:
         same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
     assert run.replays > 20
 
@@ -340,7 +340,7 @@ def test_a_step_asks_the_host_for_nothing(name, width, k):
 # ---------------------------------------------------------------------------------------------------------------- which, and sizes
 @pytest.mark.parametrize(("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")])
 def test_what_it_does_not_compute_is_refused(changes, says):
-    with pytest.raises(Unfit, match=says):
+    with pytest.raises(Unsupported, match=says):
         engine(small(**changes))
 
 
@@ -368,7 +368,7 @@ def test_the_weights_are_left_as_they_were():
 def judged(model, source, text):
     """log p of a text by the torch model."""
     with torch.inference_mode():
-        carried, words = start(model, [Task(99, source)])
+        carried, words = start(model, [SearchTask(99, source)])
         total = 0.0
         for word in text.whole:
             scores, carried = model.step(words, carried)
@@ -409,7 +409,7 @@ def test_boards_wait_until_there_are_too_many(monkeypatch):
 def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
     writer, refused = engine(small()), []
 
-    class Scarce(Board):
+    class Scarce(Buffers):
         def __init__(self, *given):
             if not refused:
                 refused.append(given)
@@ -419,7 +419,7 @@ def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)
     translate_tokens(writer, SENTENCES[:9])
     assert writer.boards._free
-    monkeypatch.setattr(boards_module, "Board", Scarce)
+    monkeypatch.setattr(boards_module, "Buffers", Scarce)
     found = translate_tokens(writer, SENTENCES[:3], beam=Beam(2))
     assert refused and {type(board) for board in writer.boards._free} == {Scarce}
     same(found, translate_tokens(writer.model, SENTENCES[:3], beam=Beam(2)))
@@ -428,7 +428,7 @@ def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
 def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
     writer = engine(small(), run=Taped())
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)
-    translate_tokens(writer, SENTENCES[:3], beam=Beam(2), rules=Rules(min_length=3))
+    translate_tokens(writer, SENTENCES[:3], beam=Beam(2), rules=Constraints(min_length=3))
     translate_tokens(writer, SENTENCES[:3], beam=Beam(2))
     gone = [weakref.ref(x) for x in (writer, *writer.boards._free)]
     monkeypatch.undo()
@@ -441,7 +441,7 @@ def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
 
 
 def test_texts_are_read_back_through_their_parents():
-    trail = Trail([Task(3)], Beam(2), 3)
+    trail = Backpointers([SearchTask(3)], Beam(2), 3)
     trail.words[:, 0] = [[10, 11], [20, 21], [30, 31]]
     trail.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
     found = trail._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
@@ -466,7 +466,7 @@ def test_graphs_in_float64_find_what_the_cpu_finds(size):
 def test_graphs_of_the_one_search_find_what_the_cpu_finds():
     model = ends_early()
     writer = fast(copy.deepcopy(model).cuda())
-    for options in ({"beam": Beam(3), "rules": Rules(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 3:
+    for options in ({"beam": Beam(3), "rules": Constraints(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 3:
         same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
 
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from regard.decoding.constraints import Constraints
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.generate import generate
-from regard.decoding.rules import Rules
-from regard.decoding.sample import Sample
+from regard.decoding.sampling import Sample
 from regard.decoding.search import Beam
-from regard.decoding.translate import stream, translate, translate_tokens
 from regard.errors import OptionError
+from regard.pipelines.generate import generate
+from regard.pipelines.translate import stream, translate, translate_tokens
 from tests.decoding.every import BOS, EOS, SOURCE, WORDS, log_probabilities, tiny
 from tests.decoding.readers import LINES, language_model, translator
 from tests.models.small import DECODERS, ENCODERS, make
@@ -46,7 +46,9 @@ def test_an_ensemble_of_one_model_is_the_model():
     assert translate(Ensemble([model, model]), LINES, beam=3) == translate(model, LINES, beam=3)
 
 
-@pytest.mark.parametrize("options", [dict(beam=Beam(3)), dict(sample=Sample(count=2, seed=1)), dict(rules=Rules(no_repeat=1))])
+@pytest.mark.parametrize(
+    "options", [dict(beam=Beam(3)), dict(sample=Sample(count=2, seed=1)), dict(rules=Constraints(no_repeat=1))]
+)
 def test_company_and_workers_change_nothing(options):
     models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("simple", "bahdanau")])
     assert models.joins

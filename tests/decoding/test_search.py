@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from regard.data.tokenizer import BOS, EOS
-from regard.decoding.rules import Rules
-from regard.decoding.search import Beam, Search, Task, search
-from regard.decoding.translate import start, translate_tokens
+from regard.decoding.constraints import Constraints
+from regard.decoding.search import Beam, Search, SearchTask, search
 from regard.errors import OptionError
+from regard.pipelines.translate import start, translate_tokens
 from tests.decoding.every import SOURCE, VOCAB, every_text, near_ties, ranked, tiny
 from tests.models.small import DECODERS, ENCODERS, make, make_batch
 
@@ -104,7 +104,7 @@ def test_the_encoder_sees_no_padding_either(encoder):
 def test_sentences_that_enter_a_running_batch_are_translated_as_ever(decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     assert model.joins
-    under_way, tasks = Search(model, Beam(3)), [Task(25, sentence) for sentence in SENTENCES]
+    under_way, tasks = Search(model, Beam(3)), [SearchTask(25, sentence) for sentence in SENTENCES]
     with torch.inference_mode():
         for i, task in enumerate(tasks):  # one more every third step, whatever its length
             under_way.add([task], *start(model, [task]))
@@ -220,7 +220,7 @@ def test_an_interrupt_stops_all_workers_at_once():
 
     model.step = interrupted
     with pytest.raises(KeyboardInterrupt):
-        translate_tokens(model, [[5, 9]] * 400, workers=2, batch_tokens=30, max_length=200, rules=Rules(min_length=199))
+        translate_tokens(model, [[5, 9]] * 400, workers=2, batch_tokens=30, max_length=200, rules=Constraints(min_length=199))
     assert len(steps) < 4000  # of 8000
     deadline = time.monotonic() + 5  # a thread that has ended is counted for a moment more
     while threading.active_count() > before and time.monotonic() < deadline:
@@ -259,7 +259,7 @@ def test_a_number_that_cannot_be_is_refused(name):
 
 def test_every_length_limit_is_kept_on_its_own():
     model = tiny()
-    tasks = [Task(n, SOURCE) for n in (1, 4, 2)]
+    tasks = [SearchTask(n, SOURCE) for n in (1, 4, 2)]
     under_way = Search(model, Beam(2))
     with torch.inference_mode():
         under_way.add(tasks, *start(model, tasks))

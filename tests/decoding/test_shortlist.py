@@ -10,20 +10,20 @@ import torch
 
 from regard.cli import shortlist as shortlist_command
 from regard.data.prepare import prepare
-from regard.data.tables import from_files
+from regard.data.table_readers import from_files
 from regard.data.tokenizer import BOS, EOS, UNK, Tokenizer
 from regard.decoding.beam import Beam
-from regard.decoding.engine import Engine, association, families, fast, why_not
+from regard.decoding.engine import Engine, fast, ibm1, shared_shortlists, why_not
 from regard.decoding.engine.shortlist import NAME, Shortlist, load
-from regard.decoding.job import Settings, fingerprint, make, model_files
-from regard.decoding.source import Chunk, Row
-from regard.decoding.translate import translate, translate_tokens
 from regard.errors import FolderError, OptionError, RegardError
+from regard.models.autoregressive import log_probabilities
 from regard.models.build import build
 from regard.models.folder import load as load_model
 from regard.models.folder import save
-from regard.models.writer import log_probabilities
-from regard.training.schema_model import Model
+from regard.models.schema import AutoregressiveBlock
+from regard.pipelines.input import Chunk, Row
+from regard.pipelines.translate import translate, translate_tokens
+from regard.pipelines.translate_file import TranslateOptions, fingerprint, make_job, model_files
 from tests.decoding.folders import language_model, translator
 from tests.decoding.test_engine import SENTENCES, VOCAB, padded, small
 
@@ -99,10 +99,10 @@ def model_one(rows, rounds=2):
 
 @pytest.mark.parametrize(("cells", "at_once"), [(1 << 20, 1 << 20), (100, 20)])
 def test_the_words_listed_are_those_of_model_one(pairs, cache, monkeypatch, cells, at_once):
-    monkeypatch.setattr(association, "CELLS", cells)  # blocks of a few target words
-    monkeypatch.setattr(association, "PAIRS", at_once)  # and chunks of a row or two
+    monkeypatch.setattr(ibm1, "CELLS", cells)  # blocks of a few target words
+    monkeypatch.setattr(ibm1, "PAIRS", at_once)  # and chunks of a row or two
     data, (source, target) = prepared(pairs), pairs[1]
-    found = association.associate(data, source, target, best=3, frequent=2)
+    found = ibm1.associate(data, source, target, best=3, frequent=2)
     rows = [(data.source(i).tolist(), data.target(i).tolist()) for i in range(data.rows)]
     often = np.bincount(np.concatenate([row[1] for row in rows]), minlength=len(target))
     assert sorted(often[found.frequent]) == sorted(often)[-2:]
@@ -164,7 +164,7 @@ def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch
     assert key(translate_tokens(listed, MANY[::-1], beam=Beam(beam)))[::-1] == key(alone)
     assert key(translate_tokens(listed, MANY, beam=Beam(beam), batch_tokens=40)) == key(alone)  # enter as others leave
     assert key(translate_tokens(listed, MANY, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
-    monkeypatch.setattr(families, "SIZE", 3)
+    monkeypatch.setattr(shared_shortlists, "SIZE", 3)
     assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
     for given, texts in zip(MANY, alone, strict=True):
         (words,) = listed.shortlist.words([[*given, EOS]])
@@ -216,7 +216,9 @@ def test_prefixes_and_required_words_need_not_be_listed():
 def folder(tmp_path, pairs, cache):
     """A Transformer of drawn weights, and a card that says what it was trained on."""
     section = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}
-    config = Model.model_validate({"dim": 32, "encoder": section, "decoder": section, "tie": "none", "dropout": 0.0}).model_dump()
+    config = AutoregressiveBlock.model_validate(
+        {"dim": 32, "encoder": section, "decoder": section, "tie": "none", "dropout": 0.0}
+    ).model_dump()
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = build(config, len(pairs[1][0]), len(pairs[1][1]))
@@ -230,7 +232,7 @@ def test_the_command_learns_from_the_models_own_data_or_from_what_is_named(folde
     source, target = pairs[1]
     assert f"{folder / NAME}: 3 target tokens for each of {len(source)} source tokens, 2 for all" in capsys.readouterr().out
     own = load(folder)
-    want = association.associate(prepared(pairs), source, target, 3, 2)
+    want = ibm1.associate(prepared(pairs), source, target, 3, 2)
     assert np.array_equal(own.best, want.best) and np.array_equal(own.frequent, want.frequent)
     shortlist_command.command(folder, [str(pairs[0] / "s.en"), str(pairs[0] / "s.en")], 3, 2)
     assert not np.array_equal(load(folder).best, own.best)
@@ -241,19 +243,19 @@ def test_a_job_uses_it_and_knows_when_it_has_changed(folder, pairs):
     if why_not(load_model(folder)) is not None:
         pytest.skip("no engine here")
     with pytest.raises(FolderError, match=f"has no shortlist; make one with `regard shortlist {folder}`"):
-        make([folder], Settings(shortlist=True))
+        make_job([folder], TranslateOptions(shortlist=True))
     before = fingerprint([folder])
     shortlist_command.command(folder, None, 2, 1)
     assert fingerprint([folder]) == before != fingerprint([folder], shortlist=True)
     assert folder / NAME in model_files(folder)  # goes wherever the model goes
-    settings = Settings(shortlist=True, output="-")
+    settings = TranslateOptions(shortlist=True, output="-")
     assert json.loads(json.dumps(settings.about("x")))["shortlist"] is True
     lines = [source for source, _ in PAIRS]
-    (data,) = make([folder], settings)(Chunk(0, [Row(text, text) for text in lines], ""))
+    (data,) = make_job([folder], settings)(Chunk(0, [Row(text, text) for text in lines], ""))
     want = translate(Engine(load_model(folder), "float32", load(folder)), lines)
     assert data.decode().splitlines() == [str(text) for text in want]
     with pytest.raises(OptionError, match="a shortlist is for one model; leave out --with"):
-        make([folder, folder], settings)
+        make_job([folder, folder], settings)
 
 
 def test_a_list_that_does_not_belong_to_the_model_is_refused(folder, pairs):

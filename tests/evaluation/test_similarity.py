@@ -7,7 +7,7 @@ import pytest
 
 from regard.errors import DataError
 from regard.evaluation.similarity import pearson, similarity_scores, spearman
-from tests.searching.small import TEXTS, embedder
+from tests.search.small import TEXTS, embedder
 
 
 def test_spearman_worked_by_hand():

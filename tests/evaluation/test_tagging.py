@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.schemes import IOBES, Span
+from regard.data.tag_schemes import IOBES, Span
 from regard.errors import DataError
 from regard.evaluation.tagging import Score, joined, tagging_scores, without
 

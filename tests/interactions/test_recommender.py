@@ -12,9 +12,9 @@ from regard.cli import main
 from regard.data.corpora import data_folder
 from regard.errors import FolderError, OptionError
 from regard.interactions import FactorizationMachine, Polynomial2, Recommender
-from regard.interactions.kinds import FEATURES, KINDS, PENALTY, Settings, one_hot, tags
+from regard.interactions.cross_validation import splits, trial
 from regard.interactions.ratings import Ratings, corpus, read, with_items
-from regard.interactions.trials import splits, trial
+from regard.interactions.recommenders import FEATURES, KINDS, PENALTY, RecommenderSettings, one_hot, tags
 
 GENRES = ["war", "love", "crime"]
 
@@ -35,7 +35,7 @@ def ratings():
 
 def test_each_step_from_the_mean_to_the_machine_predicts_better(ratings):
     ((train, test),) = splits(len(ratings), None, 0.2, 0)
-    found = {kind: trial(ratings, kind, Settings(factors=3), train, test).rmse for kind in KINDS}
+    found = {kind: trial(ratings, kind, RecommenderSettings(factors=3), train, test).rmse for kind in KINDS}
     assert found["machine"] < found["factorization"] < found["biases"] < found["mean"]
     assert found["rendle"] < found["biases"] and found["polynomial"] < found["biases"]
 
@@ -56,13 +56,13 @@ def test_a_recommender_says_what_its_estimator_says(ratings):
     }
     for kind, estimator in estimators.items():
         want = estimator.fit(features(part), part.rating).predict(features(rest))
-        found = KINDS[kind](part, Settings(factors=2, seed=3)).predict(rest.user, rest.item)
+        found = KINDS[kind](part, RecommenderSettings(factors=2, seed=3)).predict(rest.user, rest.item)
         np.testing.assert_allclose(found, np.clip(want, 1, 5), atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_gives_back_the_same_recommender(kind, ratings, tmp_path):
-    fitted = KINDS[kind](ratings, Settings(factors=2, sweeps=3))
+    fitted = KINDS[kind](ratings, RecommenderSettings(factors=2, sweeps=3))
     fitted.card = {"kind": kind}
     fitted.save(tmp_path / "model")
     again = Recommender.load(tmp_path / "model")
@@ -71,7 +71,7 @@ def test_a_folder_gives_back_the_same_recommender(kind, ratings, tmp_path):
 
 
 def test_the_best_items_are_new_ones_in_order(ratings):
-    fitted = KINDS["machine"](ratings, Settings(factors=2))
+    fitted = KINDS["machine"](ratings, RecommenderSettings(factors=2))
     top = fitted.top("u5", 100)
     rated = {ratings.items[i] for i in ratings.item[ratings.user == 5]}
     assert {item for item, _, _ in top} == set(ratings.items) - rated
@@ -85,11 +85,11 @@ def test_the_best_items_are_new_ones_in_order(ratings):
 def test_damaged_and_foreign_folders_are_one_sentence(ratings, tmp_path):
     with pytest.raises(FolderError, match="has no config.json"):
         Recommender.load(tmp_path)
-    KINDS["mean"](ratings, Settings()).save(tmp_path)
+    KINDS["mean"](ratings, RecommenderSettings()).save(tmp_path)
     (tmp_path / "config.json").write_text('{"kind": "translator"}')
     with pytest.raises(FolderError, match="holds a translator, not a recommender"):
         Recommender.load(tmp_path)
-    KINDS["mean"](ratings, Settings()).save(tmp_path)
+    KINDS["mean"](ratings, RecommenderSettings()).save(tmp_path)
     with pytest.raises(FolderError, match="is a recommender: use it with `regard recommend --model"):
         regard.load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
@@ -112,8 +112,8 @@ def test_movielens_is_predicted_as_well_as_the_docs_say():
     real = with_items(read(files[:1]), files[1])
     assert (len(real), len(real.users), len(real.items)) == (100_004, 671, 9066)
     ((train, test),) = splits(len(real), None, 0.2, 0)
-    assert trial(real, "factorization", Settings(), train, test).rmse < 0.88
-    assert trial(real, "machine", Settings(), train, test).rmse < 0.85
+    assert trial(real, "factorization", RecommenderSettings(), train, test).rmse < 0.88
+    assert trial(real, "machine", RecommenderSettings(), train, test).rmse < 0.85
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
 from regard.interactions import FactorizationMachine, Linear, LinearClassifier, MatrixFactorization, Polynomial2
+from regard.interactions.als import TwoSided, alternate
+from regard.interactions.fm_solver import AllPairs
 from regard.interactions.loss import Logistic, Squared
-from regard.interactions.pairs import AllPairs
-from regard.interactions.parts import Fixed, Learned, Part
-from regard.interactions.rows import Rows
-from regard.interactions.sweeps import TwoSided, alternate
+from regard.interactions.regularization import Fixed, Learned, WeightGroup
+from regard.interactions.repeated_rows import Rows
 from tests.interactions.test_estimators import ratings
 
 
@@ -52,9 +52,9 @@ def test_no_sweep_makes_the_fit_worse_and_they_settle(form, loss):
     start = [rng.normal(0, 0.1, (2, x.shape[1])) for _ in "WV"]
     blocks, rows = np.zeros(x.shape[1], int), Rows(x)
     if form == "lecture":
-        model = TwoSided(x.shape[0], [], [Part(rows, 2, blocks, prior, m) for m in start], intercept=False)
+        model = TwoSided(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, m) for m in start], intercept=False)
     else:
-        model = AllPairs(x.shape[0], [], [Part(rows, 2, blocks, prior, start[0])], intercept=False)
+        model = AllPairs(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, start[0])], intercept=False)
     totals = [loss.total(y, model.score()) + sum(part.size() for part in model.parts)]
     for _ in range(400):
         alternate(model, y, loss, 1, 0.0)
@@ -78,7 +78,7 @@ def test_the_variance_of_a_prediction_is_that_of_drawn_weights():
     rng = np.random.default_rng(0)
     x = sparse.csr_matrix(rng.normal(size=(3, 5)) * (rng.random((3, 5)) < 0.8))
     rows, blocks = Rows(x), np.zeros(5, int)
-    parts = [Part(rows, 1, blocks, Learned(), rng.normal(size=(1, 5))) for _ in "WV"]
+    parts = [WeightGroup(rows, 1, blocks, Learned(), rng.normal(size=(1, 5))) for _ in "WV"]
     for part in parts:
         part.put(0, part.mean[0], 1 / rng.uniform(0.05, 0.5, 5))
     drawn = [part.mean[0] + np.sqrt(part.variance[0]) * rng.normal(size=(200_000, 5)) for part in parts]
@@ -96,7 +96,7 @@ def test_shared_rows_give_what_the_whole_matrix_gives():
     weight, pull, start = rng.uniform(1, 2, 40), rng.normal(size=40), rng.normal(size=(1, 9))
     found = []
     for rows in (Rows(table, index), Rows(table[index])):
-        part = Part(rows, 1, np.zeros(9, int), Learned(), start.copy())
+        part = WeightGroup(rows, 1, np.zeros(9, int), Learned(), start.copy())
         part.solve(0, weight, pull, 50)
         found.append((*part.at(0), part.mean[0], part.variance[0]))
     for one, other in zip(*found, strict=True):

@@ -4,7 +4,7 @@ import torch
 
 from regard.data.batches import Batch
 from regard.models.build import build
-from regard.training.schema_model import Model
+from regard.models.schema import AutoregressiveBlock
 
 VOCAB = 20
 SOURCE_LENGTHS, TARGET_LENGTHS = torch.tensor([7, 5, 2]), torch.tensor([6, 3, 4])
@@ -36,7 +36,7 @@ DECODERS = {
 
 def make(encoder=None, decoder=None, *, dim=32, vocab=VOCAB, **rest):
     """A model in float64, without dropout."""
-    section = Model.model_validate({"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **rest})
+    section = AutoregressiveBlock.model_validate({"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **rest})
     return build(section.model_dump(), vocab if encoder is not None else None, vocab).double()
 
 

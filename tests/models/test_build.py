@@ -7,7 +7,7 @@ from regard.data.batches import Batch
 from regard.errors import OptionError, ShapeError
 from regard.models.build import build
 from regard.models.embedding import Embedding
-from regard.training.schema_model import Model
+from regard.models.schema import AutoregressiveBlock
 from tests.models.small import DECODERS, ENCODERS, LAYER, make, make_batch
 
 PAIRS = [(e, d) for e in ENCODERS for d in DECODERS]
@@ -15,7 +15,7 @@ PAIRS = [(e, d) for e in ENCODERS for d in DECODERS]
 
 def count(section, vocab):
     with torch.device("meta"):
-        model = build(Model.model_validate(section).model_dump(), vocab, vocab)
+        model = build(AutoregressiveBlock.model_validate(section).model_dump(), vocab, vocab)
     return sum(p.numel() for p in model.parameters())
 
 
@@ -149,7 +149,7 @@ def test_dot_attention_over_unequal_widths_names_the_parameterised_one():
 
 
 def test_one_table_for_two_vocabularies_is_refused():
-    section = Model.model_validate({"dim": 32, "encoder": {}, "decoder": {}}).model_dump()
+    section = AutoregressiveBlock.model_validate({"dim": 32, "encoder": {}, "decoder": {}}).model_dump()
     with pytest.raises(OptionError, match="joint tokenizer"):
         build(section, 20, 30)
 

@@ -9,7 +9,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
 from regard.models.classifier import label_loss, predict
 from regard.models.folder import load, save
-from regard.training.recipe import build
+from regard.recipe.load import build
 
 TEXTS = ["a good film", "a bad film", "not at all good", "fine", "", "unknown words here and there"]
 LABELS = ["no", "perhaps", "yes"]
@@ -127,7 +127,7 @@ def test_a_saved_classifier_answers_as_before(tmp_path):
 
 
 def model_config():
-    from regard.training.schema_text import Classifier
+    from regard.models.text_schema import Classifier
 
     section = {"dim": 12, "dropout": 0.0, "encoder": ENCODERS["transformer"], "pooling": {"kind": "attention"}}
     return Classifier.model_validate(section).model_dump()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.data.schemes import BIO, IO, IOBES, Scheme
+from regard.data.tag_schemes import BIO, IO, IOBES, Scheme
 from regard.errors import DataError
 from regard.models.crf import CRF, Steps, check_rules, log_sum, negative_log_likelihood, none, path_score, rules, viterbi
 

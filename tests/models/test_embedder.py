@@ -10,7 +10,7 @@ from regard.errors import OptionError
 from regard.models.embedder import Embedder
 from regard.models.folder import load, save
 from regard.training.trainer import train
-from tests.searching.small import TEXTS, embedder
+from tests.search.small import TEXTS, embedder
 
 
 def batch(pairs):
@@ -104,8 +104,8 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
     }  # fmt: skip
     train(recipe, folder=tmp_path / "run")
     model = load(tmp_path / "run")
-    from regard.decoding.embed import embed
     from regard.evaluation.retrieval import partners
+    from regard.pipelines.embed import embed
 
     found = partners(embed(model, lines[360:]), embed(model, [line.upper() for line in lines[360:]]))
     assert found["mrr"] > 0.8

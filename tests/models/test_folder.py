@@ -9,7 +9,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
 from regard.models import folder as folders
 from regard.models.build import build
-from regard.training.schema_model import Model
+from regard.models.schema import AutoregressiveBlock
 from tests.models.small import DECODERS, ENCODERS, LAYER
 
 LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕"]
@@ -17,7 +17,7 @@ LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕"
 
 def write(path, **section):
     tokenizer = Tokenizer.train(LINES, "character", 40)
-    config = Model.model_validate({"dim": 32, **section}).model_dump()
+    config = AutoregressiveBlock.model_validate({"dim": 32, **section}).model_dump()
     model = build(config, len(tokenizer) if config["encoder"] else None, len(tokenizer)).eval()
     folders.save(path, model, config, tokenizer if config["encoder"] else None, tokenizer, {"name": "small"})
     return model

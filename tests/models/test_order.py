@@ -7,7 +7,7 @@ import torch
 
 from regard.data.tokenizer import EOS, SPECIALS
 from regard.models.build import build
-from regard.training.schema_text import Classifier
+from regard.models.text_schema import Classifier
 from tests.models.small import make
 
 QUESTION, STATEMENT = "are you happy today", "you are happy today"

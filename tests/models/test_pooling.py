@@ -6,9 +6,9 @@ import torch
 import regard
 from regard.attention.energy import Additive, Bilinear, Dot
 from regard.attention.normalize import Sparsemax
-from regard.layers.recurrent import RecurrentStack
+from regard.layers.recurrent_stack import RecurrentStack
 from regard.models.memory import Memory
-from regard.models.pooling import AttentionPooling, Beside, Last, Max, Mean, Recurrent, Sum
+from regard.models.pooling import AttentionPooling, Concatenated, Last, Max, Mean, Recurrent, Sum
 
 WIDTH = 8
 POOLINGS = {
@@ -21,7 +21,7 @@ POOLINGS = {
     "additive": lambda: AttentionPooling(WIDTH, energy=Additive(WIDTH)),
     "bilinear in heads": lambda: AttentionPooling(WIDTH, heads=2, energy=Bilinear(WIDTH // 2, heads=2)),
     "sparse": lambda: AttentionPooling(WIDTH, energy=Dot(), normalize=Sparsemax()),
-    "beside": lambda: Beside([Mean(WIDTH), Max(WIDTH)]),
+    "beside": lambda: Concatenated([Mean(WIDTH), Max(WIDTH)]),
 }
 
 

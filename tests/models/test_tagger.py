@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Batch
-from regard.data.schemes import Span
-from regard.data.spelling import Spelled
+from regard.data.character_ids import WordBytes
+from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.errors import DataError, OptionError
-from regard.models.characters import Characters, hide, shape, split
+from regard.models.character_features import CharacterFeatures, hide, shape, split
 from regard.models.crf import rules
 from regard.models.tagger import Tagger, build_tagger, tag_spans
-from regard.training.schema_text import Tagger as Block
+from regard.models.text_schema import Tagger as Block
 
 ROWS = [
     ("ada lovelace met Babbage", "B-PER I-PER O B-PER"),
@@ -56,7 +56,7 @@ def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
 
 def test_spelled_rows_come_apart_into_words_and_letters() -> None:
     spelled = Tokenizer.train(["a bc", "bc"], "spelled", 20)
-    assert isinstance(spelled, Spelled)
+    assert isinstance(spelled, WordBytes)
     rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     words, letters, counts = split(source, len(spelled.words))
@@ -81,7 +81,7 @@ def test_the_shape_of_a_word_is_how_it_is_written(word: str, flags: list[int]) -
 
 
 def test_letters_behind_the_end_of_a_word_change_nothing() -> None:
-    characters = Characters(4, 6, 3).double()
+    characters = CharacterFeatures(4, 6, 3).double()
     word = torch.tensor([[66, 67, 68]])
     torch.testing.assert_close(characters(word), characters(torch.nn.functional.pad(word, (0, 5))))
 

@@ -11,19 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.data import store
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError
-from regard.models import checksums
+from regard.files import checksums, store
+from regard.files.atomic_folder import commit
 from regard.models import folder as folders
 from regard.models.build import build
-from regard.searching import writing
-from regard.searching.index import Index, Made
-from regard.training.checkpoint import commit
-from regard.training.schema_model import Model
-from regard.training.schema_text import Tagger
+from regard.models.schema import AutoregressiveBlock
+from regard.models.text_schema import Tagger
+from regard.search import build_index
+from regard.search.index import Index, IndexInfo
 from tests.models.small import LAYER
-from tests.searching.test_index import documents, drawn, flip
+from tests.search.test_index import documents, drawn, flip
 
 DEEP = "[" * 100_000 + "]" * 100_000
 BLOCK = {"kind": "transformer", **LAYER}
@@ -31,7 +30,7 @@ BLOCK = {"kind": "transformer", **LAYER}
 
 def save(path):
     tokenizer = Tokenizer.train(["ein kleiner Hund", "a small dog"], "character", 40)
-    config = Model.model_validate({"dim": 16, "encoder": BLOCK, "decoder": BLOCK}).model_dump()
+    config = AutoregressiveBlock.model_validate({"dim": 16, "encoder": BLOCK, "decoder": BLOCK}).model_dump()
     model = build(config, len(tokenizer), len(tokenizer))
     folders.save(path, model, config, tokenizer, tokenizer, {"name": "small"})
 
@@ -282,8 +281,8 @@ def test_a_tampered_tagger_is_refused_with_a_sentence(tmp_path, tagger, tamperin
 def index(tmp_path_factory):
     pytest.importorskip("usearch")
     path = tmp_path_factory.mktemp("index") / "index"
-    writing.create(path, Made("m", "f" * 64, 16))
-    writing.add(path, documents(30), drawn(30), many=10, threads=1)
+    build_index.create(path, IndexInfo("m", "f" * 64, 16))
+    build_index.add(path, documents(30), drawn(30), many=10, threads=1)
     return path
 
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from regard.data.tokenizer import Tokenizer
 from regard.models import folder as folders
 from regard.models.build import build
+from regard.models.schema import AutoregressiveBlock
 from regard.serving import auth, server
-from regard.training.schema_model import Model
 from tests.models.small import LAYER
 
 LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕", "Über den Wolken!"]
@@ -22,7 +22,7 @@ TRANSFORMER = {"kind": "transformer", **LAYER}
 def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
     """A model folder with drawn weights: it translates every line to something, and always to the same. Loaded in float64."""
     tokenizer = Tokenizer.train(LINES, "character", 60)
-    config = Model.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
+    config = AutoregressiveBlock.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
     model = build(config, len(tokenizer) if encoder else None, len(tokenizer)).eval()
     for p in model.parameters():
         if p.ndim > 1:
@@ -64,7 +64,7 @@ def running(service, *, host="127.0.0.1", token=None, log=False):
     """A client of a server in this process, which is drained in the end."""
     sock = server.bind("127.0.0.1", 0)
     started = threading.Event()
-    made = server.Server(service, auth.Door(token, host), log=log, started=started.set)
+    made = server.Server(service, auth.Authentication(token, host), log=log, started=started.set)
     thread = threading.Thread(target=made.run, args=([sock],), daemon=True)
     thread.start()
     assert started.wait(20)

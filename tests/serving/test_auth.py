@@ -3,8 +3,8 @@
 import pytest
 
 from regard.errors import OptionError
-from regard.serving.auth import Door, check_binding, is_loopback, read_token
-from regard.serving.limits import Refusal
+from regard.serving.auth import Authentication, check_binding, is_loopback, read_token
+from regard.serving.request_limits import Refusal
 
 TOKEN = "abcdefghijklmnop-1234"
 
@@ -54,13 +54,13 @@ def test_a_token_file_that_cannot_be_read_is_named(tmp_path):
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:80", "[::1]:8000", "[::1]"])
 def test_without_a_token_loopback_names_are_answered(host):
-    assert Door(None, "127.0.0.1").check(host, None) is True
+    assert Authentication(None, "127.0.0.1").check(host, None) is True
 
 
 @pytest.mark.parametrize("host", ["evil.example:8000", "", "192.168.0.7", "127.0.0.1.evil.example", "[::2]:1", "localhost@evil"])
 def test_without_a_token_other_names_are_not(host):
     with pytest.raises(Refusal, match="localhost only") as refused:
-        Door(None, "127.0.0.1").check(host, None)
+        Authentication(None, "127.0.0.1").check(host, None)
     assert refused.value.status == 421
 
 
@@ -69,14 +69,14 @@ def test_without_a_token_other_names_are_not(host):
 )
 def test_with_a_token_nobody_else_is_let_in(given):
     with pytest.raises(Refusal, match="Authorization: Bearer TOKEN") as refused:
-        Door(TOKEN, "0.0.0.0").check("example.org", given)
+        Authentication(TOKEN, "0.0.0.0").check("example.org", given)
     assert refused.value.status == 401
     assert refused.value.headers == {"www-authenticate": "Bearer"}
     assert TOKEN not in str(refused.value)
 
 
 def test_with_a_token_its_bearer_is_let_in_under_any_name_of_the_server():
-    door = Door(TOKEN, "0.0.0.0")
+    door = Authentication(TOKEN, "0.0.0.0")
     assert door.check("example.org", f"Bearer {TOKEN}") is True
     assert door.check("example.org", f"bearer {TOKEN} ") is True
     assert door.check("example.org", None, open_to_all=True) is False

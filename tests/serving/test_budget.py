@@ -9,10 +9,10 @@ import time
 import pytest
 import torch
 
-from regard.decoding.translate import translate
-from regard.serving.limits import Limits, Refusal
-from regard.serving.schema import Translate
-from regard.serving.service import Service
+from regard.pipelines.translate import translate
+from regard.serving.request_limits import Refusal, RequestLimits
+from regard.serving.requests import Translate
+from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import process, running, write_model
 from tests.serving.test_http import in_background, shown, until
 
@@ -36,11 +36,11 @@ def model(folder):
 
 @pytest.fixture(scope="module")
 def client(model):
-    with running(Service(model, "small", workers=1)) as found:
+    with running(GenerationService(model, "small", workers=1)) as found:
         yield found
 
 
-class Counting(Service):
+class Counting(GenerationService):
     """Counts the rows of all steps, and can hold each of them back."""
 
     def __init__(self, *args, **kwargs):
@@ -100,7 +100,7 @@ def test_what_costs_too_much_is_refused_and_nothing_is_computed(client, path, as
 
 
 def test_the_limits_are_the_owners(model):
-    service = Service(model, "small", Limits(work=100, tokens=30), workers=1)
+    service = GenerationService(model, "small", RequestLimits(work=100, tokens=30), workers=1)
     service.check(Translate(max_length=25, beam=4), ["a"])
     with pytest.raises(Refusal, match="more than 100 rows × steps"):
         service.check(Translate(max_length=26, beam=4), ["a"])
@@ -111,14 +111,14 @@ def test_the_limits_are_the_owners(model):
 
 def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
     torch.manual_seed(4)
-    with running(Service(write_model(tmp_path, encoder=None), "small", Limits(tokens=50), workers=1)) as client:
+    with running(GenerationService(write_model(tmp_path, encoder=None), "small", RequestLimits(tokens=50), workers=1)) as client:
         for stream in (False, True):
             status, found = client.post("/generate", {"prompt": "x" * 30, "max_length": 21, "stream": stream})
             assert (status, found["error"].partition(" and at")[0]) == (422, "the prompt with its answer has 51 tokens")
 
 
 def test_a_request_that_ran_out_of_time_stops_computing(model):
-    service = Counting(model, "small", Limits(seconds=0.3), workers=1)
+    service = Counting(model, "small", RequestLimits(seconds=0.3), workers=1)
     with running(service) as client:
         status, found = client.post("/translate", LONG)
         assert (status, found["error"][:42]) == (503, "the answer took longer than 0.3 seconds; s")
@@ -154,7 +154,7 @@ def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_an
 
 
 def test_a_client_that_leaves_while_it_sends_is_499_without_a_traceback(model, capfd):
-    service = Service(model, "small", workers=1)
+    service = GenerationService(model, "small", workers=1)
     with running(service, log=True) as client:
         leaving = client.connect()
         leaving.putrequest("POST", "/translate")
@@ -170,7 +170,7 @@ def test_a_client_that_leaves_while_it_sends_is_499_without_a_traceback(model, c
 
 
 def test_draining_cancels_what_the_grace_time_does_not_cover(model):
-    service = Counting(model, "small", Limits(grace=0.3), workers=1)
+    service = Counting(model, "small", RequestLimits(grace=0.3), workers=1)
     with running(service) as client:
         asked = in_background(lambda: client.post("/translate", LONG))
         until(lambda: service.steps > 2)

@@ -10,9 +10,9 @@ import time
 import pytest
 import torch
 
-from regard.serving.limits import Limits
 from regard.serving.log import Handler, Log
-from regard.serving.service import Service
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import process, running, write_model
 from tests.serving.test_http import in_background, until
 
@@ -41,7 +41,7 @@ def closed(sock):
 
 @pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
 def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
-    with running(Service(model, "small", Limits(connections=10), workers=1)) as client:
+    with running(GenerationService(model, "small", RequestLimits(connections=10), workers=1)) as client:
         talking = client.connect()
         assert client.raw("GET", "/health", keep=talking)[0] == 200
         socks = silent(client, 60, sent)
@@ -74,7 +74,7 @@ def test_more_sockets_than_files_lock_nobody_out_and_write_little(tmp_path):
 def test_a_connection_with_a_request_is_not_the_one_to_go(model):
     from tests.serving.test_http import Slow
 
-    service = Slow(model, "small", Limits(connections=3), workers=1)
+    service = Slow(model, "small", RequestLimits(connections=3), workers=1)
     with running(service) as client:
         asked = in_background(lambda: client.post("/translate", {"text": "a"}))
         until(lambda: service.metrics.in_flight == 1)
@@ -89,12 +89,12 @@ def test_a_connection_with_a_request_is_not_the_one_to_go(model):
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
 def test_a_header_that_does_not_come_ends_the_connection(model, sent):
-    with running(Service(model, "small", Limits(idle=0.2), workers=1)) as client:
+    with running(GenerationService(model, "small", RequestLimits(idle=0.2), workers=1)) as client:
         assert closed(silent(client, 1, sent)[0])
 
 
 def test_bytes_one_by_one_do_not_keep_a_connection_open(model):
-    with running(Service(model, "small", Limits(idle=0.5), workers=1)) as client:
+    with running(GenerationService(model, "small", RequestLimits(idle=0.5), workers=1)) as client:
         sock = silent(client, 1, b"GET /health HTTP/1.1\r\n")[0]
         sock.settimeout(0.05)
         begin = time.monotonic()
@@ -111,7 +111,7 @@ def test_bytes_one_by_one_do_not_keep_a_connection_open(model):
 
 
 def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
-    with running(Service(model, "small", Limits(idle=0.3), workers=1)) as client:
+    with running(GenerationService(model, "small", RequestLimits(idle=0.3), workers=1)) as client:
         kept = client.connect()
         for _ in range(3):
             assert client.raw("GET", "/health", keep=kept)[0] == 200
@@ -122,7 +122,7 @@ def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
 def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
     from tests.serving.test_http import Slow
 
-    service = Slow(model, "small", Limits(idle=0.2), workers=1)
+    service = Slow(model, "small", RequestLimits(idle=0.2), workers=1)
     with running(service) as client:
         asked = in_background(lambda: client.post("/translate", {"text": "a"}))
         until(lambda: service.metrics.in_flight == 1)
@@ -133,11 +133,11 @@ def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
 
 
 def test_a_client_that_does_not_read_its_answer_is_dropped_and_one_that_reads_slowly_is_not(model):
-    class Large(Service):
+    class Large(GenerationService):
         def _work(self, options, texts, cancelled):
             return ['"' + "x" * 40_000_000 + '"' for _ in texts]
 
-    with running(Large(model, "small", Limits(idle=1.0), workers=1)) as client:
+    with running(Large(model, "small", RequestLimits(idle=1.0), workers=1)) as client:
         body, headers = b'{"text": "a"}', {"content-type": "application/json"}
         stuck, slow = client.connect(), client.connect()
         for connection in (stuck, slow):
@@ -154,7 +154,7 @@ def test_a_client_that_does_not_read_its_answer_is_dropped_and_one_that_reads_sl
 
 
 def test_broken_requests_are_counted_in_the_log(model, capfd):
-    with running(Service(model, "small", workers=1)) as client:
+    with running(GenerationService(model, "small", workers=1)) as client:
         for _ in range(30):
             with socket.create_connection((client.host, client.port), 20) as sock:
                 sock.sendall(b"\x00\xff\r\n\r\n")

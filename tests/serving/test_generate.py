@@ -6,11 +6,11 @@ import threading
 import pytest
 import torch
 
-from regard.decoding.attention import look
-from regard.decoding.generate import generate
+from regard.decoding.attention import attention_maps
 from regard.decoding.search import Sample
-from regard.serving.limits import Limits
-from regard.serving.service import Service
+from regard.pipelines.generate import generate
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import running, write_model
 from tests.serving.test_http import until
 
@@ -23,7 +23,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(model):
-    with running(Service(model, "small", Limits(streams=2), workers=1)) as found:
+    with running(GenerationService(model, "small", RequestLimits(streams=2), workers=1)) as found:
         yield found
 
 
@@ -85,14 +85,14 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent(client, asked, s
 
 
 def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
-    class Endless(Service):
+    class Endless(GenerationService):
         def stream(self, asked, cancelled):
             while not ended.wait(0.01):
                 yield "x"
             yield "end"
 
     ended = threading.Event()
-    service = Endless(model, "small", Limits(streams=2), workers=1)
+    service = Endless(model, "small", RequestLimits(streams=2), workers=1)
     with running(service) as client:
         connections = [client.connect() for _ in range(2)]
         for connection in connections:
@@ -109,7 +109,7 @@ def test_too_many_streams_are_refused_and_those_that_are_left_stop(model):
 
 
 def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd):
-    class Breaking(Service):
+    class Breaking(GenerationService):
         def stream(self, asked, cancelled):
             yield "one "
             if asked.prompt == "break":
@@ -117,7 +117,7 @@ def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd)
             threading.Event().wait(1.0)
             yield "two"
 
-    with running(Breaking(model, "small", Limits(seconds=0.3), workers=1)) as client:
+    with running(Breaking(model, "small", RequestLimits(seconds=0.3), workers=1)) as client:
         found = events(client, {"prompt": "wait"})[0]
         assert found[0] == ("", {"text": "one "})
         assert found[1][0] == "error"
@@ -129,7 +129,7 @@ def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd)
 
 def test_attention_of_a_text_is_that_of_a_look(model, client):
     tokens = model.target_tokenizer.encode("ein Hund")
-    seen = look(model, None, [tokens])[0]
+    seen = attention_maps(model, None, [tokens])[0]
     status, found = client.post("/attention", {"text": "ein Hund"})
     assert status == 200
     assert [m["name"] for m in found["attention"]] == list(seen)
@@ -139,7 +139,7 @@ def test_attention_of_a_text_is_that_of_a_look(model, client):
 
 
 def test_attention_that_would_fill_the_memory_is_refused_before_it_does(model):
-    with running(Service(model, "small", Limits(weights=1000), workers=1)) as client:
+    with running(GenerationService(model, "small", RequestLimits(weights=1000), workers=1)) as client:
         status, found = client.post("/attention", {"text": "x" * 500})
         assert status == 422
         assert "at most 1,000 are sent" in found["error"]

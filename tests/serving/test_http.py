@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 
-from regard.decoding.attention import look
+from regard.decoding.attention import attention_maps
 from regard.decoding.search import Sample
-from regard.decoding.translate import translate
-from regard.serving.limits import Limits
-from regard.serving.service import Service
+from regard.pipelines.translate import translate
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_generation_service import GenerationService
 from regard.version import __version__
 from tests.serving.server import Client, running, write_model
 from tests.serving.test_metrics import parse
@@ -29,7 +29,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(model):
-    with running(Service(model, "small", workers=1)) as found:
+    with running(GenerationService(model, "small", workers=1)) as found:
         yield found
 
 
@@ -79,7 +79,7 @@ def test_draws_without_a_seed_differ(client):
 
 def test_attention_is_that_of_a_look_at_the_best_translation(model, client):
     best = translate(model, ["ein Hund"], beam=2, max_length=4)[0]
-    seen = look(model, [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended])[0]
+    seen = attention_maps(model, [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended])[0]
     status, found = client.post("/attention", {"text": "ein Hund", "beam": 2, "max_length": 4})
     assert status == 200
     assert found["text"] == best
@@ -234,7 +234,7 @@ def test_broken_http_does_not_stop_the_server(client):
 
 
 def test_with_a_token_strangers_learn_nothing(model):
-    with running(Service(model, "small", workers=1), host="0.0.0.0", token=TOKEN) as client:
+    with running(GenerationService(model, "small", workers=1), host="0.0.0.0", token=TOKEN) as client:
         assert json.loads(client.get("/health", host="example.org")[2]) == {"status": "ready"}
         for path in ("/", "/metrics", "/openapi.json", "/nowhere"):
             status, headers, body = client.get(path, host="example.org")
@@ -246,7 +246,7 @@ def test_with_a_token_strangers_learn_nothing(model):
         assert len(found["translations"]) == 1
 
 
-class Slow(Service):
+class Slow(GenerationService):
     """Holds every batch until told."""
 
     def __init__(self, *args, **kwargs):
@@ -273,7 +273,7 @@ def until(true):
 
 
 def test_a_full_queue_is_429_and_what_was_accepted_is_answered(model):
-    service = Slow(model, "small", Limits(queue=2, texts=2), workers=1)
+    service = Slow(model, "small", RequestLimits(queue=2, texts=2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight and not service.batcher.waiting)
@@ -289,7 +289,7 @@ def test_a_full_queue_is_429_and_what_was_accepted_is_answered(model):
 
 
 def test_too_many_requests_at_once_are_429_before_they_are_read(model):
-    service = Slow(model, "small", Limits(requests=1), workers=1)
+    service = Slow(model, "small", RequestLimits(requests=1), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight == 1)
@@ -306,7 +306,7 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
     sentences = ["ein Hund.", "Wolken!", "Wir laufen."]
     most = max(len(model.source_tokenizer.encode(s)) for s in sentences)
     monkeypatch.setattr(model, "card", {"recipe": {"data": {"max_length": most}}}, raising=False)
-    with running(Service(model, "small", workers=1)) as client:
+    with running(GenerationService(model, "small", workers=1)) as client:
         found = client.post("/translate", {"texts": ["ein Hund. Wolken!\nWir laufen.", "ein Hund."]})[1]
     parts = translate(model, sentences)
     long, short = found["translations"]
@@ -316,7 +316,7 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
 
 
 def test_what_takes_too_long_is_503_and_is_not_computed_later(model):
-    service = Slow(model, "small", Limits(seconds=0.2), workers=1)
+    service = Slow(model, "small", RequestLimits(seconds=0.2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
         until(lambda: service.metrics.in_flight and not service.batcher.waiting)
@@ -347,7 +347,7 @@ def test_a_client_that_leaves_is_not_worked_for(model):
 
 
 def test_an_accident_is_500_with_a_number_and_nothing_else(model, capfd):
-    class Broken(Service):
+    class Broken(GenerationService):
         def _work(self, *args):
             raise RuntimeError("secret /etc/path")
 
@@ -364,7 +364,7 @@ def test_an_accident_is_500_with_a_number_and_nothing_else(model, capfd):
 
 
 def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
-    with running(Service(model, "small", workers=1), log=True) as client:
+    with running(GenerationService(model, "small", workers=1), log=True) as client:
         client.get("/health")
         client.get("/a%0aGET%20/fake%20200")
     lines = capfd.readouterr().err.splitlines()

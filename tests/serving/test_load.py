@@ -9,8 +9,8 @@ import time
 import pytest
 import torch
 
-from regard.decoding.translate import translate
 from regard.models.folder import load
+from regard.pipelines.translate import translate
 from tests.serving.server import process, write_model
 from tests.serving.test_metrics import parse
 

@@ -12,7 +12,7 @@ import torch
 
 from regard.errors import OptionError
 from regard.serving import server
-from regard.serving.limits import Limits
+from regard.serving.request_limits import RequestLimits
 from tests.serving.server import Client, process, running, write_model
 from tests.serving.test_http import Slow, in_background, until
 
@@ -59,7 +59,7 @@ def test_a_draining_server_finishes_refuses_and_tells(slow):
 def test_draining_does_not_wait_for_ever(folder):
     from regard.models.folder import load
 
-    service = Slow(load(folder), "small", Limits(seconds=0.5), workers=1)
+    service = Slow(load(folder), "small", RequestLimits(seconds=0.5), workers=1)
     with running(service) as client:
         asked = in_background(lambda: client.post("/translate", {"text": "ein Hund"}))
         until(lambda: service.metrics.in_flight == 1)

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from regard.errors import DeviceError
+from regard.files import atomic_folder
 from regard.models.folder import load
-from regard.training import checkpoint, distributed
+from regard.training import distributed
 from regard.training.distributed import World
 from tests.training import tiny
 
@@ -46,7 +47,7 @@ def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(two):
 
 def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, tmp_path):
     process = tiny.torchrun(two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2)
-    while not checkpoint.steps(tmp_path / "run" / "checkpoints") and process.poll() is None:
+    while not atomic_folder.steps(tmp_path / "run" / "checkpoints") and process.poll() is None:
         time.sleep(0.01)
     victim = int((tmp_path / "pid-1").read_text(encoding="utf-8"))
     os.kill(victim, signal.SIGKILL)
@@ -62,8 +63,8 @@ def test_six_random_kills_of_either_process_leave_no_trace(two, tmp_path):
     process = tiny.torchrun(two, "train", made, tmp_path / "run", restarts=9)
     draw = random.Random(5)
     for _ in range(6):
-        seen = checkpoint.steps(tmp_path / "run" / "checkpoints")
-        while checkpoint.steps(tmp_path / "run" / "checkpoints") == seen and process.poll() is None:
+        seen = atomic_folder.steps(tmp_path / "run" / "checkpoints")
+        while atomic_folder.steps(tmp_path / "run" / "checkpoints") == seen and process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1))
         with contextlib.suppress(ProcessLookupError):  # the one before has not been started again yet
@@ -78,7 +79,7 @@ def test_one_process_can_go_on_where_two_stopped_with_the_same_batches(two, tmp_
     import shutil
 
     shutil.copytree(two / "run", tmp_path / "run")
-    last = checkpoint.steps(tmp_path / "run" / "checkpoints")[-1]
+    last = atomic_folder.steps(tmp_path / "run" / "checkpoints")[-1]
     shutil.rmtree(last)
     tiny.start(two, "resume", None, tmp_path / "run").finish()
     (where, losses), (where_two, losses_two) = curve(tmp_path / "run"), curve(two / "run")

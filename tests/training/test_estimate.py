@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from regard.errors import DataError, RecipeError
+from regard.recipe.load import load
 from regard.training.estimate import SAMPLE, estimate
-from regard.training.recipe import load
 from regard.training.trainer import train
 
 TINY = [

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from regard.recipe.schema import Optimizer
 from regard.training import optimizer
-from regard.training.schema import Optimizer
 
 
 class Small(nn.Module):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from regard.training import checkpoint
+from regard.files import atomic_folder
 from tests.training import tiny
 
 
@@ -92,7 +92,7 @@ def broken(finished, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_gives_the_same_run(finished, broken, damage):
-    last = checkpoint.steps(broken / "run" / "checkpoints")[-1] / "tensors.safetensors"
+    last = atomic_folder.steps(broken / "run" / "checkpoints")[-1] / "tensors.safetensors"
     if damage == "cut":
         os.truncate(last, 1000)
     else:
@@ -113,7 +113,7 @@ def test_a_run_that_is_finished_ends_at_once_and_is_the_same(finished, broken):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_ends_well_and_the_rest_is_the_same(finished, tmp_path, number):
     process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run")
-    while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
+    while not atomic_folder.steps(tmp_path / "run" / "checkpoints"):
         time.sleep(0.005)
     process.send(number)
     said = process.finish()
@@ -127,7 +127,7 @@ def test_a_signal_saves_and_ends_well_and_the_rest_is_the_same(finished, tmp_pat
 
 def test_two_signals_stop_at_once(finished, tmp_path):
     process = tiny.start(finished, "train", tiny.recipe(finished, training__steps=100_000), tmp_path / "run")
-    while not checkpoint.steps(tmp_path / "run" / "checkpoints"):
+    while not atomic_folder.steps(tmp_path / "run" / "checkpoints"):
         time.sleep(0.005)
     process.send(signal.SIGSTOP)  # so that both are there before it can look
     process.send(signal.SIGINT)

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from regard.errors import RecipeError
-from regard.training import schedule, schema
+from regard.recipe import schema
+from regard.training import schedule
 
 
 def test_the_inverse_square_root_is_equation_3_of_vaswani():

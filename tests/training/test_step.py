@@ -6,12 +6,12 @@ from torch import nn
 
 from regard.data.batches import Batch
 from regard.models.loss import Loss
+from regard.recipe.load import load
 from regard.training import optimizer
 from regard.training.distributed import LossOf, World
 from regard.training.ema import Ema
-from regard.training.feed import Portion
-from regard.training.recipe import load
 from regard.training.step import Stepper
+from regard.training.step_iterator import StepBatches
 from tests.training import tiny
 
 HERE = World(torch.device("cpu"))
@@ -36,7 +36,7 @@ def batch(*labels):
 
 
 def portion(*batches):
-    return Portion(list(batches), sum(b.tokens for b in batches), 0, len(batches), 0, 0)
+    return StepBatches(list(batches), sum(b.tokens for b in batches), 0, len(batches), 0, 0)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_from_a_step_that_is_not_finite_on_nothing_changes_and_it_is_found_later
 
 
 def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
-    from regard.models.decoder import Carried
+    from regard.models.decoder import DecoderState
 
     seen = []
 
@@ -83,7 +83,7 @@ def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
         def loss(self, batch, smoothing=0.0, state=None, *rest):
             seen.append(None if state is None else float(state.hidden[0][0]))
             found = super().loss(batch, smoothing, state, *rest)
-            found.state = Carried(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
+            found.state = DecoderState(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
             return found
 
     recipe = load(

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from regard.errors import DataError, DeviceError, FolderError, RecipeError, RegardError
+from regard.files import atomic_folder
 from regard.models.folder import load
-from regard.training import checkpoint
 from regard.training.trainer import resume, train
 from tests.training import tiny
 
@@ -38,8 +38,8 @@ def done(tmp_path_factory):
 def test_a_run_leaves_model_report_log_picture_and_checkpoints(done):
     names = {f.name for f in done.folder.iterdir()}
     assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
-    assert [f.name for f in checkpoint.steps(done.folder / "checkpoints")] == ["step-00000004", "step-00000006"]
-    assert len(checkpoint.steps(done.folder / "best")) == 2
+    assert [f.name for f in atomic_folder.steps(done.folder / "checkpoints")] == ["step-00000004", "step-00000006"]
+    assert len(atomic_folder.steps(done.folder / "best")) == 2
     assert done.finished and done.reason == "steps" and done.steps == 6
     report = json.loads((done.folder / "report.json").read_text(encoding="utf-8"))
     assert report["scores"] == done.scores and set(done.scores) == {"validation", "test"}
@@ -55,7 +55,7 @@ def test_the_log_has_every_step_and_validation(done):
 
 
 def test_the_finished_model_is_the_mean_of_the_best(done):
-    best = [load_file(f / "model.safetensors") for f in checkpoint.steps(done.folder / "best")]
+    best = [load_file(f / "model.safetensors") for f in atomic_folder.steps(done.folder / "best")]
     model = load_file(done.model_folder / "model.safetensors")
     for name, x in model.items():
         want = torch.stack([b[name].double() for b in best]).mean(0).float()
@@ -94,7 +94,7 @@ def test_how_often_one_looks_does_not_change_what_is_learned(done, tmp_path):
     plain = {"schedule": {"kind": "constant"}, "training__keep": 1, "training__average": 1}
     often = run(tmp_path, name="often", **plain, training__validate_every=1)
     seldom = run(tmp_path, name="seldom", **plain, training__validate_every=6, training__save_every=5, training__log_every=4)
-    a, b = (load_file(checkpoint.steps(r.folder / "checkpoints")[-1] / "tensors.safetensors") for r in (often, seldom))
+    a, b = (load_file(atomic_folder.steps(r.folder / "checkpoints")[-1] / "tensors.safetensors") for r in (often, seldom))
     assert all(a[name].equal(b[name]) for name in a)
 
 
@@ -229,14 +229,14 @@ def test_a_changed_validation_set_is_noticed_on_resumption(tmp_path):
 
 def test_a_cosine_by_epochs_keeps_its_rates_on_another_number_of_processes(tmp_path, monkeypatch):
     """The length is counted from epochs and the batches of a step; on other processes that count comes out differently."""
-    from regard.training.feed import Feed
+    from regard.training.step_iterator import StepIterator
 
     changes = {"schedule": {"kind": "cosine", "warmup": 2}, "training__steps": None, "training__epochs": 3.0}
     first = run(tmp_path, **changes)
     rates = [(e["step"], e["rate"]) for e in tiny.log(first.folder)]
-    shutil.rmtree(checkpoint.steps(first.folder / "checkpoints")[-1])
-    count = Feed.steps
-    monkeypatch.setattr(Feed, "steps", lambda self, epochs: 2 * count(self, epochs))
+    shutil.rmtree(atomic_folder.steps(first.folder / "checkpoints")[-1])
+    count = StepIterator.steps
+    monkeypatch.setattr(StepIterator, "steps", lambda self, epochs: 2 * count(self, epochs))
     resume(first.folder, quiet=True)
     assert [(e["step"], e["rate"]) for e in tiny.log(first.folder)] == rates and len(rates) == 6
 
@@ -246,7 +246,7 @@ def stopped(done, tmp_path):
     """A copy of a finished run that lacks its last checkpoint, model and report."""
     copy = tmp_path / "run"
     shutil.copytree(done.folder, copy)
-    for path in (copy / "model", checkpoint.steps(copy / "checkpoints")[-1]):
+    for path in (copy / "model", atomic_folder.steps(copy / "checkpoints")[-1]):
         shutil.rmtree(path)
     (copy / "report.json").unlink()
     return copy
@@ -272,7 +272,7 @@ def edit_state(folder, change):
     change(state)
     file.write_text(json.dumps(state), encoding="utf-8")
     sums = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
-    (folder / "checksums.json").write_text(json.dumps({**sums, "state.json": checkpoint.digest(file)}), encoding="utf-8")
+    (folder / "checksums.json").write_text(json.dumps({**sums, "state.json": atomic_folder.digest(file)}), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -292,14 +292,14 @@ def edit_state(folder, change):
     ],
 )
 def test_a_state_edited_by_hand_is_one_sentence(stopped, change, says):
-    edit_state(checkpoint.steps(stopped / "checkpoints")[-1], change)
+    edit_state(atomic_folder.steps(stopped / "checkpoints")[-1], change)
     with pytest.raises(RegardError, match=says):
         resume(stopped, quiet=True)
 
 
 def test_an_older_checkpoint_that_was_edited_does_not_matter(done, tmp_path):
     shutil.copytree(done.folder, tmp_path / "run")
-    first, _ = checkpoint.steps(tmp_path / "run" / "checkpoints")
+    first, _ = atomic_folder.steps(tmp_path / "run" / "checkpoints")
     edit_state(first, lambda s: s["progress"].update(best=[{"step": "x"}]))
     assert resume(tmp_path / "run", overrides=["training.steps=7"], quiet=True).steps == 7
 
@@ -328,7 +328,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_named_and_saved(tmp_path
     batch = saved["batches"][0]
     words = (tmp_path / "train.x").read_text(encoding="utf-8").split()
     assert [row["text"] for row in batch["source"]] == [words[i] for i in batch["rows"]]
-    for folder in checkpoint.steps(tmp_path / "run" / "checkpoints"):  # nothing that is not finite was ever saved
+    for folder in atomic_folder.steps(tmp_path / "run" / "checkpoints"):  # nothing that is not finite was ever saved
         tensors = load_file(folder / "tensors.safetensors")
         assert all(bool(torch.isfinite(x).all()) for x in tensors.values())
 
@@ -375,10 +375,10 @@ def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_
 
 
 def test_the_cache_says_which_recipe_made_its_entries(tmp_path, monkeypatch):
-    from regard.data import cache
+    from regard.data import prepared_cache
 
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     run(tmp_path, training__steps=5)
-    notes = {entry.made_by for entry in cache.entries() if entry.kind == "data"}
+    notes = {entry.made_by for entry in prepared_cache.entries() if entry.kind == "data"}
     assert any(note.startswith("training set of") and note.endswith("recipe tiny") for note in notes)
     assert any(note.startswith("validation set of") for note in notes) and any(note.startswith("test set of") for note in notes)

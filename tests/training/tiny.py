@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from regard.training import checkpoint
+from regard.files import atomic_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,14 +158,16 @@ def weights(run):
 def log(run, event="train"):
     """The log without its times."""
     times = {"seconds", "tokens_per_second"}
-    return [{k: v for k, v in e.items() if k not in times} for e in checkpoint.read_lines(run / "log.jsonl") if e["event"] == event]
+    return [
+        {k: v for k, v in e.items() if k not in times} for e in atomic_folder.read_lines(run / "log.jsonl") if e["event"] == event
+    ]
 
 
 def assert_same_run(one, other):
     """Bit by bit: the finished models, the last checkpoints, the logs."""
     a, b = weights(one), weights(other)
     assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
-    last = [checkpoint.steps(run / "checkpoints")[-1] for run in (one, other)]
+    last = [atomic_folder.steps(run / "checkpoints")[-1] for run in (one, other)]
     assert last[0].name == last[1].name
     a, b = (load_file(folder / "tensors.safetensors") for folder in last)
     assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from regard.attention import trace
+from regard.attention import watching
 from regard.attention.call import (
     SCALED_DOT,
     SOFTMAX,
@@ -26,12 +26,12 @@ from regard.attention.call import (
     wrap_gate,
     wrap_mask,
 )
-from regard.attention.gate import needs_clearing
+from regard.attention.kernel_inputs import needs_clearing
 from regard.attention.kernels import reference
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
 from regard.attention.plan import Plan, choose, make_plan, requested, run
-from regard.attention.tracing import is_plain
+from regard.attention.torch_modes import is_plain
 
 
 def attend(
@@ -64,7 +64,7 @@ def attend(
             prepared = _prepared.get(known)
         except TypeError:  # an option that cannot be hashed is none that is known; checks say so
             known = None
-    watched = trace.watching()
+    watched = watching.watching()
     if prepared is not None:
         if prepared.shortcut is not None and not watched:
             out = prepared.shortcut(query, key, value, mask)
@@ -82,7 +82,7 @@ def attend(
                 _prepared.clear()
             _prepared[known] = prepared
     if watched:
-        with trace.record(call, compiles=prepared.kernel.compiles):
+        with watching.record(call, compiles=prepared.kernel.compiles):
             return run(call, prepared.kernel, prepared.machine, prepared.clear)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
+from regard.attention.declared import forget_declared
 from regard.attention.devices import Movable, check_device
-from regard.attention.facts import forget
 from regard.attention.grid import Grid
 from regard.attention.mask import check_numbers, check_pairs, describe_tensor, only_tensors, whole_offset
 from regard.attention.position import size
@@ -31,7 +31,7 @@ class Bias(Movable):
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"finite": False, "uses_query": True, "at": Bias.at}
-        forget(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
+        forget_declared(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         """What to add for the pairs of `grid`; broadcasts to (..., heads, n, m). `query` holds the same rows as `grid`."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.arguments import whole
+from regard.attention.declared import forget_declared
 from regard.attention.devices import Movable
-from regard.attention.facts import forget
 from regard.attention.mask import describe_tensor
 from regard.attention.precision import exact, no_autocast
 from regard.errors import OptionError, ShapeError
@@ -70,7 +70,7 @@ class Energy(Movable):
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"form": None, "heads": None, "pair_features": Energy.pair_features}
-        forget(cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors})
+        forget_declared(cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors})
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         has_dot = type(self).as_dot is not Energy.as_dot

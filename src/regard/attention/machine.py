@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import tracing
+from regard.attention import torch_modes
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Machine:
     @classmethod
     def of(cls, *tensors: Tensor) -> Machine:
         device = tensors[0].device
-        tracer, transform = tracing.tracer(*tensors), tracing.transform()
+        tracer, transform = torch_modes.tracer(*tensors), torch_modes.transform()
         if device.type != "cuda":
             return cls(device.type, (0, 0), tracer, transform)
         recording = tracer is None and torch.cuda.is_current_stream_capturing()

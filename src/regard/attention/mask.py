@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.attention.declared import forget_declared
 from regard.attention.devices import Movable, check_device
-from regard.attention.facts import forget
 from regard.attention.grid import Corners, Grid
-from regard.attention.tracing import surely
+from regard.attention.torch_modes import surely
 from regard.errors import DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -38,7 +38,7 @@ class Mask(Movable):
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {n: getattr(Mask, n) for n in FACTS}
-        forget(cls, ("allowed",), facts, {"signature": Mask.signature, "tensors": Mask.tensors})
+        forget_declared(cls, ("allowed",), facts, {"signature": Mask.signature, "tensors": Mask.tensors})
 
     def allowed(self, grid: Grid) -> Tensor:
         """True where the query may see the key, for the pairs of `grid`; broadcasts to (..., heads, n, m)."""

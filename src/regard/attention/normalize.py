@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.facts import forget
+from regard.attention.declared import forget_declared
 from regard.attention.grid import Index, take
 from regard.attention.mask import describe_tensor
 from regard.attention.precision import exact
-from regard.attention.tracing import may_read
+from regard.attention.torch_modes import may_read
 from regard.errors import DeviceError, OptionError, ShapeError
 
 
@@ -32,7 +32,7 @@ class Normalizer:
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"hides": False, "bears_nothing": False, "is_softmax": False}
-        forget(cls, ("rows", "__call__"), facts, {"signature": Normalizer.signature, "tensors": Normalizer.tensors})
+        forget_declared(cls, ("rows", "__call__"), facts, {"signature": Normalizer.signature, "tensors": Normalizer.tensors})
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         if scores.shape[-1] == 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from regard.arguments import quoted
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.kernels.additive import AdditiveTiles
 from regard.attention.kernels.cpp import Cpp
@@ -78,7 +78,7 @@ def requested(call: Call, name: str, machine: Machine) -> Kernel:
 
 def run(call: Call, kernel: Kernel, machine: Machine, clear: bool) -> Tensor:
     """Run a call by one kernel, after what nobody may see was removed."""
-    out = kernel.run(gate.clear_unseen(call) if clear else call, machine)
+    out = kernel.run(kernel_inputs.clear_unseen(call) if clear else call, machine)
     out = out if out.dtype is call.dtype else out.to(call.dtype)
     return out.squeeze(-3) if call.flat else out
 

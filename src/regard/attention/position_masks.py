@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.attention.grid import Corners, Grid
 from regard.attention.mask import Mask, Ranges, check_numbers, describe_tensor, only_tensors, whole_offset
-from regard.attention.tracing import surely
+from regard.attention.torch_modes import surely
 from regard.errors import DtypeError, OptionError, ShapeError
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.kernels import reference, triton
 from regard.attention.machine import Machine
-from regard.attention.part import Part, Pick, autocast_of
 from regard.attention.precision import exact_dtype
 from regard.attention.score_tiles import Tile, has_tiles, scan
+from regard.attention.selection import Pick, Selection, autocast_of
 from regard.errors import OptionError
 
 
@@ -46,7 +46,7 @@ class Recorded:
     @torch.no_grad()
     def weights(self, *, batch: Pick = None, head: Pick = None, query: Pick = None, stage: str = "gated") -> Tensor:
         """Exact rows of the matrix, only those asked for. A whole number takes its axis away, as in indexing."""
-        part = Part.of(self.call, batch, head, query)
+        part = Selection.of(self.call, batch, head, query)
         reference.check_stage(stage)
         if stage not in ("normalised", "gated") or not has_tiles(part):
             return part.squeeze(_by_reference(part, stage))
@@ -65,7 +65,7 @@ class Recorded:
         call = self.call
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= call.Tk:
             raise OptionError(f"k must be between 1 and the {call.Tk} keys, got {k!r}")
-        part = Part.of(call, batch, head, query)
+        part = Selection.of(call, batch, head, query)
         if not has_tiles(part):
             found = [_by_reference(step, "gated").topk(k, -1) for step in part.steps()]
             return tuple(part.squeeze(torch.cat(list(x), -2)) for x in zip(*found, strict=True))  # type: ignore[return-value]
@@ -85,7 +85,7 @@ class Recorded:
     @torch.no_grad()
     def column_sums(self, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> Tensor:
         """How much attention each key receives from the queries asked for, (..., Tk); at least float32."""
-        part = Part.of(self.call, batch, head, query)
+        part = Selection.of(self.call, batch, head, query)
         if head is None and query is None and (found := _sums_by_kernel(self.call)) is not None:
             return found if batch is None else found[batch]
         *outer, _, Tk = part.shape
@@ -105,7 +105,7 @@ class Recorded:
     @torch.no_grad()
     def entropy(self, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> Tensor:
         """−Σ a log a of each row in nats: 0 is one key, log Tk all alike; at least float32."""
-        part = Part.of(self.call, batch, head, query)
+        part = Selection.of(self.call, batch, head, query)
         if not has_tiles(part):
             dtype = exact_dtype(self.call.dtype)
             found = [torch.special.entr(_by_reference(step, "gated").to(dtype)).sum(-1, keepdim=True) for step in part.steps()]
@@ -137,7 +137,7 @@ def _sums_by_kernel(call: Call) -> Tensor | None:
     machine = Machine.of(call.query, call.key)
     if triton.has_sinks(call) or triton.Triton().refuses(call, machine) is not None:
         return None
-    q, k, _, scale = gate.dot_inputs(call, grouped=True)
+    q, k, _, scale = kernel_inputs.dot_inputs(call, grouped=True)
     if scale <= 0 or k.shape[1] not in (call.heads, call.heads // call.groups):
         return None
     band = triton.band_of(call.mask, call)
@@ -145,7 +145,7 @@ def _sums_by_kernel(call: Call) -> Tensor | None:
     return triton.banded_column_sums(q, k, scale, band, triton.slopes_of(call)).view(*call.leading, call.heads, call.Tk)
 
 
-def _by_reference(part: Part, stage: str) -> Tensor:
+def _by_reference(part: Selection, stage: str) -> Tensor:
     call = part.call
     cut = reference.cut(call, call.grid(queries=part.query, head=part.head, batch=part.batch))
     with autocast_of(call):

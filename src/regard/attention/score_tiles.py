@@ -15,11 +15,11 @@ from torch import Tensor
 
 from regard.attention.bias import Bias
 from regard.attention.call import Call
-from regard.attention.gate import level_rows
 from regard.attention.grid import Index, take, take_some
+from regard.attention.kernel_inputs import level_rows
 from regard.attention.mask import EMPTY, And, Mask
-from regard.attention.part import Part, autocast_of
 from regard.attention.precision import HALF, exact, exact_dtype, no_autocast
+from regard.attention.selection import Selection, autocast_of
 
 CPU_TILE = 1 << 18  # pairs of a tile: 1 MiB in float32, which stays in the cache of a core
 GPU_TILE = 1 << 26  # 256 MiB in float32
@@ -27,7 +27,7 @@ ROWS = 128  # queries of a tile, unless few keys leave room for more
 BOUND = 60.0  # exp of it times any number of keys is finite in float32, and exp of its negative is no less exact
 
 
-def has_tiles(part: Part) -> bool:
+def has_tiles(part: Selection) -> bool:
     call = part.call
     return call.energy.form == "dot" and not call.per_head_energy and call.is_softmax and 0 not in (*part.shape, call.key.shape[-1])
 
@@ -131,7 +131,7 @@ def _topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, at.gather(-1, places)
 
 
-def scan(part: Part, each: Callable[[Tile], None], least: int = 1) -> None:
+def scan(part: Selection, each: Callable[[Tile], None], least: int = 1) -> None:
     """Call `each` with every tile of the rows asked for. Keys that the mask hides from all its queries are left out of a tile,
     but `least` keys stay."""
     call = part.call
@@ -173,7 +173,7 @@ def _bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[float]]
     return (longest[0] * longest[1] * abs(scale / call.temperature)).tolist()
 
 
-def _operands(part: Part) -> tuple[Tensor, Tensor, float]:
+def _operands(part: Selection) -> tuple[Tensor, Tensor, float]:
     """Queries (sequences, key heads, group, queries, dim) and keys (sequences, key heads, keys, dim) that are multiplied."""
     call = part.call
     query, key = call.query, call.key
@@ -224,7 +224,7 @@ def _steps(n: int, step: int) -> list[tuple[int, int]]:
 class _Rules:
     """What mask, bias, soft cap and gate do to the scores of a tile."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Selection) -> None:
         call = part.call
         self.part, self.call, self.leading = part, call, part.shape[:-3]
         self.may_be_empty = call.bias_may_mask or (call.mask is not None and not call.mask.covers(call.Tq, call.Tk))
@@ -312,7 +312,7 @@ class _Rules:
         return None if self.factor is None else self._at(self.factor, sequences, heads).to(scores.dtype)
 
 
-def _queries(part: Part, index: Index) -> Tensor:
+def _queries(part: Selection, index: Index) -> Tensor:
     """The query vectors of a step, as a bias may read them."""
     query = take(take(part.call.query, -3, part.head), -2, index)
     for i, at in enumerate(reversed(part.batch)):
@@ -320,7 +320,7 @@ def _queries(part: Part, index: Index) -> Tensor:
     return query
 
 
-def _rows_of(part: Part, rows: slice) -> Index:
+def _rows_of(part: Selection, rows: slice) -> Index:
     """The queries asked for in this step, as numbers of the call: a slice where they are neighbours."""
     if part.query is None:
         return rows
@@ -340,7 +340,7 @@ def _band(mask: Mask | None, Tq: int, Tk: int) -> tuple[int, int] | None:
     return None if mask is None else mask.static_band(Tq, Tk)
 
 
-def _spans(part: Part, rows: int, least: int) -> list[tuple[int, int]]:
+def _spans(part: Selection, rows: int, least: int) -> list[tuple[int, int]]:
     """For each step of queries the keys that any of them may see, as (first, last + 1)."""
     call, Tk = part.call, part.call.Tk
     steps = [_rows_of(part, slice(a, b)) for a, b in _steps(part.shape[-2], rows)]

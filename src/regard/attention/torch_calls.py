@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
-from regard.attention import trace
+from regard.attention import watching
 from regard.attention.bias import Bias, DenseBias
 from regard.attention.call import SCALED_DOT, Call, make_call
 from regard.attention.energy import Dot
 from regard.attention.mask import Dense, Mask
 from regard.attention.position_masks import Causal
-from regard.attention.tracing import transform
+from regard.attention.torch_modes import transform
 
 
 class _Mode(TorchFunctionMode):
@@ -76,7 +76,7 @@ def paused() -> Iterator[None]:
 
 def _record(make: Callable[..., Call], args: tuple, kwargs: dict) -> None:
     wanted = []
-    for watch in trace.observers():
+    for watch in watching.observers():
         name = watch.next_name(_kind(make, args, kwargs))
         if watch.wants(name):
             wanted.append((watch, name))
@@ -100,10 +100,10 @@ def _notice(func: Any, args: tuple, kwargs: dict) -> None:
     if "softmax" in name:
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, Tensor) and x.ndim > 2:
-            for watch in trace.observers():
+            for watch in watching.observers():
                 watch.softmaxes.setdefault(watch.path() or "the model", f"softmax of a {tuple(x.shape)} tensor")
     elif ("attention" in name or "attn" in name) and not name.startswith("__"):
-        for watch in trace.observers():
+        for watch in watching.observers():
             watch.missed[watch.path() or "the model"] = (
                 f"{name} was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend"
             )

@@ -15,8 +15,8 @@ import typer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.data.reading import LinePairs
-    from regard.decoding.align import Links, View
+    from regard.data.readers import LinePairs
+    from regard.pipelines.align import Links, View
 
 CHUNK = 1024  # pairs at a time: sorted by length among themselves, written in order
 MOST = 5000  # characters of a line: the matrices of a longer one would fill memory
@@ -49,11 +49,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="With --gold: print JSON.")] = False,
 ) -> None:
     """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them."""
-    from regard.data.progress import track
-    from regard.data.reading import LinePairs
-    from regard.decoding.align import chosen, joined, pharaoh, symmetry
+    from regard.data.readers import LinePairs
     from regard.errors import OptionError
     from regard.evaluation.alignment import fitted, read_gold, score
+    from regard.files.progress import track
+    from regard.pipelines.align import chosen, joined, pharaoh, symmetry
 
     if join != "weights":
         symmetry(join)
@@ -142,7 +142,7 @@ def _chunks(pairs: LinePairs, size: int = CHUNK) -> Iterator[tuple[list[str], li
 
 def _sizes(pairs: LinePairs) -> list[tuple[int, int]]:
     """How many words each pair has; files that do not fit together, or are no text, are noticed before any work."""
-    from regard.data.files import BAD, LONG
+    from regard.data.text_files import BAD, LONG
     from regard.errors import DataError
 
     sizes = []
@@ -169,8 +169,8 @@ def _translator(path: Path, device: str) -> Any:
 
 def _view(model: Any, pairs: LinePairs, back: bool, layer: str | None, head: str | None, shift: bool) -> View:
     """What to align by; a head that is not there is noticed on the first pair rather than after the longest."""
-    from regard.decoding.align import SAMPLE, View, align, best_view, clearest_view
     from regard.errors import OptionError
+    from regard.pipelines.align import SAMPLE, View, align, best_view, clearest_view
 
     left, right = next(_chunks(pairs, SAMPLE))
     sides = (right, left) if back else (left, right)
@@ -203,7 +203,7 @@ def _number(option: str, given: str | None) -> int | None:
 
 def _weights(model: Any, sources: list[str], targets: list[str], view: View, advance: Callable[[int], None]) -> list[Tensor]:
     """The weights between the words of each pair, in order."""
-    from regard.decoding.align import aligned
+    from regard.pipelines.align import aligned
 
     found = {}
     for i, weights, _, _ in aligned(model, sources, targets, view=view):
@@ -213,7 +213,7 @@ def _weights(model: Any, sources: list[str], targets: list[str], view: View, adv
 
 
 def _drawn(weights: Tensor, source: str, target: str, links: Links) -> str:
-    from regard.cli.matrix import render
-    from regard.decoding.align import pharaoh
+    from regard.cli.weight_matrix import render
+    from regard.pipelines.align import pharaoh
 
     return f"{render(weights, source.split(), target.split())}\n{pharaoh(links)}\n\n"

@@ -24,9 +24,9 @@ def command(
 
     What looks wrong with the files (lines moved, tokenised against plain text, …) is said on standard error.
     """
-    from regard.data.progress import track
     from regard.errors import OptionError
-    from regard.evaluation import lengths, text
+    from regard.evaluation import bleu_by_length, translation
+    from regard.files.progress import track
 
     if sentence and (len(reference) > 1 or by_length or plot):
         raise OptionError(
@@ -40,11 +40,11 @@ def command(
         return
     sources = _read(by_length) if by_length else None
     settings = {"tokenize": tokenize, "lowercase": lowercase}
-    curve = lengths.by_length(hypotheses, references, sources, **settings) if sources is not None else None
+    curve = bleu_by_length.by_length(hypotheses, references, sources, **settings) if sources is not None else None
     if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
-        print(f"regard: drawn into {lengths.plot({'BLEU': curve}, plot)}", file=sys.stderr)
+        print(f"regard: drawn into {bleu_by_length.plot({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:
-        found = text.scores(hypotheses, references, **settings, advance=progress.advance)
+        found = translation.scores(hypotheses, references, **settings, advance=progress.advance)
     for warning in found.warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
     if as_json:
@@ -57,7 +57,7 @@ def command(
 
 def _read(path: Path) -> list[str]:
     """All lines of a text file; a line that is no text makes the whole file suspect, since lines must keep their places."""
-    from regard.data.files import BAD, LONG, lines
+    from regard.data.text_files import BAD, LONG, lines
     from regard.errors import DataError
 
     found = [line for block in lines(path) for line in block]

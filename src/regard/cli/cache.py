@@ -36,10 +36,10 @@ def command(
 
         regard cache --prune --max-size 20G
     """
-    from regard.data.cache import entries
-    from regard.data.cache import prune as remove
-    from regard.data.store import cache_folder
+    from regard.data.prepared_cache import entries
+    from regard.data.prepared_cache import prune as remove
     from regard.errors import OptionError
+    from regard.files.store import cache_folder
 
     limit = None if max_size is None else parse_size(max_size)
     if not prune:

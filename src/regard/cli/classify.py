@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import options
+from regard.cli import search_options
 
 if TYPE_CHECKING:
-    from regard.decoding.labelling import Answer, Form, Settings
-    from regard.decoding.source import Layout, Source
+    from regard.pipelines.classify_file import ClassifyOptions, OutputFormat, Result
+    from regard.pipelines.input import Layout, Source
 
 HELP = """Label text, files or standard input, line by line and in order, with probabilities.
 
@@ -55,29 +55,29 @@ def command(
     as_json: Annotated[bool, typer.Option("--jsonl", "--json", help="Write JSON lines.")] = False,
     attention: Annotated[bool, typer.Option("--attention", help="Show each word with the attention it got.")] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
-    device: options.Device = "auto",
+    device: search_options.Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    from regard.cli.lines import How, check_paths, find_source, say, work_through
-    from regard.decoding.job import fingerprint
-    from regard.decoding.labelling import Settings, make
-    from regard.decoding.output import output as place
+    from regard.cli.text_options import How, check_paths, find_source, say, work_through
+    from regard.pipelines.classify_file import ClassifyOptions, make_job
+    from regard.pipelines.output import output as place
+    from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
     named = [*(files or ()), *map(Path, text or ())] if files else [] if text else [Path("-")]
     layout, names = _layout(named, column, header, field)
     source = find_source(text or [], files, layout, strict, header=bool(names))
     more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-    settings = Settings(
+    settings = ClassifyOptions(
         top=top, threshold=threshold, form=_form(output, as_json), column=column, field=field, attention=attention,
         output=str(output), **more,
     )  # fmt: skip
     check_paths(source, [output])
     form = _fitting(settings, source, layout, names)
     places = [place(output)]
-    work = make(model, settings, form, pick_device(device))
+    work = make_job(model, settings, form, pick_device(device))
     work_through(source, places, work, lambda: settings.about(fingerprint([model])), How("classify", restart, quiet))
     if work.cut:
         many = "1 text was" if work.cut == 1 else f"{work.cut:,} texts were"
@@ -89,9 +89,9 @@ command.__doc__ = HELP
 
 def _layout(files: list[Path], column: str | None, header: bool, field: str | None) -> tuple[Layout, list[str]]:
     """Where in a line the text is, and the names of the columns where the first line is no text but names them."""
-    from regard.data.files import suffix
-    from regard.decoding.source import Column, Csv, Field, Whole
+    from regard.data.text_files import suffix
     from regard.errors import OptionError
+    from regard.pipelines.input import Column, Csv, Field, WholeLine
 
     if column is not None and field is not None:
         raise OptionError("--column is for tables and --field for JSON lines; give one of them")
@@ -103,7 +103,7 @@ def _layout(files: list[Path], column: str | None, header: bool, field: str | No
     if column is None and kind in ("jsonl", "ndjson"):
         return Field(field or "text"), []
     if field is not None or (column is None and kind not in ("tsv", "csv")):
-        return (Whole() if field is None else Field(field)), []
+        return (WholeLine() if field is None else Field(field)), []
     firsts = [_named(path) for path in files]
     number, named = _number(files, firsts, column)
     layout = Csv(number) if kind == "csv" else Column(number)
@@ -112,7 +112,7 @@ def _layout(files: list[Path], column: str | None, header: bool, field: str | No
 
 def _named(path: Path) -> list[str] | None:
     """The cells of the first line; None of what cannot be read twice."""
-    from regard.data.tables import first_cells
+    from regard.data.table_readers import first_cells
 
     return first_cells(path) if path.is_file() and path.stat().st_size else None
 
@@ -141,22 +141,22 @@ def _number(files: list[Path], firsts: list[list[str] | None], column: str | Non
 
 
 def _form(output: Path, as_json: bool) -> str:
-    from regard.data.files import suffix
+    from regard.data.text_files import suffix
 
     return "json" if as_json else {"jsonl": "json", "ndjson": "json", "tsv": "table", "csv": "csv"}.get(suffix(output), "text")
 
 
-def _fitting(settings: Settings, source: Source, layout: Layout, names: list[str]) -> Form:
+def _fitting(settings: ClassifyOptions, source: Source, layout: Layout, names: list[str]) -> OutputFormat:
     """The form of the answers, or one sentence about options that exclude each other."""
-    from regard.cli.matrix import shows_color
-    from regard.decoding.labelling import make_form
+    from regard.cli.weight_matrix import shows_color
     from regard.errors import OptionError
+    from regard.pipelines.classify_file import make_format
 
     if settings.attention and settings.form != "json":
         if settings.output != "-" or settings.form != "text":
             raise OptionError("--attention is shown on the terminal or written as JSON; leave out -o, or add --jsonl")
         return Shown(settings.top, shows_color(sys.stdout))
-    return make_form(settings, layout, names)
+    return make_format(settings, layout, names)
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class Shown:
     def begin(self) -> str:
         return ""
 
-    def write(self, answer: Answer) -> str:
-        from regard.decoding.labelling import Text
+    def write(self, answer: Result) -> str:
+        from regard.pipelines.classify_file import Text
 
         line = Text(self.top).write(answer)
         looked = answer.looked
@@ -181,7 +181,7 @@ class Shown:
         return f"{line}  {' '.join(words)}\n"
 
     def _word(self, word: str, weight: float, share: float) -> str:
-        from regard.cli.matrix import COLOURS, plain
+        from regard.cli.weight_matrix import COLOURS, plain
 
         colour = COLOURS[min(int(share * len(COLOURS)), len(COLOURS) - 1)]
         shown = f"{plain(word)}({weight:.2f})"

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.data.corpora import Known
-    from regard.data.reading import Rows
+    from regard.data.corpora import NamedCorpus
+    from regard.data.readers import Rows
 
 
 def command(
@@ -62,11 +62,17 @@ def _list(console: Console) -> None:
 
 
 def _corpus(
-    console: Console, known: Known, split: str | None, source: str | None, target: str | None, version: str | None, samples: int
+    console: Console,
+    known: NamedCorpus,
+    split: str | None,
+    source: str | None,
+    target: str | None,
+    version: str | None,
+    samples: int,
 ) -> None:
     from rich.table import Table
 
-    from regard.data.forms import form_of
+    from regard.data.row_formats import row_format_of
 
     console.print(f"[bold]{known.name}[/bold]: {known.about}")
     for name, text in (("source", known.source), ("licence", known.licence), ("cite", known.cite), ("folder", known.folder)):
@@ -86,12 +92,12 @@ def _corpus(
     asked = split or next(iter(known.roles))
     if split is None and any(finding.state == "missing" for finding in found):
         return
-    labels = known.pair(source, target) if known.task == "translate" else form_of(known.task).columns
+    labels = known.pair(source, target) if known.task == "translate" else row_format_of(known.task).columns
     console.print(f"[bold]{known.roles.get(asked, asked)}[/bold]")
     _rows(console, known.rows(asked, source, target, version), samples, labels)
 
 
-def _states(console: Console, known: Known, found: list) -> None:
+def _states(console: Console, known: NamedCorpus, found: list) -> None:
     """One line when all is well; the files by name where it is not."""
     states = {finding.state for finding in found}
     if states <= {"as named", "same text"}:
@@ -108,8 +114,8 @@ def _states(console: Console, known: Known, found: list) -> None:
 
 def _own_files(console: Console, names: list[str], source: str | None, target: str | None, samples: int) -> None:
     from regard.data.columns import LABELLED, PAIRS
-    from regard.data.files import check_file, suffix
-    from regard.data.tables import JSON, TABLES, from_files, holds_labels, labelled
+    from regard.data.table_readers import JSON, TABLES, from_files, holds_labels, labelled
+    from regard.data.text_files import check_file, suffix
     from regard.errors import DataError
 
     paths = [Path(name) for name in names]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import documents as shared
+from regard.cli import document_options as shared
 
 if TYPE_CHECKING:
-    from regard.searching.documents import Document
+    from regard.search.documents import Document
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
 
         regard duplicates papers.index --threshold 0.95 --groups -o groups.tsv
     """
-    from regard.searching import duplicates
+    from regard.search import duplicates
 
     shared.check_output(output)
     documents, vectors = _vectors(files, model, (text, name, strict))
@@ -59,8 +59,8 @@ def command(
 
 
 def _vectors(files: list[Path], model: str, columns: tuple[str | None, str | None, bool]) -> tuple[list[Document], Any]:
-    from regard.decoding.embed import embed
-    from regard.searching.index import TOP, Index
+    from regard.pipelines.embed import embed
+    from regard.search.index import TOP, Index
 
     if len(files) == 1 and (files[0] / TOP).is_file():
         index = Index(files[0])
@@ -75,6 +75,6 @@ def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any], as_json: bool) -> str:
-    from regard.searching.review import plain
+    from regard.search.label_table import plain
 
     return (json.dumps(row, ensure_ascii=False) if as_json else "\t".join(plain(str(cell)) for cell in row.values())) + "\n"

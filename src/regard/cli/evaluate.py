@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.evaluation.model import Evaluation
+    from regard.evaluation.evaluate import Evaluation
 
 
 def command(
@@ -53,7 +53,7 @@ def command(
         regard evaluate runs/sst2 --data my.tsv
     """
     from regard.errors import OptionError
-    from regard.evaluation import model as evaluation
+    from regard.evaluation import evaluate as evaluation
     from regard.models.folder import load
     from regard.training.distributed import pick_device
 
@@ -68,7 +68,7 @@ def command(
     if output is not None:
         output.write_text("".join(f"{line}\n" for line in result.translations), encoding="utf-8")
     if plot is not None and result.lengths is not None:
-        from regard.evaluation.lengths import plot as draw
+        from regard.evaluation.bleu_by_length import plot as draw
 
         draw({model.name: result.lengths}, plot)
     cost = evaluation.cost(loaded.card, result)

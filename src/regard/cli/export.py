@@ -23,9 +23,9 @@ def command(
 
     What the format cannot express is refused with the reason. An export that is not equal ends with exit code 1 and is not kept.
     """
+    from regard.interchange.export.check import UnequalError
+    from regard.interchange.export.write import export, target
     from regard.models.folder import load
-    from regard.serving.export.check import UnequalError
-    from regard.serving.export.write import export, target
 
     chosen = target(to, quantization)
     try:
@@ -44,8 +44,8 @@ def bring(
     overwrite: Overwrite = False,
 ) -> None:
     """Make a regard model of a Hugging Face one, and check that it writes the same, or makes the same vectors."""
-    from regard.serving.export.check import UnequalError
-    from regard.serving.importing import import_model
+    from regard.interchange.export.check import UnequalError
+    from regard.interchange.import_model import import_model
 
     try:
         found = import_model(source, output, overwrite=overwrite)

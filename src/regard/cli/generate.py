@@ -10,26 +10,26 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli import options
+from regard.cli import search_options
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="The folder of a language model, or the run it is in.")],
     prompt: Annotated[str | None, typer.Argument(help="The text to go on with; standard input unless given.")] = None,
     length: Annotated[int, typer.Option("--length", "--max-length", min=1, help="Most tokens to write.")] = 100,
-    beam: options.Beam = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
+    beam: search_options.Beam = None,
+    temperature: search_options.Temperature = None,
+    top_k: search_options.TopK = None,
+    top_p: search_options.TopP = None,
+    min_p: search_options.MinP = None,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Texts to draw.")] = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="Draw the words that this seed draws; said on standard error.")] = None,
     lines: Annotated[bool | None, typer.Option("--lines/--no-lines", help="Go on after the end of a line, or stop there.")] = None,
-    forbid: options.Forbid = None,
-    no_repeat: options.NoRepeat = None,
-    min_length: options.MinLength = None,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
+    forbid: search_options.Forbid = None,
+    no_repeat: search_options.NoRepeat = None,
+    min_length: search_options.MinLength = None,
+    precision: search_options.Precision = "auto",
+    device: search_options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each text.")] = False,
 ) -> None:
     """Let a language model go on with a text, and show its words as they are found.
@@ -39,10 +39,10 @@ def command(
     from regard.decoding.engine import fast
     from regard.errors import FolderError
     from regard.models.folder import load
-    from regard.models.language import LanguageModel
+    from regard.models.language_model import LanguageModel
     from regard.training.distributed import pick_device
 
-    options.check_text("forbid", *(forbid or ()))
+    search_options.check_text("forbid", *(forbid or ()))
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     search = _search(beam, {key: value for key, value in drawing.items() if value is not None}, count)
     rules = {"forbidden": forbid, "no_repeat": no_repeat, "min_length": min_length, "lines": lines}
@@ -67,7 +67,7 @@ def command(
 
 
 def _search(beam: int | None, drawing: dict[str, Any], count: int) -> dict[str, Any]:
-    from regard.decoding.sample import Sample
+    from regard.decoding.sampling import Sample
     from regard.errors import OptionError
 
     if beam is None:
@@ -98,7 +98,7 @@ def _prompt(prompt: str | None) -> str:
 
 def _stream(writer: Any, text: str, search: dict[str, Any]) -> None:
     """The text and, word by word, what follows."""
-    from regard.decoding.generate import stream
+    from regard.pipelines.generate import stream
 
     pieces = stream(writer, text, **search)
     _write(text)
@@ -108,7 +108,7 @@ def _stream(writer: Any, text: str, search: dict[str, Any]) -> None:
 
 
 def _whole(writer: Any, text: str, search: dict[str, Any], as_json: bool) -> None:
-    from regard.decoding.generate import generate
+    from regard.pipelines.generate import generate
 
     nbest = search.pop("nbest", None)
     for found in generate(writer, [text], **search)[0].hypotheses[:nbest]:
@@ -117,7 +117,7 @@ def _whole(writer: Any, text: str, search: dict[str, Any], as_json: bool) -> Non
 
 
 def _write(text: str) -> None:
-    from regard.decoding.output import Stream, telling
+    from regard.pipelines.output import Stream, telling
 
     with telling("standard output"):
         Stream(1, "standard output").write(text.encode("utf-8", "replace"))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import documents as shared
+from regard.cli import document_options as shared
 
 if TYPE_CHECKING:
-    from regard.searching.documents import Document
-    from regard.searching.index import Index
+    from regard.search.documents import Document
+    from regard.search.index import Index
 
 CHUNK = 1 << 14  # documents that are embedded and kept before the next; Ctrl-C loses no more
 
@@ -75,22 +75,22 @@ def command(
 def _build(
     files: list[Path], output: Path, model: str, columns: tuple[str | None, str | None, bool], add: bool, again: bool, threads: int
 ) -> None:
-    from regard.searching import graph, writing
-    from regard.searching.index import Index, Made
+    from regard.search import build_index, hnsw
+    from regard.search.index import Index, IndexInfo
 
     if add:
         index = Index(output)
         model = index.made.model if model == "minilm" else model
     else:
-        writing.free(output)
-    graph.usearch()  # before the work, not after it
+        build_index.free(output)
+    hnsw.usearch()  # before the work, not after it
     found = shared.read(files, *columns)
     embedder = shared.load_embedder(model)
     if add:
         index = Index(output)
         index.check(embedder.fingerprint())
     else:
-        index = writing.create(output, Made(shared.same_path(model), embedder.fingerprint(), embedder.width))
+        index = build_index.create(output, IndexInfo(shared.same_path(model), embedder.fingerprint(), embedder.width))
     wanted = _wanted(index, found.found, again)
     if len(wanted) < len(found.found):
         shared.say(f"{len(found.found) - len(wanted):,} documents are there already")
@@ -106,18 +106,18 @@ def _build(
 
 
 def _add(index: Index, documents: list[Document], embedder: Any, again: bool, threads: int) -> int:
-    from regard.decoding.embed import embed
-    from regard.searching import writing
+    from regard.pipelines.embed import embed
+    from regard.search import build_index
 
     vectors = embed(embedder, [document.text for document in documents], progress=True)
-    writing.add(index.folder, documents, vectors, again=again, threads=threads)
+    build_index.add(index.folder, documents, vectors, again=again, threads=threads)
     return len(documents)
 
 
 def _wanted(index: Index, documents: list[Document], again: bool) -> list[Document]:
     """Those that are not in the index with the same name and text; a name with another text is refused unless it is replaced."""
     from regard.errors import DataError
-    from regard.searching.writing import find
+    from regard.search.build_index import find
 
     known = find(index, {document.id for document in documents})
     texts = {name: index.document(number).text for name, number in known.items()}
@@ -128,15 +128,15 @@ def _wanted(index: Index, documents: list[Document], again: bool) -> list[Docume
 
 
 def _remove(output: Path, names: list[str], threads: int) -> None:
-    from regard.searching.writing import remove
+    from regard.search.build_index import remove
 
     left = remove(output, names, threads=threads)
     typer.echo(f"{len(set(names))} removed, {len(left):,} documents are left")
 
 
 def _compact(output: Path, threads: int) -> None:
-    from regard.searching.index import Index
-    from regard.searching.writing import compact, leftovers
+    from regard.search.build_index import compact, leftovers
+    from regard.search.index import Index
 
     gone = len(Index(output).removed)
     left = compact(output, threads=threads)
@@ -150,7 +150,7 @@ def _compact(output: Path, threads: int) -> None:
 
 
 def _describe(output: Path) -> None:
-    from regard.searching.index import Index
+    from regard.search.index import Index
 
     index = Index(output)
     how = "a graph (HNSW)" if index.top["graph"] else "comparing with all"

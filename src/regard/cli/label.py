@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import documents as shared
+from regard.cli import document_options as shared
 
 if TYPE_CHECKING:
-    from regard.searching.documents import Document
+    from regard.search.documents import Document
 
 
 def command(
@@ -58,8 +58,8 @@ def command(
         regard label review-2.tsv --take 0.9 -o train.tsv
     """
     from regard.errors import OptionError
-    from regard.searching.review import examples as said
-    from regard.searching.review import read
+    from regard.search.label_table import examples as said
+    from regard.search.label_table import read
 
     shared.check_output(output)
     if at_least is not None:
@@ -82,12 +82,12 @@ def _suggest(
     neighbours: int,
     threads: int,
 ) -> None:
-    from regard.searching.review import Row, plain, table
-    from regard.searching.spread import spread
+    from regard.search.label_spreading import spread_labels
+    from regard.search.label_table import Row, plain, table
 
     documents, vectors = _vectors(files, given, model, columns)
     known = {i: given[plain(document.text)] for i, document in enumerate(documents) if plain(document.text) in given}
-    found = spread(vectors, known, neighbours=neighbours, threads=threads)
+    found = spread_labels(vectors, known, neighbours=neighbours, threads=threads)
     labels, sure = found.best()
     rows = [
         Row(labels[i], document.text, labels[i], 1.0 if i in known else float(sure[i]), i in known, document.id)
@@ -108,10 +108,10 @@ def _vectors(
     """The texts and, behind them under no name, the examples that are not among them."""
     import numpy as np
 
-    from regard.decoding.embed import embed
-    from regard.searching.documents import Document
-    from regard.searching.index import TOP, Index
-    from regard.searching.review import plain
+    from regard.pipelines.embed import embed
+    from regard.search.documents import Document
+    from regard.search.index import TOP, Index
+    from regard.search.label_table import plain
 
     index = Index(files[0]) if len(files) == 1 and (files[0] / TOP).is_file() else None
     embedder = shared.load_embedder(model if index is None else index.made.model)
@@ -129,7 +129,7 @@ def _vectors(
 
 
 def _take(rows: list[Any], least: float, output: Path) -> None:
-    from regard.searching.review import examples, plain
+    from regard.search.label_table import examples, plain
 
     examples(rows)  # one text with two labels is refused
     kept = [row for row in rows if row.reviewed or row.confidence >= least]

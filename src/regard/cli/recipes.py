@@ -15,9 +15,9 @@ def command(
     if keys:
         _keys()
     elif name is not None:
-        from regard.training.recipes import find
+        from regard.recipe.bundled import find_recipe
 
-        typer.echo(find(name).read_text(encoding="utf-8"), nl=False)
+        typer.echo(find_recipe(name).read_text(encoding="utf-8"), nl=False)
     else:
         _list()
 
@@ -27,13 +27,13 @@ def _list() -> None:
     from rich.table import Table
 
     from regard.errors import RecipeError
-    from regard.training.recipe import load
-    from regard.training.recipes import carried
+    from regard.recipe.bundled import bundled_recipes
+    from regard.recipe.load import load
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("recipe", "task", "what it trains, and what it reached"):
         table.add_column(head, no_wrap=head == "recipe")
-    for name, path in carried().items():
+    for name, path in bundled_recipes().items():
         try:
             recipe = load(path)
             table.add_row(name, recipe.task, recipe.about or "")
@@ -49,7 +49,7 @@ def _keys() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from regard.training.keys import sections
+    from regard.recipe.keys import sections
 
     console = Console()
     for section in sections():

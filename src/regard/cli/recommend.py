@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.interactions.kinds import Settings
     from regard.interactions.ratings import Ratings
     from regard.interactions.recommender import Recommender
+    from regard.interactions.recommenders import RecommenderSettings
 
 COMPARED = ("mean", "biases", "polynomial", "factorization", "rendle", "machine")
 
@@ -94,9 +94,9 @@ def command(
     _recommend(fitted, user or [], n, report, as_json)
 
 
-def _settings(kind: str, features: str, factors: int, sweeps: int, seed: int) -> Settings:
+def _settings(kind: str, features: str, factors: int, sweeps: int, seed: int) -> RecommenderSettings:
     from regard.errors import OptionError
-    from regard.interactions.kinds import FEATURES, KINDS, Settings
+    from regard.interactions.recommenders import FEATURES, KINDS, RecommenderSettings
 
     if kind not in KINDS:
         raise OptionError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -104,7 +104,7 @@ def _settings(kind: str, features: str, factors: int, sweeps: int, seed: int) ->
     for name in names:
         if name not in FEATURES:
             raise OptionError(f"--features are {', '.join(FEATURES)}, got {name!r}")
-    return Settings(factors, sweeps, seed, names)
+    return RecommenderSettings(factors, sweeps, seed, names)
 
 
 def _writable(folder: Path) -> None:
@@ -136,12 +136,12 @@ def _read(paths: list[Path], items: Path | None, columns: dict[str, str | None])
 
 
 def _evaluate(
-    ratings: Ratings, kinds: tuple[str, ...], settings: Settings, folds: int | None, share: float, seed: int
+    ratings: Ratings, kinds: tuple[str, ...], settings: RecommenderSettings, folds: int | None, share: float, seed: int
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from regard.data.progress import track
-    from regard.interactions.trials import splits, trials
+    from regard.files.progress import track
+    from regard.interactions.cross_validation import splits, trials
 
     parts = splits(len(ratings), folds, share, seed)
     kinds = tuple(dict.fromkeys(kinds))
@@ -164,18 +164,18 @@ def _print(ratings: Ratings, report: dict[str, Any], folds: int | None, share: f
         print(f"{kind:15}{mean(rmse):8.4f}{spread:9}{mae:8.4f}{seconds:9.2f}")
 
 
-def _fit(ratings: Ratings, kind: str, settings: Settings) -> Recommender:
-    from regard.data.progress import track
-    from regard.interactions.kinds import KINDS
+def _fit(ratings: Ratings, kind: str, settings: RecommenderSettings) -> Recommender:
+    from regard.files.progress import track
+    from regard.interactions.recommenders import KINDS
 
     with track(None, "fitting all ratings"):
         return KINDS[kind](ratings, settings)
 
 
-def _card(paths: list[Path], ratings: Ratings, kind: str, settings: Settings, report: dict[str, Any]) -> dict[str, Any]:
+def _card(paths: list[Path], ratings: Ratings, kind: str, settings: RecommenderSettings, report: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from regard.data.store import file_sha256
+    from regard.files.store import file_sha256
 
     return {
         "command": " ".join(["regard", *sys.argv[1:]]),

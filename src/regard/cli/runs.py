@@ -14,8 +14,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List runs with step, state, the last validation loss, the score and which set it is of, time and training FLOPs."""
-    from regard.training.runs import summaries
-    from regard.training.tasks import TASKS
+    from regard.tasks import TASKS
+    from regard.training.list_runs import summaries
 
     found = summaries(folder)
     if as_json:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import documents as shared
+from regard.cli import document_options as shared
 
 if TYPE_CHECKING:
-    from regard.searching.index import Index
-    from regard.searching.ways import Hit, Way
+    from regard.search.index import Index
+    from regard.search.methods import Hit, SearchMethod
 
 WAYS = ("hybrid", "vectors", "bm25")
 WIDE = 100  # characters of a text that are shown
@@ -49,7 +49,7 @@ def command(
     """
     from regard.errors import OptionError
     from regard.evaluation.retrieval import read_qrels
-    from regard.searching.index import Index
+    from regard.search.index import Index
 
     if by not in WAYS:
         raise OptionError(f"--by is one of {', '.join(WAYS)}, got {by!r}")
@@ -65,25 +65,25 @@ def command(
 
 
 def _queries(query: list[str], files: list[Path] | None) -> list[str]:
-    from regard.cli.lines import find_source
-    from regard.decoding.source import Reading, Whole
+    from regard.cli.text_options import find_source
     from regard.errors import DataError
+    from regard.pipelines.input import Reader, WholeLine
 
-    found = [row.text for chunk in Reading(find_source(query, files, Whole())).chunks() for row in chunk.rows]
+    found = [row.text for chunk in Reader(find_source(query, files, WholeLine())).chunks() for row in chunk.rows]
     if not any(text.strip() for text in found):
         raise DataError("there is no question; give one, or a file with a question a line after -i")
     return found
 
 
-def _way(by: str, index: Index, model: str | None, exact: bool) -> Way:
-    from regard.searching.ways import ByVectors, ByWords, Together
+def _way(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
+    from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 
     if by == "bm25":
-        return ByWords()
+        return Bm25Search()
     embedder = shared.load_embedder(model or index.made.model)
     index.check(embedder.fingerprint())
-    vectors = ByVectors(embedder, exact)
-    return vectors if by == "vectors" else Together((vectors, ByWords()))
+    vectors = VectorSearch(embedder, exact)
+    return vectors if by == "vectors" else HybridSearch((vectors, Bm25Search()))
 
 
 def _shown(index: Index, query: str, hits: list[Hit], several: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.serving.base import BaseService
+    from regard.serving.service_base import BaseService
 
 
 def command(
@@ -45,14 +45,14 @@ def command(
     from regard.decoding.engine import fast
     from regard.decoding.engine.shortlist import load as load_shortlist
     from regard.errors import OptionError
+    from regard.models.autoregressive import AutoregressiveModel
     from regard.models.folder import load
-    from regard.models.writer import Writer
     from regard.serving import auth, server
-    from regard.serving.limits import Limits
-    from regard.serving.reading import make_service
+    from regard.serving.request_limits import RequestLimits
+    from regard.serving.text_service import make_service
     from regard.training.distributed import pick_device
 
-    limits = Limits(
+    limits = RequestLimits(
         body=max_body, texts=max_texts, characters=max_characters, tokens=max_tokens, work=max_work, queue=queue, seconds=timeout,
         batch_tokens=batch_tokens, connections=max_connections, idle=idle, grace=grace,
     )  # fmt: skip
@@ -60,7 +60,7 @@ def command(
     auth.check_binding(host, token)
     sock = server.bind(host, port)  # before loading: a port that is taken is told at once
     loaded: Any = load(model, pick_device(device))
-    writes = isinstance(loaded, Writer)
+    writes = isinstance(loaded, AutoregressiveModel)
     if shortlist and not writes:
         raise OptionError(f"--shortlist is for translators and language models, and this is {loaded.what}; leave it out")
     writer = fast(loaded, precision, load_shortlist(model) if shortlist else None) if writes else None
@@ -68,7 +68,11 @@ def command(
     service.warm_up()
     where = server.address(sock)
     whole = server.serve(
-        service, sock, auth.Door(token, host), log=access_log, started=lambda: print(_welcome(service, where, token), flush=True)
+        service,
+        sock,
+        auth.Authentication(token, host),
+        log=access_log,
+        started=lambda: print(_welcome(service, where, token), flush=True),
     )
     print(f"regard: {'stopped' if whole else 'stopped before everything was answered'}", file=sys.stderr)
     if not whole:

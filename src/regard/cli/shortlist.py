@@ -20,11 +20,11 @@ def command(
     frequent: Annotated[int, typer.Option(min=0, help="Most frequent target tokens, for every sentence.")] = 200,
 ) -> None:
     """Learn a shortlist from pairs of sentences and put it into the model's folder; --shortlist of translate and serve uses it."""
-    from regard.data.load import split_rows
-    from regard.data.prepare import Settings, prepare
-    from regard.decoding.engine.association import associate
+    from regard.data.datasets import split_rows
+    from regard.data.prepare import EncodingSettings, prepare
+    from regard.decoding.engine.ibm1 import associate
     from regard.errors import OptionError
-    from regard.evaluation.model import section
+    from regard.evaluation.evaluate import section
     from regard.models.folder import load
     from regard.models.translator import Translator
 
@@ -34,7 +34,7 @@ def command(
     own = section(loaded.card, data or ())  # type: ignore[arg-type]
     if data and "test" in own:
         own["train"] = own.pop("test")
-    settings = Settings(own.get("max_length") or 256, own.get("max_ratio"), own.get("limit"))
+    settings = EncodingSettings(own.get("max_length") or 256, own.get("max_ratio"), own.get("limit"))
     source, target = loaded.source_tokenizer, loaded.target_tokenizer
     prepared = prepare(split_rows(own, "train", "translate"), source, target, settings, what="train")  # type: ignore[arg-type]
     found = associate(prepared, source, target, best, frequent)

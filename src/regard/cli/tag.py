@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import options
+from regard.cli import search_options
 
 if TYPE_CHECKING:
-    from regard.decoding.source import Layout
-    from regard.decoding.tagging import Form, Settings
+    from regard.pipelines.input import Layout
+    from regard.pipelines.tag import OutputFormat, TagOptions
 
 HELP = """Find the spans a tagger was trained to find, line by line and in order.
 
@@ -54,22 +54,22 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", "--jsonl", help="Write JSON lines.")] = False,
     as_conll: Annotated[bool, typer.Option("--to-conll", help="Write CoNLL.")] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Letters and words computed together.")] = None,
-    device: options.Device = "auto",
+    device: search_options.Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    from regard.cli.lines import How, check_paths, find_source, work_through
-    from regard.decoding.job import fingerprint
-    from regard.decoding.output import output as place
-    from regard.decoding.tagging import Settings, check_conll, make
+    from regard.cli.text_options import How, check_paths, find_source, work_through
+    from regard.pipelines.output import output as place
+    from regard.pipelines.tag import TagOptions, check_conll, make_job
+    from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
     named = [*(files or ()), *map(Path, text or ())] if files else []
     conll = conll or _all(named, CONLL)
     field = field or ("text" if _all(named, ("jsonl", "ndjson")) else None)
     more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-    settings = Settings(
+    settings = TagOptions(
         form=_form(output, as_json, as_conll, conll), conll=conll, spaced=spaced, column=column, field=field, scheme=scheme,
         output=str(output), **more,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def command(
     if conll:
         check_conll(source.files, column)
     places = [place(output)]
-    work = make(model, settings, pick_device(device), _shown(settings))
+    work = make_job(model, settings, pick_device(device), _shown(settings))
     work_through(source, places, work, lambda: settings.about(fingerprint([model])), How("tag", restart, quiet))
 
 
@@ -87,13 +87,13 @@ command.__doc__ = HELP
 
 
 def _all(files: list[Path], endings: tuple[str, ...]) -> bool:
-    from regard.data.files import suffix
+    from regard.data.text_files import suffix
 
     return bool(files) and all(suffix(path) in endings for path in files)
 
 
 def _form(output: Path, as_json: bool, as_conll: bool, conll: bool) -> str:
-    from regard.data.files import suffix
+    from regard.data.text_files import suffix
 
     kind = suffix(output)
     if as_json or (kind in ("jsonl", "ndjson") and not as_conll):
@@ -101,9 +101,9 @@ def _form(output: Path, as_json: bool, as_conll: bool, conll: bool) -> str:
     return "conll" if as_conll or conll or kind in CONLL else "text"
 
 
-def _fit_together(settings: Settings, both: bool) -> None:
+def _fit_together(settings: TagOptions, both: bool) -> None:
     """Stop in one sentence at options that exclude each other."""
-    from regard.data.schemes import scheme
+    from regard.data.tag_schemes import scheme
     from regard.errors import OptionError
 
     if both:
@@ -120,16 +120,16 @@ def _fit_together(settings: Settings, both: bool) -> None:
             raise OptionError("--scheme is about written tags; write CoNLL or JSON, or leave it out")
 
 
-def _layout(settings: Settings) -> Layout:
-    from regard.decoding.source import Field, Sentences, Whole
+def _layout(settings: TagOptions) -> Layout:
+    from regard.pipelines.input import Field, Sentences, WholeLine
 
-    return Sentences() if settings.conll else Whole() if settings.field is None else Field(settings.field)
+    return Sentences() if settings.conll else WholeLine() if settings.field is None else Field(settings.field)
 
 
-def _shown(settings: Settings) -> Form | None:
+def _shown(settings: TagOptions) -> OutputFormat | None:
     """Spans in colour, a colour for each type, where a terminal shows it."""
-    from regard.cli.matrix import shows_color
-    from regard.decoding.tagging import Marked
+    from regard.cli.weight_matrix import shows_color
+    from regard.pipelines.tag import Marked
 
     if settings.form != "text" or settings.output != "-" or not shows_color(sys.stdout):
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.training.run import Result
+    from regard.training.run_folder import Result
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys of the recipe to change, as training.steps=200.")
@@ -52,12 +52,12 @@ def command(
     Ctrl-C, SIGTERM or SIGHUP finishes the step, saves, prints how to resume and exits with 130, 143 or 129. Under torchrun the same
     command trains on several machines.
     """
-    from regard.training.own_files import KINDS
+    from regard.recipe.own_files import KINDS
 
     chosen: Any = recipe
     changes = list(overrides or ())
     if recipe in KINDS and not Path(recipe).is_file():
-        from regard.training.own_files import recipe_for
+        from regard.recipe.own_files import recipe_for
 
         files = [each for each in changes if "=" not in each or Path(each).is_file()]
         changes = [each for each in changes if each not in files]

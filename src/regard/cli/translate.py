@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import options
+from regard.cli import search_options
 
 if TYPE_CHECKING:
-    from regard.decoding.answer import Answer
-    from regard.decoding.job import Settings
-    from regard.decoding.source import Source
+    from regard.pipelines.input import Source
+    from regard.pipelines.result_lines import Result
+    from regard.pipelines.translate_file import TranslateOptions
 
 
 def command(
@@ -32,34 +32,34 @@ def command(
     ] = None,
     column: Annotated[int | None, typer.Option(min=1, help="Translate this column of a table with tabs.")] = None,
     field: Annotated[str | None, typer.Option(metavar="NAME", help="Translate this field of JSON lines.")] = None,
-    beam: options.Beam = None,
-    length_penalty: options.LengthPenalty = None,
+    beam: search_options.Beam = None,
+    length_penalty: search_options.LengthPenalty = None,
     coverage_penalty: Annotated[float | None, typer.Option(help="Prefer texts that looked at every source word.")] = None,
     nbest: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N best as `line ||| text ||| score`.")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Draw words by their probability.")] = False,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
+    temperature: search_options.Temperature = None,
+    top_k: search_options.TopK = None,
+    top_p: search_options.TopP = None,
+    min_p: search_options.MinP = None,
+    seed: search_options.Seed = None,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Every translation begins with this.")] = "",
-    forbid: options.Forbid = None,
+    forbid: search_options.Forbid = None,
     require: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Words that must occur; may be given several times.")
     ] = None,
-    no_repeat: options.NoRepeat = None,
-    min_length: options.MinLength = None,
+    no_repeat: search_options.NoRepeat = None,
+    min_length: search_options.MinLength = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a translation; 1.5 · source + 20 unless given.")
     ] = None,
     no_split: Annotated[bool, typer.Option("--no-split", help="Do not cut lines longer than the model was trained for.")] = False,
-    precision: options.Precision = "auto",
+    precision: search_options.Precision = "auto",
     shortlist: Annotated[
         bool, typer.Option("--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Batches computed at once.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
-    device: options.Device = "auto",
+    device: search_options.Device = "auto",
     attention: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all attention to a .jsonl or .npz file.")] = None,
     align: Annotated[bool, typer.Option("--align", help="Word alignment (0-0 1-2) after a tab.")] = False,
     align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Word alignments to a file of their own.")] = None,
@@ -74,18 +74,18 @@ def command(
 
     A job with -o that was stopped goes on when the same command is given again, and gives the same bytes as if it had not stopped.
     """
-    from regard.decoding.job import Settings
+    from regard.pipelines.translate_file import TranslateOptions
 
     source = _source(text or [], files, column, field, strict)
     for name, words in (("prefix", [prefix]), ("forbid", forbid), ("require", require)):
-        options.check_text(name, *(words or ()))
+        search_options.check_text(name, *(words or ()))
     search = {
         "beam": beam, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
         "max_length": max_length, "no_repeat": no_repeat, "forbidden": forbid or None, "workers": workers,
         "batch_tokens": batch_tokens,
     }  # fmt: skip
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    settings = Settings(
+    settings = TranslateOptions(
         search={key: value for key, value in search.items() if value is not None}, sample=_sample(sample, beam, drawing),
         prefix=prefix, required=require or [], split=not no_split, form=_form(output, as_json), column=column, field=field,
         nbest=nbest, align=align or show or align_to is not None, aligned=str(align_to or ""), attention=str(attention or ""),
@@ -110,21 +110,21 @@ class _Run:
 class Shown:
     """A translation, and below it which of its words looked at which of the source's."""
 
-    def write(self, answer: Answer) -> str:
-        from regard.cli.matrix import render
+    def write(self, answer: Result) -> str:
+        from regard.cli.weight_matrix import render
 
         drawn = [render(look.weights, look.source, look.target) for look in answer.looks if look.target]
         return "\n".join([answer.line, *drawn, ""]) + "\n" * bool(drawn)
 
 
 def _source(text: list[str], files: list[Path] | None, column: int | None, field: str | None, strict: bool) -> Source:
-    from regard.cli.lines import find_source
-    from regard.decoding.source import Column, Field, Whole
+    from regard.cli.text_options import find_source
     from regard.errors import OptionError
+    from regard.pipelines.input import Column, Field, WholeLine
 
     if column is not None and field is not None:
         raise OptionError("--column is for tables and --field for JSON lines; give one of them")
-    layout = Column(column) if column is not None else Field(field) if field is not None else Whole()
+    layout = Column(column) if column is not None else Field(field) if field is not None else WholeLine()
     return find_source(text, files, layout, strict)
 
 
@@ -142,17 +142,17 @@ def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str
 
 
 def _form(output: Path, as_json: bool) -> str:
-    from regard.data.files import suffix
+    from regard.data.text_files import suffix
 
     kind = suffix(output)
     return "json" if as_json or kind in ("jsonl", "ndjson") else "table" if kind == "tsv" else "text"
 
 
-def _fit_together(settings: Settings, source: Source, show: bool, on: str | None) -> None:
+def _fit_together(settings: TranslateOptions, source: Source, show: bool, on: str | None) -> None:
     """Stop in one sentence at options that exclude each other."""
-    from regard.cli.lines import check_paths
-    from regard.decoding.attention_file import check_attention_path
+    from regard.cli.text_options import check_paths
     from regard.errors import OptionError
+    from regard.pipelines.attention_file import check_attention_path
 
     beam = settings.search.get("beam", 1)
     if settings.nbest > beam and settings.sample is None:
@@ -168,20 +168,20 @@ def _fit_together(settings: Settings, source: Source, show: bool, on: str | None
     check_paths(source, settings.paths)
 
 
-def _run(models: list[Path], source: Source, settings: Settings, how: _Run) -> None:
-    from regard.cli.lines import How, work_through
-    from regard.decoding.job import fingerprint, make
-    from regard.decoding.output import output
+def _run(models: list[Path], source: Source, settings: TranslateOptions, how: _Run) -> None:
+    from regard.cli.text_options import How, work_through
+    from regard.pipelines.output import output
+    from regard.pipelines.translate_file import fingerprint, make_job
     from regard.training.distributed import pick_device
 
     places = [output(Path(path)) for path in settings.paths]
     device = pick_device(how.device)
-    work = make(models, settings, device, how.form)
+    work = make_job(models, settings, device, how.form)
 
     def over() -> Any:
-        from regard.serving.ray import spread
+        from regard.pipelines.ray import run_on_ray
 
-        return spread(models, settings, device.type)
+        return run_on_ray(models, settings, device.type)
 
     about = lambda: settings.about(fingerprint(models, settings.shortlist))  # noqa: E731
     run = How("translate", how.restart, how.quiet)

@@ -1,6 +1,6 @@
 """Corpora, tokenisers and batches: from text files to the tensors that a model is trained on.
 
-The entry that a trainer calls (`regard.data.load.load`):
+The entry that a trainer calls (`regard.data.datasets.load_corpus`):
 
     load(data, tokenizer, task="translate", seed=1) -> Corpus
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
-from regard.data.files import check_file, lines, suffix
+from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
 SAMPLED = 1000  # lines that decide
@@ -77,7 +77,7 @@ class Chosen:
     note: str
 
 
-def look(path: Path) -> Sample:
+def detect_table(path: Path) -> Sample:
     """Read the first lines of a table and find its separator: the usual one of the ending, or the one that most lines agree on."""
     check_file(path)
     first = [line for line in islice(chain.from_iterable(lines(path)), SAMPLED) if line.strip() and line[0] != "\udcff"]

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from regard.data.files import BAD, LONG, lines
-from regard.data.reading import ROWS, Advance, Block, OneFile, ignore
-from regard.data.schemes import Scheme, is_tag, scheme, scheme_of
+from regard.data.readers import ROWS, Advance, Block, OneFile, ignore
+from regard.data.tag_schemes import Scheme, is_tag, scheme, scheme_of
+from regard.data.text_files import BAD, LONG, lines
 from regard.errors import DataError, OptionError
 
 

@@ -17,13 +17,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from regard.data.cuts import Part
-from regard.data.files import unpacked
-from regard.data.progress import track
-from regard.data.reading import Drawn, Joined, LinePairs, Rows, Table, Text
-from regard.data.store import cache_folder, file_sha256, write_atomically
-from regard.data.tables import Csv
+from regard.data.readers import Drawn, Joined, LinePairs, Rows, Table, Text
+from regard.data.splits import Part
+from regard.data.table_readers import Csv
+from regard.data.text_files import unpacked
 from regard.errors import DataError
+from regard.files.progress import track
+from regard.files.store import cache_folder, file_sha256, write_atomically
 
 ENDINGS = ("", ".gz", ".xz")
 
@@ -44,17 +44,17 @@ def names() -> list[str]:
     return sorted(_manifest())
 
 
-def find(name: str) -> Known:
+def find(name: str) -> NamedCorpus:
     """The corpus of that name."""
     if name not in _manifest():
         near = difflib.get_close_matches(name, names(), 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else "`regard data` lists them"
         raise DataError(f"no corpus is called {name!r}; {hint}")
-    return Known(name)
+    return NamedCorpus(name)
 
 
 @dataclass(frozen=True)
-class Finding:
+class FileStatus:
     """The state of one file: `as named` (the same bytes), `same text` (packed otherwise), `differs` or `missing`."""
 
     file: str
@@ -62,7 +62,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Known:
+class NamedCorpus:
     """A corpus that the manifest describes."""
 
     name: str
@@ -186,12 +186,12 @@ class Known:
         except DataError:
             return False
 
-    def check(self) -> list[Finding]:
+    def check(self) -> list[FileStatus]:
         """Compare every file with the manifest; a file that was packed otherwise is unpacked and its text compared."""
         files = self._facts["files"]
         sizes = sum(path.stat().st_size for file in files if (path := self._found(file)))
         with track(sizes, f"checking {self.name}", "bytes") as progress:
-            return [Finding(file, self._state(file, self._found(file), progress.advance)) for file in files]
+            return [FileStatus(file, self._state(file, self._found(file), progress.advance)) for file in files]
 
     def differing(self, hashes: dict[Path, str]) -> list[str]:
         """Of files whose SHA-256 is known already, those that are not what the manifest says, neither packed nor as text."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.prepare import Report, usable
-from regard.data.progress import track
-from regard.data.reading import Rows
+from regard.data.readers import Rows
+from regard.files.progress import track
 
 MOST = 200_000  # rows that are looked at; a corpus of millions is described by its first
 

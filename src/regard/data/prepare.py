@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.chunks import Encoding, Settings
-from regard.data.dropout import BpeDropout
-from regard.data.files import BAD, LONG
-from regard.data.progress import track
-from regard.data.reading import MISSING, Block, Rows
-from regard.data.store import GrowingArray, build_folder, cache_folder, file_sha256, read_array
+from regard.data.bpe_dropout import BpeDropout
+from regard.data.encode_chunk import Encoding, EncodingSettings
+from regard.data.readers import MISSING, Block, Rows
+from regard.data.text_files import BAD, LONG
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.data.workers import cores, encode_all
 from regard.errors import DataError, OptionError
+from regard.files.progress import track
+from regard.files.store import GrowingArray, build_folder, cache_folder, file_sha256, read_array
 
 VERSION = 1  # of the folder's format and of everything here that decides the tokens
 SMALL = 8 << 20  # bytes of files, as they lie on the disk
@@ -158,7 +158,7 @@ def prepare(
     rows: Rows,
     source_tokenizer: Tokenizer | None,
     target_tokenizer: Tokenizer,
-    settings: Settings = Settings(),  # noqa: B008 - frozen
+    settings: EncodingSettings = EncodingSettings(),  # noqa: B008 - frozen
     *,
     hashes: Hashes | None = None,
     what: str = "rows",
@@ -228,7 +228,7 @@ def _good(row: tuple[str, ...], paired: bool, report: Report) -> bool:
 class _Preparing:
     """One preparation: its open files and running counts."""
 
-    def __init__(self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: Settings, folder: Path) -> None:
+    def __init__(self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: EncodingSettings, folder: Path) -> None:
         self.rows, self.tokenizers, self.settings, self.folder = rows, tokenizers, settings, folder
         self.report = Report()
         self.sides = ("source", "target")[-len(tokenizers) :]

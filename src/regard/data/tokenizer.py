@@ -22,8 +22,8 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.data.store import write_atomically
 from regard.errors import DataError, OptionError
+from regard.files.store import write_atomically
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("< pad >", "< unk >", "< s >", "< /s >")
@@ -77,9 +77,9 @@ class Tokenizer:
         if isinstance(size, bool) or not isinstance(size, int) or size < 5:
             raise OptionError(f"the size of a vocabulary is a whole number of at least 5, 4 of them special, got {size!r}")
         if kind == "spelled":
-            from regard.data.spelling import Spelled
+            from regard.data.character_ids import WordBytes
 
-            return Spelled.over(cls.train(lines, "word", size, lowercase=lowercase, min_count=min_count))
+            return WordBytes.over(cls.train(lines, "word", size, lowercase=lowercase, min_count=min_count))
         lower = normalizers.Lowercase()  # Rust's lower case differs from Python's in a few letters, and is what encoding uses
         lowered = (lower.normalize_str(line) for line in lines) if lowercase else iter(lines)
         words = partial(_learn_words, min_count=min_count)
@@ -105,9 +105,9 @@ class Tokenizer:
     def read(cls, text: str) -> Tokenizer:
         """The tokenizer of the text of a file, whatever its kind."""
         if text.startswith('{"spelled":'):
-            from regard.data.spelling import Spelled
+            from regard.data.character_ids import WordBytes
 
-            return Spelled(text)
+            return WordBytes(text)
         return cls(text)
 
     def save(self, path: str | Path) -> None:

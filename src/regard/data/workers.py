@@ -21,7 +21,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.chunks import ChunkEncoder, Encoding, Settings
+from regard.data.encode_chunk import ChunkEncoder, Encoding, EncodingSettings
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 
@@ -43,7 +43,7 @@ def cores() -> int:
 
 
 def encode_all(
-    chunks: Iterable[Sequence[Sequence[str]]], tokenizers: Sequence[Tokenizer], settings: Settings, workers: int
+    chunks: Iterable[Sequence[Sequence[str]]], tokenizers: Sequence[Tokenizer], settings: EncodingSettings, workers: int
 ) -> Iterator[Encoding]:
     """The encoding of every chunk, in order; by this process if `workers` is less than 2."""
     if workers < 2:
@@ -67,7 +67,7 @@ def encode_all(
 class _Worker:
     """One process; it gets a chunk, answers it, gets the next."""
 
-    def __init__(self, tokenizers: Sequence[Tokenizer], settings: Settings) -> None:
+    def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
         package = str(Path(__file__).parent.parent)
         # Each worker is one of many, so it uses one thread; the parent's interrupts are the parent's to handle.
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
@@ -118,7 +118,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     start = json.loads(_read(incoming)[0].tobytes())
-    encoder = ChunkEncoder([Tokenizer.read(text) for text in start["tokenizers"]], Settings(**start["settings"]))
+    encoder = ChunkEncoder([Tokenizer.read(text) for text in start["tokenizers"]], EncodingSettings(**start["settings"]))
     with contextlib.suppress(BrokenPipeError):
         while arrays := _read(incoming):
             columns = [_texts(text, lengths) for text, lengths in zip(arrays[1::2], arrays[2::2], strict=True)]

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from regard import arguments
-from regard.attention.trace import Recorded, watch
+from regard.attention.watching import Recorded, watch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.errors import OptionError
-from regard.models.writer import Writer
+from regard.models.autoregressive import AutoregressiveModel
 
 KINDS = ("encoder", "decoder", "cross")  # the two self-attentions, and the decoder's looks at the source
 AREA = 1 << 16  # rows × longest² of one batch: `watch` keeps queries and keys of every step of a recurrent decoder
@@ -114,8 +114,11 @@ def best_head(attentions: Iterable[Attention]) -> tuple[int, int]:
     return divmod(int(total.argmax()), total.shape[1])
 
 
-def look(
-    model: Writer, sources: Sequence[Sequence[int]] | None, targets: Sequence[Sequence[int]], kinds: Collection[str] = KINDS
+def attention_maps(
+    model: AutoregressiveModel,
+    sources: Sequence[Sequence[int]] | None,
+    targets: Sequence[Sequence[int]],
+    kinds: Collection[str] = KINDS,
 ) -> list[Attention]:
     """The attention of each pair of texts in token ids, in order; `sources` is None for a language model.
 
@@ -124,7 +127,7 @@ def look(
     sources = None if sources is None else _token_ids("sources", sources)
     targets = _token_ids("targets", targets)
     kinds = [arguments.one_of("a kind", kind, KINDS) for kind in arguments.listed("kinds", kinds, f"some of {', '.join(KINDS)}")]
-    found = dict(looks(model, sources, targets, kinds))
+    found = dict(attention_of_tokens(model, sources, targets, kinds))
     return [found[i] for i in range(len(targets))]
 
 
@@ -137,8 +140,8 @@ def _token_ids(name: str, given: Any) -> list[list[int]]:
 
 
 @torch.no_grad()
-def looks(
-    model: Writer,
+def attention_of_tokens(
+    model: AutoregressiveModel,
     sources: Sequence[Sequence[int]] | None,
     targets: Sequence[Sequence[int]],
     kinds: Collection[str] = KINDS,
@@ -170,8 +173,10 @@ def looks(
         model.train(training)
 
 
-def _sources(model: Writer, sources: Sequence[Sequence[int]] | None, targets: Sequence[Sequence[int]]) -> list[list[int]]:
-    if not isinstance(model, Writer):
+def _sources(
+    model: AutoregressiveModel, sources: Sequence[Sequence[int]] | None, targets: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    if not isinstance(model, AutoregressiveModel):
         raise OptionError(f"look takes a translator or a language model, got {type(model).__name__}; of an ensemble, look at each")
     if (sources is None) != (model.texts == 1):
         raise OptionError("a translator's attention needs sources, a language model's has none (sources=None)")
@@ -205,7 +210,7 @@ def _joined(calls: list[Recorded]) -> Tensor:
     return found if found.dtype == torch.float64 else found.float()
 
 
-def _attention(model: Writer, source: list[int], target: list[int], weights: dict[str, Tensor]) -> Attention:
+def _attention(model: AutoregressiveModel, source: list[int], target: list[int], weights: dict[str, Tensor]) -> Attention:
     """One sentence's part of a batch, padding cut off."""
     sides = {"encoder": (len(source), len(source)), "decoder": (len(target), len(target)), "cross": (len(target), len(source))}
     cut = {}
@@ -217,6 +222,6 @@ def _attention(model: Writer, source: list[int], target: list[int], weights: dic
     return Attention(_pieces(model, "source_tokenizer", source), written, inputs, cut)
 
 
-def _pieces(model: Writer, side: str, tokens: list[int]) -> list[str]:
+def _pieces(model: AutoregressiveModel, side: str, tokens: list[int]) -> list[str]:
     tokenizer: Any = getattr(model, side, None)  # a model that was built and not loaded has none
     return [str(t) for t in tokens] if tokenizer is None else tokenizer.tokens(tokens)

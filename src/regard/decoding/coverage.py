@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from regard.decoding.beam import Beam
-from regard.decoding.strategy import Task
+from regard.decoding.strategy import SearchTask
 
 
-def rescore(model: Any, tasks: list[Task], beam: Beam) -> None:
+def rescore(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
     """Add β Σ_s log min(1, Σ_t a_ts) to the score of each text and order them again.
 
     a is the mean of all heads and layers of cross-attention, recomputed by one pass over each text that was found, which is the
     simplest way that is the same for every decoder and engine; the texts themselves are searched for without it. The end
     mark of the source is no word to be covered.
     """
-    from regard.decoding.attention import looks
+    from regard.decoding.attention import attention_of_tokens
 
     pairs = [(task, hypothesis) for task in tasks for hypothesis in task.found]
     sources, targets = [task.given for task, _ in pairs], [h.whole for _, h in pairs]
@@ -24,7 +24,7 @@ def rescore(model: Any, tasks: list[Task], beam: Beam) -> None:
         task = pairs[i][0]
         return task.cancelled is not None and task.cancelled()
 
-    for i, attention in looks(torch_model(model), sources, targets, kinds=("cross",), skip=cancelled):
+    for i, attention in attention_of_tokens(torch_model(model), sources, targets, kinds=("cross",), skip=cancelled):
         task, hypothesis = pairs[i]
         covered = attention.cross().double().sum(0)[: len(task.given)]
         hypothesis.score += beam.coverage_penalty * float(covered.clamp(1e-9, 1).log().sum())

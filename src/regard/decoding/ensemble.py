@@ -11,20 +11,20 @@ from torch import Tensor
 
 from regard import arguments
 from regard.errors import OptionError
-from regard.models.writer import log_probabilities
+from regard.models.autoregressive import log_probabilities
 
 
 @dataclass
-class Carried:
+class DecoderState:
     """What each model carries."""
 
     each: list[Any]
 
-    def reorder(self, rows: Tensor) -> Carried:
-        return Carried([carried.reorder(rows) for carried in self.each])
+    def reorder(self, rows: Tensor) -> DecoderState:
+        return DecoderState([carried.reorder(rows) for carried in self.each])
 
-    def join(self, other: Carried) -> Carried:
-        return Carried([mine.join(theirs) for mine, theirs in zip(self.each, other.each, strict=True)])
+    def join(self, other: DecoderState) -> DecoderState:
+        return DecoderState([mine.join(theirs) for mine, theirs in zip(self.each, other.each, strict=True)])
 
 
 class Ensemble:
@@ -71,20 +71,22 @@ class Ensemble:
     def _encode(self, source: Tensor, lengths: Tensor | None = None) -> list[Any]:
         return [model.encode(source, lengths) for model in self.models]
 
-    def start(self, memory: list[Any] | None, first: Tensor) -> Carried:
+    def start(self, memory: list[Any] | None, first: Tensor) -> DecoderState:
         memories = memory or [None] * len(self.models)
-        return Carried([model.start(each, first) for model, each in zip(self.models, memories, strict=True)])
+        return DecoderState([model.start(each, first) for model, each in zip(self.models, memories, strict=True)])
 
-    def read(self, tokens: Tensor, carried: Carried) -> Carried:
-        return Carried([model.read(tokens, each) for model, each in zip(self.models, carried.each, strict=True)])
+    def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
+        return DecoderState([model.read(tokens, each) for model, each in zip(self.models, carried.each, strict=True)])
 
-    def step(self, tokens: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         """log of the mean probability of every next word."""
         found = [model.step(tokens, each) for model, each in zip(self.models, carried.each, strict=True)]
         log_p = torch.stack([log_probabilities(scores) for scores, _ in found]).logsumexp(0)
-        return log_p - torch.tensor(float(len(found)), dtype=torch.float64).log().to(log_p), Carried([each for _, each in found])
+        return log_p - torch.tensor(float(len(found)), dtype=torch.float64).log().to(log_p), DecoderState(
+            [each for _, each in found]
+        )
 
-    def best(self, tokens: Tensor, carried: Carried, k: int) -> tuple[Tensor, Tensor, Carried]:
+    def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
         log_p, carried = self.step(tokens, carried)
         found, words = log_p.topk(min(k, log_p.shape[-1]), -1)
         return found, words, carried

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.required import Required
-from regard.decoding.rules import Rules
-from regard.decoding.sample import Sample
-from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Rows, Strategy, Task
+from regard.decoding.constraints import Constraints
+from regard.decoding.required_words import RequiredWords
+from regard.decoding.sampling import Sample
+from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Rows, SearchTask, Strategy
 from regard.errors import OptionError
+from regard.models.autoregressive import log_probabilities
 from regard.models.memory import Memory
-from regard.models.writer import log_probabilities
 
-__all__ = ["Beam", "Hypothesis", "Required", "Rules", "Sample", "Search", "Strategy", "Task", "search"]
+__all__ = ["Beam", "Constraints", "Hypothesis", "RequiredWords", "Sample", "Search", "SearchTask", "Strategy", "search"]
 
 ROOM = 32  # words a row has room for at first
 
@@ -30,8 +30,8 @@ ROOM = 32  # words a row has room for at first
 class Search:
     """Sentences being searched for, a step at a time. `end` is the word that ends a text; −1: none does."""
 
-    def __init__(self, writer: Any, strategy: Strategy, rules: Rules | None = None, end: int = EOS) -> None:
-        self.writer, self.strategy, self.rules, self.end = writer, strategy, rules or Rules(), end
+    def __init__(self, writer: Any, strategy: Strategy, rules: Constraints | None = None, end: int = EOS) -> None:
+        self.writer, self.strategy, self.rules, self.end = writer, strategy, rules or Constraints(), end
         self.shape = strategy.shape()
         self.carried: Any = None
         self.tokens = np.zeros(0, np.int64)  # the last word of each row
@@ -42,7 +42,7 @@ class Search:
         """Whether anything is under way."""
         return bool(self.groups.tasks)
 
-    def add(self, tasks: list[Task], carried: Any, first: Tensor) -> None:
+    def add(self, tasks: list[SearchTask], carried: Any, first: Tensor) -> None:
         """Sentences that begin: what the writer carries for them and their first tokens, one row each."""
         each = self.shape.groups
         groups, tokens = Groups.start(tasks, each), first.cpu().numpy()
@@ -64,7 +64,7 @@ class Search:
         else:
             self.rows, self.groups, self.carried, self.tokens = new, groups, carried, tokens
 
-    def step(self) -> list[Task]:
+    def step(self) -> list[SearchTask]:
         """One more word of every row. Gives the sentences that are done; cancelled ones leave first, without a text."""
         gone = self._drop_cancelled()
         if not self:
@@ -82,7 +82,7 @@ class Search:
         self._go_on(choice, ~over[group])
         return gone + (self._leave(over) if over.any() else [])
 
-    def _drop_cancelled(self) -> list[Task]:
+    def _drop_cancelled(self) -> list[SearchTask]:
         """Take the rows of cancelled sentences out of the batch; the others stay as they are."""
         tasks = {id(task): task for task in self.groups.tasks if task.cancelled is not None}
         gone = [task for task in tasks.values() if task.cancelled is not None and task.cancelled()]
@@ -168,7 +168,7 @@ class Search:
             self.rows.notes = [choice.notes[i] for i in np.flatnonzero(stay).tolist()]
         self.tokens = words
 
-    def _leave(self, over: Any) -> list[Task]:
+    def _leave(self, over: Any) -> list[SearchTask]:
         """Groups that are over leave, and with its last group a sentence."""
         done = []
         for group in np.flatnonzero(over).tolist():
@@ -191,7 +191,7 @@ class Search:
 @torch.inference_mode()
 def search(model: Any, memory: Memory | None, first: Tensor, limits: list[int], strategy: Strategy) -> list[list[Hypothesis]]:
     """Write on from `first` (batch,), at most `limits` words each: the texts of each sentence, as the strategy orders them."""
-    tasks = [Task(limit, index=i) for i, limit in enumerate(limits)]
+    tasks = [SearchTask(limit, index=i) for i, limit in enumerate(limits)]
     under_way = Search(model, strategy)
     under_way.add(tasks, model.start(memory, first), first)
     while under_way:

@@ -46,7 +46,7 @@ class Hypothesis:
 
 
 @dataclass(eq=False)
-class Task:
+class SearchTask:
     """A sentence to be searched for: how long it may become, what it must begin with and hold, and what was found."""
 
     limit: int
@@ -64,14 +64,14 @@ class Task:
 class Groups:
     """Groups under way, each of a sentence: how far they are, and how many of their texts have ended."""
 
-    tasks: list[Task]
+    tasks: list[SearchTask]
     nth: Numbers  # the number of the group within its sentence
     limit: Numbers
     length: Numbers
     ended: Numbers
 
     @classmethod
-    def start(cls, tasks: list[Task], each: int) -> Groups:
+    def start(cls, tasks: list[SearchTask], each: int) -> Groups:
         repeated = [task for task in tasks for _ in range(each)]
         limit = np.array([task.limit for task in repeated], np.int64)
         return cls(repeated, np.tile(np.arange(each), len(tasks)), limit, np.zeros_like(limit), np.zeros_like(limit))
@@ -135,7 +135,7 @@ class Strategy(ABC):
     def shape(self) -> Shape:
         """The rows and words that the search provides."""
 
-    def most_rows(self, task: Task) -> int:
+    def most_rows(self, task: SearchTask) -> int:
         """Upper bound on the rows that a sentence takes in a batch."""
         return self.shape().groups * self.shape().width
 
@@ -147,7 +147,7 @@ class Strategy(ABC):
     def rank(self, log_p: float, length: int) -> float:
         """The score that texts of a sentence are ordered by."""
 
-    def note(self, task: Task) -> Any:
+    def note(self, task: SearchTask) -> Any:
         """What to remember about a row that has no word yet; None: nothing, ever."""
         return None
 
@@ -158,7 +158,7 @@ class Strategy(ABC):
         on, over = np.flatnonzero(alive & ~ends), np.flatnonzero(alive & ends)
         return Choice(on, word[on], total[on], over, total[over])
 
-    def whole(self, task: Task, note: Any) -> bool:
+    def whole(self, task: SearchTask, note: Any) -> bool:
         """Whether a text may be handed out when the length limit cuts it off."""
         return True
 

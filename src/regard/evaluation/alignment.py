@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.files import lines
-from regard.decoding.align import Link, Links, flipped
+from regard.data.text_files import lines
 from regard.errors import DataError, OptionError
+from regard.pipelines.align import Link, Links, flipped
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.picture import save
+from regard.evaluation.svg import save
 
 BINS = 15
 

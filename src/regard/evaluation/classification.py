@@ -16,7 +16,7 @@ import numpy as np
 
 from regard.errors import DataError
 from regard.evaluation.calibration import Calibration, calibration
-from regard.evaluation.picture import save
+from regard.evaluation.svg import save
 
 WIDEST = 12  # labels that a matrix has on a terminal; of more, the commonest mistakes are listed
 SHOWN = 15  # mistakes listed

@@ -17,7 +17,7 @@ from regard.attention.position_masks import Window
 from regard.errors import OptionError
 from regard.layers.convolution import Convolution
 from regard.layers.multihead import MultiHead, SlicedMultiHead
-from regard.layers.recurrence import Recurrence
+from regard.layers.recurrent import Recurrence
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 

@@ -20,7 +20,7 @@ Layer = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Finding:
+class PropertyResult:
     """Whether the property held in every trial; true or false in an `if`. The violation is relative to the largest output."""
 
     holds: bool
@@ -34,7 +34,7 @@ class Finding:
 
 def is_separable(
     layer: Layer, dim: int | None = None, *, T: int = 12, trials: int = 16, tolerance: float = 1e-9, seed: int = 0
-) -> Finding:
+) -> PropertyResult:
     """Put x_t of one sequence at place s of another that is otherwise different: a separable layer gives the same there."""
 
     def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
@@ -49,7 +49,7 @@ def is_separable(
 
 def is_equivariant(
     layer: Layer, dim: int | None = None, *, T: int = 12, trials: int = 16, tolerance: float = 1e-9, seed: int = 0
-) -> Finding:
+) -> PropertyResult:
     """Permute the input, or permute the output: an equivariant layer gives the same."""
 
     def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
@@ -62,7 +62,7 @@ def is_equivariant(
 def _search(
     layer: Layer, dim: int | None, T: int, trials: int, tolerance: float, seed: int,
     violation: Callable[[Layer, Tensor, torch.Generator], float],
-) -> Finding:  # fmt: skip
+) -> PropertyResult:  # fmt: skip
     dim = getattr(layer, "dim", None) if dim is None else dim
     if dim is None:
         raise OptionError("the width of the layer's input is not known; give it as dim=")
@@ -80,7 +80,7 @@ def _search(
         for _ in range(trials):
             x = torch.randn(T, dim, generator=draw, dtype=torch.float64)
             worst = max(worst, violation(lambda x: run(x[None])[0], x, draw))
-    return Finding(worst <= tolerance, worst, tolerance, trials)
+    return PropertyResult(worst <= tolerance, worst, tolerance, trials)
 
 
 def _relative(a: Tensor, b: Tensor) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.files import lines
+from regard.data.text_files import lines
 from regard.errors import DataError
 
 Qrels = dict[str, dict[str, int]]  # query → document → how relevant; what is not there, or 0 and below, is not

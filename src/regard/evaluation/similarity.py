@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regard.data.load import Split
-from regard.decoding.embed import embed
+from regard.data.datasets import Split
 from regard.errors import DataError
 from regard.evaluation.retrieval import partners
+from regard.pipelines.embed import embed
 
 ALIKE = 4.0  # from this score on the two sentences of STS-B mean the same
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.data.schemes import Span, spans
+from regard.data.tag_schemes import Span, spans
 from regard.errors import DataError
 
 

@@ -21,7 +21,7 @@ from regard.attention.energy import Dot, Energy
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.normalize import Normalizer, Softmax
 from regard.attention.position_masks import Causal, Documents
-from regard.attention.tracing import surely, tracer
+from regard.attention.torch_modes import surely, tracer
 from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, counts_keys, reads_positions
 from regard.huggingface.masks import ModelMask

@@ -19,7 +19,7 @@ from transformers import masking_utils
 
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.position_masks import Causal, Documents, Padding, Prefix, Window
-from regard.attention.tracing import surely, tracer
+from regard.attention.torch_modes import surely, tracer
 
 MaskFunction = Callable[..., Any]
 

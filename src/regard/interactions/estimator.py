@@ -15,15 +15,15 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regard.errors import OptionError
-from regard.interactions.forms import Form, Weights
+from regard.interactions.als import Plain, Sweeper, alternate
+from regard.interactions.formulas import Formula, Weights
 from regard.interactions.loss import Logistic, Loss, Squared, probability
-from regard.interactions.parts import Fixed, Learned, Part, Prior
-from regard.interactions.rows import Array, Rows, beside
+from regard.interactions.regularization import Fixed, Learned, Prior, WeightGroup
+from regard.interactions.repeated_rows import Array, Rows, beside
 from regard.interactions.sgd import descend
-from regard.interactions.sweeps import Plain, Sweeper, alternate
 
 SOLVERS = ("als", "variational", "sgd")
-Make = Callable[[Rows, NDArray[np.bool_], str], Part]
+Make = Callable[[Rows, NDArray[np.bool_], str], WeightGroup]
 SPREAD = 0.1  # standard deviation of the factors to begin with
 
 
@@ -52,10 +52,10 @@ class Interaction(BaseEstimator):
         return tags
 
     @abstractmethod
-    def _form(self, width: int) -> Form:
+    def _form(self, width: int) -> Formula:
         """The formula for that many columns."""
 
-    def _sweeper(self, x: Any, linear: list[Part], make: Make, p: Weights) -> Sweeper:
+    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
         """The model on its rows; `make` gives the weights of a factor on some of the columns."""
         return Plain(x.shape[0], linear, [], self._shifts)
 
@@ -74,7 +74,7 @@ class Interaction(BaseEstimator):
         self.n_iter_ = self._descend(form, x, y, p, rng) if self.solver == "sgd" else self._alternate(x, y, p)
         self._keep(p)
 
-    def _descend(self, form: Form, x: Any, y: Array, p: Weights, rng: np.random.Generator) -> int:
+    def _descend(self, form: Formula, x: Any, y: Array, p: Weights, rng: np.random.Generator) -> int:
         return descend(
             form, x, y, p, self._loss, penalty=self.penalty, rate=self.rate, batch=self.batch, epochs=self.max_iter, tol=self.tol,
             rng=rng, intercept=self.intercept, linear=self._linear,
@@ -84,9 +84,9 @@ class Interaction(BaseEstimator):
         prior: Prior = Learned() if self.solver == "variational" else Fixed(self.penalty)
         blocks = self._blocks(x.shape[1])
 
-        def make(rows: Rows, columns: NDArray[np.bool_], name: str) -> Part:
+        def make(rows: Rows, columns: NDArray[np.bool_], name: str) -> WeightGroup:
             mean = np.ascontiguousarray(p[name][columns].T)
-            return Part(rows, len(mean), blocks[columns], prior, mean)
+            return WeightGroup(rows, len(mean), blocks[columns], prior, mean)
 
         linear = [self._biases(x, blocks, prior)] if self._linear else []
         model = self._sweeper(x, linear, make, p)
@@ -105,12 +105,12 @@ class Interaction(BaseEstimator):
         allowed = getattr(form, "columns", {})
         return {name: np.ones(width, bool) if allowed.get(name) is None else allowed[name] for name in form.factors}
 
-    def _biases(self, x: Any, blocks: NDArray[np.int64], prior: Prior) -> Part:
+    def _biases(self, x: Any, blocks: NDArray[np.int64], prior: Prior) -> WeightGroup:
         """The linear part, with a column of ones whose weight is the intercept and is not held back."""
         if not self.intercept:
-            return Part(Rows(x), 1, blocks, prior, np.zeros((1, x.shape[1])))
+            return WeightGroup(Rows(x), 1, blocks, prior, np.zeros((1, x.shape[1])))
         table = beside(sparse.csr_matrix(np.ones((x.shape[0], 1))), x)
-        part = Part(Rows(table), 1, np.append(0, blocks + 1), prior, np.zeros((1, table.shape[1])))
+        part = WeightGroup(Rows(table), 1, np.append(0, blocks + 1), prior, np.zeros((1, table.shape[1])))
         if isinstance(prior, Fixed):
             part.penalty[:, 0] = 0.0
         return part

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import OptionError
+from regard.interactions.als import Sweeper, TwoSided
 from regard.interactions.estimator import Classification, Interaction, Make, Regression
-from regard.interactions.forms import Form, LowRank, Rendle, Weights
-from regard.interactions.pairs import AllPairs
-from regard.interactions.parts import Part
-from regard.interactions.rows import Rows
-from regard.interactions.sweeps import Sweeper, TwoSided
+from regard.interactions.fm_solver import AllPairs
+from regard.interactions.formulas import Formula, LowRank, Rendle, Weights
+from regard.interactions.regularization import WeightGroup
+from regard.interactions.repeated_rows import Rows
 
 
 class _MatrixFactorization(Interaction):
@@ -47,11 +47,11 @@ class _MatrixFactorization(Interaction):
             raise OptionError(f"split must be the number of columns of x₁, 0 to {width}, got {split!r}")
         return np.arange(width) < split
 
-    def _form(self, width: int) -> Form:
+    def _form(self, width: int) -> Formula:
         left = self._left(width)
         return LowRank(left, ~left)
 
-    def _sweeper(self, x: Any, linear: list[Part], make: Make, p: Weights) -> Sweeper:
+    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
         left = self._left(x.shape[1])
         parts = [make(Rows(x[:, columns]), columns, name) for name, columns in (("W", left), ("V", ~left))]
         return TwoSided(x.shape[0], linear, parts, self._shifts)
@@ -99,12 +99,12 @@ class _FactorizationMachine(Interaction):
     def _linear(self) -> bool:
         return self.linear
 
-    def _form(self, width: int) -> Form:
+    def _form(self, width: int) -> Formula:
         if self.form not in FORMS:
             raise OptionError(f"form must be one of {', '.join(FORMS)}, got {self.form!r}")
         return FORMS[self.form][0]()
 
-    def _sweeper(self, x: Any, linear: list[Part], make: Make, p: Weights) -> Sweeper:
+    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
         rows, every = Rows(x), np.ones(x.shape[1], bool)
         parts = [make(rows, every, name) for name in self._form(x.shape[1]).factors]
         return FORMS[self.form][1](x.shape[0], linear, parts, self._shifts)

@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from regard.errors import OptionError
 from regard.interactions.estimator import Classification, Interaction, Regression
-from regard.interactions.forms import Form, LinearForm
-from regard.interactions.rows import Array, beside
+from regard.interactions.formulas import Formula, LinearForm
+from regard.interactions.repeated_rows import Array, beside
 
 MOST_PAIRS = 200_000_000  # products of all rows together; they take 3 GB
 
@@ -34,7 +34,7 @@ class _Linear(Interaction):
         self.penalty, self.intercept, self.solver, self.groups = penalty, intercept, solver, groups
         self.max_iter, self.tol, self.rate, self.batch, self.random_state = max_iter, tol, rate, batch, random_state
 
-    def _form(self, width: int) -> Form:
+    def _form(self, width: int) -> Formula:
         return LinearForm()
 
 
@@ -65,7 +65,7 @@ class _Polynomial2(Interaction):
         self.linear, self.penalty, self.intercept, self.solver = linear, penalty, intercept, solver
         self.max_iter, self.tol, self.rate, self.batch, self.random_state = max_iter, tol, rate, batch, random_state
 
-    def _form(self, width: int) -> Form:
+    def _form(self, width: int) -> Formula:
         return LinearForm()  # in the products of the predictors
 
     def _learn(self, x: Any, y: Array) -> None:

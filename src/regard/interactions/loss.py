@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from regard.interactions.rows import Array
+from regard.interactions.repeated_rows import Array
 
 
 class Loss(Protocol):

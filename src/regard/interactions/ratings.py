@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.corpora import ENDINGS, data_folder
-from regard.data.files import BAD, LONG, lines
-from regard.data.progress import track
+from regard.data.text_files import BAD, LONG, lines
 from regard.errors import DataError
+from regard.files.progress import track
 
 NAMES = {
     "user": ("user", "userid", "user_id", "uid", "reviewerid", "customer"),

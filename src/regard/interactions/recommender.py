@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.store import write_atomically
 from regard.errors import FolderError
-from regard.interactions.rows import Array
+from regard.files.store import write_atomically
+from regard.interactions.repeated_rows import Array
 from regard.version import __version__
 
 FORMAT = 1

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from regard.interactions.forms import Form, Weights
+from regard.interactions.formulas import Formula, Weights
 from regard.interactions.loss import Loss
-from regard.interactions.rows import Array
+from regard.interactions.repeated_rows import Array
 
 
 def descend(
-    form: Form,
+    form: Formula,
     x: Any,
     y: Array,
     p: Weights,
@@ -53,7 +53,7 @@ def descend(
 
 
 def _step(
-    form: Form,
+    form: Formula,
     x: Any,
     y: Array,
     p: Weights,

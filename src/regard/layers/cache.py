@@ -18,7 +18,7 @@ from regard.attention.devices import as_device
 from regard.attention.mask import Mask, check_numbers, describe_tensor, only_tensors
 from regard.attention.position import size
 from regard.attention.position_masks import Causal, Padding
-from regard.attention.tracing import may_read, surely
+from regard.attention.torch_modes import may_read, surely
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 if TYPE_CHECKING:

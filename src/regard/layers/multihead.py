@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.arguments import flag, whole
-from regard.attention import trace
+from regard.attention import watching
 from regard.attention.attend import attend
 from regard.attention.call import (
     SCALED_DOT,
@@ -28,9 +28,9 @@ from regard.attention.mask import Mask
 from regard.attention.normalize import Softmax
 from regard.attention.position import Rotary
 from regard.errors import OptionError, ShapeError
+from regard.layers.attention_options import HasOptions
 from regard.layers.cache import Cache, StaticCache
 from regard.layers.linear import Linear, affine, is_plain
-from regard.layers.options import HasOptions
 
 FUSED_ON = ("cuda",)  # on an H200 the projections train in 4 to 48 % less time as one matmul; on a CPU it makes no difference
 
@@ -107,7 +107,7 @@ class _Heads(HasOptions):
         mask, bias, gate = self._join(mask), self.bias, self.gate
         if cache is not None and not crossed:
             mask, bias, gate = cache.mask(mask), cache.place(bias), cache.place(gate)
-        with trace.kind_of("cross" if crossed else "self") if trace.watching() else nullcontext():
+        with watching.kind_of("cross" if crossed else "self") if watching.watching() else nullcontext():
             out = attend(
                 q, k, v, energy=self.energy, mask=mask, bias=bias, normalize=self.normalize, gate=gate,
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,

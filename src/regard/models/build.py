@@ -19,30 +19,30 @@ from regard.errors import OptionError
 from regard.layers.dropout import Locked
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead, SlicedMultiHead
-from regard.layers.recurrent import RecurrentStack
+from regard.layers.recurrent_stack import RecurrentStack
 from regard.layers.residual import Residual, make_norm
 from regard.models.classifier import Classifier, Head
+from regard.models.cross_attention import AdditiveCrossAttention, BilinearCrossAttention, Parameterised, Simple
 from regard.models.decoder import (
     BahdanauDecoder,
-    CopiedFirst,
+    CopiedInitialState,
     InputFeedingDecoder,
-    LearnedFirst,
+    LearnedInitialState,
     RecurrentDecoder,
     TransformerDecoder,
 )
 from regard.models.embedding import Embedding, Output
 from regard.models.encoder import (
     ConvolutionalEncoder,
+    EmbeddingEncoder,
     KimEncoder,
     RecurrentEncoder,
     StackedEncoder,
     TransformerEncoder,
-    WordsEncoder,
 )
-from regard.models.language import LanguageModel
-from regard.models.looks import AdditiveLook, BilinearLook, Parameterised, Simple
-from regard.models.pooling import AttentionPooling, Beside, Last, Max, Mean, Recurrent, Sum
-from regard.models.transformer import Layer, NoPosition, Normed, WithChannel
+from regard.models.language_model import LanguageModel
+from regard.models.pooling import AttentionPooling, Concatenated, Last, Max, Mean, Recurrent, Sum
+from regard.models.transformer_layer import NoPosition, Normed, TransformerLayer, WithChannel
 from regard.models.translator import Translator
 
 Spec = dict[str, Any]
@@ -124,7 +124,7 @@ def make_encoder(spec: Spec, config: Spec) -> nn.Module:
     """Words of width dim → Memory."""
     dim = config["dim"]
     if spec["kind"] == "words":
-        return WordsEncoder(dim, dropout=_dropout(spec, config))
+        return EmbeddingEncoder(dim, dropout=_dropout(spec, config))
     if spec["kind"] == "kim":
         return KimEncoder(dim, spec["width"], spec["kernels"], dropout=_dropout(spec, config))
     if spec["kind"] == "transformer":
@@ -158,7 +158,7 @@ def make_pooling(spec: Spec, width: int) -> nn.Module:
     if kind == "recurrent":
         return Recurrent(RecurrentStack(width, spec["width"] or width, cell=spec["cell"]))
     if kind == "beside":
-        return Beside([make_pooling(each, width) for each in spec["of"]])
+        return Concatenated([make_pooling(each, width) for each in spec["of"]])
     return {"mean": Mean, "sum": Sum, "max": Max, "last": Last}[kind](width)
 
 
@@ -173,7 +173,7 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
         if memory_width is None:
             raise OptionError("a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or transformer")
         stack = RecurrentStack(dim + memory_width, width, cell=spec["cell"], layers=spec["layers"], dropout=dropout)
-        look = AdditiveLook(width, memory_width, spec["attention_width"] or width)
+        look = AdditiveCrossAttention(width, memory_width, spec["attention_width"] or width)
         return BahdanauDecoder(dim, stack, first=_first(spec, encoder, stack), look=look, dropout=dropout)
     look = None if memory_width is None else _look(spec, spec["last_width"] or width, memory_width)
     fed = look if spec["input_feeding"] else None
@@ -205,13 +205,13 @@ def _shared(encoder: nn.Module, dim: int) -> RecurrentStack:
 def _first(spec: Spec, encoder: nn.Module | None, stack: RecurrentStack) -> nn.Module:
     assert encoder is not None
     if spec["first"] != "copy":
-        return LearnedFirst(encoder.width, stack, of=spec["first"])  # type: ignore[arg-type]
+        return LearnedInitialState(encoder.width, stack, of=spec["first"])  # type: ignore[arg-type]
     source = getattr(encoder, "stack", None)
     if not isinstance(source, RecurrentStack) or source.widths != stack.widths or source.cell != stack.cell:
         raise OptionError(
             "first: copy hands the encoder's last state on, so both need the same cell, layers and width; use first: final"
         )
-    return CopiedFirst()
+    return CopiedInitialState()
 
 
 def _look(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
@@ -220,7 +220,7 @@ def _look(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
         return None
     if kind == "parameterised":
         return Parameterised(query_width, memory_width, spec["attention_width"] or query_width)
-    return {"simple": Simple, "bilinear": BilinearLook}[kind](query_width, memory_width)
+    return {"simple": Simple, "bilinear": BilinearCrossAttention}[kind](query_width, memory_width)
 
 
 def _transformer(spec: Spec, config: Spec, kind: Callable[..., nn.Module], cross_width: int | None) -> nn.Module:
@@ -232,7 +232,7 @@ def _transformer(spec: Spec, config: Spec, kind: Callable[..., nn.Module], cross
     return kind(layers, position=position, norm=final, dropout=dropout)
 
 
-def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int | None) -> Layer:
+def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int | None) -> TransformerLayer:
     around = lambda: Residual(  # noqa: E731
         dim, norm=spec["norm"], norm_kind=spec["norm_kind"], norm_eps=spec.get("norm_eps"), dropout=dropout
     )
@@ -253,7 +253,7 @@ def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int 
     cross = None
     if cross_width is not None:
         cross = MultiHead(dim, heads, key_heads=spec["key_heads"], memory_dim=cross_width, dropout=spec["attention_dropout"])
-    return Layer(attention, feed, around, cross)
+    return TransformerLayer(attention, feed, around, cross)
 
 
 def make_position(name: str, dim: int, longest: int, eps: float | None = None) -> nn.Module:

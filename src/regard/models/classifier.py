@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
-from regard.data.progress import track
 from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
+from regard.files.progress import track
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import ACTIVATIONS
-from regard.models.counted import Counted
 from regard.models.embedding import Embedding
 from regard.models.loss import Loss
 from regard.models.memory import Memory
+from regard.models.model import Model
 
 BATCH = 8192  # tokens that are read at a time
 
@@ -43,7 +43,7 @@ class Head(nn.Module):
         return self.labels(self.dropout(x))
 
 
-class Classifier(Counted):
+class Classifier(Model):
     """p(label | text) = softmax(head(pooling(encoder(words)))).
 
     In training every word is unknown with probability `word_dropout`, so that no answer hangs on one word and the vector of

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError
-from regard.models.counted import COMMANDS
+from regard.models.model import COMMANDS
 
 DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any whole number in it
 WIDEST = 1 << 20  # of a vector
@@ -42,11 +42,11 @@ def _validated(path: Path, kind: str, block: Any) -> dict[str, Any]:
     # The schema is that of recipes, which read more than models need; it is imported when a folder is read.
     from pydantic import ValidationError
 
-    from regard.training import schema_model, schema_text
+    from regard.models import schema, text_schema
 
-    schemas = {"classifier": schema_text.Classifier, "tagger": schema_text.Tagger, "embedder": schema_text.Embedder}
+    schemas = {"classifier": text_schema.Classifier, "tagger": text_schema.Tagger, "embedder": text_schema.Embedder}
     try:
-        return schemas.get(kind, schema_model.Model).model_validate(block).model_dump()
+        return schemas.get(kind, schema.AutoregressiveBlock).model_validate(block).model_dump()
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(map(str, ("model", *first["loc"])))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.data.schemes import Scheme, scheme_of
+from regard.data.tag_schemes import Scheme, scheme_of
 from regard.errors import DataError
 
 UNLIKELY = -1e4  # what a forbidden step scores in training: −∞ has no gradient

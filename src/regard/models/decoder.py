@@ -16,16 +16,16 @@ from regard.attention.position_masks import Causal
 from regard.errors import ShapeError
 from regard.layers.cache import Cache
 from regard.layers.dropout import Dropout
-from regard.layers.recurrent import RecurrentStack, State, join, reorder
-from regard.models.looks import AdditiveLook
+from regard.layers.recurrent_stack import RecurrentStack, State, join, reorder
+from regard.models.cross_attention import AdditiveCrossAttention
 from regard.models.memory import Memory, stack_padded
-from regard.models.transformer import Layer
+from regard.models.transformer_layer import TransformerLayer
 
 CAUSAL = Causal()
 
 
 @dataclass
-class Carried:
+class DecoderState:
     """What a decoder keeps between steps; each uses what it needs."""
 
     memory: Memory | None = None
@@ -35,23 +35,23 @@ class Carried:
     caches: list[tuple[Cache, Cache]] = field(default_factory=list)
     length: int = 0
 
-    def reorder(self, rows: Tensor) -> Carried:
+    def reorder(self, rows: Tensor) -> DecoderState:
         """Keep these sentences, in this order: what a beam search does after each step."""
         for pair in self.caches:
             for cache in pair:
                 cache.reorder(rows)
         pick = lambda x: None if x is None else x.index_select(0, rows)  # noqa: E731
         memory = None if self.memory is None else self.memory.reorder(rows)
-        return Carried(memory, reorder(self.hidden, rows), pick(self.context), pick(self.projected), self.caches, self.length)
+        return DecoderState(memory, reorder(self.hidden, rows), pick(self.context), pick(self.projected), self.caches, self.length)
 
-    def join(self, other: Carried) -> Carried:
+    def join(self, other: DecoderState) -> DecoderState:
         """These sentences, then those of another: a recurrent state knows no length, so they may have come differently far.
 
         Not for caches of keys and values: one length and one position serve all rows of such a batch.
         """
         assert not self.caches and not other.caches
         if self.memory is None or other.memory is None:
-            return Carried(None, join(self.hidden, other.hidden))
+            return DecoderState(None, join(self.hidden, other.hidden))
         projected = None
         memory = self.memory.join(other.memory)
         if self.projected is not None and other.projected is not None:
@@ -59,7 +59,7 @@ class Carried:
         context = None
         if self.context is not None and other.context is not None:
             context = torch.cat([self.context, other.context])
-        return Carried(memory, join(self.hidden, other.hidden), context, projected)
+        return DecoderState(memory, join(self.hidden, other.hidden), context, projected)
 
 
 class TransformerDecoder(nn.Module):
@@ -67,13 +67,15 @@ class TransformerDecoder(nn.Module):
 
     joins = False  # all rows of its caches have one length, so sentences start together
 
-    def __init__(self, layers: Sequence[Layer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(self, layers: Sequence[TransformerLayer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)
         self.width = layers[0].dim
 
-    def forward(self, x: Tensor, memory: Memory | None = None, carried: Carried | None = None) -> tuple[Tensor, Carried | None]:
+    def forward(
+        self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
+    ) -> tuple[Tensor, DecoderState | None]:
         start = 0 if carried is None else carried.length
         x = self.dropout(self.position(x, start))
         for i, layer in enumerate(self.layers):
@@ -82,10 +84,10 @@ class TransformerDecoder(nn.Module):
             carried.length += x.shape[1]
         return self.norm(x), carried
 
-    def start(self, memory: Memory | None, batch: Tensor) -> Carried:
-        return Carried(memory, caches=[(Cache(), Cache()) for _ in self.layers])
+    def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
+        return DecoderState(memory, caches=[(Cache(), Cache()) for _ in self.layers])
 
-    def step(self, x: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         features, _ = self.forward(x[:, None], carried.memory, carried)
         return features[:, 0], carried
 
@@ -117,17 +119,17 @@ class RecurrentDecoder(nn.Module):
     def begin(self, memory: Memory | None, like: Tensor) -> State:
         return self.stack.zeros(like) if memory is None or self.first is None else self.first(memory)
 
-    def forward(self, x: Tensor, memory: Memory | None = None, carried: Carried | None = None) -> tuple[Tensor, Carried]:
+    def forward(self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
         carried = self.start(memory, x) if carried is None else carried
         y, hidden = self.stack(self.before(x), carried.hidden)
         if self.look is not None and carried.memory is not None:
             y = torch.cat([y, self.look(y, carried.memory).to(y.dtype)], -1)
-        return self.after(y), Carried(carried.memory, hidden)
+        return self.after(y), DecoderState(carried.memory, hidden)
 
-    def start(self, memory: Memory | None, batch: Tensor) -> Carried:
-        return Carried(memory, self.begin(memory, batch))
+    def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
+        return DecoderState(memory, self.begin(memory, batch))
 
-    def step(self, x: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         features, carried = self.forward(x[:, None], None, carried)
         return features[:, 0], carried
 
@@ -135,7 +137,7 @@ class RecurrentDecoder(nn.Module):
 class _StepByStep(RecurrentDecoder):
     """A recurrence that attention enters: each step waits for the one before."""
 
-    def forward(self, x: Tensor, memory: Memory | None = None, carried: Carried | None = None) -> tuple[Tensor, Carried]:
+    def forward(self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
         carried = self.start(memory, x) if carried is None else carried
         found = []
         for t in range(x.shape[1]):
@@ -147,43 +149,45 @@ class _StepByStep(RecurrentDecoder):
 class InputFeedingDecoder(_StepByStep):
     """The context of the step before is fed in beside the word: cell(y^d(t−1), [y(t−1); y^a(t−1)]) (Luong et al. 2015, 3.3)."""
 
-    def start(self, memory: Memory | None, batch: Tensor) -> Carried:
+    def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         hidden = self.begin(memory, batch)
-        return Carried(memory, hidden, context=hidden[0][0].new_zeros(len(batch), self.look.width))  # type: ignore[union-attr]
+        return DecoderState(memory, hidden, context=hidden[0][0].new_zeros(len(batch), self.look.width))  # type: ignore[union-attr]
 
-    def step(self, x: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         assert carried.context is not None and carried.memory is not None and self.look is not None
         fed = torch.cat([self.before(x), carried.context.to(x.dtype)], -1)
         y, hidden = self.stack(fed[:, None], carried.hidden)
         context = self.look(y, carried.memory)
         features = self.after(torch.cat([y, context.to(y.dtype)], -1))[:, 0]
-        return features, Carried(carried.memory, hidden, context[:, 0])
+        return features, DecoderState(carried.memory, hidden, context[:, 0])
 
 
 class BahdanauDecoder(_StepByStep):
     """s_i = cell(s_(i−1), [y_(i−1); c_i]) with c_i looked up by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et al. 2015)."""
 
-    def __init__(self, dim: int, stack: RecurrentStack, *, first: nn.Module, look: AdditiveLook, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, stack: RecurrentStack, *, first: nn.Module, look: AdditiveCrossAttention, dropout: float = 0.0
+    ) -> None:
         super().__init__(stack, first=first, look=look, dropout=dropout)
         self.width += dim
 
-    def start(self, memory: Memory | None, batch: Tensor) -> Carried:
-        if memory is None or not isinstance(self.look, AdditiveLook):
+    def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
+        if memory is None or not isinstance(self.look, AdditiveCrossAttention):
             raise ShapeError(
                 "Bahdanau's decoder attends to an encoder; for a language model use a recurrent or Transformer decoder"
             )
-        return Carried(memory, self.begin(memory, batch), projected=self.look.project(memory))
+        return DecoderState(memory, self.begin(memory, batch), projected=self.look.project(memory))
 
-    def step(self, x: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         assert carried.memory is not None and carried.projected is not None and self.look is not None
         x = self.before(x)
         context = self.look(carried.hidden[-1][0][:, None], carried.memory, carried.projected)[:, 0].to(x.dtype)
         y, hidden = self.stack(torch.cat([x, context], -1)[:, None], carried.hidden)
         features = self.after(torch.cat([y[:, 0], context, x], -1))
-        return features, Carried(carried.memory, hidden, projected=carried.projected)
+        return features, DecoderState(carried.memory, hidden, projected=carried.projected)
 
 
-class LearnedFirst(nn.Module):
+class LearnedInitialState(nn.Module):
     """y^d(0) = tanh(W · s + b) for every layer, with s the encoder's final or mean state."""
 
     def __init__(self, memory_width: int, stack: RecurrentStack, *, of: str = "final") -> None:
@@ -199,7 +203,7 @@ class LearnedFirst(nn.Module):
         return [tuple(next(parts) for _ in layer) for layer in self.sizes]
 
 
-class CopiedFirst(nn.Module):
+class CopiedInitialState(nn.Module):
     """y^d(0) = y^e(T^e): the decoder goes on where the encoder's recurrence ended."""
 
     def forward(self, memory: Memory) -> State:

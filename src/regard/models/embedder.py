@@ -12,15 +12,15 @@ from regard.attention.position import Learned
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS
 from regard.errors import OptionError
-from regard.models.counted import Counted
 from regard.models.embedding import Embedding
 from regard.models.loss import Loss
+from regard.models.model import Model
 from regard.models.pooling import Mean
 
 LONGEST = 512  # tokens of a text that are read, unless a table of positions ends before
 
 
-class Embedder(Counted):
+class Embedder(Model):
     """pooling(encoder(words)), divided by its length. `begin` puts BOS in front of a text, where BERT has its CLS.
 
     Trained on pairs of texts that mean the same: each should find its partner among all texts of the batch,

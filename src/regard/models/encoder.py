@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
-from regard.layers.recurrent import RecurrentStack
+from regard.layers.recurrent_stack import RecurrentStack
 from regard.models.memory import Memory, finite_padding, real
-from regard.models.transformer import Layer
+from regard.models.transformer_layer import TransformerLayer
 
 
-class WordsEncoder(nn.Module):
+class EmbeddingEncoder(nn.Module):
     """No reading at all: the states are the words' vectors, and what is pooled is a bag of words."""
 
     def __init__(self, dim: int, *, dropout: float = 0.0) -> None:
@@ -73,7 +73,7 @@ class ConvolutionalEncoder(nn.Module):
 class TransformerEncoder(nn.Module):
     """Self-attention and feed-forward layers over positions added to the words (Vaswani et al. 2017)."""
 
-    def __init__(self, layers: Sequence[Layer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(self, layers: Sequence[TransformerLayer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)

@@ -16,10 +16,10 @@ from regard.arguments import quoted
 from regard.attention.devices import as_device
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError
+from regard.files.checksums import verify
 from regard.models.build import build
-from regard.models.checksums import verify
 from regard.models.config import check_config, check_layers, known_kind
-from regard.models.counted import COMMANDS, Counted
+from regard.models.model import COMMANDS, Model
 from regard.version import __version__
 
 FORMAT = 1  # of this folder; raised when an older regard could not read it
@@ -28,7 +28,7 @@ LARGEST = 1 << 28  # bytes of a JSON file, a tokenizer's vocabulary included
 
 def save(
     folder: str | Path,
-    model: Counted,
+    model: Model,
     config: dict[str, Any],
     source_tokenizer: Tokenizer | None,
     target_tokenizer: Tokenizer,

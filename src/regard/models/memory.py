@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.position_masks import Padding
-from regard.layers.recurrent import State
+from regard.layers.recurrent_stack import State
 
 
 class Memory(NamedTuple):

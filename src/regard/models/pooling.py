@@ -15,7 +15,7 @@ from regard.attention.call import SCALED_DOT, SOFTMAX
 from regard.attention.energy import Energy
 from regard.attention.normalize import Normalizer
 from regard.layers.multihead import MultiHead
-from regard.layers.recurrent import RecurrentStack
+from regard.layers.recurrent_stack import RecurrentStack
 from regard.models.memory import Memory, real
 
 
@@ -109,7 +109,7 @@ class AttentionPooling(nn.Module):
         return self.attention(query, memory.states, mask=memory.mask).flatten(1)
 
 
-class Beside(nn.Module):
+class Concatenated(nn.Module):
     """Several poolings of the same states, side by side."""
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
+from regard.data.character_ids import BYTES
 from regard.data.conll import one_word
-from regard.data.progress import track
-from regard.data.schemes import OUTSIDE, Scheme, Span, scheme_of, spans
-from regard.data.spelling import BYTES
+from regard.data.tag_schemes import OUTSIDE, Scheme, Span, scheme_of, spans
 from regard.data.tokenizer import SPECIALS, UNK
 from regard.errors import DataError, OptionError
-from regard.models.characters import Characters, hide, split
+from regard.files.progress import track
+from regard.models.character_features import CharacterFeatures, hide, split
 from regard.models.classifier import batches, label_loss
-from regard.models.counted import Counted
 from regard.models.crf import CRF, UNLIKELY, Steps, check_rules, negative_log_likelihood, none, rules, viterbi
 from regard.models.embedding import Embedding
 from regard.models.loss import Loss
+from regard.models.model import Model
 
 BATCH = 32768  # tokens, letters among them, that are read at a time
 
 
-class Tagger(Counted):
+class Tagger(Model):
     """p(tags | words): of a CRF over whole paths, or of each word's tag by itself.
 
     Source rows are words, or words spelled out (`data.spelling`) where `characters` read them: each word is then its vector and
@@ -41,7 +41,7 @@ class Tagger(Counted):
     def __init__(
         self,
         source: Embedding,
-        characters: Characters | None,
+        characters: CharacterFeatures | None,
         encoder: nn.Module,
         output: nn.Linear,
         crf: CRF | None,
@@ -183,7 +183,7 @@ def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -
         raise OptionError(f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger")
     scale = own**0.5 if config["scale_words"] else 1.0
     source = Embedding(source_vocab - (BYTES if letters else 0), own, scale=scale)
-    characters = Characters(letters["dim"], letters["width"], letters["kernel"]) if letters else None
+    characters = CharacterFeatures(letters["dim"], letters["width"], letters["kernel"]) if letters else None
     encoder: Any = make_encoder(config["encoder"], config)
     count = target_vocab - len(SPECIALS)
     output = nn.Linear(encoder.width, count)

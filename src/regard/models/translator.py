@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
-from regard.models.decoder import Carried
+from regard.models.autoregressive import AutoregressiveModel
+from regard.models.decoder import DecoderState
 from regard.models.embedding import Embedding, Output
 from regard.models.loss import Loss
 from regard.models.memory import Memory
-from regard.models.writer import Writer
 
 
-class Translator(Writer):
+class Translator(AutoregressiveModel):
     """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder reads the source once, the decoder writes the target."""
 
     kind = "translator"
@@ -31,7 +31,7 @@ class Translator(Writer):
         features, _ = self.decoder(self.target(target), self.encode(source, lengths))
         return self.output(features)
 
-    def loss(self, batch: Batch, smoothing: float = 0.0, state: Carried | None = None, agreement: float = 0.0) -> Loss:
+    def loss(self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0) -> Loss:
         assert batch.source is not None
         source, lengths, target = batch.source, batch.source_lengths, batch.target[:, :-1]
         if agreement:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from regard.errors import OptionError
-from regard.serving.limits import Refusal
+from regard.serving.request_limits import Refusal
 
 SHORTEST = 16  # characters of a token
 VARIABLE = "REGARD_TOKEN"
@@ -54,7 +54,7 @@ def check_binding(host: str, token: str | None) -> None:
         )
 
 
-class Door:
+class Authentication:
     """The check of each request. A server without a token answers loopback names only, so that no web page reaches it by DNS."""
 
     def __init__(self, token: str | None, host: str) -> None:

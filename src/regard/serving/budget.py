@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from regard.decoding.beam import Beam
-from regard.decoding.required import Required
-from regard.decoding.rules import Rules, forbid
-from regard.decoding.sample import Sample
-from regard.decoding.strategy import Strategy, Task
-from regard.serving.limits import Limits, Refusal
-from regard.serving.schema import Ruled
+from regard.decoding.constraints import Constraints, forbid
+from regard.decoding.required_words import RequiredWords
+from regard.decoding.sampling import Sample
+from regard.decoding.strategy import SearchTask, Strategy
+from regard.serving.request_limits import Refusal, RequestLimits
+from regard.serving.requests import Ruled
 
 
 class Budget:
@@ -21,10 +21,10 @@ class Budget:
     its own). A row of a search with required words also tries each of them at every step.
     """
 
-    def __init__(self, limits: Limits, strategy: Strategy) -> None:
+    def __init__(self, limits: RequestLimits, strategy: Strategy) -> None:
         self.limits, self.strategy, self.work = limits, strategy, 0
 
-    def add(self, name: str, task: Task, passes: int = 1) -> None:
+    def add(self, name: str, task: SearchTask, passes: int = 1) -> None:
         most = self.limits.tokens
         read_tokens(name, len(task.given), self.limits)
         if task.limit > most:
@@ -43,22 +43,22 @@ class Budget:
             )
 
 
-def read_tokens(name: str, count: int, limits: Limits) -> None:
+def read_tokens(name: str, count: int, limits: RequestLimits) -> None:
     if count > limits.tokens:
         raise Refusal(422, f"{name} has {count:,} tokens and at most {limits.tokens:,} are read at once; cut it into shorter texts")
 
 
 def strategy_of(beam: Beam, sample: Sample | None, required: Sequence[Sequence[int]]) -> Strategy:
-    return sample or (Required(beam) if required else beam)
+    return sample or (RequiredWords(beam) if required else beam)
 
 
-def rules_of(asked: Ruled, tokenizer: Any, limits: Limits) -> Rules:
+def rules_of(asked: Ruled, tokenizer: Any, limits: RequestLimits) -> Constraints:
     """The rules of a request, whose forbidden words are looked for at every step."""
     forbidden = forbid(tokenizer, asked.forbidden)
     count = sum(map(len, forbidden))
     if count > limits.tokens:
         raise Refusal(422, f"forbidden has {count:,} tokens and at most {limits.tokens:,} are taken; leave some out")
-    return Rules(asked.min_length, asked.no_repeat, forbidden)
+    return Constraints(asked.min_length, asked.no_repeat, forbidden)
 
 
 def phrases(encoded: Iterable[Sequence[int]]) -> list[list[int]]:

@@ -8,8 +8,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from regard.serving.limits import Limits
 from regard.serving.log import Log
+from regard.serving.request_limits import RequestLimits
 
 BACKLOG = 128  # connections that the system holds until they are accepted; asyncio accepts so many in one turn
 RESERVED = 64  # file descriptors for everything but connections
@@ -18,7 +18,7 @@ RESERVED = 64  # file descriptors for everything but connections
 class Connections:
     """The open connections, oldest first. When there are too many, the one that has waited longest without a request goes."""
 
-    def __init__(self, limits: Limits, log: Log) -> None:
+    def __init__(self, limits: RequestLimits, log: Log) -> None:
         self.most, self.idle, self.log = allowed(limits.connections, log), limits.idle, log
         self.open: dict[Connection, None] = {}
 

@@ -21,16 +21,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from regard.errors import OptionError, ShapeError
-from regard.serving import answers
-from regard.serving.auth import Door
-from regard.serving.base import BaseService
-from regard.serving.limits import Limits, Refusal, draining
+from regard.serving import responses
+from regard.serving.auth import Authentication
+from regard.serving.index_page import page
 from regard.serving.log import Log
 from regard.serving.metrics import CONTENT_TYPE
-from regard.serving.page import page
-from regard.serving.reading import ReadingService
-from regard.serving.schema import Body, Classify, Embed, Generate, Look, LookBack, Read, Tag, Translate, described, read
-from regard.serving.service import Service
+from regard.serving.request_limits import Refusal, RequestLimits, draining
+from regard.serving.requests import Body, Classify, Embed, Generate, Look, LookBack, Read, Tag, Translate, described, read
+from regard.serving.service_base import BaseService
+from regard.serving.text_generation_service import GenerationService
+from regard.serving.text_service import TextService
 from regard.version import __version__
 
 Result = TypeVar("Result")
@@ -53,9 +53,9 @@ def make_app(service: BaseService, problems: Log) -> FastAPI:
     app.exception_handler(HTTPException)(lambda request, error: refuse(_unrouted(service, request, error)))
     app.exception_handler(Exception)(lambda _, error: refuse(_accident(error, problems)))
     _machine_routes(app, service)
-    if isinstance(service, ReadingService):
+    if isinstance(service, TextService):
         _read_route(app, service)
-    elif isinstance(service, Service):
+    elif isinstance(service, GenerationService):
         _translate_route(app, service) if service.translates else _generate_route(app, service, problems)
         _attention_route(app, service)
     return app
@@ -70,7 +70,9 @@ def _machine_routes(app: FastAPI, service: BaseService) -> None:
         )
 
     @app.get(
-        "/health", summary="Whether requests are taken", responses={200: {"model": answers.Health}, 503: {"model": answers.Health}}
+        "/health",
+        summary="Whether requests are taken",
+        responses={200: {"model": responses.Health}, 503: {"model": responses.Health}},
     )
     async def health(request: Request) -> Response:
         found: dict[str, Any] = {"status": "draining" if service.draining else "ready"}
@@ -83,8 +85,8 @@ def _machine_routes(app: FastAPI, service: BaseService) -> None:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def _translate_route(app: FastAPI, service: Service) -> None:
-    @app.post("/translate", summary="Translate sentences", **_described(Translate, answers.Translations))
+def _translate_route(app: FastAPI, service: GenerationService) -> None:
+    @app.post("/translate", summary="Translate sentences", **_described(Translate, responses.Translations))
     async def translate(request: Request) -> Response:
         asked = read(Translate, await _body(request, service.limits), service.limits)
         texts = asked.all_texts()
@@ -95,8 +97,8 @@ def _translate_route(app: FastAPI, service: Service) -> None:
         return _json(f'{{"translations":[{",".join(found)}]}}')
 
 
-def _generate_route(app: FastAPI, service: Service, problems: Log) -> None:
-    @app.post("/generate", summary="Go on with a text", **_described(Generate, answers.Generated))
+def _generate_route(app: FastAPI, service: GenerationService, problems: Log) -> None:
+    @app.post("/generate", summary="Go on with a text", **_described(Generate, responses.Generated))
     async def generate(request: Request) -> Response:
         asked = read(Generate, await _body(request, service.limits), service.limits)
         if asked.stream:
@@ -106,8 +108,8 @@ def _generate_route(app: FastAPI, service: Service, problems: Log) -> None:
         return _json(found[0])
 
 
-def _read_route(app: FastAPI, service: ReadingService) -> None:
-    gives = {Classify: answers.Labels, Tag: answers.Tags, Embed: answers.Embeddings}[service.body]
+def _read_route(app: FastAPI, service: TextService) -> None:
+    gives = {Classify: responses.Labels, Tag: responses.Tags, Embed: responses.Embeddings}[service.body]
 
     @app.post(f"/{service.example[0]}", summary=service.summary, **_described(service.body, gives))
     async def read_texts(request: Request) -> Response:
@@ -117,10 +119,10 @@ def _read_route(app: FastAPI, service: ReadingService) -> None:
         return _json(f'{{"{service.field}":[{",".join(found)}]}}')
 
 
-def _attention_route(app: FastAPI, service: Service) -> None:
+def _attention_route(app: FastAPI, service: GenerationService) -> None:
     kind: type[Read] = Look if service.translates else LookBack
 
-    @app.post("/attention", summary="Where the model looks", **_described(kind, answers.Looked))
+    @app.post("/attention", summary="Where the model looks", **_described(kind, responses.Looked))
     async def attention(request: Request) -> Response:
         asked = read(kind, await _body(request, service.limits), service.limits)
         found = await _answers(request, service, asked.model_copy(update={"text": ""}), [asked.text])
@@ -129,12 +131,12 @@ def _attention_route(app: FastAPI, service: Service) -> None:
 
 def _described(asks: type[Body], gives: type[Any]) -> dict[str, Any]:
     """A route's part of /openapi.json; bodies are read by `read`, whose sentences say more than FastAPI's."""
-    problems = {status: {"model": answers.Problem} for status in (401, 413, 415, 422, 429, 500, 503)}
+    problems = {status: {"model": responses.Problem} for status in (401, 413, 415, 422, 429, 500, 503)}
     schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": described(asks)}}}}
     return {"responses": {200: {"model": gives}, **problems}, "openapi_extra": schema}
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
+async def _body(request: Request, limits: RequestLimits) -> bytes:
     """The bytes of a request, if they are JSON, not too many, and come in time."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # a web page can send anything else to this machine without asking first
@@ -215,7 +217,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _streamed(request: Request, service: Service, asked: Generate, problems: Log) -> Response:
+async def _streamed(request: Request, service: GenerationService, asked: Generate, problems: Log) -> Response:
     """Server-sent events: {"text": …} for each piece, then `done`. What is wrong with the request is told before that."""
     await _affordable(request, service, asked, [asked.prompt], time.monotonic() + service.limits.seconds)
     pieces = service.streams.open(lambda cancelled: service.stream(asked, cancelled)).pieces()
@@ -271,7 +273,7 @@ def _accident(error: Exception, problems: Log) -> Refusal:
 class Guarded:
     """The app behind its door, with every request counted, timed and, if wanted, logged."""
 
-    def __init__(self, service: BaseService, door: Door, *, log: bool = False, problems: Log | None = None) -> None:
+    def __init__(self, service: BaseService, door: Authentication, *, log: bool = False, problems: Log | None = None) -> None:
         self.service, self.door, self.log = service, door, log
         self.app = make_app(service, problems or Log())
 

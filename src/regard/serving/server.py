@@ -15,11 +15,11 @@ from types import FrameType
 import uvicorn
 
 from regard.errors import OptionError
-from regard.serving.auth import Door
-from regard.serving.base import BaseService
+from regard.serving.auth import Authentication
 from regard.serving.connections import BACKLOG, Connections
 from regard.serving.http import Guarded
 from regard.serving.log import Log, attach
+from regard.serving.service_base import BaseService
 
 LAST = 5.0  # seconds for answers to leave, and for workers to end, once the rest is cancelled
 
@@ -61,7 +61,9 @@ def address(sock: socket.socket) -> str:
 class Server(uvicorn.Server):
     """Uvicorn, with a way out in three steps: refuse what is new, finish what can be within the grace time, cancel the rest."""
 
-    def __init__(self, service: BaseService, door: Door, *, log: bool = False, started: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, service: BaseService, door: Authentication, *, log: bool = False, started: Callable[[], None] = lambda: None
+    ) -> None:
         self.log = Log()
         app = Guarded(service, door, log=log, problems=self.log)
         super().__init__(
@@ -121,7 +123,12 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    service: BaseService, sock: socket.socket, door: Door, *, log: bool = False, started: Callable[[], None] = lambda: None
+    service: BaseService,
+    sock: socket.socket,
+    door: Authentication,
+    *,
+    log: bool = False,
+    started: Callable[[], None] = lambda: None,
 ) -> bool:
     """Answer requests until a signal asks to end. Whether everything that was accepted got its answer."""
     server = Server(service, door, log=log, started=started)

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 
-from regard.serving.limits import Refusal, draining
+from regard.serving.request_limits import Refusal, draining
 
 
 class Streams:

@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import FolderError
+from regard.files import atomic_folder
 from regard.models import folder as model_folder
-from regard.training import checkpoint
-from regard.training.run import Run
+from regard.training.run_folder import RunFolder
 
 
 def mean(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
@@ -58,8 +58,8 @@ def average(
     A folder that holds something is refused; `overwrite` replaces a model folder of ours, and keeps what others put into it.
     """
     paths = [Path(folder) for folder in folders]
-    if len(paths) == 1 and Run(paths[0]).exists():
-        paths = checkpoint.steps(Run(paths[0]).best)
+    if len(paths) == 1 and RunFolder(paths[0]).exists():
+        paths = atomic_folder.steps(RunFolder(paths[0]).best)
         if not paths:
             raise FolderError(f"{folders[0]} has no best checkpoints yet; it has not been validated")
     if not paths:
@@ -79,7 +79,7 @@ def average(
     for name, p in model.named_parameters():
         p.data = found[name]
     about = {**getattr(model, "card", {}), **(card or {}), "average_of": [str(path) for path in paths]}
-    checkpoint.commit(target, lambda place: save(place, model, about))
+    atomic_folder.commit(target, lambda place: save(place, model, about))
     return target
 
 
@@ -94,7 +94,7 @@ def check_target(target: Path, inputs: Sequence[Path], overwrite: bool) -> None:
         return
     if not overwrite:
         raise FolderError(f"{target} is already there; give another folder, or --overwrite")
-    if not (target / checkpoint.CHECKSUMS).is_file() or not (target / "config.json").is_file():
+    if not (target / atomic_folder.CHECKSUMS).is_file() or not (target / "config.json").is_file():
         raise FolderError(f"{target} is no model folder that regard wrote, so --overwrite does not replace it; give another folder")
 
 
@@ -112,7 +112,7 @@ def _weights(path: Path) -> tuple[Path, str]:
     file = path / "tensors.safetensors"
     if not file.is_file():
         raise FolderError(f"{path} is neither a model folder nor a checkpoint; give runs/NAME/best/step-… or runs/NAME/model")
-    checkpoint.verify(path)
+    atomic_folder.verify(path)
     with safe_open(str(file), "pt") as stored:
         return file, "ema." if any(name.startswith("ema.") for name in stored.keys()) else "model."  # noqa: SIM118
 
@@ -121,8 +121,8 @@ def _like(path: Path) -> Path:
     """A model folder that says how the weights in `path` are used; a checkpoint borrows its run's."""
     if not (path / "tensors.safetensors").is_file():
         return path
-    run = Run(path.resolve().parent.parent)
-    for place in [run.model, *reversed(checkpoint.steps(run.best))]:
+    run = RunFolder(path.resolve().parent.parent)
+    for place in [run.model, *reversed(atomic_folder.steps(run.best))]:
         if (place / "config.json").is_file():
             return place
     raise FolderError(

@@ -1,213 +1,181 @@
-"""Folders that are either whole or not there: written beside, checked by SHA-256, renamed into place.
+"""Everything a run needs to go on as if nothing had happened, into a checkpoint and back.
 
-A crash at any moment leaves the folders that were there before, and at most a temporary one, which the next start removes.
-The list of checksums is written last, so a folder that has it and agrees with it is what was meant to be written.
+state.json            counts, best, schedule, recipe, place in the log: JSON
+tensors.safetensors   model.*, ema.*, optimizer.*: whole, whatever parts the processes hold
+rank-00000.safetensors  of each process: random generators, place in the data, state of a stream, sums not yet logged
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
-import os
-import re
-import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FolderError
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed import DistError
 
-CHECKSUMS = "checksums.json"
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-STEP = re.compile(r"step-(\d{8,})")
-OWN = re.compile(r"step-\d{8,}|\.step-\d{8,}\.(writing|old)")  # the names that `clean` may remove
+from regard.errors import FolderError, RegardError
+from regard.files import atomic_folder
+from regard.models.folder import read_json
+from regard.training import rng_state
+from regard.training.distributed import World, fill, whole
+from regard.training.ema import Ema
+from regard.training.position import TrainingPosition
+from regard.training.step import Stepper
 
-
-def name_of(step: int) -> str:
-    """The folder of a step; eight digits, so that names sort as numbers do."""
-    return f"step-{step:08d}"
-
-
-def step_of(folder: Path) -> int | None:
-    """The step a folder belongs to; None for a folder of another kind."""
-    match = STEP.fullmatch(folder.name)
-    return int(match[1]) if match else None
-
-
-def steps(parent: Path) -> list[Path]:
-    """The step folders in `parent`, oldest first, whole or not."""
-    found = [f for f in parent.iterdir() if step_of(f) is not None] if parent.is_dir() else []
-    return sorted(found, key=lambda f: step_of(f) or 0)
+FORMAT = 1
+TENSORS, STATE = "tensors.safetensors", "state.json"
 
 
-def commit(target: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write files into a temporary folder, and make it `target` in one move once everything is on the disk."""
-    temporary = target.with_name(f".{target.name}.writing")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        fill(temporary)
-        sums = {str(path.relative_to(temporary)): digest(path) for path in files(temporary)}
-        write(temporary / CHECKSUMS, json.dumps(sums, indent=1).encode())
-        copy_foreign(target, temporary)
-        for path in [*files(temporary), *(f for f in temporary.rglob("*") if f.is_dir()), temporary]:
-            sync(path)
-        if target.exists():  # a step that is done again after a damaged checkpoint
-            old = target.with_name(f".{target.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-            temporary.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temporary.rename(target)
-        sync(target.parent)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise disk_error(target.parent, error) or error from None
+def rank_file(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
 
 
-def disk_error(place: Path, error: BaseException) -> FolderError | None:
-    """The sentence for a disk that is full or cannot be written; None for any other error. Safetensors gives the number in its
-    text alone.
-    """
-    number = error.errno if isinstance(error, OSError) else None
-    told = re.search(r"\(os error (\d+)\)", str(error))
-    if number is None and told and type(error).__name__ == "SafetensorError":
-        number = int(told[1])
-    if number is None:
-        return None
-    if number not in NO_ROOM:
-        return FolderError(
-            f"{place} cannot be written ({os.strerror(number)}); check that it is there and writable, then try again"
+def tensors(stepper: Stepper) -> dict[str, Tensor]:
+    """The tensors of a run by name, as this process holds them."""
+    found = {f"model.{name}": p.detach() for name, p in stepper.model.named_parameters()}
+    lasting = stepper.model.state_dict()
+    found |= {f"buffer.{name}": b for name, b in stepper.model.named_buffers() if name in lasting}
+    if stepper.ema is not None:
+        found |= {f"ema.{name}": x for name, x in stepper.ema.tensors().items()}
+    for name, p in stepper.model.named_parameters():
+        for key, x in stepper.optimizer.state.get(p, {}).items():
+            found[f"optimizer.{name}.{key}"] = x
+    return found
+
+
+def weights(model: torch.nn.Module, ema: Ema | None, world: World) -> dict[str, Tensor]:
+    """Copies of the weights to evaluate and keep, on the CPU of process 0 (empty elsewhere): the means where there are any."""
+    found = dict(model.named_parameters()) | (ema.tensors() if ema is not None else {})
+    return copies(found, world)
+
+
+def copies(found: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """Whole copies on the CPU of process 0, which training cannot change; empty elsewhere. Every process must ask."""
+    kept = {}
+    for name, x in found.items():
+        x = whole(x)
+        if world.first:
+            kept[name] = x.to("cpu", copy=True).contiguous()
+    return kept
+
+
+def own_state(stepper: Stepper, feed: dict[str, Any]) -> bytes:
+    """What belongs to this process alone."""
+    values, drawn = rng_state.randomness(stepper.world.device)
+    loose = {**drawn, **rng_state.stream_tensors(stepper.carried), "sums": stepper.sums}
+    return rng_state.pack({"random": values, "feed": feed}, loose)
+
+
+def collect(stepper: Stepper, feed: dict[str, Any], values: dict[str, Any]) -> Callable[[Path], None]:
+    """Copy everything now; the function that is returned writes it into a folder, at any later time, on process 0."""
+    world = stepper.world
+    kept = copies(tensors(stepper), world)
+    ranks = world.gather(own_state(stepper, feed))
+    scaler = None if stepper.scaler is None else stepper.scaler.state_dict()
+    top = {"format": FORMAT, **values, "scaler": scaler, "processes": world.size}
+
+    def write(place: Path) -> None:
+        save_file(kept, place / TENSORS)
+        for rank, content in enumerate(ranks):
+            atomic_folder.write(place / rank_file(rank), content)
+        atomic_folder.write(place / STATE, (json.dumps(top, indent=1) + "\n").encode())
+
+    return write
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The JSON of a checkpoint, with the names of its tensors."""
+    found = read_json(folder / STATE)
+    if found.get("format") != FORMAT:
+        raise FolderError(
+            f"{folder} has format {found.get('format')!r} and this regard reads format {FORMAT}; resume with the one that wrote it"
         )
-    return FolderError(
-        f"there is no room left to write to {place} ({os.strerror(number)}); free some and go on with `regard resume`"
-    )
+    _check_types(folder, found)
+    with readable(folder), safe_open(str(folder / TENSORS), "pt") as stored:
+        found["names"] = sorted(stored.keys())
+    return found
 
 
-def replace(path: Path, content: bytes) -> None:
-    """A file that is whole or as it was before."""
-    temporary = path.with_name(f".{path.name}.writing")
+def _check_types(folder: Path, found: dict[str, Any]) -> None:
+    """A FolderError that names the first value of state.json which cannot be right, as after an edit by hand."""
+    progress = found.get("progress")
+    values = {**found, **({f"progress.{key}": value for key, value in progress.items()} if isinstance(progress, dict) else {})}
+    kinds: dict[str, Any] = {"recipe": dict, "progress": dict, "schedule": dict, "command": str, "log": int}
+    kinds |= {"together": int, "threads": int, "processes": int, **({"data": dict} if "data" in found else {})}
+    kinds |= {f"progress.{f.name}": {"float": (int, float), "int": int}.get(str(f.type), list) for f in fields(TrainingPosition)}
+    for key, kind in kinds.items():
+        value = values.get(key)
+        least = 1 if key in ("together", "threads", "processes") else 0
+        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int | float) and not value >= least):
+            raise damaged(folder, f"{key} in {STATE} is {value!r}")
+    odd = [key for key in values if key.startswith("progress.") and key not in kinds]
+    if odd:
+        raise damaged(folder, f"{STATE} has an unknown {odd[0]}")
+    for entry in values["progress.best"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int) or not isinstance(entry.get("loss"), int | float):
+            raise damaged(folder, f"progress.best in {STATE} holds {entry!r}")
+
+
+def damaged(folder: Path, why: str) -> FolderError:
+    """The sentence for a checkpoint that cannot be read."""
+    return FolderError(f"{folder} is damaged ({why}); copy it again, or remove it to resume from the checkpoint before it")
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong while a checkpoint is read is one sentence."""
     try:
-        write(temporary, content)
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        raise disk_error(path.parent, error) or error from None
+        yield
+    except (RegardError, DistError, torch.OutOfMemoryError):
+        raise
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if "gloo" in str(error):  # another process was lost
+            raise
+        line = (str(error).splitlines() or [""])[0]
+        raise damaged(folder, f"{type(error).__name__}: {line}") from None
 
 
-def write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
+def restore(folder: Path, found: dict[str, Any], stepper: Stepper, seed: int) -> dict[str, Any]:
+    """Put a checkpoint back. Process 0 reads, all receive; gives the place in the data."""
+    world = stepper.world
+    names = set(found["names"])
+    _prepare_optimizer(stepper, names)
+    mine = tensors(stepper)
+    if odd := sorted(names ^ set(mine)):
+        raise FolderError(f"{folder} does not fit this model: {odd[0]!r} is only on one side; it belongs to another recipe")
+    with ExitStack() as stack:
+        stored = stack.enter_context(safe_open(str(folder / TENSORS), "pt")) if world.first else None
+        for name in sorted(mine):
+            fill(mine[name], None if stored is None else stored.get_tensor(name), world)
+    if stepper.scaler is not None and found["scaler"] is not None:
+        stepper.scaler.load_state_dict(found["scaler"])
+    place: dict[str, Any] = {}
+    for rank in range(found["processes"]):
+        content = world.share((folder / rank_file(rank)).read_bytes() if world.first else None)
+        values, loose = rng_state.unpack(content)
+        place = values["feed"]  # the same for all
+        if rank == world.rank:
+            rng_state.set_randomness(values["random"], loose, world.device)
+            stepper.carried = rng_state.stream_state(loose, world.device)
+            stepper.sums.copy_(loose["sums"])
+        elif rank >= world.size and world.first:  # of a process that is no more
+            stepper.sums += loose["sums"].to(world.device)
+    if world.rank >= found["processes"]:  # a process that was not there: fresh numbers, the same whenever this is done again
+        rng_state.seed(seed + 1_000_003 * world.rank + 7_919 * found["progress"]["step"])
+    return place
 
 
-def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def verify(folder: Path) -> None:
-    """A FolderError that names the first file which is missing or not what was written."""
-    try:
-        sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
-        wanted = {str(name): str(value) for name, value in sums.items()}
-    except (OSError, ValueError, AttributeError):
-        raise FolderError(f"{folder} has no readable {CHECKSUMS}, so it was not written to the end") from None
-    for name, value in wanted.items():
-        try:
-            found = digest(folder / name)
-        except OSError as error:
-            raise FolderError(f"{folder / name} cannot be read ({error.strerror})") from None
-        if found != value:
-            raise FolderError(f"{folder / name} is damaged: its SHA-256 is not the one it was written with")
-
-
-def newest(parent: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint. What is wrong with newer ones is said; None when there are no checkpoints at all."""
-    found = steps(parent)
-    for folder in reversed(found):
-        try:
-            verify(folder)
-        except FolderError as error:
-            say(f"{error}; the checkpoint before it is used")
-        else:
-            return folder
-    if found:
-        raise FolderError(f"none of the {len(found)} checkpoints in {parent} is whole; begin again with `regard train --overwrite`")
-    return None
-
-
-def clean(parent: Path, keep: Collection[str] = ()) -> None:
-    """Remove every step folder but those named, and what `commit` left when it was killed. Other names are not ours: they stay."""
-    if parent.is_dir():
-        for folder in parent.iterdir():
-            if folder.name not in keep and OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def foreign(folder: Path) -> list[Path]:
-    """Files and folders at the top of a committed folder that `commit` did not write: those its checksums do not name.
-
-    A folder without readable checksums was not committed: all of it is foreign.
-    """
-    try:
-        own = {name.partition("/")[0] for name in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))} | {CHECKSUMS}
-    except (OSError, ValueError, AttributeError, TypeError):
-        own = set()
-    return [path for path in folder.iterdir() if path.name not in own] if folder.is_dir() else []
-
-
-def copy_foreign(before: Path, now: Path) -> None:
-    """Keep what others put into a folder that is about to be replaced, except where a new file has its name."""
-    for path in foreign(before):
-        target = now / path.name
-        if target.exists():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.copytree(path, target, symlinks=True)
-        else:
-            shutil.copy2(path, target, follow_symlinks=False)
-
-
-def remove(folder: Path) -> None:
-    """Remove what `commit` wrote; a folder in which others put something stays, with that in it."""
-    kept = {path.name for path in foreign(folder)}
-    if not folder.is_dir() or folder.is_symlink():
-        return
-    for path in folder.iterdir():
-        if path.name in kept:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    if not kept:
-        folder.rmdir()
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines; a last line that was cut off is left out."""
-    if path.is_file():
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    return
+def _prepare_optimizer(stepper: Stepper, names: set[str]) -> None:
+    """Adam makes its means at its first step; make the ones that are to be filled, on the same devices."""
+    for name, p in stepper.model.named_parameters():
+        if f"optimizer.{name}.step" in names:
+            means = {key: torch.zeros_like(p, memory_format=torch.preserve_format) for key in ("exp_avg", "exp_avg_sq")}
+            step = torch.zeros((), dtype=torch.float32, device=p.device)
+            stepper.optimizer.state[p] = {"step": step, **means}

@@ -17,20 +17,20 @@ from torch import nn
 
 from regard.data import corpora
 from regard.data.batches import Batch
-from regard.data.forms import form_of
-from regard.data.load import load as load_corpus
-from regard.data.load import split_rows
-from regard.data.progress import track
+from regard.data.datasets import load_corpus as load_corpus
+from regard.data.datasets import split_rows
+from regard.data.row_formats import row_format_of
 from regard.data.tokenizer import SPECIALS
+from regard.files.progress import track
 from regard.models.build import build
-from regard.training import optimizer, state
+from regard.recipe.load import Recipe, load
+from regard.tasks import task_of
+from regard.training import optimizer, rng_state
+from regard.training.datasets import Datasets
 from regard.training.distributed import LossOf, World, pick_device
 from regard.training.ema import Ema
-from regard.training.feed import Feed, Portion
-from regard.training.material import Material
-from regard.training.recipe import Recipe, load
 from regard.training.step import Stepper
-from regard.training.tasks import task_of
+from regard.training.step_iterator import StepBatches, StepIterator
 from regard.training.trainer import check, surroundings
 
 SAMPLE = 10_000  # rows that are looked at
@@ -107,8 +107,8 @@ def estimate(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides
     sample = settled.data.model_copy(update={"limit": limit})
     check(settled, world)
     with surroundings(settled, world, None):
-        state.seed(settled.seed)
-        material = Material(load_corpus(sample, settled.tokenizer, task=settled.task, seed=settled.seed))
+        rng_state.seed(settled.seed)
+        material = Datasets(load_corpus(sample, settled.tokenizer, task=settled.task, seed=settled.seed))
         rows = count_rows(settled, material)
         whole = rows["training"] <= limit or settled.tokenizer.load is not None
         vocabulary = _vocabulary(settled, material, whole)
@@ -120,14 +120,14 @@ def estimate(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides
 def _looked(
     recipe: Recipe,
     world: World,
-    material: Material,
+    material: Datasets,
     model: Any,
     rows: dict[str, int],
     whole: bool,
     vocabulary: tuple[int | None, int],
 ) -> Estimate:
     stream = material.stream(recipe, world)
-    feed = Feed(stream, world, recipe.batch.accumulate, model.flops)
+    feed = StepIterator(stream, world, recipe.batch.accumulate, model.flops)
     padding, per_epoch = stream.padding, feed.steps(1.0) * rows["training"] / material.corpus.train.report.read
     portions = [feed.next() for _ in range(LOOKED)]
     tokens, flops = (sum(getattr(p, key) for p in portions) / LOOKED for key in ("tokens", "flops"))
@@ -166,7 +166,7 @@ def _looked(
     )
 
 
-def _affordable(batch: Batch, model: Any, device: str, flops: float) -> tuple[Portion, float]:
+def _affordable(batch: Batch, model: Any, device: str, flops: float) -> tuple[StepBatches, float]:
     """As many rows of a batch as may be timed, and how many times a step of `flops` is more than they are."""
     count = max(1, min(len(batch), int(len(batch) * BUDGET.get(device, 4e10) / _cost(batch, model))))
     pick = torch.linspace(0, len(batch) - 1, count).round().long()
@@ -174,7 +174,7 @@ def _affordable(batch: Batch, model: Any, device: str, flops: float) -> tuple[Po
     cut = {name: getattr(batch, name)[pick] for name in names}
     part = replace(batch, **cut, continues=False, tokens=-1, source_tokens=-1)
     own = _cost(part, model)
-    return Portion([part], part.tokens, part.source_tokens, len(part), own, False), flops / own
+    return StepBatches([part], part.tokens, part.source_tokens, len(part), own, False), flops / own
 
 
 def _cost(batch: Batch, model: Any) -> int:
@@ -189,12 +189,12 @@ def _stepper(recipe: Recipe, world: World, model: nn.Module) -> Stepper:
     return Stepper(model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, world, ema)
 
 
-def _doubled(portion: Portion) -> Portion:
+def _doubled(portion: StepBatches) -> StepBatches:
     """The same rows twice in one batch."""
     batch = portion.batches[0]
     names = ("target", "target_lengths", "rows") + (() if batch.source is None else ("source", "source_lengths"))
     twice = replace(batch, **{n: torch.cat([getattr(batch, n)] * 2) for n in names}, tokens=-1, source_tokens=-1)
-    return Portion([twice], twice.tokens, twice.source_tokens, len(twice), 2 * portion.flops, False)
+    return StepBatches([twice], twice.tokens, twice.source_tokens, len(twice), 2 * portion.flops, False)
 
 
 def _fixed_and_growing(one: float, two: float) -> tuple[float, float]:
@@ -203,7 +203,7 @@ def _fixed_and_growing(one: float, two: float) -> tuple[float, float]:
     return one - growing, growing
 
 
-def _timed(stepper: Stepper, portion: Portion) -> tuple[float, float]:
+def _timed(stepper: Stepper, portion: StepBatches) -> tuple[float, float]:
     """Seconds of a step with these rows, and with twice as many."""
     sizes = (portion, _doubled(portion))
     stepper.step(1, portion, 0.0)  # the first makes Adam's means and warms up
@@ -239,17 +239,17 @@ def _wait(world: World) -> None:
         torch.cuda.synchronize()
 
 
-def _vocabulary(recipe: Recipe, material: Material, whole: bool) -> tuple[int | None, int]:
+def _vocabulary(recipe: Recipe, material: Datasets, whole: bool) -> tuple[int | None, int]:
     """The sizes training would have; where the text was not read to its end, the most the recipe allows."""
     source, target = material.source_tokenizer, material.target_tokenizer
     found = (None if source is None else len(source)), len(target)
     if whole or recipe.tokenizer.kind in ("character", "spelled"):  # where letters begin is part of what the tokens mean
         return found
-    labels = form_of(recipe.task).labels
+    labels = row_format_of(recipe.task).labels
     return (None if source is None else recipe.tokenizer.size), len(target) if labels else recipe.tokenizer.size
 
 
-def count_rows(recipe: Recipe, material: Material) -> dict[str, int]:
+def count_rows(recipe: Recipe, material: Datasets) -> dict[str, int]:
     """Rows of the training set (as many as the recipe takes of them), of the validation set and of the test sets."""
     data, corpus = recipe.data, material.corpus
     read = corpus.train.report.read

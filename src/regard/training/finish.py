@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from regard.errors import FolderError
-from regard.training import checkpoint, curves, saving
+from regard.files import atomic_folder
+from regard.training import checkpoint, plot
 from regard.training.average import mean, save
-from regard.training.run import Result
-from regard.training.session import Session
+from regard.training.loop import TrainingLoop
+from regard.training.run_folder import Result
 from regard.training.validate import validate
 from regard.version import __version__
 
 
-def finish(session: Session, reason: str) -> Result:
+def finish(session: TrainingLoop, reason: str) -> Result:
     """Write model/, report.json and curves.png of a run that has come to its end."""
     run, recipe, progress, world = session.run, session.recipe, session.progress, session.world
     weights, used = final_weights(session)
@@ -28,14 +29,14 @@ def finish(session: Session, reason: str) -> Result:
     report = describe(session, reason, used, scores)
     if world.first:
         shell = session.shell({name: p.detach().to("cpu") for name, p in model.named_parameters()})
-        checkpoint.commit(run.model, lambda place: save(place, shell, report))
+        atomic_folder.commit(run.model, lambda place: save(place, shell, report))
         run.write_report(report)
-        curves.draw(run.log, run.curves, recipe.name, session.task)
+        plot.draw(run.log, run.curves, recipe.name, session.task)
     world.barrier()
     return Result(run.folder, True, reason, progress.step, scores, progress.seconds, progress.flops, report)
 
 
-def final_scores(session: Session, model: Any) -> dict[str, Any]:
+def final_scores(session: TrainingLoop, model: Any) -> dict[str, Any]:
     """Scores of the finished model on the validation set and every test set; the first of these is `test` as well."""
     recipe, material, show = session.recipe, session.material, session.show
     scores: dict[str, Any] = {}
@@ -48,25 +49,25 @@ def final_scores(session: Session, model: Any) -> dict[str, Any]:
     return scores
 
 
-def final_weights(session: Session) -> tuple[dict[str, torch.Tensor], list[int]]:
+def final_weights(session: TrainingLoop) -> tuple[dict[str, torch.Tensor], list[int]]:
     """The mean of the `average` best checkpoints on process 0, and their steps; the last weights where nothing was validated."""
     folders: list[Path] = []
     if session.world.first:
         for entry in session.progress.best[: session.recipe.training.average]:
-            folder = session.run.best / checkpoint.name_of(entry["step"])
+            folder = session.run.best / atomic_folder.name_of(entry["step"])
             try:
-                checkpoint.verify(folder)
+                atomic_folder.verify(folder)
                 folders.append(folder)
             except FolderError as error:
                 session.show.say(f"{error}; it is left out of the finished model")
     names = session.world.together(lambda: [folder.name for folder in folders])
     if not names:
-        return saving.weights(session.model, session.stepper.ema, session.world), [session.progress.step]
+        return checkpoint.weights(session.model, session.stepper.ema, session.world), [session.progress.step]
     steps = [int(name.removeprefix("step-")) for name in names]
     return (mean([(folder / "model.safetensors", "") for folder in folders]) if folders else {}), steps
 
 
-def describe(session: Session, reason: str, used: list[int], scores: dict[str, Any]) -> dict[str, Any]:
+def describe(session: TrainingLoop, reason: str, used: list[int], scores: dict[str, Any]) -> dict[str, Any]:
     """What was trained on what, for how long, at what cost, and how good it is: the report, and the model's card."""
     progress, world, recipe = session.progress, session.world, session.recipe
     cuda = world.device.type == "cuda"

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from regard.training.checkpoint import disk_error, replace
+from regard.files.atomic_folder import disk_error, replace
 
 
 class Log:

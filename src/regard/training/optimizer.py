@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from regard.training.schema import Optimizer as Settings
+from regard.recipe.schema import Optimizer as Settings
 
 
 def decayed(model: nn.Module) -> set[str]:

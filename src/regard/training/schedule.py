@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from regard.errors import RecipeError
-from regard.training import schema
+from regard.recipe import schema
 
 
 def rise(step: int, warmup: int) -> float:

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
-from regard.models.decoder import Carried
+from regard.models.decoder import DecoderState
+from regard.recipe.schema import Recipe
 from regard.training import optimizer as optimizers
+from regard.training.cuda_graph import Recorder, Shapes, can_record
 from regard.training.distributed import World, last_of_step
 from regard.training.ema import Ema
-from regard.training.feed import Portion
-from regard.training.graph import Recorder, Shapes, can_record
-from regard.training.schema import Recipe
-from regard.training.state import detached
+from regard.training.rng_state import detached
+from regard.training.step_iterator import StepBatches
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SMALLEST_SCALE = 2.0**-10  # of float16's loss; below, gradients overflow whatever the scale
 
 
 @dataclass
-class Done:
+class StepResult:
     """A step whose numbers nobody has looked at yet."""
 
     step: int
@@ -38,7 +38,7 @@ class Done:
 
 
 @dataclass
-class Trouble:
+class NonFinite:
     """The first step that was not finite, as this process saw it."""
 
     step: int
@@ -57,11 +57,11 @@ class Stepper:
     recipe: Recipe
     world: World
     ema: Ema | None = None
-    carried: Carried | None = None  # a stream's state after the last batch
+    carried: DecoderState | None = None  # a stream's state after the last batch
     sums: Tensor = field(init=False)  # loss and −log p since the last line of the log
     norm: Tensor = field(init=False)  # length of the last gradient
     scaler: torch.amp.GradScaler | None = None
-    _waiting: list[Done] = field(default_factory=list)
+    _waiting: list[StepResult] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         device = self.world.device
@@ -81,7 +81,7 @@ class Stepper:
         shapes = Shapes(self.recipe.batch.tokens, self.recipe.batch.sentences, self.recipe.batch.multiple)
         return Recorder(self.module, self._weights, self.recipe.training.smoothing, shapes, self.autocast)
 
-    def step(self, number: int, portion: Portion, rate: float) -> None:
+    def step(self, number: int, portion: StepBatches, rate: float) -> None:
         """Learn from the batches of step `number`."""
         losses = [self._backward(batch, i, portion) for i, batch in enumerate(portion.batches)]
         if self.scaler is not None:
@@ -101,9 +101,9 @@ class Stepper:
             self.recorder.zero()
         if self.ema is not None:
             self.ema.update(number)
-        self._waiting.append(Done(number, portion.batches, losses, self.norm))
+        self._waiting.append(StepResult(number, portion.batches, losses, self.norm))
 
-    def _backward(self, batch: Batch, i: int, portion: Portion) -> Tensor:
+    def _backward(self, batch: Batch, i: int, portion: StepBatches) -> Tensor:
         """Add the gradient of one batch, as its share of the mean over all tokens of the step."""
         share = self.world.size / portion.tokens  # DDP and FSDP divide by the number of processes
         if self.recorder is not None:
@@ -127,16 +127,16 @@ class Stepper:
         dtype = DTYPES.get(self.recipe.training.precision)
         return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype)
 
-    def check(self) -> Trouble | None:
+    def check(self) -> NonFinite | None:
         """Whether every step since the last check was finite on all processes; waits for the device."""
         waiting, self._waiting = self._waiting, []
         found = self._first_bad(waiting)
         places = self.world.sum([0 if found is None else 1])
         if places[0] == 0:
             return None
-        return found or Trouble(waiting[-1].step if waiting else 0, float("nan"), [], [])
+        return found or NonFinite(waiting[-1].step if waiting else 0, float("nan"), [], [])
 
-    def _first_bad(self, waiting: list[Done]) -> Trouble | None:
+    def _first_bad(self, waiting: list[StepResult]) -> NonFinite | None:
         if not waiting:
             return None
         norms = torch.stack([done.norm for done in waiting]).tolist()
@@ -150,7 +150,7 @@ class Stepper:
             elif small and done is waiting[-1]:
                 finite = False
             if not finite:
-                return Trouble(done.step, norm, losses, done.batches)
+                return NonFinite(done.step, norm, losses, done.batches)
         return None
 
 

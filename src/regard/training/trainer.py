@@ -21,16 +21,17 @@ from typing import Any
 import torch
 
 from regard.errors import RecipeError, RegardError
-from regard.training import board, checkpoint, curves, saving, state
+from regard.files import atomic_folder
+from regard.files.lock import RunLock
+from regard.recipe.load import Recipe, dump, load
+from regard.tasks import task_of
+from regard.training import checkpoint, plot, rng_state, tensorboard
+from regard.training.datasets import Datasets
+from regard.training.display import Display
 from regard.training.distributed import World, restarted, world
 from regard.training.finish import finish
-from regard.training.lock import RunLock
-from regard.training.material import Material
-from regard.training.recipe import Recipe, dump, load
-from regard.training.run import Result, Run, check_unchanged
-from regard.training.session import Session
-from regard.training.show import Show
-from regard.training.tasks import task_of
+from regard.training.loop import TrainingLoop
+from regard.training.run_folder import Result, RunFolder, check_unchanged
 
 
 def train(
@@ -47,7 +48,7 @@ def train(
     """
     overrides = tuple(overrides)
     settled = load(recipe, overrides)
-    run = Run(Path(folder) if folder is not None else Path("runs") / settled.name)
+    run = RunFolder(Path(folder) if folder is not None else Path("runs") / settled.name)
     command = _command(recipe, overrides)
     with world(lambda here: settled.training.device) as here:
         if restarted() and here.together(run.exists):
@@ -73,13 +74,13 @@ def train(
 
 def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
     """Go on with a run from its last whole checkpoint. `overrides` may change how long and where it runs, not what it learns."""
-    run = Run(Path(folder))
+    run = RunFolder(Path(folder))
     overrides = tuple(overrides)
     with world(lambda here: here.together(lambda: run.read_recipe(overrides).training.device)) as here:
         return _resume(run, overrides, here, quiet)
 
 
-def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
+def _resume(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
     lock = RunLock(run.folder)
     try:
         here.together(lock.acquire)
@@ -88,19 +89,19 @@ def _resume(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> R
         lock.release()
 
 
-def _resume_locked(run: Run, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
-    show = Show(quiet or not here.first)
+def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
+    show = Display(quiet or not here.first)
     recipe = load(here.together(lambda: run.read_recipe(overrides).model_dump()))
-    name = here.together(lambda: _name(checkpoint.newest(run.checkpoints, show.say)))
+    name = here.together(lambda: _name(atomic_folder.newest(run.checkpoints, show.say)))
     if name is None:
         show.say("there is no checkpoint yet, so the run begins again")
         return _go(run, recipe, here, quiet)
     folder = run.checkpoints / name
-    before = here.together(lambda: saving.read_state(folder))
+    before = here.together(lambda: checkpoint.read_state(folder))
     try:
         trained = load(before["recipe"])
     except RegardError as error:
-        raise saving.damaged(folder, f"recipe in {saving.STATE}: {error}") from None
+        raise checkpoint.damaged(folder, f"recipe in {checkpoint.STATE}: {error}") from None
     check_unchanged(trained, recipe, run.folder)
     show.say(f"going on after step {before['progress']['step']:,}")
     # The rounding of sums depends on the number of threads, so it stays what it was unless the recipe says otherwise.
@@ -117,7 +118,7 @@ def _name(folder: Path | None) -> str | None:
 
 
 def _go(
-    run: Run,
+    run: RunFolder,
     recipe: Recipe,
     here: World,
     quiet: bool,
@@ -129,17 +130,17 @@ def _go(
 ) -> Result:
     """Everything that can be wrong is looked at before the folder is made; then train to the end, or until interrupted."""
     check(recipe, here)
-    with surroundings(recipe, here, threads), Show(quiet or not here.first, _unit(recipe)) as show:
-        material = Material.load(recipe, here, show.say)
-        session = Session(run, recipe, here, material, show, command)
-        here.together(begin or (lambda: checkpoint.replace(run.recipe, dump(recipe).encode())))
+    with surroundings(recipe, here, threads), Display(quiet or not here.first, _unit(recipe)) as show:
+        material = Datasets.load(recipe, here, show.say)
+        session = TrainingLoop(run, recipe, here, material, show, command)
+        here.together(begin or (lambda: atomic_folder.replace(run.recipe, dump(recipe).encode())))
         try:
             session.open(folder)
             reason = session.loop()
             progress = session.progress
             if reason == "interrupted":
                 if here.first:
-                    curves.draw(run.log, run.curves, recipe.name, session.task)
+                    plot.draw(run.log, run.curves, recipe.name, session.task)
                 return Result(run.folder, False, reason, progress.step, {}, progress.seconds, progress.flops, signal=session.signal)
             return finish(session, reason)
         finally:
@@ -149,7 +150,7 @@ def _go(
 def check(recipe: Recipe, here: World) -> None:
     """What a recipe asks of this machine and this way of starting."""
     if recipe.training.tensorboard and here.first:
-        board.check()
+        tensorboard.check()
     if recipe.training.precision == "float16" and recipe.training.strategy == "fsdp" and here.size > 1:
         raise RecipeError("training.precision float16 does not go with strategy fsdp; take bfloat16, which needs no loss scale")
 
@@ -167,7 +168,7 @@ def surroundings(recipe: Recipe, here: World, threads: int | None) -> Iterator[N
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
     try:
-        with state.undisturbed(here.device):
+        with rng_state.undisturbed(here.device):
             yield
     finally:
         torch.set_num_threads(before)

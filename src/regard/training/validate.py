@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from regard.recipe.schema import Recipe
+from regard.tasks import task_of
+from regard.training.datasets import Datasets
 from regard.training.distributed import World
-from regard.training.material import Material
-from regard.training.schema import Recipe
-from regard.training.tasks import task_of
 
 
 def validate(
-    model: Any, material: Material, split: str, recipe: Recipe, world: World, beam: int, progress: bool = False
+    model: Any, material: Datasets, split: str, recipe: Recipe, world: World, beam: int, progress: bool = False
 ) -> dict[str, Any]:
     """Loss (nats per token, label or text) and the figures of the task on a split; the processes share the work and all get the
     result. `model` is whole on every process and has its tokenizers on it.

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.bias import ALiBi
 from regard.attention.call import Call
 from regard.attention.energy import AdditiveForm, DistanceForm, DotForm
@@ -62,7 +62,7 @@ class Cpp(Kernel):
             slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu").expand(call.heads) / call.temperature
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
-            values = gate.level_rows(values) if call.bias_may_mask and call.softcap is None else values
+            values = kernel_inputs.level_rows(values) if call.bias_may_mask and call.softcap is None else values
             values = values / call.temperature
             bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))
         if allowed is not None:
@@ -70,10 +70,14 @@ class Cpp(Kernel):
         # softmax(cap·tanh(e/cap)/τ) = softmax(cap/τ · tanh(e/τ / (cap/τ)))
         extras = (start, stop, slopes, 0.0 if call.softcap is None else call.softcap / call.temperature)
         if call.energy.form == "additive":
-            a, b, w, v = gate.additive_inputs(call)
+            a, b, w, v = kernel_inputs.additive_inputs(call)
             out = _Additive.apply(a, b, w / call.temperature, v, bias, *extras)
         else:
-            inputs = gate.distance_inputs(call) if call.energy.form == "distance" else gate.dot_inputs(call, grouped=True)
+            inputs = (
+                kernel_inputs.distance_inputs(call)
+                if call.energy.form == "distance"
+                else kernel_inputs.dot_inputs(call, grouped=True)
+            )
             out = _Dot.apply(*inputs[:3], bias, inputs[3], *extras, call.energy.form)
         return call.split_batch(out)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.bias import DenseBias
 from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
@@ -75,7 +75,7 @@ class Flex(Kernel):
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         call = _known(call)
-        q, k, v, scale = gate.dot_inputs(call)
+        q, k, v, scale = kernel_inputs.dot_inputs(call)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             return call.split_batch(_Differentiable.apply(q, k, v, scale, call))  # type: ignore[arg-type]
         return call.split_batch(_flex(q, k, v, scale, call))
@@ -102,7 +102,7 @@ class Flex(Kernel):
 
 def _known(call: Call) -> Call:
     """Functions and unknown classes written out: Flex would call them with single positions, which they are not made for."""
-    call = gate.with_known_mask(call)
+    call = kernel_inputs.with_known_mask(call)
     if call.bias is None or call.bias.tensors() is not None:
         return call
     values = call.bias.values(call.grid(), call.query).detach()
@@ -118,7 +118,7 @@ class _Differentiable(torch.autograd.Function):
         with torch.enable_grad():
             out = _flex(a, b, c, scale, call)
         ctx.save_for_backward(q, k, v)
-        ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = inner, out, scale, call, gate.Unchanged(call)
+        ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = inner, out, scale, call, kernel_inputs.Unchanged(call)
         return out.detach()
 
     @staticmethod
@@ -128,7 +128,7 @@ class _Differentiable(torch.autograd.Function):
         if torch.is_grad_enabled():
             call = ctx.call
             with torch.no_grad():
-                added = gate.dense_bias(call)
+                added = kernel_inputs.dense_bias(call)
             cap = 0.0 if call.softcap is None else call.softcap / call.temperature
             plain = lambda q, k, v: plain_attention(DotForm(q, k, ctx.scale), v, added, softcap=cap)  # noqa: E731
             return *grad_of_plain(plain, (q, k, v), grad), None, None
@@ -210,7 +210,7 @@ def _make(call: Call) -> Compiled:
     blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
     if mask.covers(Tq, Tk):
         return Compiled(blocks, _score(call), None)
-    rows, _ = gate.rows_and_keys_seen(mask, Tq, Tk, device)
+    rows, _ = kernel_inputs.rows_and_keys_seen(mask, Tq, Tk, device)
     return Compiled(blocks, _score(call), None if bool(rows.all()) else call.merge_pairs(rows[..., None]))
 
 

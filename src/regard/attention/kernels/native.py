@@ -24,8 +24,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.attention.gate import readable
-from regard.attention.kernels.building import check_code, library
+from regard.attention.kernel_inputs import readable
+from regard.attention.kernels.build_cpp import check_code, library
 
 _SOURCE = Path(__file__).with_name("native.cpp")
 

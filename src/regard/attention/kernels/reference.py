@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from regard.attention.call import Call
-from regard.attention.gate import level_rows
 from regard.attention.grid import Grid, take, take_some
+from regard.attention.kernel_inputs import level_rows
 from regard.attention.kernels.kernel import Kernel
 from regard.attention.machine import Machine
 from regard.attention.mask import Mask
 from regard.attention.precision import exact, exact_dtype, no_autocast
-from regard.attention.tracing import may_read
+from regard.attention.torch_modes import may_read
 from regard.errors import OptionError
 
 STAGES = ("energy", "biased", "masked", "normalised", "gated")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.bias import DenseBias
 from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
@@ -23,7 +23,7 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
-from regard.attention.tracing import surely
+from regard.attention.torch_modes import surely
 from regard.errors import KernelError
 
 TEMPERATURES = (1e-4, 1e4)  # beyond, energies times scale could leave the range of the dtype
@@ -87,7 +87,7 @@ class Sdpa(Kernel):
         return rows + call.Tq * call.Tk * (call.query.element_size() * call.heads if call.bias is not None else 1)
 
     def run(self, call: Call, machine: Machine) -> Tensor:
-        q, k, v, scale = gate.dot_inputs(call, grouped=True)
+        q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
         groups = k.shape[1] not in (1, call.heads)
         if not groups and k.shape[1] != call.heads:
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
@@ -235,7 +235,7 @@ def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
         allowed = call.merge_pairs(allowed)
         rows = allowed.any(-1, keepdim=True)
         return allowed | ~rows, rows
-    bias = gate.dense_bias(call)
+    bias = kernel_inputs.dense_bias(call)
     assert bias is not None
     if call.dtype not in HALF or machine.kind == "cuda":
         bias = bias.to(call.dtype)

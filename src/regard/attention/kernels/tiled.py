@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.energy import Custom, DotForm
-from regard.attention.gate import Unchanged, readable
 from regard.attention.grid import Grid
+from regard.attention.kernel_inputs import Unchanged, readable
 from regard.attention.kernels import distances, reference, sdpa
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
@@ -58,7 +58,7 @@ class Tiled(Kernel):
         # A bias that reads the queries must find them where they were.
         moves = call.bias is None or not call.bias.uses_query
         if machine.kind == "cpu" and call.energy.form == "distance" and call.dtype in distances.DTYPES and moves:
-            centre = gate.centre(call.key)
+            centre = kernel_inputs.centre(call.key)
             call = replace(call, query=call.query - centre, key=call.key - centre, energy=distances.Squares())
         return run_plain(call)
 
@@ -142,10 +142,10 @@ def _bounds(call: Call, start: Tensor, stop: Tensor, rows: int) -> tuple[Tensor,
 
 
 def _run_fused(call: Call) -> Tensor:
-    q, k, v, scale = gate.dot_inputs(call)
+    q, k, v, scale = kernel_inputs.dot_inputs(call)
     width = max(q.shape[-1], v.shape[-1])  # torch's kernel wants one; zeros change no product
     q, k, v = (readable(x) if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-    call = gate.with_known_mask(call)
+    call = kernel_inputs.with_known_mask(call)
     out = _FusedTiles.apply(q, k, v, scale, call, cover(call, ROWS, per_sequence=True))
     return call.split_batch(out[..., : call.Dv])  # type: ignore[index]
 
@@ -163,7 +163,7 @@ def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
         added = call.bias.values(grid, query).detach()
-        added = (gate.level_rows(added) if call.bias_may_mask else added) / call.temperature
+        added = (kernel_inputs.level_rows(added) if call.bias_may_mask else added) / call.temperature
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
     n, m = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
     added = call.merge_pairs(added.expand(*added.shape[:-2], n, m))
@@ -204,7 +204,7 @@ class _FusedTiles(torch.autograd.Function):
         ctx.unchanged.check()
         if torch.is_grad_enabled():
             with torch.no_grad():
-                added = gate.dense_bias(ctx.call)
+                added = kernel_inputs.dense_bias(ctx.call)
             plain = lambda q, k, v: plain_attention(DotForm(q, k, ctx.scale), v, added)  # noqa: E731
             return *grad_of_plain(plain, (q, k, v), grad), None, None, None
         grad = readable(grad)

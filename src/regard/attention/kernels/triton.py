@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention import gate
+from regard.attention import kernel_inputs
 from regard.attention.bias import ALiBi
 from regard.attention.call import Call
 from regard.attention.energy import DotForm, ScaledDot
@@ -96,7 +96,7 @@ class Triton(Kernel):
         return call.sequences * call.heads * call.Tq * 4
 
     def run(self, call: Call, machine: Machine) -> Tensor:
-        q, k, v, scale = gate.dot_inputs(call, grouped=True)
+        q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
         if scale <= 0:  # the kernel scales the largest product of a row
             q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
         if k.shape[1] == 1 < call.heads:
@@ -248,7 +248,7 @@ class _Attention(torch.autograd.Function):
         nothing = (None,) * 5
         if torch.is_grad_enabled():
             with torch.no_grad():
-                added = gate.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
+                added = kernel_inputs.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
             return *grad_of_plain(lambda q, k, v, s: _plain(q, k, v, s, scale, added), (q, k, v, sinks), grad), *nothing
         dq, dk, dv, rows = banded_backward(q, k, v, out, logs, grad, scale, band, slopes)
         # A sink's weight is exp2(sink − log-sum), its value is zero; ln 2 since it is given in base 2.
@@ -271,7 +271,7 @@ def banded(
     q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes, sinks: Tensor | None = None, *, logs: bool = True
 ) -> tuple[Tensor, Tensor | None]:
     """Output (batch, heads, Tq, Dv) and, if wanted, log2 Σ exp2 of each row. Keys and values may have fewer heads."""
-    q, k, v = (gate.readable(x) for x in (q, k, v))
+    q, k, v = (kernel_inputs.readable(x) for x in (q, k, v))
     B, H, Tq, _ = q.shape
     out = q.new_empty((B, H, Tq, v.shape[3]))
     sums = q.new_empty((B, H, Tq), dtype=torch.float32) if logs else None
@@ -286,7 +286,7 @@ def banded_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, grad: Tensor, scale: float, band: Band, slopes: Slopes
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients by queries, keys and values, and output · gradient of each row."""
-    q, k, v, grad = (gate.readable(x) for x in (q, k, v, grad))
+    q, k, v, grad = (kernel_inputs.readable(x) for x in (q, k, v, grad))
     B, H, Tq, _ = q.shape
     Hk, Tk = k.shape[1:3]
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
@@ -309,7 +309,7 @@ def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: S
     few = k[..., : min(16, k.shape[-1])]  # as values, of which none are needed: what is wanted are the rows' sums
     _, logs = banded(q, k, few, scale, band, slopes)
     assert logs is not None
-    q, k = gate.readable(q), gate.readable(k)
+    q, k = kernel_inputs.readable(q), kernel_inputs.readable(k)
     B, H, _, _ = q.shape
     sums = q.new_empty((B, H, k.shape[2]), dtype=torch.float32)
     sizes = _sizes(q, k, band, slopes)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from regard import arguments
-from regard.attention.kernels.building import check_code, lacks, library
-from regard.decoding.engine.families import Families
-from regard.decoding.engine.reading import ACTIVATIONS, Unfit, epsilon, positions, shape, tensors
+from regard.attention.kernels.build_cpp import check_code, lacks, library
+from regard.decoding.engine.layout import ACTIVATIONS, Unsupported, epsilon, positions, shape, tensors
+from regard.decoding.engine.shared_shortlists import SharedShortlists
 from regard.decoding.engine.shortlist import Shortlist
 from regard.errors import OptionError
 
@@ -36,7 +36,7 @@ def why_not(model: Any, precision: str = "float32") -> str | None:
     """None when the engine computes this model in this precision here, otherwise why not."""
     try:
         shape(model)
-    except Unfit as reason:
+    except Unsupported as reason:
         return str(reason)
     if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
         return "the weights are not float32 on the CPU"
@@ -110,14 +110,14 @@ class Slots:
     def __del__(self) -> None:
         _OLD.buffer = self.buffer
 
-    def take(self, rows: int, carried: Carried) -> int:
+    def take(self, rows: int, carried: DecoderState) -> int:
         """Room for so many more; gives the first."""
         if self.used + rows > len(self.buffer):
             self._tidy(rows, carried)
         self.used += rows
         return self.used - rows
 
-    def _tidy(self, rows: int, carried: Carried) -> None:
+    def _tidy(self, rows: int, carried: DecoderState) -> None:
         width = carried.past.shape[1]
         live = np.arange(width) < carried.at[:, None]
         kept, places = np.unique(carried.past[live], return_inverse=True)
@@ -130,33 +130,33 @@ class Slots:
         carried.past[live] = places
 
 
-class Carried:
+class DecoderState:
     """What the search carries: for each row its sentence's memory, how much it has written, and the slots of that."""
 
     def __init__(
-        self, memories: list[Memory], listed: Families | None, address: Any, lengths: Any, at: Any, past: Any, slots: Slots
+        self, memories: list[Memory], listed: SharedShortlists | None, address: Any, lengths: Any, at: Any, past: Any, slots: Slots
     ) -> None:
         self.memories, self.listed, self.address, self.lengths = memories, listed, address, lengths
         self.at, self.past, self.slots = at, past, slots
 
-    def reorder(self, rows: Tensor) -> Carried:
+    def reorder(self, rows: Tensor) -> DecoderState:
         """Keep these rows, in this order. Vectors stay where they are."""
         pick = rows.numpy()
         listed = self.listed and self.listed.reorder(pick)
-        found = Carried(
+        found = DecoderState(
             self.memories, listed, self.address[pick], self.lengths[pick], self.at[pick], self.past[pick], self.slots
         )  # fmt: skip
         if len(self.memories) > 8:  # now and then: forget sentences that have left
             found.memories = [m for m in self.memories if np.isin(m.address, found.address).any()]
         return found
 
-    def join(self, other: Carried) -> Carried:
+    def join(self, other: DecoderState) -> DecoderState:
         """These rows, then newly started ones."""
         assert not other.at.any()
         past = np.zeros((len(other.at), self.past.shape[1]), np.int32)
         both = ((self.address, other.address), (self.lengths, other.lengths), (self.at, other.at), (self.past, past))
         listed = self.listed and other.listed and self.listed.join(other.listed)
-        return Carried(self.memories + other.memories, listed, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
+        return DecoderState(self.memories + other.memories, listed, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
 
 
 class Engine:
@@ -240,39 +240,41 @@ class Engine:
         allowed = None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
         return Memory(buffer, address, sizes, allowed)
 
-    def start(self, memory: Memory | None, first: Tensor) -> Carried:
+    def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
         self._share()
         rows = len(first)
         none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
         address, lengths = none if memory is None else (memory.address, memory.lengths)
         at, past = np.zeros(rows, np.int32), np.zeros((rows, 32), np.int32)
-        listed = None if memory is None or memory.allowed is None else Families.of(memory.allowed, self._choose)
+        listed = None if memory is None or memory.allowed is None else SharedShortlists.of(memory.allowed, self._choose)
         slots = Slots(self._slot, rows, self._kept_as)
-        return Carried([] if memory is None else [memory], listed, address, lengths, at, past, slots)
+        return DecoderState([] if memory is None else [memory], listed, address, lengths, at, past, slots)
 
     def _choose(self, words: Any) -> Chosen:
         return Chosen(self, words)
 
-    def best(self, tokens: Tensor, carried: Carried, k: int) -> tuple[Tensor, Tensor, Carried]:
+    def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
         """One more word of each row → log p and numbers of the k best next words, (rows, at most k)."""
         rows, k = len(tokens), min(k, self.vocab)
         log_p, words = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64)
         self._step(tokens, carried, k, log_p, words, None)
         return log_p, words, carried
 
-    def step(self, tokens: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         """One more word of each row → scores of the next, (rows, vocabulary)."""
         scores = torch.empty(len(tokens), self.vocab)
         self._step(tokens, carried, 0, None, None, scores)
         return scores, carried
 
-    def read(self, tokens: Tensor, carried: Carried) -> Carried:
+    def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
         """Words that are given, (rows, T): the state behind them."""
         for column in tokens.unbind(1):
             self.best(column.contiguous(), carried, 1)
         return carried
 
-    def _step(self, tokens: Tensor, c: Carried, k: int, log_p: Tensor | None, words: Tensor | None, scores: Tensor | None) -> None:
+    def _step(
+        self, tokens: Tensor, c: DecoderState, k: int, log_p: Tensor | None, words: Tensor | None, scores: Tensor | None
+    ) -> None:
         rows, longest = len(tokens), int(c.at.max(initial=0)) + 1
         self._reach(longest)
         first = c.slots.take(rows, c)

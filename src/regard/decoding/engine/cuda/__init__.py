@@ -14,9 +14,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from regard.decoding.engine.cuda.engine import engine
 from regard.decoding.engine.cuda.weights import PRECISIONS
-from regard.decoding.engine.cuda.writer import engine
-from regard.decoding.engine.reading import Unfit
+from regard.decoding.engine.layout import Unsupported
 
 
 def on_cuda(model: Any, precision: str = "auto") -> Any:
@@ -26,7 +26,7 @@ def on_cuda(model: Any, precision: str = "auto") -> Any:
         precision = "float32"
     try:
         return engine(model, PRECISIONS.get(precision))
-    except Unfit as reason:
+    except Unsupported as reason:
         if precision == "bfloat16":
             print(f"regard: float32 instead of {precision}: {reason}", file=sys.stderr)
         return model

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
-from regard.decoding.engine.cuda.board import Board, bucket
+from regard.decoding.engine.cuda.buffers import Buffers, bucket
 from regard.decoding.engine.cuda.weights import CHUNK
-from regard.decoding.strategy import Hypothesis, Task
+from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.errors import OptionError
 
 if TYPE_CHECKING:
-    from regard.decoding.engine.cuda.writer import Carried, CudaEngine
+    from regard.decoding.engine.cuda.engine import CudaEngine, DecoderState
 
 EVERY = 8  # steps between two looks at who is done: a look waits for the GPU
 
 
-def grow(engine: CudaEngine, board: Board, length: int, k: int, end: int) -> None:
+def grow(engine: CudaEngine, board: Buffers, length: int, k: int, end: int) -> None:
     """A step of a plain beam, as `Search` and `Beam.choose` make it on the host."""
     groups, width = board.size[:2]
     log_p, words = engine.best_words(board, length, k)
@@ -47,7 +47,7 @@ def grow(engine: CudaEngine, board: Board, length: int, k: int, end: int) -> Non
     go_on(board, length, chosen(total, -torch.inf), chosen(word, PAD), chosen(row, 0), on.any(1))
 
 
-def go_on(board: Board, length: int, score: Tensor, word: Tensor, row: Tensor, any_on: Tensor) -> None:
+def go_on(board: Buffers, length: int, score: Tensor, word: Tensor, row: Tensor, any_on: Tensor) -> None:
     """The rows become those chosen; sentences that are done stay as they were found."""
     board.last.copy_(torch.where(board.done[:, None], board.last, score))
     board.done.logical_or_((board.ended >= board.size.width) | (board.at + 1 >= board.limit) | ~any_on)
@@ -61,10 +61,10 @@ def go_on(board: Board, length: int, score: Tensor, word: Tensor, row: Tensor, a
     board.at.add_(1)
 
 
-def search(engine: CudaEngine, tasks: list[Task], carried: Carried, first: Tensor, beam: Beam, end: int) -> None:
+def search(engine: CudaEngine, tasks: list[SearchTask], carried: DecoderState, first: Tensor, beam: Beam, end: int) -> None:
     """Find the texts of all tasks, on smaller boards as they get fewer."""
     start, longest, k = carried.at, max(task.limit for task in tasks), min(beam.shape().top or 1, engine.vocab)
-    trail, ids = Trail(tasks, beam, longest), np.arange(len(tasks))
+    trail, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
     board = engine.boards.take(engine, len(tasks), beam.size, carried.source, start + longest)
     try:
         if carried.board is None:
@@ -91,7 +91,7 @@ def search(engine: CudaEngine, tasks: list[Task], carried: Carried, first: Tenso
         engine.boards.give(board)
 
 
-def narrowed(engine: CudaEngine, board: Board, rows: Tensor, at: int) -> Board:
+def narrowed(engine: CudaEngine, board: Buffers, rows: Tensor, at: int) -> Buffers:
     """A smaller board for those who are left."""
     if not len(rows):
         return board
@@ -101,22 +101,22 @@ def narrowed(engine: CudaEngine, board: Board, rows: Tensor, at: int) -> Board:
     return small
 
 
-class Trail:
+class Backpointers:
     """What a whole search wrote, fetched from the boards it was on, and the texts read back from it."""
 
-    def __init__(self, tasks: list[Task], beam: Beam, longest: int) -> None:
+    def __init__(self, tasks: list[SearchTask], beam: Beam, longest: int) -> None:
         self.tasks, self.beam, self.known = tasks, beam, 0
         self.words = np.zeros((longest, len(tasks), beam.size), np.int32)
         self.parents = np.zeros_like(self.words)
 
-    def fetch(self, board: Board, ids: Any, start: int, step: int) -> None:
+    def fetch(self, board: Buffers, ids: Any, start: int, step: int) -> None:
         """Steps from where it was fetched last up to `step`, of the sentences on the board."""
         here = slice(start + self.known, start + step)
         self.words[self.known : step, ids] = board.words[here, : len(ids)].cpu().numpy()
         self.parents[self.known : step, ids] = board.parents[here, : len(ids)].cpu().numpy()
         self.known = step
 
-    def finish(self, board: Board, ids: Any, done: Any, start: int) -> None:
+    def finish(self, board: Buffers, ids: Any, done: Any, start: int) -> None:
         """The texts of sentences that are done: those that ended, and those that the limit cut off in their stead."""
         there, ids, width = torch.from_numpy(done), ids[done], self.beam.size
         host = lambda x: x.index_select(0, there.to(x.device)).cpu().numpy()  # noqa: E731

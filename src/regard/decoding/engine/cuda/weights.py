@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from regard.attention.position import Learned
 from regard.data.tokenizer import BOS, PAD
-from regard.decoding.engine.cuda.board import FEWEST, bucket
-from regard.decoding.engine.reading import Shape
+from regard.decoding.engine.cuda.buffers import FEWEST, bucket
+from regard.decoding.engine.layout import Shape
 from regard.layers.feedforward import ACTIVATIONS
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -1,0 +1,154 @@
+"""BPE-dropout (Provilkov et al. 2020): the same text in other pieces, because merges are left out at random; from a seed.
+
+`tokenizers` has BPE-dropout but draws from a generator that cannot be seeded, so it is done here, on arrays: words of equal
+length are rows of a matrix and all take their next merge at once. Algorithm 1 of the paper: of the merges that are possible
+now each is dropped with probability p; the first learned of those left is applied; when none is left the word is done.
+
+A word type gets at most POOL segmentations per call, and each of its occurrences draws one of them. A frequent word
+does not need a fresh draw every time, and preparing a corpus stays a matter of seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.corpus_encoder import ragged
+from regard.data.tokenizer import UNK, Tokenizer
+from regard.errors import OptionError
+
+POOL = 16
+LONGEST = 512  # symbols of a word; a longer one (an endless address, a line without spaces) stays as it is
+_ROWS = 1 << 14  # of one matrix: small enough for the processor's cache
+Numbers = NDArray[np.int64]
+_NEVER = np.iinfo(np.int32).max
+
+
+class BpeDropout:
+    """Draws segmentations under the merges of a bpe or byte-bpe tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
+        if tokenizer.kind not in ("bpe", "byte-bpe"):
+            raise OptionError(f"BPE-dropout is for the kinds bpe and byte-bpe, got {tokenizer.kind}; set tokenizer.dropout to 0")
+        if not 0 <= rate < 1:
+            raise OptionError(f"tokenizer.dropout must be at least 0 and below 1, got {rate}")
+        self.rate, self._size = rate, len(tokenizer)
+        number = tokenizer.vocabulary
+        merged = [(number[left] * self._size + number[right], number[left + right]) for left, right in tokenizer.merges]
+        pairs = np.asarray(merged, np.int64).reshape(-1, 2)
+        order = np.argsort(pairs[:, 0], kind="stable")
+        self._pairs, self._results = pairs[order, 0], pairs[order, 1]
+        self._ranks = order.astype(np.int32)
+        # What each entry is made of: its characters (bytes, for byte-bpe), which are entries themselves.
+        spelled = [[UNK]] * len(tokenizer)
+        for piece, i in number.items():
+            if i > 3:
+                spelled[i] = [number[c] for c in piece]
+        self._spelling_offsets = np.concatenate(([0], np.cumsum([len(s) for s in spelled])))
+        self._spelling = np.asarray([i for s in spelled for i in s], np.int64)
+
+    def variants(self, tokens: Numbers, words: Numbers, count: int, draw: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
+        """`count` other segmentations of words given by their plain tokens, one word after the other, and their token counts.
+
+        Each comes as its tokens and the token count of each word.
+        """
+        starts = np.cumsum(words) - words
+        _, first, kind, seen = np.unique(_hashes(tokens, words), return_index=True, return_inverse=True, return_counts=True)
+        pool, pool_words, amount = self._pool(tokens, starts[first], words[first], seen, count, draw)
+        pool_starts = np.cumsum(pool_words) - pool_words
+        offset = np.cumsum(amount) - amount
+        for _ in range(count):
+            pick = offset[kind] + (draw.random(len(kind)) * amount[kind]).astype(np.int64)
+            lengths = pool_words[pick]
+            yield pool[ragged(pool_starts[pick], lengths)], lengths
+
+    def _pool(
+        self, tokens: Numbers, starts: Numbers, words: Numbers, seen: Numbers, count: int, draw: np.random.Generator
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Segmentations of each word type, one after the other, their token counts, and how many each type has."""
+        plain = tokens[ragged(starts, words)]
+        sizes = np.diff(self._spelling_offsets)[plain]
+        symbols = self._spelling[ragged(self._spelling_offsets[plain], sizes)]
+        bounds = np.concatenate(([0], np.cumsum(words)))
+        letters = np.add.reduceat(sizes, bounds[:-1]) if len(words) else words  # symbols of each type
+        amount = np.where((letters > 1) & (letters <= LONGEST), np.minimum(seen * count, POOL), 1)
+        letter_starts = np.cumsum(letters) - letters
+        which = np.repeat(np.arange(len(words)), amount)
+        pieces: list[Numbers] = []
+        owners: list[Numbers] = []
+        lengths: list[Numbers] = []
+
+        def keep(owner: Numbers, found: Numbers, length: Numbers) -> None:
+            owners.append(owner)
+            pieces.append(found)
+            lengths.append(length)
+
+        # Words that are one symbol, or too long to be worth it, stay as they are.
+        still = np.flatnonzero((letters[which] == 1) | (letters[which] > LONGEST))
+        kept = which[still]
+        keep(still, plain[ragged(bounds[:-1][kept], words[kept])], words[kept])
+        for length in np.unique(letters[(letters > 1) & (letters <= LONGEST)]):
+            group = np.flatnonzero(letters[which] == length)
+            for at in range(0, len(group), _ROWS):
+                part = group[at : at + _ROWS]
+                matrix = symbols[letter_starts[which[part]][:, None] + np.arange(length)]
+                for rows, found in self._merge(matrix, draw):
+                    keep(part[rows], found.ravel(), np.full(len(rows), found.shape[1]))
+        owner, length = np.concatenate(owners), np.concatenate(lengths)
+        flat_starts = np.cumsum(length) - length
+        order = np.argsort(owner)
+        flat = np.concatenate(pieces)
+        return flat[ragged(flat_starts[order], length[order])], length[order], amount
+
+    def _merge(self, matrix: Numbers, draw: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
+        """Merge each row until its merges are used up or all dropped; gives rows as they finish, by their final length."""
+        rows = np.arange(len(matrix))
+        rank, result = self._look_up(matrix[:, :-1], matrix[:, 1:])
+        while len(rows):
+            if matrix.shape[1] == 1:
+                yield rows, matrix
+                return
+            left = np.where(draw.random(rank.shape, np.float32) < self.rate, _NEVER, rank)
+            best = left.argmin(1)  # the first of equals: the leftmost
+            here = np.arange(len(rows))
+            going = left[here, best] != _NEVER
+            if not going.all():
+                yield rows[~going], matrix[~going]
+                rows, matrix, rank, result, best = rows[going], matrix[going], rank[going], result[going], best[going]
+                here = np.arange(len(rows))
+            matrix[here, best] = result[here, best]
+            matrix = _without(matrix, best + 1)
+            rank, result = _without(rank, best), _without(result, best)
+            # Only the two pairs with the new symbol have changed.
+            for place, inside in ((best - 1, best > 0), (best, best < rank.shape[1])):
+                row, column = here[inside], place[inside]
+                rank[row, column], result[row, column] = self._look_up(matrix[row, column], matrix[row, column + 1])
+
+    def _look_up(self, left: Numbers, right: Numbers) -> tuple[NDArray[np.int32], Numbers]:
+        """The rank of the merge of two symbols, or _NEVER, and what it gives."""
+        if not len(self._pairs):
+            return np.full(left.shape, _NEVER, np.int32), left
+        pair = left * self._size + right
+        at = np.minimum(np.searchsorted(self._pairs, pair), len(self._pairs) - 1)
+        return np.where(self._pairs[at] == pair, self._ranks[at], _NEVER), self._results[at]
+
+
+def _without(matrix: NDArray, column: Numbers) -> NDArray:
+    """Each row without its element at `column`."""
+    places = np.arange(matrix.shape[1] - 1)
+    return np.take_along_axis(matrix, places + (places >= column[:, None]), 1)
+
+
+def _hashes(tokens: Numbers, words: Numbers) -> NDArray[np.uint64]:
+    """64 bits for each word, from its tokens and their places (splitmix64): two of a million types collide once in 10⁷ corpora."""
+    if not len(words):
+        return np.empty(0, np.uint64)
+    starts = np.cumsum(words) - words
+    place = np.arange(len(tokens)) - np.repeat(starts, words)
+    x = (tokens + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x += place.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.add.reduceat(x ^ (x >> np.uint64(31)), starts)

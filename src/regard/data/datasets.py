@@ -1,0 +1,354 @@
+"""From the `data` and `tokenizer` sections of a recipe to everything a trainer needs: one call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from regard.data import corpora
+from regard.data.prepare import EncodingSettings, Hashes, Prepared, Report, prepare, usable
+from regard.data.readers import Joined, Rows
+from regard.data.row_formats import RowFormat, row_format_of
+from regard.data.splits import Part, SplitRows
+from regard.data.table_readers import Csv
+from regard.data.tokenizer import EOS, EVERY_KIND, Tokenizer
+from regard.errors import DataError, OptionError
+from regard.files.progress import track
+from regard.files.store import build_folder, cache_folder
+
+SAMPLE_ROWS, SAMPLE_CHARACTERS = 1_000_000, 300_000_000  # at most so much text teaches a vocabulary; evenly spaced rows of more
+SPLITS = ("train", "validation", "test")
+DATA = {
+    "corpus": None, "source": None, "target": None, "version": None, "train": (), "validation": (), "test": (),
+    "max_length": 256, "max_ratio": None, "limit": None, "fold": None, "folds": None, "hold_out": None,
+    "scheme": None, "repair": False,
+}  # fmt: skip
+TOKENIZER = {
+    "kind": "bpe", "size": 8000, "joint": True, "lowercase": False, "dropout": 0.0, "variants": 8, "load": None,
+    "min_count": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part that is scored: every row as text, and those that fit as tokens. A language model's part has no sources.
+
+    Pairs of an embedder may have `scores`, how alike people found them.
+    """
+
+    name: str
+    sources: list[str]
+    targets: list[str]
+    prepared: Prepared
+    scores: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Corpus:
+    """Data that is ready: tokens for training, texts and tokens for validation and tests, and what they were made from."""
+
+    name: str
+    train: Prepared
+    validation: Split | None
+    source_tokenizer: Tokenizer | None
+    target_tokenizer: Tokenizer
+    test_names: list[str]
+    checksums: dict[str, str]
+    warnings: list[str]
+    notes: list[str]  # what was assumed about the files
+    _data: Any = field(repr=False)
+    _task: str = field(repr=False)
+
+    def test(self, name: str | None = None) -> Split:
+        """A part for testing, by default the customary one."""
+        wanted = name or next(iter(self.test_names), "test")
+        return load_split(self._data, wanted, self.source_tokenizer, self.target_tokenizer, self._task)
+
+
+def load_corpus(data: Any, tokenizer: Any, task: str = "translate", seed: int = 1) -> Corpus:
+    """Read, learn the vocabularies, encode; or find all of it in the cache. Every file is looked for before work starts.
+
+    `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name them and the values
+    of absent ones). `seed` decides what BPE-dropout draws.
+    """
+    data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
+    form = row_format_of(task)
+    rows = {split: split_rows(data, split, task) for split in ("train", "validation") if split == "train" or _has(data, split)}
+    if data.test:
+        rows["test"] = split_rows(data, "test", task)
+    for each in rows.values():
+        each.check()
+    settings = EncodingSettings(
+        max_length=data.max_length, max_ratio=data.max_ratio, limit=data.limit, dropout=wanted.dropout,
+        variants=wanted.variants, seed=seed,
+    )  # fmt: skip
+    hashes = Hashes()
+    source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes, form.labels)
+    for each in rows.values():
+        form.check(each, target)
+    train = prepare(rows["train"], source, target, settings, hashes=hashes, what="train", expected=expected)
+    if form.classes and data.limit is None:
+        _every_class(train, target, rows["train"])
+    validation = None
+    if "validation" in rows:
+        validation = _split("validation", rows["validation"], source, target, settings.max_length, hashes)
+    return Corpus(
+        name=data.corpus or str(rows["train"].files[0]),
+        train=train,
+        validation=validation,
+        source_tokenizer=source,
+        target_tokenizer=target,
+        test_names=_test_names(data),
+        checksums={f"{path.parent.name}/{path.name}": sha for path, sha in hashes.known.items()},
+        warnings=_warnings(data, train, validation, hashes) + form.scarce(train, validation and validation.prepared, target),
+        notes=list(dict.fromkeys(note for each in rows.values() for note in each.notes())),
+        _data=data,
+        _task=task,
+    )
+
+
+def load_split(
+    data: Any, split: str, source_tokenizer: Tokenizer | None, target_tokenizer: Tokenizer, task: str = "translate"
+) -> Split:
+    """One part of a `data` section, encoded by tokenizers that exist: train, validation, test, or a corpus's own name for it."""
+    data = _section("data", data, DATA)
+    rows = split_rows(data, split, task)
+    row_format_of(task).check(rows, target_tokenizer)
+    return _split(split, rows, source_tokenizer, target_tokenizer, data.max_length, Hashes())
+
+
+def split_rows(data: Any, split: str, task: str) -> Rows:
+    """The reader of one part: the files that the section names for it, or the part of its corpus.
+
+    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014]. Where the data
+    have no such part, one is cut off the training rows: a fold to test on, a share held out to validate on (of a language model's
+    text the last lines).
+    """
+    form = row_format_of(task)
+    data = _section("data", data, DATA)
+    fold = None if data.test else _fold(data)
+    share = data.hold_out if not _named(data, "validation") else None
+    if split == "test" and fold is not None:
+        return SplitRows(_named_rows(data, "train", form), *fold, classes=form.classes)
+    if split not in ("train", "validation") or (split == "validation" and share is None):
+        return _named_rows(data, split, form)
+    rows = _named_rows(data, "train", form)
+    if fold is not None:
+        rows = SplitRows(rows, *fold, inside=False, classes=form.classes)
+    if share is not None and not form.paired:  # a text is read in order, so its end is held out
+        return Part(rows, 1 - share, 1.0) if split == "validation" else Part(rows, 0.0, 1 - share)
+    return rows if share is None else SplitRows(rows, 0.0, share, inside=split == "validation", classes=form.classes)
+
+
+def _fold(data: Any) -> tuple[float, float] | None:
+    """The share of the rows that the fold of a cross-validation tests on; None where there are no folds."""
+    folds = data.folds or (corpora.find(data.corpus).folds if data.corpus is not None else None)
+    if folds is None:
+        if data.fold is not None:
+            raise OptionError(f"data.fold is {data.fold} and data.folds does not say of how many; set data.folds, as 10")
+        return None
+    fold = data.fold or 1
+    if not 1 <= fold <= folds or folds < 2:
+        raise OptionError(f"data.fold is {fold} and there are {folds} folds; take one of 1 to {folds}, of at least 2")
+    return (fold - 1) / folds, fold / folds
+
+
+def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
+    """What the section itself has for a part."""
+    named = getattr(data, split) if split in SPLITS else ()
+    if isinstance(named, (str, Path)):
+        named = [named]
+    if not named:
+        if data.corpus is None:
+            raise DataError(f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files")
+        return form.finish(_corpus_rows(data.corpus, split, data, form.task), data)
+    known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
+    parts = [_corpus_rows(name, part or split, data, form.task) for name, _, part in (item.partition(":") for item in known)]
+    files = [item for item in named if item not in known]
+    if files:
+        parts.append(form.read(files, data.source, data.target))
+    return form.finish(parts[0] if len(parts) == 1 else Joined(tuple(parts)), data)
+
+
+def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
+    found = corpora.find(name)
+    if found.task != task and not (task == "embed" and found.task == "translate"):  # translations mean the same
+        raise DataError(f"{name} is for task {found.task}, not {task}; set task: {found.task}, or choose another corpus")
+    version = data.version if name == data.corpus else None
+    return found.rows(split, data.source, data.target, version)
+
+
+def _named(data: Any, split: str) -> bool:
+    return bool(getattr(data, split)) or (data.corpus is not None and split in corpora.find(data.corpus).roles)
+
+
+def _has(data: Any, split: str) -> bool:
+    return _named(data, split) or (split == "validation" and data.hold_out is not None)
+
+
+def _test_names(data: Any) -> list[str]:
+    """The parts for testing, the customary one first."""
+    if data.test or _fold(data) is not None:
+        return ["test"]
+    if data.corpus is None:
+        return []
+    found = corpora.find(data.corpus)
+    first = found.roles.get("test")
+    others = [each for each in found.splits if each not in found.roles.values()]
+    return [each for each in ([first] if first else []) + others if found.has(each, data.source, data.target, data.version)]
+
+
+def _split(name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes) -> Split:
+    texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (1 + rows.paired)
+    if not texts[0] and isinstance(rows, SplitRows | Part):
+        raise DataError(_nothing_cut(name, rows))
+    prepared = prepare(
+        rows, source, target, EncodingSettings(max_length=max_length), hashes=hashes, what=name, expected=len(texts[0])
+    )
+    scores = rows.scores() if isinstance(rows, Csv) and rows.score is not None else []
+    return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
+
+
+def _nothing_cut(name: str, rows: SplitRows | Part) -> str:
+    """Why a part that is cut off the training rows is empty."""
+    count = sum(len(block[0]) for block in rows.rows.blocks())
+    share, key = rows.stop - rows.start, "data.hold_out" if name == "validation" else "1 / data.folds"
+    classes = f" in {len(rows.bounds):,} classes" if isinstance(rows, SplitRows) and rows.classes else ""
+    each = "of each class " if classes else ""
+    return (
+        f"no row is left for {name}: {key} takes {share:g} {each}of {rows.files[0]}, which has {count:,} rows{classes}, "
+        f"equal texts together; add rows, take a larger share, or name data.{name} files"
+    )
+
+
+def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
+    """Each label must have rows left to learn from."""
+    counts = np.bincount(train.arrays("target")[0], minlength=len(target))[EOS + 1 :]
+    without = [label for label, count in zip(target.entries, counts, strict=True) if not count]
+    if without:
+        raise DataError(
+            f"the label {without[0]!r} has no examples in {rows.files[0]} ({train.report}); "
+            "add some, raise data.max_length, or leave the label out"
+        )
+
+
+def _readable(text: str) -> str:
+    """What is scored must have every row: one that could not be read counts as empty."""
+    return "" if text[:1] == "\udcff" else text
+
+
+def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hashes) -> list[str]:
+    found = []
+    if data.corpus is not None:
+        known = corpora.find(data.corpus)
+        found += [
+            f"{known.folder / file} is not the file of the manifest, so scores do not compare; see `regard data {known.name}`"
+            for file in known.differing(hashes.known)
+        ]
+    if train.report.dropped():
+        found.append(f"train: {train.report}")
+    if validation is not None and (validation.prepared.report.dropped()):
+        found.append(f"validation: {validation.prepared.report}")
+    return found
+
+
+def tokenizers_for(
+    wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
+) -> tuple[Tokenizer | None, Tokenizer, int | None]:
+    """The source's and the target's tokenizer, loaded, from the cache or learned now; and the number of rows, if counted.
+
+    With `labels` the targets are no text: each one (`label`), or each of its words (`word`), is an entry of their own vocabulary.
+    """
+    if wanted.load is not None:
+        return *load_tokenizers(Path(wanted.load), rows.paired), None
+    if wanted.kind not in EVERY_KIND:
+        raise OptionError(f"tokenizer.kind is one of {', '.join(EVERY_KIND)}, got {wanted.kind!r}")
+    if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
+        raise OptionError(f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0")
+    identity = {
+        "files": hashes.of(rows.files), "layout": rows.layout(), "limit": limit, "kind": wanted.kind, "size": wanted.size,
+        "joint": wanted.joint, "lowercase": wanted.lowercase, "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
+    }  # fmt: skip
+    identity |= {"labels": labels} if labels else {}
+    identity |= {"min_count": wanted.min_count} if wanted.min_count > 1 else {}
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    folder = cache_folder() / "tokenizers" / key[:32]
+    counted: list[int] = []
+
+    def build(temporary: Path) -> None:
+        columns, read = text_sample(rows, limit)
+        counted.append(read)
+        joint = not rows.paired or (wanted.joint and labels is None)
+        if labels is not None:
+            every = (text for block, _ in usable(rows, None, Report()) for text in block[1])  # a sample might miss one
+            learned = Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+            learned.save(temporary / "target.json")
+        sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
+        for name, texts in sides if labels is None else sides[:1]:
+            with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
+                lines = _told((text for row in zip(*texts, strict=True) for text in row), progress)
+                found = Tokenizer.train(lines, wanted.kind, wanted.size, lowercase=wanted.lowercase, min_count=wanted.min_count)
+                found.save(temporary / f"{name}.json")
+
+    build_folder(folder, lambda folder: any(folder.glob("*.json")), build)
+    return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
+
+
+def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokenizer]:
+    """One file for both sides, or a folder with tokenizer.json, or with source.json and target.json."""
+    if not path.is_dir():
+        both = Tokenizer.load(path)
+        return (both if paired else None), both
+    if (path / "tokenizer.json").is_file():
+        return load_tokenizers(path / "tokenizer.json", paired)
+    if not (path / "target.json").is_file() or (paired and not (path / "source.json").is_file()):
+        raise DataError(
+            f"{path} holds neither tokenizer.json nor source.json and target.json; name a tokenizer file or a model folder"
+        )
+    return (Tokenizer.load(path / "source.json") if paired else None), Tokenizer.load(path / "target.json")
+
+
+def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
+    """Columns of evenly spaced usable rows, bounded in rows and characters, and how many rows were read.
+
+    How many rows there are is known only at the end: when the sample is full every second row of it goes, and from then on only
+    every second of those before is taken.
+    """
+    report = Report()
+    kept: list[tuple[str, ...]] = []
+    step, seen, characters = 1, 0, 0
+    with track(sum(path.stat().st_size for path in rows.files), "reading", "bytes") as progress:
+        for block, _ in usable(rows, limit, report, progress.advance):
+            for row in zip(*block, strict=True):
+                if seen % step == 0:
+                    kept.append(row)
+                    characters += sum(map(len, row))
+                    if len(kept) * len(row) > SAMPLE_ROWS or characters > SAMPLE_CHARACTERS:
+                        kept, step = kept[::2], 2 * step
+                        characters = sum(len(text) for row in kept for text in row)
+                seen += 1
+    if not kept:
+        raise DataError(report.nothing(rows))
+    return [list(column) for column in zip(*kept, strict=True)], report.read
+
+
+def _told(lines: Iterator[str], progress: Any) -> Iterator[str]:
+    for line in lines:
+        progress.advance(1)
+        yield line
+
+
+def _section(name: str, given: Any, defaults: dict[str, Any]) -> SimpleNamespace:
+    """A section of a recipe, an object or a dict, with what it leaves out filled in."""
+    found = given if isinstance(given, dict) else {key: getattr(given, key) for key in defaults if hasattr(given, key)}
+    for key in found:
+        if key not in defaults:
+            raise OptionError(f"{name} has no setting {key!r}; it has {', '.join(defaults)}")
+    return SimpleNamespace(**{**defaults, **found})

@@ -1,0 +1,105 @@
+"""What is done to one chunk of rows: encode both sides, drop rows that are too long or too unequal, draw variants.
+
+A chunk's result depends on its rows, its number and the settings alone, so chunks can be worked on anywhere and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.bpe_dropout import BpeDropout
+from regard.data.corpus_encoder import Encoder, Numbers, sums
+from regard.data.tokenizer import UNK, Tokenizer
+from regard.errors import OptionError
+
+
+@dataclass(frozen=True)
+class EncodingSettings:
+    """What decides the tokens of a prepared set besides the files and the tokenizers."""
+
+    max_length: int | None = None  # tokens of a side of a pair; longer ones are dropped
+    max_ratio: float | None = None  # of the longer side to the shorter one
+    limit: int | None = None  # the first rows only
+    dropout: float = 0.0
+    variants: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_length", 1), ("limit", 1), ("variants", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise OptionError(f"{name} must be at least {least}, got {value}")
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise OptionError(f"max_ratio must be at least 1, got {self.max_ratio}")
+        if not self.dropout:  # nothing is drawn: sets that are the same have the same name
+            object.__setattr__(self, "variants", 1)
+            object.__setattr__(self, "seed", 0)
+
+    def identity(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The outcome of a chunk: which rows stay, what was counted, and for every side and variant tokens and row lengths."""
+
+    keep: NDArray[np.bool_]
+    counts: dict[str, int]
+    sides: list[list[tuple[NDArray[np.uint32], NDArray[np.uint32]]]]
+
+
+def _small(tokens: Numbers, lengths: Numbers) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    return tokens.astype(np.uint32), lengths.astype(np.uint32)
+
+
+class ChunkEncoder:
+    """Tokenizers and settings, ready to work on chunks; one tokenizer for a text, two for pairs."""
+
+    def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
+        encoders = {tokenizer: Encoder(tokenizer) for tokenizer in tokenizers}  # one memory where both sides share a vocabulary
+        self.encoders = [encoders[tokenizer] for tokenizer in tokenizers]
+        # Labels are not merged, so they are the same in every variant.
+        self.drops = [
+            BpeDropout(tokenizer, settings.dropout) if settings.dropout and tokenizer.kind != "label" else None
+            for tokenizer in tokenizers
+        ]
+        self.settings = settings
+
+    def run(self, columns: Sequence[Sequence[str]], number: int) -> Encoding:
+        """Encode chunk `number`, whose columns are these."""
+        encoded = [encoder.encode(column) for encoder, column in zip(self.encoders, columns, strict=True)]
+        counts = {"long": 0, "ratio": 0, "unknown": 0}
+        keep = self._fitting([each.lengths for each in encoded], counts)
+        sides = []
+        for i, each in enumerate(encoded):
+            found = each.only(keep)
+            counts["unknown"] += int((found.tokens == UNK).sum())
+            counts["source_tokens" if i + 1 < len(encoded) else "target_tokens"] = len(found.tokens) + len(found.lengths)
+            drop = self.drops[i]
+            if drop is None:
+                sides.append([_small(found.tokens, found.lengths)] * self.settings.variants)
+                continue
+            draw = np.random.default_rng([self.settings.seed, i, number])
+            drawn = drop.variants(found.tokens, found.pieces, self.settings.variants, draw)
+            sides.append([_small(tokens, sums(pieces, found.piece_counts)) for tokens, pieces in drawn])
+        return Encoding(keep, counts, sides)
+
+    def _fitting(self, lengths: list[Numbers], counts: dict[str, int]) -> NDArray[np.bool_]:
+        """Rows within max_length and max_ratio. A language model's text is read as a whole, so it is not thinned out here."""
+        keep = np.ones(len(lengths[0]), bool)
+        if len(lengths) == 1:
+            return keep
+        shorter, longer = np.minimum(*lengths), np.maximum(*lengths)
+        if self.settings.max_length is not None:
+            keep &= longer <= self.settings.max_length
+            counts["long"] = int((~keep).sum())
+        if self.settings.max_ratio is not None:
+            over = keep & (longer > self.settings.max_ratio * shorter)
+            counts["ratio"] = int(over.sum())
+            keep &= ~over
+        return keep

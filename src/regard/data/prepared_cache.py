@@ -1,0 +1,207 @@
+"""The cache of prepared data: what is in it, what a process is using, and removing what nobody has used for long.
+
+cache/prepared/KEY/       tokens of a data set (see `prepare`)
+cache/tokenizers/KEY/     learned vocabularies
+cache/…/KEY.used          what made the entry, one JSON line; its time is the last use, a shared lock on it means "in use"
+cache/…/KEY.lock          locked while KEY is built (see `store.build_folder`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from regard.data.prepare import Prepared
+from regard.data.tokenizer import Tokenizer
+from regard.errors import DataError, RegardError
+from regard.files.store import cache_folder
+
+KINDS = {"prepared": "data", "tokenizers": "tokenizer"}  # folder: what its entries are
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the cache."""
+
+    path: Path
+    kind: str  # data, tokenizer, or unfinished: left by a process that was killed
+    size: int  # bytes
+    last_used: float  # seconds since 1970
+    made_by: str
+    in_use: bool
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last use."""
+        return max(0.0, time.time() - self.last_used)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "path": str(self.path)}
+
+
+def hold(prepared: Prepared, made_by: str) -> bool:
+    """Keep a data set from being pruned as long as the object lives, and note what uses it. False if it was pruned just now."""
+    with contextlib.suppress(OSError):  # a cache that cannot be written cannot be pruned either
+        file = _locked(_note(prepared.folder), shared=True)
+        if file is not None:
+            weakref.finalize(prepared, file.close)
+            if not file.read(1):
+                file.write(json.dumps({"made_by": made_by}, ensure_ascii=False) + "\n")
+                file.flush()
+            os.utime(file.fileno())
+        return (prepared.folder / "meta.json").is_file()
+    return True
+
+
+def entries() -> list[Entry]:
+    """Everything in the cache, the least recently used first."""
+    mapped = _mapped_files(cache_folder())
+    found = []
+    for name, kind in KINDS.items():
+        parent = cache_folder() / name
+        for path in parent.iterdir() if parent.is_dir() else ():
+            if path.is_dir():
+                with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+                    found.append(_entry(path, "unfinished" if ".tmp-" in path.name else kind, mapped))
+    return sorted(found, key=lambda entry: entry.last_used)
+
+
+def prune(older_than: float | None = None, max_size: int | None = None) -> list[Entry]:
+    """Remove entries not used for `older_than` seconds, then the least recently used until `max_size` bytes are left.
+
+    What a running process uses or builds stays. Returns what was removed.
+    """
+    removed = []
+    found = entries()
+    total = sum(entry.size for entry in found)
+    for entry in found:
+        old = older_than is not None and entry.age >= older_than
+        large = max_size is not None and total > max_size
+        if (old or large) and not entry.in_use and _remove(entry):
+            removed.append(entry)
+            total -= entry.size
+    return removed
+
+
+def _remove(entry: Entry) -> bool:
+    """Remove an entry unless somebody holds or builds it by now."""
+    path = entry.path
+    key = path.with_name(path.name.partition(".tmp-")[0])
+    try:
+        with contextlib.ExitStack() as stack:
+            for name in (key.with_name(key.name + ".lock"), _note(key)):
+                lock = _locked(name, shared=False)
+                if lock is None:
+                    return False
+                stack.enter_context(lock)
+            gone = path if ".tmp-" in path.name else path.with_name(f"{path.name}.tmp-pruned")
+            if gone != path:
+                shutil.rmtree(gone, ignore_errors=True)
+                path.rename(gone)  # at once: nobody finds half an entry
+            shutil.rmtree(gone)
+            _note(key).unlink(missing_ok=True)
+    except FileNotFoundError:  # another process was faster
+        return False
+    except OSError as error:
+        raise DataError(f"{path} cannot be removed ({error.strerror or error}); remove it yourself") from None
+    return True
+
+
+def _entry(path: Path, kind: str, mapped: set[str]) -> Entry:
+    files = [file for file in path.rglob("*") if file.is_file()]
+    stats = [file.stat() for file in files]
+    note = _note(path)
+    times = [
+        path.stat().st_mtime,
+        *(max(s.st_mtime, s.st_atime) for s in stats),
+        *([note.stat().st_mtime] if note.is_file() else []),
+    ]
+    used = any(str(file) in mapped or str(file.resolve()) in mapped for file in files)
+    return Entry(path, kind, sum(s.st_size for s in stats), max(times), _made_by(path, kind), used or _is_held(path))
+
+
+def _is_held(path: Path) -> bool:
+    key = path.with_name(path.name.partition(".tmp-")[0])
+    for name in (key.with_name(key.name + ".lock"), _note(key)):
+        if name.is_file():
+            with contextlib.suppress(OSError):
+                lock = _locked(name, shared=False)
+                if lock is None:
+                    return True
+                lock.close()
+    return False
+
+
+def _made_by(path: Path, kind: str) -> str:
+    """What is noted beside an entry, or else what its files tell."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RegardError):
+        if kind == "unfinished":
+            return "a process that was killed"
+        if _note(path).is_file():
+            return str(json.loads(_note(path).read_text(encoding="utf-8").splitlines()[0])["made_by"])
+        if kind == "data":
+            with _unread(path / "meta.json") as file:
+                meta = json.loads(file.read_text(encoding="utf-8"))
+            return f"{meta['rows']:,} {'pairs' if meta['paired'] else 'lines'}"
+        with contextlib.ExitStack() as stack:
+            found = [Tokenizer.load(stack.enter_context(_unread(file))) for file in sorted(path.glob("*.json"))]
+        return " and ".join(f"{len(each):,} {each.kind} entries" for each in found)
+    return "unknown"
+
+
+@contextlib.contextmanager
+def _unread(path: Path) -> Iterator[Path]:
+    """Reading for a listing is no use: the time of the last access stays."""
+    before = path.stat()
+    try:
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _note(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".used")
+
+
+def _locked(path: Path, *, shared: bool) -> IO[str] | None:
+    """The file, locked: shared (waits for a moment's pruning), or alone, or None if others have it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has none; nobody is kept out
+        return path.open("a+", encoding="utf-8")
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError:  # some network file systems
+            pass
+        file.seek(0)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # removed between our open and our lock
+
+
+def _mapped_files(under: Path) -> set[str]:
+    """Files under a folder that some process has mapped into memory, as Linux tells: data sets used without `hold`."""
+    found: set[str] = set()
+    names = {str(under), str(under.resolve())}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = maps.read_text(encoding="utf-8", errors="replace")
+            if any(name in text for name in names):
+                found |= {line.split(maxsplit=5)[-1] for line in text.splitlines() if any(name in line for name in names)}
+    return found

@@ -1,0 +1,292 @@
+"""Rows of text from files: line-aligned pairs, tab-separated columns, JSON lines, plain text; one file or many.
+
+Every reader gives blocks of columns, each a list of texts: two columns (source, target) for pairs, one for a language model's
+text. A text that could not be read is BAD, LONG or MISSING instead, and its row keeps its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from regard.data.text_files import BAD, check_file, lines
+from regard.errors import DataError
+
+MISSING = "\udcff missing"  # a row without that column or field
+ROWS = 16384  # of one block
+Block = tuple[list[str], ...]
+Advance = Callable[[int], None]
+
+
+def ignore(count: int) -> None:
+    """Nobody wants to hear of progress."""
+
+
+class Rows(ABC):
+    """Something that rows of text can be read from, again and again."""
+
+    files: tuple[Path, ...]
+    paired: bool
+
+    @abstractmethod
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        """All rows, a few thousand at a time, as columns of equal length; `advance` hears of the bytes read."""
+
+    @abstractmethod
+    def layout(self) -> dict[str, Any]:
+        """How the files are read: with the files' contents this decides the rows."""
+
+    def check(self) -> None:
+        """Stop in one sentence if a file is missing, empty or unreadable."""
+        for path in self.files:
+            check_file(path)
+
+    def place(self, row: int, column: int) -> str:
+        """Where a person finds a text: the file and line of row `row`, counted from 0, and its column."""
+        return f"{self.files[min(column, len(self.files) - 1)]} line {row + 1}"
+
+    def notes(self) -> list[str]:
+        """What was assumed about the files to read them, a line each."""
+        return []
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        for block in self.blocks():
+            yield from zip(*block, strict=True)
+
+
+@dataclass(frozen=True)
+class OneFile(Rows):
+    """What is read from a single file."""
+
+    path: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.path,)
+
+
+@dataclass(frozen=True)
+class LinePairs(Rows):
+    """Two files whose lines translate each other."""
+
+    source: Path
+    target: Path
+    paired = True
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source, self.target
+
+    def layout(self) -> dict[str, Any]:
+        return {"layout": "lines"}
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        sides = [chain.from_iterable(lines(path, advance=advance)) for path in self.files]
+        count = 0
+        while True:
+            left, right = (list(islice(side, ROWS)) for side in sides)
+            if len(left) != len(right):
+                counts = [count + len(block) + sum(1 for _ in side) for block, side in zip((left, right), sides, strict=True)]
+                raise DataError(
+                    f"{self.source} has {counts[0]:,} lines and {self.target} has {counts[1]:,}; "
+                    "line n of one must translate line n of the other, so find where they part before training on them"
+                )
+            if not left:
+                return
+            count += len(left)
+            yield left, right
+
+
+@dataclass(frozen=True)
+class Table(OneFile):
+    """A file with tab-separated columns, counted from 1; one column is read for a language model, two for pairs.
+
+    `labels` gives values of the last column the names that people know them by: (("0", "negative"), ("1", "positive")).
+    """
+
+    columns: tuple[int, ...] = (1, 2)
+    header: bool = False  # the first line names the columns
+    labels: tuple[tuple[str, str], ...] = ()
+    note: str = field(default="", compare=False)
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.columns) == 2
+
+    def layout(self) -> dict[str, Any]:
+        named = {"labels": dict(self.labels)} if self.labels else {}
+        return {"layout": "table", "columns": [number - 1 for number in self.columns], "header": self.header, **named}
+
+    def notes(self) -> list[str]:
+        return [self.note] if self.note else []
+
+    def place(self, row: int, column: int) -> str:
+        return f"{self.path} line {row + 1 + self.header}, column {self.columns[column]}"
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        skip = int(self.header)
+        for block in lines(self.path, advance=advance):
+            rows, skip = [line.split("\t") for line in block[skip:]], 0
+            columns = [[_column(row, number) for row in rows] for number in self.columns]
+            if self.labels:
+                names = dict(self.labels)
+                columns[-1] = [names.get(label, label) for label in columns[-1]]
+            yield tuple(columns)
+
+
+def _column(row: list[str], number: int) -> str:
+    if row[0][:1] == "\udcff":  # the whole line could not be read
+        return row[0]
+    return row[number - 1] if number <= len(row) else MISSING
+
+
+@dataclass(frozen=True)
+class JsonLines(OneFile):
+    """A file with one JSON object per line; `fields` name the texts, with dots into objects (translation.en)."""
+
+    fields: tuple[str, ...]
+    numbers: bool = False  # numbers and true or false are texts too, as labels often are
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.fields) == 2
+
+    def layout(self) -> dict[str, Any]:
+        return {"layout": "json", "fields": list(self.fields)} | ({"numbers": True} if self.numbers else {})
+
+    def notes(self) -> list[str]:
+        return [f"{self.path.name}: " + " and ".join(f"field {field!r}" for field in self.fields)]
+
+    def place(self, row: int, column: int) -> str:
+        return f"{self.path} line {row + 1}, field {self.fields[column]}"
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        for block in lines(self.path, advance=advance):
+            rows = [_parsed(line) for line in block]
+            yield tuple([_field(row, field, self.numbers) for row in rows] for field in self.fields)
+
+
+def _parsed(line: str) -> Any:
+    if line[:1] == "\udcff":
+        return line
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _field(found: Any, field: str, numbers: bool = False) -> str:
+    if isinstance(found, str) and found[:1] == "\udcff":
+        return found
+    for name in [field] if isinstance(found, dict) and field in found else field.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    if numbers and isinstance(found, int | float):
+        return json.dumps(found)
+    if not isinstance(found, str):
+        return MISSING
+    try:
+        found.encode("utf-8")  # JSON can spell half a character, \ud83d alone
+    except UnicodeEncodeError:
+        return BAD
+    return found
+
+
+@dataclass(frozen=True)
+class Text(OneFile):
+    """A text for a language model, line by line; or the part of it between two shares of its characters."""
+
+    part: tuple[float, float] = (0.0, 1.0)
+    paired = False
+
+    def layout(self) -> dict[str, Any]:
+        return {"layout": "text", "part": list(self.part)}
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        if self.part == (0.0, 1.0):
+            for block in lines(self.path, advance=advance):
+                yield (block,)
+            return
+        total = sum(len(line) + 1 for block in lines(self.path) for line in block)
+        start, stop = (int(total * share) for share in self.part)
+        place = 0
+        for block in lines(self.path, advance=advance):
+            kept = []
+            for line in block:
+                if place + len(line) >= start and place < stop:
+                    kept.append(line[max(0, start - place) : stop - place])
+                place += len(line) + 1
+            yield (kept,)
+
+
+@dataclass(frozen=True)
+class Drawn(Rows):
+    """The rows of a set without official splits that belong to one split, by a hash of one column.
+
+    All rows with the same text in that column fall into the same split, so that no sentence is both learned and asked. Of 100
+    texts about two are validation and two are test.
+    """
+
+    rows: Rows
+    column: int
+    split: str
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rows.paired
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rows.files
+
+    def layout(self) -> dict[str, Any]:
+        return {**self.rows.layout(), "drawn": self.split, "by": self.column}
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        for block in self.rows.blocks(advance):
+            kept = [row for row in zip(*block, strict=True) if drawn_split(row[self.column]) == self.split]
+            yield tuple([row[i] for row in kept] for i in range(len(block)))
+
+
+def drawn_split(text: str) -> str:
+    """The split that a text belongs to by its hash: train, validation or test."""
+    number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8], "big") % 50
+    return {0: "validation", 1: "test"}.get(number, "train")
+
+
+@dataclass(frozen=True)
+class Joined(Rows):
+    """Several readers, one after the other."""
+
+    parts: tuple[Rows, ...]
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.parts[0].paired
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return tuple(path for part in self.parts for path in part.files)
+
+    def layout(self) -> dict[str, Any]:
+        return {"joined": [part.layout() for part in self.parts]}
+
+    def notes(self) -> list[str]:
+        return [note for part in self.parts for note in part.notes()]
+
+    def place(self, row: int, column: int) -> str:
+        for part in self.parts[:-1]:
+            size = sum(len(block[0]) for block in part.blocks())
+            if row < size:
+                return part.place(row, column)
+            row -= size
+        return self.parts[-1].place(row, column)
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        for part in self.parts:
+            yield from part.blocks(advance)

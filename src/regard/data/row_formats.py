@@ -1,0 +1,192 @@
+"""What the rows of each task look like: how files are read as rows, whose vocabulary the target has, what every row must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regard.data.columns import column_number
+from regard.data.prepare import Prepared
+from regard.data.readers import Joined, Rows
+from regard.data.splits import Part
+from regard.data.table_readers import JSON, TABLES, from_files, labelled
+from regard.data.text_files import suffix
+from regard.data.tokenizer import EOS, Tokenizer
+from regard.errors import DataError, OptionError
+
+SHOWN = 12  # labels that a sentence names
+PER_CLASS, VALIDATION, TEXT = 100, 20, 20_000  # rows of a class, rows to validate on, tokens of a text: less is little
+
+
+class RowFormat:
+    """Pairs of texts, as a translator reads them."""
+
+    task = "translate"
+    columns: tuple[str, ...] = ("source", "target")  # what a row is, in words
+    labels: str | None = None  # the kind of the target's own vocabulary; None: a text like the source
+    classes = False  # the target is a class, so parts are cut class by class
+    unit, enough = "pairs", 2000  # what a row is called, and how many are little to train on
+
+    @property
+    def paired(self) -> bool:
+        return len(self.columns) == 2
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        """A reader for files that a user names."""
+        return from_files(files, source, target, self.paired)
+
+    def finish(self, rows: Rows, data: Any) -> Rows:
+        """The rows as the other settings of the `data` section want them."""
+        return rows
+
+    def check(self, rows: Rows, target: Tokenizer) -> None:
+        """Stop at the first row that cannot be learned from or scored, naming its place."""
+
+    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+        """Warnings, with figures, where there is too little data to train or to validate on."""
+        found = []
+        if train.rows < self.enough:
+            found.append(f"{train.rows:,} training {self.unit} are few: below about {self.enough:,} {self.little()}")
+        if validation is not None and validation.rows < VALIDATION:
+            one = "1 validation row is" if validation.rows == 1 else f"{validation.rows:,} validation rows are"
+            found.append(f"{one} few: scores will vary from seed to seed; use at least {VALIDATION}")
+        return found
+
+    def little(self) -> str:
+        """What becomes of a model that saw too little, and what helps."""
+        return "a translator learns them by heart and translates nothing else; add pairs"
+
+
+class Text(RowFormat):
+    """Lines of one text, for a language model."""
+
+    task, columns = "language", ("text",)
+
+    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+        tokens = train.report.target_tokens
+        if tokens >= TEXT:
+            return []
+        return [f"{tokens:,} training tokens are few: below about {TEXT:,} a language model learns them by heart; add text"]
+
+
+class Labelled(RowFormat):
+    """A text and its label."""
+
+    task, columns, labels, classes = "classify", ("text", "label"), "label", True
+
+    def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
+        tokens = train.arrays("target")[0]
+        counts = {label: int((tokens == at).sum()) for at, label in enumerate(target.entries, EOS + 1)}
+        alone = [label for label, count in counts.items() if count == 1]
+        found = []
+        if alone:
+            has = f"{len(alone)} of {len(counts)} labels have" if len(alone) > 1 else "1 label has"
+            found.append(f"{has} one row to train on ({_shown(alone)}); add rows, or leave such labels out")
+        if train.rows < PER_CLASS * len(counts):
+            likely = max(counts.values()) / train.rows
+            found.append(
+                f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} each, accuracy may stay "
+                f"near the {likely:.0%} of always answering the most frequent label; add rows, or start from word vectors "
+                "(model.vectors)"
+            )
+        return found + super().scarce(train, validation, target)[train.rows < self.enough :]
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        tables = [each for each in files if not isinstance(each, list) and suffix(Path(each)) in (*TABLES, *JSON)]
+        if len(files) == 1 and not isinstance(files[0], list):
+            tables = list(files)  # whatever its name ends in
+        others = [each for each in files if each not in tables]
+        parts = [labelled(Path(each).expanduser(), source, target) for each in tables]
+        if others or not files:
+            parts.append(from_files(others, source, target, paired=True))
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+    def check(self, rows: Rows, target: Tokenizer) -> None:
+        known = set(target.entries)
+        for at, (_, label) in _usable(rows):
+            if label not in known:
+                raise DataError(
+                    f"{rows.place(at, 1)}: the label {label!r} is not among those that were trained on ({_shown(target.entries)}); "
+                    "correct it, leave the row out, or train with it"
+                )
+        if len(known) < 2:
+            raise DataError(
+                f"every row of {rows.files[0]} has the label {next(iter(known), '')!r}, and a classifier tells at least two apart; "
+                "check data.target, which names the column of labels, or add rows of another class"
+            )
+
+
+class Tagged(RowFormat):
+    """Words and a tag for each, both joined by spaces."""
+
+    task, columns, labels = "tag", ("words", "tags"), "word"
+    unit, enough = "sentences", 500
+
+    def little(self) -> str:
+        return "a tagger finds little beyond the names it saw; add sentences, or start from word vectors (model.vectors)"
+
+    def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
+        from regard.data.conll import Conll
+
+        named = [Path(each).expanduser() for item in files for each in (item if isinstance(item, list) else [item])]
+        if not named:
+            raise DataError("no files are named; give at least one")
+        for given in (source, target):
+            if column_number(given) is None and given is not None:
+                raise DataError(
+                    f"a column of a CoNLL file is a number, counted from 1, got {given!r}; set data.source, data.target"
+                )
+        if (source is None) != (target is None):
+            raise DataError("name both columns of the CoNLL files, data.source for words and data.target for tags, or neither")
+        columns = None if source is None or target is None else (int(source), int(target))
+        parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in named]
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+    def finish(self, rows: Rows, data: Any) -> Rows:
+        """Tags in the scheme that is wanted, and mended where that is wanted."""
+        from regard.data.conll import Conll
+
+        if isinstance(rows, Joined):
+            return Joined(tuple(self.finish(part, data) for part in rows.parts))
+        if isinstance(rows, Part):
+            return replace(rows, rows=self.finish(rows.rows, data))
+        return replace(rows, scheme=data.scheme, repair=data.repair) if isinstance(rows, Conll) else rows
+
+    def check(self, rows: Rows, target: Tokenizer) -> None:
+        for at, (words, tags) in _usable(rows):
+            counts = len(words.split(" ")), len(tags.split(" "))
+            if counts[0] != counts[1]:
+                raise DataError(f"{rows.place(at, 1)}: {counts[0]} words and {counts[1]} tags; each word has one tag")
+
+
+class Alike(RowFormat):
+    """Two texts that mean the same."""
+
+    task, columns = "embed", ("text", "like it")
+
+    def little(self) -> str:
+        return "an embedder learns them by heart; add pairs, or start from word vectors (model.vectors)"
+
+
+FORMS: dict[str, RowFormat] = {form.task: form for form in (RowFormat(), Text(), Labelled(), Tagged(), Alike())}
+
+
+def row_format_of(task: str) -> RowFormat:
+    """The form of a task's rows."""
+    if task not in FORMS:
+        raise OptionError(f"the task is one of {', '.join(FORMS)}, got {task!r}")
+    return FORMS[task]
+
+
+def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Rows that have something readable on both sides, with their numbers."""
+    for at, row in enumerate(rows):
+        if all(text.strip() and text[0] != "\udcff" for text in row):
+            yield at, row
+
+
+def _shown(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(labels[:SHOWN]) + more

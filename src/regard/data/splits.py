@@ -1,0 +1,129 @@
+"""Parts of a set that has no parts: folds to test on in turn, a share held out, the first or second half.
+
+Whether a row is in a part is decided row by row, so memory does not grow with the number of rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.data.readers import Advance, Block, Rows, ignore
+
+EXACT = 1 << 16  # rows of a class up to which its share is exact; of more it is the share of all possible hashes
+END = 1 << 64
+
+
+class _Kept(Rows):
+    """Some rows of another reader."""
+
+    rows: Rows
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rows.paired
+
+    @property
+    def files(self) -> tuple[Path, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rows.files
+
+    @abstractmethod
+    def keeps(self, number: int, row: tuple[str, ...]) -> bool:
+        """True if row `number`, counted from 0, is in the part."""
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        numbers = count()
+        for block in self.rows.blocks(advance):
+            inside = [i for i, row in enumerate(zip(*block, strict=True)) if self.keeps(next(numbers), row)]
+            yield tuple([column[i] for i in inside] for column in block)
+
+    def place(self, row: int, column: int) -> str:
+        kept = (number for number, each in enumerate(self.rows) if self.keeps(number, each))
+        return self.rows.place(next(number for at, number in enumerate(kept) if at == row), column)
+
+    def notes(self) -> list[str]:
+        return self.rows.notes()
+
+
+@dataclass(frozen=True)
+class SplitRows(_Kept):
+    """The rows inside a share `start` … `stop` of each class in the order of a hash of their texts, or those outside it.
+
+    So every class is cut alike, the cut is the same on every machine and for every seed, and equal texts of a class fall into the
+    same part. Without `classes` all rows are of one class. A first pass keeps 8 bytes for each of the first EXACT rows of a class,
+    and with them the cut is exact up to equal texts; a larger class is cut at `share · 2⁶⁴`, which is off by about √rows.
+    """
+
+    rows: Rows
+    start: float
+    stop: float
+    inside: bool = True
+    classes: bool = True  # the last column is a class
+
+    def layout(self) -> dict[str, Any]:
+        shares = {"cut": [self.start, self.stop], "inside": self.inside, "classes": self.classes, "by": "hash"}
+        return {"of": self.rows.layout(), **shares}
+
+    @cached_property
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """For each class the smallest hash inside the share, and the smallest beyond it."""
+        hashes: dict[str, array[int]] = {}
+        for row in self.rows:
+            known = hashes.setdefault(self._class(row), array("Q"))
+            if len(known) <= EXACT:
+                known.append(_hash(row[0]))
+        return {name: (_bound(found, self.start), _bound(found, self.stop)) for name, found in hashes.items()}
+
+    def keeps(self, number: int, row: tuple[str, ...]) -> bool:
+        low, high = self.bounds[self._class(row)]
+        return (low <= _hash(row[0]) < high) == self.inside
+
+    def _class(self, row: tuple[str, ...]) -> str:
+        return row[-1] if self.classes else ""
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8], "big")
+
+
+def _bound(hashes: array[int], share: float) -> int:
+    """The hash below which that share of the rows lies."""
+    if len(hashes) > EXACT:
+        return min(END, int(share * END))
+    at = round(share * len(hashes) - 1e-6)
+    if at >= len(hashes):
+        return END
+    values = np.asarray(hashes, np.uint64)
+    bound = np.partition(values, at)[at]
+    below, up_to = int((values < bound).sum()), int((values <= bound).sum())  # they differ by the equal texts
+    return int(bound) + (up_to - at < at - below)
+
+
+@dataclass(frozen=True)
+class Part(_Kept):
+    """The rows between two shares of all rows, as they stand in the file."""
+
+    rows: Rows
+    start: float
+    stop: float
+
+    def layout(self) -> dict[str, Any]:
+        return {"of": self.rows.layout(), "part": [self.start, self.stop]}
+
+    @cached_property
+    def range(self) -> range:
+        """The numbers of the rows that stay."""
+        total = sum(len(block[0]) for block in self.rows.blocks())
+        return range(int(self.start * total), int(self.stop * total))
+
+    def keeps(self, number: int, row: tuple[str, ...]) -> bool:
+        return number in self.range

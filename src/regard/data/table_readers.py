@@ -1,0 +1,206 @@
+"""Readers for the files that a user names: tables with any separator, JSON lines, line-aligned pairs, plain text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from regard.data.columns import LABELLED, PAIRS, Kind, choose, detect_table
+from regard.data.readers import MISSING, ROWS, Advance, Block, Joined, JsonLines, LinePairs, OneFile, Rows, Table, Text, ignore
+from regard.data.text_files import LONG, check_file, lines, suffix
+from regard.errors import DataError
+
+JSON, TABLES = ("jsonl", "ndjson"), ("tsv", "csv")
+LIMIT = 1 << 20  # characters of a cell, line ends inside quotes included
+
+
+@dataclass(frozen=True)
+class Csv(OneFile):
+    """A file of cells between commas (or another separator), quoted where they hold those or line ends; columns count from 1.
+
+    With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that have at least so much.
+    """
+
+    columns: tuple[int, ...] = (1, 2)
+    header: bool = False  # the first row names the columns
+    score: int | None = None
+    least: float | None = None
+    separator: str = ","
+    note: str = field(default="", compare=False)
+
+    @property
+    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.columns) == 2
+
+    def layout(self) -> dict[str, Any]:
+        score = None if self.score is None else self.score - 1
+        found = {"layout": "csv", "columns": [number - 1 for number in self.columns], "header": self.header, "least": self.least}
+        return found | {"score": score} | ({"separator": self.separator} if self.separator != "," else {})
+
+    def notes(self) -> list[str]:
+        return [self.note] if self.note else []
+
+    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
+        rows = (row for _, row in self._rows(advance))
+        while block := list(islice(rows, ROWS)):
+            yield tuple([_cell(row, column) for row in block] for column in self.columns)
+
+    def scores(self) -> list[float]:
+        """The number of each row."""
+        if self.score is None:
+            raise DataError(f"{self.path} has no column of numbers beside its texts; name one")
+        return [self._number(row, line) for line, row in self._rows(ignore)]
+
+    def place(self, row: int, column: int) -> str:
+        line = next((line for at, (line, _) in enumerate(self._rows(ignore)) if at == row), 0)
+        return f"{self.path} line {line}, column {self.columns[column]}"
+
+    def _rows(self, advance: Advance) -> Iterator[tuple[int, list[str]]]:
+        """Each row's cells, and the line it begins in."""
+        csv.field_size_limit(LIMIT)
+        reader = csv.reader(
+            (f"{line}\n" for line in chain.from_iterable(lines(self.path, advance=advance))), delimiter=self.separator
+        )
+        first, begin = self.header, 1
+        while True:
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error:  # a quote that never ends, as a rule
+                row = [LONG]
+            begin, line = reader.line_num + 1, begin
+            if first:
+                first = False
+            elif row and (self.least is None or self._number(row, line) >= self.least):
+                yield line, row
+
+    def _number(self, row: list[str], line: int) -> float:
+        assert self.score is not None
+        text = _cell(row, self.score)
+        try:
+            return float(text)
+        except ValueError:
+            shown = "nothing" if text == MISSING else repr(text)
+            raise DataError(f"{self.path} line {line}, column {self.score} holds {shown} where a number belongs") from None
+
+
+def _cell(row: list[str], number: int) -> str:
+    if row[0][:1] == "\udcff":  # the whole line could not be read
+        return row[0].rstrip("\n")
+    return row[number - 1].replace("\n", " ") if number <= len(row) else MISSING
+
+
+def table(path: Path, source: str | int | None, target: str | int | None, kind: Kind) -> Rows:
+    """Two columns of a table, by the names in its first line or by number from 1; what is not given is guessed (see `columns`)."""
+    sample = detect_table(path)
+    chosen = choose(sample, source, target, kind)
+    if suffix(path) == "tsv" and sample.separator == "\t":
+        return Table(path, chosen.columns, header=chosen.header, note=chosen.note)
+    return Csv(path, chosen.columns, header=chosen.header, separator=sample.separator, note=chosen.note)
+
+
+def labelled(path: Path, text: str | int | None, label: str | int | None) -> Rows:
+    """Texts and labels of a table or of JSON lines."""
+    check_file(path)
+    if suffix(path) not in JSON:
+        return table(path, text, label, LABELLED)
+    known = _fields(path)
+    given = [str(each) if each is not None else None for each in (text, label)]
+    for place, usual in enumerate(LABELLED.names):
+        given[place] = given[place] or next((name for name in usual if name in known), None)
+        if given[place] is None:
+            shown = ", ".join(map(repr, known[:8])) or "no fields"
+            key = ("source", "target")[place]
+            raise DataError(f"the first object of {path} has {shown}; name the {LABELLED.roles[place]} with data.{key}")
+    return JsonLines(path, (str(given[0]), str(given[1])), numbers=True)
+
+
+def holds_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
+    """True if a table or JSON lines hold texts and labels: by the names of its columns, or because the labels recur."""
+    if suffix(path) in JSON:
+        return source is None and target is None and all(set(names) & set(_fields(path)) for names in LABELLED.names)
+    if suffix(path) not in TABLES:
+        return False
+    try:
+        sample = detect_table(path)
+        chosen = choose(sample, source, target, LABELLED)
+    except DataError:
+        return False
+    labels = sample.column(chosen.columns[1], chosen.header)
+    named = chosen.header and sample.rows[0][chosen.columns[1] - 1].strip().lower() in LABELLED.names[1]
+    return named or (len(labels) >= 6 and len(set(labels)) <= len(labels) // 3)
+
+
+def _fields(path: Path) -> list[str]:
+    """The fields of the first object of JSON lines."""
+    line = next(iter(lines(path)), [""])[0]
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    return list(found) if isinstance(found, dict) else []
+
+
+def first_cells(path: Path) -> list[str]:
+    """The cells of the first line."""
+    line = next(iter(lines(path)), [""])[0]
+    return next(csv.reader(io.StringIO(line)), [""]) if suffix(path) == "csv" else line.split("\t")
+
+
+def from_files(files: Sequence[Any], source: str | int | None, target: str | int | None, paired: bool) -> Rows:
+    """A reader for files that a user names, by what their names end in (.gz and .xz do not count).
+
+    .jsonl: one object per line, with the fields `source` and `target` (for a text: `source`, or `text`).
+    .tsv, .csv, or one file alone: columns by number from 1, or by name where the first line names them; else the first two.
+    Otherwise pairs of files: [[a.en, a.de], [b.en, b.de]]; or all in one list, told apart by the endings `source` and `target`,
+    or two files, the source first. A text may be any number of files.
+    """
+    if not files:
+        raise DataError("no files are named; give at least one")
+    parts: list[Rows] = []
+    plain: list[Path] = []
+    for item in files:
+        if isinstance(item, (list, tuple)):
+            if len(item) != 2 or not paired:
+                raise DataError(f"an inner list names two files, the source and its translation; got {list(map(str, item))}")
+            parts.append(LinePairs(*_directed([Path(each).expanduser() for each in item], source, target)))
+            continue
+        path = Path(item).expanduser()
+        if suffix(path) in JSON:
+            names = (source, target) if paired else (source or "text",)
+            parts.append(JsonLines(path, tuple(str(name) for name in names if name is not None)))
+            if len(names) != len(parts[-1].layout()["fields"]):
+                raise DataError(f"the fields of {path} are not known; name them as data.source and data.target")
+        elif paired and (suffix(path) in TABLES or len(files) == 1):
+            parts.append(table(path, source, target, PAIRS))
+        else:
+            plain.append(path)
+    parts += [Text(path) for path in plain] if not paired else _pairs(plain, source, target)
+    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+
+def _pairs(paths: list[Path], source: str | int | None, target: str | int | None) -> list[Rows]:
+    """Files in one list, as pairs: by their endings, in the order in which they are named."""
+    left = [path for path in paths if suffix(path) == source]
+    right = [path for path in paths if suffix(path) == target]
+    if len(paths) == 2 and not (left and right):
+        left, right = paths[:1], paths[1:]
+    if len(left) + len(right) != len(paths) or len(left) != len(right):
+        shown = ", ".join(map(str, paths))
+        raise DataError(
+            f"it is not clear which of these files translate each other: {shown}; write pairs, [[a.en, a.de], [b.en, b.de]], "
+            f"or end their names in .{source} and .{target}"
+        )
+    return [LinePairs(*pair) for pair in zip(left, right, strict=True)]
+
+
+def _directed(pair: list[Path], source: str | int | None, target: str | int | None) -> list[Path]:
+    """Two files that translate each other, source first where their endings tell."""
+    return pair[::-1] if suffix(pair[0]) == target and suffix(pair[1]) == source else pair

@@ -1,0 +1,211 @@
+"""Word vectors that others have learned: the text and binary files of word2vec (fastText's .vec too) and the text files of GloVe.
+
+    word2vec, text     a line "words width", then lines "word number number …"
+    GloVe              the same without the first line
+    word2vec, binary   a line "words width", then each word, a space and its numbers as little-endian float32, and maybe a line feed
+
+Plain or packed with gzip or xz; which of them a file is, its first bytes say. Files hold millions of words and a vocabulary some
+thousands, so words that are not wanted are passed over and cost no memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from regard.data.text_files import lines, unpacked
+from regard.errors import DataError
+from regard.files.progress import track
+
+WIDEST = 65_536  # numbers of a vector; beyond it the header is no header
+LONGEST_WORD = 10_000  # bytes; beyond it what is read is no word
+LONGEST_LINE = 2_000_000  # characters
+SNIFFED = 4096
+_HEADER = re.compile(rb"\s*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*\n")
+
+
+def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tuple[list[str], np.ndarray]:
+    """The words of a file, in its order, and their vectors, float32 of (words, width); with `wanted` those only.
+
+    Of a word that stands there twice the first counts. A width that changes, a header that does not fit, a file that was cut off
+    and numbers that are no numbers are one sentence that names the line or word; that is looked at in words not wanted too,
+    but for numbers, which are read only of what is kept.
+    """
+    path = Path(path)
+    start = _start(path)
+    header = _HEADER.match(start)
+    kept = _Kept(path, None if wanted is None else frozenset(wanted))
+    with track(path.stat().st_size, "reading vectors", "bytes") as progress:
+        if header is None:
+            _text(kept, None, progress.advance)
+        else:
+            kept.count, kept.width = _sizes(path, int(header[1]), int(header[2]))
+            read = _binary if _is_binary(start[header.end() :], kept.width) else _text
+            read(kept, header, progress.advance)
+    return kept.words, np.frombuffer(kept.numbers, np.float32).reshape(len(kept.words), kept.width)
+
+
+@dataclass
+class _Kept:
+    """What was read so far, and what the file says about itself."""
+
+    path: Path
+    wanted: frozenset[str] | None
+    count: int | None = None  # as the header says
+    width: int = 0
+    words: list[str] = field(default_factory=list)
+    numbers: array[float] = field(default_factory=lambda: array("f"))
+    seen: set[str] = field(default_factory=set)
+
+    def wants(self, word: str) -> bool:
+        return word not in self.seen and (self.wanted is None or word in self.wanted)
+
+    def add(self, word: str, numbers: array[float], place: str) -> None:
+        if not np.isfinite(np.frombuffer(numbers, np.float32)).all():
+            raise DataError(f"{place} of {self.path} has a number that is NaN or infinite, for {word[:40]!r}; remove that word")
+        self.words.append(word)
+        self.seen.add(word)
+        self.numbers.extend(numbers)
+
+
+def _start(path: Path) -> bytes:
+    """The first bytes, unpacked; enough for a header and a look at what follows."""
+    found = b""
+    with contextlib.closing(unpacked(path)) as blocks:  # type: ignore[type-var]
+        for block in blocks:
+            found += block
+            if len(found) >= SNIFFED:
+                break
+    return found[:SNIFFED].removeprefix(b"\xef\xbb\xbf")
+
+
+def _sizes(path: Path, count: int, width: int) -> tuple[int, int]:
+    if not count or not 1 <= width <= WIDEST:
+        raise DataError(
+            f"line 1 of {path} says {count} words of {width} numbers; a header names at least one word and 1 to {WIDEST} numbers"
+        )
+    return count, width
+
+
+def _is_binary(rows: bytes, width: int) -> bool:
+    """Whether what follows the first word is not printed. Printed numbers take at least 2 · width − 1 places, all of them plain."""
+    numbers = (rows.partition(b" ")[2] or rows)[: 2 * width - 1]
+    printed = sum(32 <= byte < 127 or byte in b"\t\r\n" for byte in numbers)
+    return printed < 0.9 * len(numbers)
+
+
+def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], None]) -> None:
+    rows = 0
+    for number, line in enumerate(_lines(kept.path, advance), 1):
+        if not line.strip() or (header is not None and number == 1):
+            continue
+        if line[0] == "\udcff":  # longer than a line can be, or a word that is not UTF-8, which nobody can want
+            if "long" in line:
+                raise DataError(
+                    f"line {number:,} of {kept.path} is longer than {LONGEST_LINE:,} characters; this is no vector file"
+                )
+            rows += 1
+            continue
+        rows += 1
+        _row(kept, line.rstrip().replace("\t", " "), number)
+    if kept.count is not None and rows != kept.count:
+        cut = "the file was cut off" if rows < kept.count else "its first line is wrong"
+        raise DataError(f"line 1 of {kept.path} says {kept.count:,} words and {rows:,} follow; {cut}, so fetch or write it again")
+    if not kept.width:
+        raise DataError(f"{kept.path} has no vectors; give a file with a word and its numbers on each line")
+
+
+def _lines(path: Path, advance: Callable[[int], None]) -> Iterator[str]:
+    for block in lines(path, most=LONGEST_LINE, advance=advance):
+        yield from block
+
+
+def _row(kept: _Kept, line: str, number: int) -> None:
+    """A word and its numbers. GloVe's web vectors have words with spaces in them (". . ."), so the numbers are the last ones."""
+    spaces = line.count(" ")
+    if not kept.width:
+        kept.width = spaces
+        if not 1 <= spaces <= WIDEST:
+            raise DataError(f"line {number:,} of {kept.path} is {line[:40]!r}, where a word and 1 to {WIDEST} numbers belong")
+    word, *cells = line.rsplit(" ", kept.width)
+    more = word.split(" ")[1:] if spaces > kept.width else []
+    if spaces < kept.width or (more and all(map(_is_number, more))):
+        raise DataError(
+            f"line {number:,} of {kept.path} has {spaces} numbers and the lines before have {kept.width}; mend or remove that line"
+        )
+    if kept.wants(word):
+        try:
+            numbers = array("f", map(float, cells))
+        except ValueError:
+            column, bad = next((i, cell) for i, cell in enumerate(cells, 2) if not _is_number(cell))
+            raise DataError(
+                f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number belongs; mend or remove that line"
+            ) from None
+        kept.add(word, numbers, f"line {number:,}")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], None]) -> None:
+    assert header is not None and kept.count is not None
+    with contextlib.closing(unpacked(kept.path, advance=advance)) as blocks:  # type: ignore[type-var]
+        stream = _Stream(blocks)
+        stream.until(b"\n")
+        for at in range(1, kept.count + 1):
+            name = stream.until(b" ")
+            data = None if name is None else stream.take(4 * kept.width)
+            if name is None or data is None:
+                raise DataError(
+                    f"{kept.path} ends at word {at:,} of the {kept.count:,} that its first line says, or is no file of "
+                    f"{kept.width} float32 numbers a word; fetch or write it again"
+                )
+            word = name.lstrip(b"\n").decode("utf-8", "replace")
+            if kept.wants(word):
+                kept.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {at:,}")
+        if stream.rest().strip():
+            raise DataError(f"{kept.path} goes on after the {kept.count:,} words that its first line says; fetch or write it again")
+
+
+class _Stream:
+    """Bytes that come in blocks, read piece by piece."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._held, self._at = blocks, b"", 0
+
+    def _more(self) -> bool:
+        block = next(self._blocks, b"")
+        self._held, self._at = self._held[self._at :] + block, 0
+        return bool(block)
+
+    def until(self, end: bytes) -> bytes | None:
+        """What stands before the next `end`, which is passed over; None where the bytes are over, or no word is that long."""
+        while (found := self._held.find(end, self._at)) < 0:
+            if len(self._held) - self._at > LONGEST_WORD or not self._more():
+                return None
+        data, self._at = self._held[self._at : found], found + 1
+        return data if len(data) <= LONGEST_WORD else None
+
+    def take(self, size: int) -> bytes | None:
+        while len(self._held) - self._at < size:
+            if not self._more():
+                return None
+        self._at += size
+        return self._held[self._at - size : self._at]
+
+    def rest(self) -> bytes:
+        """What is left, or the beginning of it."""
+        while len(self._held) - self._at < SNIFFED and self._more():
+            pass
+        return self._held[self._at : self._at + SNIFFED]

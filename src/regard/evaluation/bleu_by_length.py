@@ -1,0 +1,133 @@
+"""BLEU by sentence length: whether quality holds as sentences grow, where one fixed vector between encoder and decoder fails.
+
+Each bucket of lengths is scored as a corpus of its own. Bahdanau et al. 2015, figure 2, draw the curve; the lectures name the
+bottleneck.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, OptionError
+from regard.evaluation.bleu import metric, reference_documents
+from regard.evaluation.svg import save
+
+EDGES = (10, 20, 30, 40, 50)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The lines of `shortest` to `longest` words (None: no limit); no lines, no BLEU."""
+
+    shortest: int
+    longest: int | None
+    lines: int
+    bleu: float | None
+
+    @property
+    def label(self) -> str:
+        """As on the axis of the plot."""
+        return f"{self.shortest}+" if self.longest is None else f"{self.shortest}–{self.longest}"
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """BLEU for each bucket, and whose length it was: the source's or the reference's."""
+
+    buckets: tuple[Bucket, ...]
+    measured: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """As a table."""
+        return table({"BLEU": self})
+
+
+def words(line: str) -> int:
+    """How many words stand apart by spaces."""
+    return len(line.split())
+
+
+def by_length(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None,
+    *,
+    edges: Sequence[int] = EDGES,
+    length: Callable[[str], int] = words,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> ByLength:
+    """Corpus BLEU of the lines of up to edges[0] words, of up to edges[1], … and of more.
+
+    Words are counted in the source, which is as long for every system; without sources, in the first reference.
+    """
+    documents = reference_documents(hypotheses, references)
+    if sources is not None and len(sources) != len(hypotheses):
+        raise DataError(
+            f"the source has {len(sources)} lines but the hypothesis has {len(hypotheses)}; give the source it translates"
+        )
+    whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in edges)
+    if not edges or not whole or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
+        raise OptionError(f"edges must be growing whole numbers from 1 on, such as {EDGES}, got {tuple(edges)}")
+    sizes = [length(line) for line in (documents[0] if sources is None else sources)]
+    bleu, buckets = metric(tokenize, lowercase), []
+    # Lines of no words belong to the first bucket.
+    for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
+        rows = [i for i, size in enumerate(sizes) if low <= size and (high is None or size <= high)]
+        part = [[document[i] for i in rows] for document in documents]
+        score = float(bleu.corpus_score([hypotheses[i] for i in rows], part).score) if rows else None
+        buckets.append(Bucket(max(1, low), high, len(rows), score))
+    return ByLength(tuple(buckets), "reference" if sources is None else "source")
+
+
+def table(curves: Mapping[str, ByLength]) -> str:
+    """One line for each bucket, one column for each system."""
+    first = _same_lines(curves)
+    heads = [f"words of {first.measured}", "lines", *curves]
+    rows = [heads]
+    for i, bucket in enumerate(first.buckets):
+        scores = [curve.buckets[i].bleu for curve in curves.values()]
+        rows.append([bucket.label, str(bucket.lines), *("–" if s is None else f"{s:.2f}" for s in scores)])
+    widths = [max(len(row[c]) for row in rows) for c in range(len(heads))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU by sentence length") -> Path:
+    """Draw one line for each system into a picture file (.png, or what else matplotlib writes)."""
+    from matplotlib.figure import Figure
+
+    first = _same_lines(curves)
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    places = range(len(first.buckets))
+    for name, curve in curves.items():
+        shown = [(x, bucket.bleu) for x, bucket in zip(places, curve.buckets, strict=True) if bucket.bleu is not None]
+        axes.plot([x for x, _ in shown], [bleu for _, bleu in shown], marker="o", label=name)
+    axes.set_xticks(list(places), [f"{bucket.label}\n{bucket.lines}" for bucket in first.buckets])
+    axes.set_xlabel(f"words of the {first.measured}; below, how many lines")
+    axes.set_ylabel("BLEU")
+    axes.set_ylim(bottom=0)
+    axes.set_title(title)
+    axes.grid(axis="y", alpha=0.3)
+    if len(curves) > 1:
+        axes.legend()
+    return save(figure, path)
+
+
+def _same_lines(curves: Mapping[str, ByLength]) -> ByLength:
+    if not curves:
+        raise DataError("there is nothing to show; give at least one system")
+    first = next(iter(curves.values()))
+    shape = lambda curve: (curve.measured, [(b.shortest, b.longest, b.lines) for b in curve.buckets])  # noqa: E731
+    for name, curve in curves.items():
+        if shape(curve) != shape(first):
+            raise DataError(f"{name} has other buckets than {next(iter(curves))}; score all systems on the same lines and edges")
+    return first

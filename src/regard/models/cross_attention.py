@@ -1,0 +1,81 @@
+"""How a recurrent decoder looks at the encoder's states: y^a(t) from y^d(t) and [y^e(1) … y^e(T^e)]."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import watching
+from regard.attention.attend import attend
+from regard.attention.energy import Additive, Bilinear, Dot, Energy, ProjectedAdditive
+from regard.errors import ShapeError
+from regard.models.memory import Memory
+
+DOT = Dot()
+
+
+class Simple(nn.Module):
+    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): nothing learned, both widths one."""
+
+    def __init__(self, query_width: int, memory_width: int) -> None:
+        super().__init__()
+        if query_width != memory_width:
+            raise ShapeError(
+                f"simple attention multiplies decoder states of width {query_width} with encoder states of width {memory_width}; "
+                "make the widths equal, or use attention: parameterised, which maps both"
+            )
+        self.width = memory_width
+
+    def forward(self, query: Tensor, memory: Memory) -> Tensor:
+        return _look(query, memory.states, memory.states, memory, DOT)
+
+
+class Parameterised(nn.Module):
+    """a(t) = (W^K [y^e])ᵀ (W^Q y^d(t)), y^a(t) = (W^V [y^e]) softmax(a(t))."""
+
+    def __init__(self, query_width: int, memory_width: int, width: int) -> None:
+        super().__init__()
+        self.Wq = nn.Linear(query_width, width, bias=False)
+        self.Wk = nn.Linear(memory_width, width, bias=False)
+        self.Wv = nn.Linear(memory_width, width, bias=False)
+        self.width = width
+
+    def forward(self, query: Tensor, memory: Memory) -> Tensor:
+        return _look(self.Wq(query), self.Wk(memory.states), self.Wv(memory.states), memory, DOT)
+
+
+class BilinearCrossAttention(nn.Module):
+    """a(t) = [y^e]ᵀ Wᵀ y^d(t) (Luong et al. 2015, "general"); the values are the encoder's states."""
+
+    def __init__(self, query_width: int, memory_width: int) -> None:
+        super().__init__()
+        self.energy = Bilinear(query_width, memory_width)
+        self.width = memory_width
+
+    def forward(self, query: Tensor, memory: Memory) -> Tensor:
+        return _look(query, memory.states, memory.states, memory, self.energy)
+
+
+class AdditiveCrossAttention(nn.Module):
+    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015). U h is the same at every step, so it is computed once, by `project`."""
+
+    def __init__(self, query_width: int, memory_width: int, width: int) -> None:
+        super().__init__()
+        self.energy = Additive(query_width, memory_width, width)
+        self.width = memory_width
+
+    def project(self, memory: Memory) -> Tensor:
+        return self.energy.Wk(memory.states)
+
+    def forward(self, query: Tensor, memory: Memory, projected: Tensor) -> Tensor:
+        return _look(query, projected, memory.states, memory, ProjectedAdditive(self.energy))
+
+
+def _look(query: Tensor, key: Tensor, value: Tensor, memory: Memory, energy: Energy) -> Tensor:
+    """(batch, T, ·) as attention with one head."""
+    if not torch.is_autocast_enabled(query.device.type if query.device.type != "meta" else "cpu"):
+        query, key, value = (x.to(value.dtype) for x in (query, key, value))
+    with watching.kind_of("cross") if watching.watching() else nullcontext():
+        return attend(query[:, None], key[:, None], value[:, None], energy=energy, mask=memory.mask)[:, 0]

@@ -1,0 +1,29 @@
+"""A language model: a decoder alone."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from regard.data.batches import Batch
+from regard.models.autoregressive import AutoregressiveModel
+from regard.models.decoder import DecoderState
+from regard.models.loss import Loss
+
+
+class LanguageModel(AutoregressiveModel):
+    """p(y) = Π p(y_t | y_<t)."""
+
+    kind = "language-model"
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of every next word: (batch, T) → (batch, T, vocabulary)."""
+        features, _ = self.decoder(self.target(tokens))
+        return self.output(features)
+
+    def loss(self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0) -> Loss:
+        """A recurrent model goes on from `state` and gives the state after, for the batch that follows."""
+        words = batch.target[:, :-1].repeat(2, 1) if agreement else batch.target[:, :-1]
+        features, after = self.decoder(self.target(words), None, state)
+        loss = self.predict(features, batch.target[:, 1:], smoothing, agreement)
+        loss.state = after
+        return loss

@@ -1,0 +1,102 @@
+"""Many texts through an embedder: sorted by length, in batches of so many tokens, a worker for each core."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard import arguments
+from regard.data.tokenizer import BOS, EOS
+from regard.decoding.batching import default_workers, reading, run_workers, show
+from regard.errors import DataError, OptionError
+from regard.files.progress import Progress
+from regard.models.embedder import Embedder
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}  # a CPU's cache holds the states of about so many
+PART = 1 << 16  # texts that are tokenised at a time
+
+Vectors = NDArray[np.float32]
+
+
+def embed(
+    model: Any, texts: Sequence[str], *, batch_tokens: int | None = None, workers: int | None = None, progress: bool = False
+) -> Vectors:
+    """Vectors of length 1, one for each text, (texts, width). `model` is anything that reads: see `Embedder.of`.
+
+    Of a long text the first tokens are read, as many as `model.longest` says. The same text has the same vector to the last few
+    bits, whatever it is batched with.
+    """
+    for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
+        if value is not None:
+            arguments.whole(name, value)
+    if isinstance(texts, str):
+        raise DataError("embed takes a list of texts, got a single one; put it into a list")
+    texts, progress = arguments.texts("texts", texts), arguments.flag("progress", progress)
+    embedder = Embedder.of(model)
+    with reading(embedder), torch.inference_mode():
+        out = np.empty((len(texts), embedder.width), np.float32)
+        with show(progress, len(texts), "embedding", "texts") as bar:
+            for start in range(0, len(texts), PART):
+                part = texts[start : start + PART]
+                _run(embedder, _encoded(embedder, part), out[start : start + PART], batch_tokens, workers, bar)
+    return out
+
+
+def _encoded(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
+    """Token numbers with their ends on, cut to what the model can read."""
+    tokenizer: Any = getattr(embedder, "source_tokenizer", None)
+    if tokenizer is None:
+        raise OptionError("this model has no tokenizer; load it from a folder with regard.load")
+    room = embedder.longest - 1 - embedder.begin
+    first = [BOS] if embedder.begin else []
+    return [[*first, *ids[:room], EOS] for ids in tokenizer.encode_batch(texts)]
+
+
+def _run(
+    embedder: Embedder, rows: list[list[int]], out: Vectors, batch_tokens: int | None, workers: int | None, bar: Progress
+) -> None:
+    workers = default_workers(embedder, sum(map(len, rows))) if workers is None else workers
+    waiting, stop = deque(_batches(rows, batch_tokens or BATCH_TOKENS.get(embedder.device.type, 2048))), threading.Event()
+
+    def work() -> None:
+        with torch.inference_mode():
+            while not stop.is_set():
+                try:
+                    picked = waiting.popleft()
+                except IndexError:
+                    return
+                out[picked] = _vectors(embedder, [rows[i] for i in picked])
+                bar.advance(len(picked))
+
+    if workers <= 1:
+        work()
+    else:
+        run_workers(work, workers, stop)
+
+
+def _batches(rows: list[list[int]], room: int) -> list[list[int]]:
+    """Numbers of rows of like length, the longest first; a batch padded to its longest row holds at most `room` tokens."""
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    found: list[list[int]] = []
+    start = 0
+    while start < len(order):
+        count = max(1, room // len(rows[order[start]]))
+        found.append(order[start : start + count])
+        start += count
+    return found
+
+
+def _vectors(embedder: Embedder, rows: list[list[int]]) -> Vectors:
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = torch.tensor(row)
+    alike = bool((lengths == lengths[0]).all())  # nothing is padded, so nothing is masked
+    device = embedder.device
+    return embedder.encode(tokens.to(device), None if alike else lengths.to(device)).float().cpu().numpy()

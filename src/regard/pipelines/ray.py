@@ -1,0 +1,119 @@
+"""A translation job over a Ray cluster: the same chunks, done by workers on any number of machines, back in order.
+
+The machines share nothing but Ray: the model's files travel through its object store, and each worker process loads them once.
+A chunk is done by a task that depends on nothing else, so when a worker dies Ray gives its chunks to another, and the output is
+that of a job on one machine. Only this process writes, so stopping and going on works as it does there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, OptionError, RegardError
+from regard.pipelines.input import Chunk, Row
+from regard.pipelines.translate_file import Over, TranslateJob, TranslateOptions, Work, make_job, model_files
+
+AHEAD = 8  # chunks per worker that are under way at once; so many are in memory
+
+_kept: dict[str, TranslateJob] = {}  # the model of a worker process
+
+
+def run_on_ray(folders: Sequence[Path], settings: TranslateOptions, device: str = "cpu") -> Over:
+    """Connect to the cluster of RAY_ADDRESS, or start one on this machine; gives what `job.run` spreads chunks with."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    try:
+        import ray
+        import ray.data
+    except ModuleNotFoundError as error:
+        raise OptionError(f'this needs {error.name}; pip install "regard[ray]"') from None
+    _connect(ray)
+    models = ray.put([{path.name: path.read_bytes() for path in model_files(folder)} for folder in folders])
+    alone = replace(settings, search=settings.search | {"workers": 1})  # one task, one core
+    told = {"models": [models], "settings": json.dumps(asdict(alone)), "device": device}
+    resource = "GPU" if device == "cuda" else "CPU"
+
+    def over(_: Work, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, list[bytes]]]:
+        most = AHEAD * max(1, int(ray.cluster_resources().get(resource, 1)))
+        while window := list(islice(chunks, most)):
+            yield from zip(window, _done(ray, window, told, device), strict=True)
+
+    return over
+
+
+def _connect(ray: Any) -> None:
+    if ray.is_initialized():
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    where = f"the cluster at RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
+    try:
+        if address and ":" in address:  # Ray itself would try for minutes
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        # "local" starts a new one; without it Ray would look for what the last one left behind, which may be dead.
+        ray.init(address, **quiet) if address else ray.init("local", include_dashboard=False, **quiet)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        hint = (
+            "check that it runs, and that RAY_AUTH_MODE and RAY_AUTH_TOKEN are those it was started with"
+            if address
+            else "try again"
+        )
+        raise OptionError(f"{where} cannot be reached or started ({reason}); {hint}") from None
+
+
+def _done(ray: Any, window: list[Chunk], told: dict[str, Any], device: str) -> Iterator[list[bytes]]:
+    """The bytes of each chunk, in order."""
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    rows = [{"chunk": json.dumps([chunk.first, chunk.digest, [[r.line, r.text] for r in chunk.rows]])} for chunk in window]
+    tasks = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        _translate,
+        fn_kwargs=told,
+        num_cpus=1,
+        num_gpus=1 if device == "cuda" else None,
+    )
+    try:
+        for row in tasks.iter_rows():
+            yield list(row["data"])
+    except RegardError:
+        raise
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise DataError(f"the Ray cluster gave up on a chunk ({reason}); the same command goes on after what is written") from None
+
+
+def _translate(row: dict[str, Any], models: list[Any], settings: str, device: str) -> dict[str, Any]:
+    """In a worker: one chunk."""
+    first, digest, rows = json.loads(row["chunk"])
+    key = f"{models[0].hex()} {settings}"
+    if key not in _kept:
+        _kept.clear()  # one model at a time
+        _kept[key] = _load(models[0], settings, device)
+    return {"data": _kept[key](Chunk(first, [Row(*each) for each in rows], digest))}
+
+
+def _load(models: Any, settings: str, device: str) -> TranslateJob:
+    import ray
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="regard-") as place:
+        folders = []
+        for i, files in enumerate(ray.get(models)):
+            folders.append(Path(place) / str(i))
+            folders[i].mkdir()
+            for name, content in files.items():
+                (folders[i] / name).write_bytes(content)
+        return make_job(folders, TranslateOptions(**json.loads(settings)), device)

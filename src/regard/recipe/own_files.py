@@ -1,0 +1,117 @@
+"""A recipe for files of one's own, named by one word: `regard train classifier my.csv`.
+
+The recipes are in `recipes/own-files`. Here the files, their columns and a length of training that fits their size are filled in;
+what comes out is an ordinary recipe, and `key=value` overrides it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from regard.data.readers import JsonLines, Rows, Table
+from regard.data.row_formats import row_format_of
+from regard.data.table_readers import Csv
+from regard.data.text_files import check_file
+from regard.errors import DataError, RecipeError
+from regard.recipe.bundled import folder
+from regard.recipe.overrides import override
+from regard.recipe.yaml_file import read
+
+GUESSED = "; the columns are guessed, data.source=N data.target=M choose others"
+LOOKED_AT = 200_000  # rows whose characters are counted
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one word stands for: the task, how long to train, what larger data get, and how the model is used."""
+
+    task: str
+    per_token: float  # characters of a token, about
+    step: int  # tokens of a step
+    epochs: int
+    steps: tuple[int, int]  # fewest and most
+    large: int  # characters from which on `larger` holds
+    larger: tuple[str, ...]
+    use: str
+
+
+KINDS = {
+    "classifier": Kind("classify", 4.0, 1600, 20, (150, 4000), 50_000_000, ("tokenizer.size=20000",), 'classify {run} "a text"'),
+    "tagger": Kind("tag", 1.0, 4096, 20, (150, 4000), 50_000_000, ("model.encoder.width=256",), 'tag {run} "a sentence"'),
+    "translator": Kind(
+        "translate", 3.0, 2048, 12, (300, 20_000), 3_000_000,
+        ("tokenizer.size=8000", "model.dim=256", "model.encoder.inner=1024", "model.decoder.inner=1024", "optimizer.lr=0.0015"),
+        'translate {run} "a sentence"',
+    ),
+    "language-model": Kind(
+        "language", 1.0, 768, 3, (300, 5000), 5_000_000,
+        ("tokenizer={kind: bpe, size: 8000}", "model.dim=256", "model.decoder.inner=680"), 'generate {run} "The beginning"',
+    ),
+}  # fmt: skip
+
+
+def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """The recipe that a word means for these files, and in a line what was assumed."""
+    kind = KINDS[word]
+    if not files:
+        raise RecipeError(f"regard train {word} needs a file of your own: regard train {word} {EXAMPLES[word]}")
+    paths = [Path(name).expanduser() for name in files]
+    for path in paths:
+        check_file(path)
+    if word == "translator" and len(paths) > 2:
+        raise DataError(f"a translator takes one table or two line-aligned files, got {len(paths)}; write a recipe for more")
+    given = override({}, [each for each in overrides if each.startswith(("data.source=", "data.target="))]).get("data", {})
+    named: list[Any] = [list(map(str, paths))] if word == "translator" and len(paths) == 2 else list(map(str, paths))
+    rows = row_format_of(kind.task).read(named, given.get("source"), given.get("target"))
+    raw = read(folder() / "own-files" / f"{word}.yaml")
+    raw["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.partition(".")[0]).lstrip("-._") or word
+    raw["data"] = {**raw["data"], "train": named, **_columns(rows)}
+    count, characters = _measured(rows)
+    if not count:
+        raise DataError(f"{paths[0]} has no rows, at most a header; give a file with text")
+    steps = min(max(kind.steps[0], round(kind.epochs * characters / kind.per_token / kind.step)), kind.steps[1])
+    large = characters > kind.large
+    changes = [f"training.steps={steps}", f"schedule.warmup={max(1, steps // 10)}", *(kind.larger if large else ())]
+    changes += [f"training.{key}_every={max(1, steps // 6)}" for key in ("validate", "save")]
+    raw = override(raw, changes)
+    guessed = len(given) < 2 and bool(_columns(rows))
+    return raw, _assumed(override(raw, overrides), kind, count, large) + (GUESSED if guessed else "")
+
+
+def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
+    """Size, length and split of the training, in a line."""
+    training, share = raw["training"], raw["data"].get("hold_out")
+    rows = f"{count:,}{' or more' if count == LOOKED_AT else ''} {'lines' if kind.task == 'language' else 'rows'}"
+    parts = ["a larger model, as the data are large" if large else "a small model", f"{training['steps']} steps"]
+    parts += [f"at most {training['minutes']} minutes"] if training.get("minutes") else []
+    parts += [f"{share:.0%} of the rows held out to validate on"] if isinstance(share, float) else []
+    return f"{rows}: {', '.join(parts)}; key=value changes any of it, --dry-run shows the cost"
+
+
+EXAMPLES = {
+    "classifier": "my.csv", "tagger": "my.conll", "translator": "my.tsv (or my.en my.de)", "language-model": "my.txt"
+}  # fmt: skip
+
+
+def _columns(rows: Rows) -> dict[str, str]:
+    """The columns or fields that were found, so that the recipe names them."""
+    found: Sequence[Any] = ()
+    if isinstance(rows, Table | Csv):
+        found = rows.columns
+    elif isinstance(rows, JsonLines):
+        found = rows.fields
+    return dict(zip(("source", "target"), map(str, found), strict=False))
+
+
+def _measured(rows: Rows) -> tuple[int, int]:
+    """How many rows there are, and characters of their first column; at most LOOKED_AT rows are counted."""
+    count = characters = 0
+    for row in islice(rows, LOOKED_AT):
+        count += 1
+        characters += len(row[0])
+    return count, characters

@@ -1,0 +1,267 @@
+"""A translator or language model that answers many at once: requests in, JSON out."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import torch
+
+from regard.data.tokenizer import EOS
+from regard.decoding.attention import Attention, attention_maps, kind_of
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints
+from regard.decoding.length_limits import LengthLimits as AnswerLimits
+from regard.decoding.search import Hypothesis, Sample
+from regard.decoding.strategy import SearchTask
+from regard.errors import OptionError
+from regard.models.autoregressive import writing
+from regard.models.translator import Translator
+from regard.pipelines.generate import generate, stream
+from regard.pipelines.long_lines import LongLineSplitter, joined, longest
+from regard.pipelines.sentence_split import Piece
+from regard.pipelines.translate import Translation, translate
+from regard.serving.budget import Budget, phrases, read_tokens, rules_of, strategy_of
+from regard.serving.request_limits import Refusal, RequestLimits
+from regard.serving.requests import Generate, Look, LookBack, Search, Translate
+from regard.serving.service_base import BaseService, Cancelled
+
+
+class GenerationService(BaseService):
+    """The model, its workers, and what they have counted. `writer` is what searches: the model itself or a faster form of it."""
+
+    def __init__(
+        self, model: Any, name: str, limits: RequestLimits | None = None, *, writer: Any = None, workers: int | None = None
+    ) -> None:
+        self.writer = writing(model, "HTTP answers") if writer is None else writer
+        self.translates = isinstance(model, Translator)
+        self.cut = LongLineSplitter(model, longest(model) if self.translates else None)
+        self._looking = threading.Lock()
+        self._does = {Translate: self._translate, Generate: self._generate, Look: self._look, LookBack: self._look_back}
+        super().__init__(model, name, limits, workers=workers)
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "translator" if self.translates else "language model"
+
+    @property
+    def example(self) -> tuple[str, str]:  # type: ignore[override]
+        return ("translate", '{"text": "Hello."}') if self.translates else ("generate", '{"prompt": "Hello"}')
+
+    def warm_up(self) -> None:
+        """Answer once before anybody asks: what is slow the first time is over, and what cannot work is seen now."""
+        self.batcher.submit(
+            Translate.model_validate({}) if self.translates else Generate.model_validate({"max_length": 2}), ["a"]
+        ).result()
+
+    def answers(self, options: Any, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+        return self._does[type(options)](options, texts, cancelled)
+
+    def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
+        if isinstance(options, Generate):
+            self._check_generate(options, texts)
+        elif isinstance(options, LookBack):
+            for text in texts:
+                tokens = self._tokens(text)
+                read_tokens("the text", len(tokens), self.limits)
+                self._check_weights(0, len(tokens), ("decoder",))
+        elif isinstance(options, Look) and options.target is not None:
+            target = len(self.model.target_tokenizer.encode(options.target)) + 1
+            read_tokens("target", target, self.limits)
+            for text in texts:
+                source = len(self._tokens(text)) + 1
+                read_tokens("the text", source, self.limits)
+                self._check_weights(source, target, options.kinds)
+        else:
+            self._check_search(options, texts, cancelled)
+
+    def _check_search(self, options: Translate | Look, texts: list[str], cancelled: Callable[[], bool]) -> None:
+        """Every part of every text, with the longest answer that the search may give."""
+        asked = _options(options, [True])
+        names = ("length_penalty", "coverage_penalty", "groups", "diversity")
+        beam = Beam(asked.get("beam", 1), **{name: asked[name] for name in names if name in asked})
+        encode = self.model.target_tokenizer.encode
+        rules, prefix, required = Constraints(), [], []
+        if isinstance(options, Translate):
+            rules = rules_of(options, self.model.target_tokenizer, self.limits)
+            prefix, required = encode(options.prefix) if options.prefix else [], phrases(map(encode, options.required))
+        budget = Budget(self.limits, strategy_of(beam, asked.get("sample"), required))
+        limit = AnswerLimits(self.model, options.max_length, rules)
+        passes = 2 if beam.coverage_penalty else 1
+        for i, text in enumerate(texts):
+            if cancelled():
+                return
+            name = f"text {i + 1}" if len(texts) > 1 else "the text"
+            parts = self.cut([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
+            for at, given in enumerate(self.model.source_tokenizer.encode_batch([part.text for part in parts])):
+                read_tokens(name, len(given), self.limits)
+                if isinstance(options, Look):
+                    self._check_weights(len(given) + 1, 1, options.kinds)
+                budget.add(name, limit(SearchTask(0, given, [] if at else prefix, [] if at else required, i)), passes)
+
+    def _check_generate(self, options: Generate, texts: list[str]) -> None:
+        rules_of(options, self.model.target_tokenizer, self.limits)
+        sample = Sample(**options.sample.model_dump()) if options.beam is None else None
+        budget = Budget(self.limits, strategy_of(Beam(options.beam or 1), sample, ()))
+        for text in texts:
+            tokens = self._tokens(text) if text else []
+            read_tokens("the prompt with its answer", len(tokens) + options.max_length, self.limits)
+            budget.add("the prompt", SearchTask(options.max_length, tokens))
+
+    def _cost(self, options: Any, text: str) -> int:
+        sample, required = getattr(options, "sample", None), getattr(options, "required", ())
+        rows = getattr(options, "beam", 1) or 1 if sample is None or getattr(options, "beam", None) else sample.count
+        states = 1 + sum(len(self.model.target_tokenizer.encode(word)) for word in required)
+        return (len(self._tokens(text)) + 1) * rows * states
+
+    def _tokens(self, text: str) -> list[int]:
+        return (self.model.source_tokenizer if self.translates else self.model.target_tokenizer).encode(text)
+
+    def _translate(self, options: Translate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
+        """Texts longer than the model holds are translated in parts; what a text must begin with and hold is up to its first."""
+        cut = self.cut(texts)
+        flat = [piece.text for line in cut for piece in line]
+        flags = [flag for line, flag in zip(cut, cancelled, strict=True) for _ in line]
+        found = iter(self._found(options, flat, [i == 0 for line in cut for i in range(len(line))], flags))
+        return [_translation(line, [next(found) for _ in line]) for line in cut]
+
+    def _found(self, options: Search, texts: list[str], leads: Sequence[bool], cancelled: Cancelled) -> list[Translation]:
+        given = _options(options, leads)
+        if given.get("coverage_penalty"):  # which is seen by watching
+            with self._looking:
+                found = translate(self._watched, texts, cancelled=cancelled, **given)
+        else:
+            found = translate(self.writer, texts, cancelled=cancelled, **given)
+        self._count((t.source_tokens for t in found), chain.from_iterable(t.hypotheses for t in found))
+        return found
+
+    def _generate(self, options: Generate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
+        found = generate(self.writer, texts, **_drawn(options), workers=1, cancelled=cancelled)
+        self._count(map(self._tokens, texts), chain.from_iterable(g.hypotheses for g in found))
+        return [{"texts": [_hypothesis(h) for h in g.hypotheses]} for g in found]
+
+    def stream(self, asked: Generate, cancelled: Callable[[], bool] | None = None) -> Iterator[str]:
+        """The words of one text as they are found."""
+        given = _drawn(asked)
+        if given.pop("beam", 1) > 1:
+            raise OptionError("a stream is written word by word, which a beam is not; leave out stream, or set beam to 1")
+        torch.set_num_threads(1)  # of the thread that this is
+        return stream(self.writer, asked.prompt, cancelled=cancelled, **given)
+
+    def _look(self, options: Look, texts: list[str], cancelled: Cancelled) -> list[Any]:
+        if options.target is not None:
+            tokens = [*self.model.target_tokenizer.encode(options.target), EOS]
+            return [
+                None if over() else self._looked(options.target, None, self._tokens(text), tokens, options.kinds)
+                for text, over in zip(texts, cancelled, strict=True)
+            ]
+        found = self._found(options, texts, [True] * len(texts), cancelled)
+        return [None if over() else self._looked_at_best(each, options) for each, over in zip(found, cancelled, strict=True)]
+
+    def _look_back(self, options: LookBack, texts: list[str], cancelled: Cancelled) -> list[Any]:
+        return [
+            None if over() else self._looked(text, None, None, self._tokens(text), ("decoder",))
+            for text, over in zip(texts, cancelled, strict=True)
+        ]
+
+    def _looked_at_best(self, found: Translation, options: Look) -> dict[str, Any]:
+        if not found.hypotheses:
+            return {"text": "", "score": None, "attention": []}
+        best = found.hypotheses[0]
+        tokens = [*best.tokens, EOS] if best.ended else best.tokens
+        return self._looked(best.text, round(best.score, 6), found.source_tokens, tokens, options.kinds)
+
+    def _looked(
+        self, text: str, score: float | None, source: list[int] | None, target: list[int], kinds: Sequence[str]
+    ) -> dict[str, Any]:
+        self._check_weights(len(source or ()) + 1, len(target), kinds)
+        if not target:
+            return {"text": text, "score": score, "attention": []}
+        with self._looking:  # watching hangs hooks into the modules, so these are not those that the others run
+            found = attention_maps(self._watched, None if source is None else [source], [target], kinds)[0]
+        return {"text": text, "score": score, "attention": [_matrix(found, name) for name in found]}
+
+    def _check_weights(self, source: int, target: int, kinds: Sequence[str]) -> None:
+        numbers, most = self._numbers(source, target, kinds), self.limits.weights
+        if numbers > most:
+            raise Refusal(
+                422, f"this attention is {numbers:,} numbers and at most {most:,} are sent; ask for fewer kinds or less text"
+            )
+
+    @cached_property
+    def _watched(self) -> Any:
+        """A second tree of modules over the same weights."""
+        return copy.deepcopy(self.model, {id(x): x for x in (*self.model.parameters(), *self.model.buffers())})
+
+    def _numbers(self, source: int, target: int, kinds: Sequence[str]) -> int:
+        """How many weights a look would give, known before they fill the memory."""
+        sides = {"encoder": source * source, "decoder": target * target, "cross": target * source}
+        return sum(sides[kind] * heads for kind, heads in self._heads if kind in kinds)
+
+    @cached_property
+    def _heads(self) -> list[tuple[str, int]]:
+        """The kind and heads of every attention, seen by looking once."""
+        with self._looking:
+            found = attention_maps(self._watched, [[EOS]] if self.translates else None, [[EOS]])[0]
+        return [(kind_of(name), len(found[name])) for name in found]
+
+    def _count(self, read: Iterator[Sequence[int]], written: Iterator[Hypothesis]) -> None:
+        self.metrics.tokens.add("source", count=sum(map(len, read)))
+        self.metrics.tokens.add("target", count=sum(len(h.tokens) for h in written))
+
+
+def _hypothesis(found: Hypothesis) -> dict[str, Any]:
+    return {
+        "text": found.text,
+        "score": round(found.score, 6),
+        "log_p": round(found.log_p, 6),
+        "tokens": len(found.tokens),
+        "ended": found.ended,
+    }
+
+
+def _translation(pieces: Sequence[Piece], parts: Sequence[Translation]) -> dict[str, Any]:
+    """The answer to one text. In parts, its score is the mean of theirs and its log p their sum."""
+    found = [_together(text, chosen) for text, chosen in joined(pieces, parts)]
+    if not found:
+        return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
+    return found[0] if len(found) == 1 else found[0] | {"hypotheses": found}
+
+
+def _together(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
+    if len(chosen) == 1:
+        return _hypothesis(chosen[0])
+    return {
+        "text": text,
+        "score": round(sum(h.score for h in chosen) / len(chosen), 6),
+        "log_p": round(sum(h.log_p for h in chosen), 6),
+        "tokens": sum(len(h.tokens) for h in chosen),
+        "ended": all(h.ended for h in chosen),
+        "parts": len(chosen),
+    }
+
+
+def _matrix(found: Attention, name: str) -> dict[str, Any]:
+    rows, columns = found.pieces(name)
+    weights = (found[name].double() * 1e6).round().div(1e6).tolist()
+    return {"name": name, "kind": kind_of(name), "rows": rows, "columns": columns, "weights": weights}
+
+
+def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
+    """The options of a request as `translate` takes them, for sentences that lead a text or follow in one."""
+    given = asked.model_dump(exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True)
+    if isinstance(asked, Translate):
+        given["sample"] = asked.sample and Sample(**asked.sample.model_dump())
+        given["prefixes"] = [asked.prefix if first else "" for first in leads] if asked.prefix else None
+        given["required"] = [asked.required if first else () for first in leads] if asked.required else None
+    return given | {"workers": 1}
+
+
+def _drawn(asked: Generate) -> dict[str, Any]:
+    """The options of a request as `generate` takes them."""
+    given = asked.model_dump(exclude={"prompt", "sample", "stream", "beam"})
+    return given | ({"sample": Sample(**asked.sample.model_dump())} if asked.beam is None else {"beam": asked.beam})

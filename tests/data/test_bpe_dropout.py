@@ -1,0 +1,119 @@
+"""BPE-dropout: the plain encoding at rate 0, the same text at any rate, the same draw from a seed, and the right frequencies."""
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from regard.data.bpe_dropout import BpeDropout
+from regard.data.corpus_encoder import Encoder
+from regard.data.tokenizer import SPECIALS, Tokenizer
+from regard.errors import OptionError
+
+WORDS = "lower lowest newer newest wider widest der Hunde Katzen 😀😀 naïve e\u0301e\u0301 2024 ... x".split(" ")
+
+
+def corpus():
+    draw = random.Random(3)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 10))) for _ in range(500)]
+
+
+def words_of(tokenizer, texts):
+    found = Encoder(tokenizer).encode(texts)
+    return found.tokens, found.pieces
+
+
+def drawn(tokenizer, texts, rate, count=1, seed=0):
+    tokens, pieces = words_of(tokenizer, texts)
+    return list(BpeDropout(tokenizer, rate).variants(tokens, pieces, count, np.random.default_rng(seed)))
+
+
+@pytest.fixture(scope="module", params=["bpe", "byte-bpe"])
+def tokenizer(request):
+    return Tokenizer.train(corpus(), request.param, 400)
+
+
+def test_rate_0_is_the_plain_encoding(tokenizer):
+    tokens, pieces = words_of(tokenizer, corpus())
+    for found, lengths in drawn(tokenizer, corpus(), 0.0, 3):
+        assert np.array_equal(found, tokens)
+        assert np.array_equal(lengths, pieces)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.99])
+def test_the_text_is_the_same_at_any_rate(tokenizer, rate):
+    for text in corpus()[:50]:
+        for found, _ in drawn(tokenizer, [text], rate, 4, seed=5):
+            assert tokenizer.decode(found) == text
+
+
+def test_more_dropout_gives_more_tokens(tokenizer):
+    sizes = [len(drawn(tokenizer, corpus(), rate)[0][0]) for rate in (0.0, 0.1, 0.3, 0.7)]
+    assert sizes == sorted(sizes) and len(set(sizes)) == 4
+
+
+def test_a_seed_decides_everything(tokenizer):
+    one, again, other = (drawn(tokenizer, corpus(), 0.2, 2, seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for x, y in zip(one, again, strict=True) for a, b in zip(x, y, strict=True))
+    assert not np.array_equal(one[0][0], other[0][0])
+    assert not np.array_equal(one[0][0], one[1][0])  # variants differ
+
+
+def hand_made(merges):
+    """A tokenizer of the letters a, b, c and given merges."""
+    found = json.loads(Tokenizer.train(["abc"], "bpe", 9).text)
+    pieces = [*SPECIALS, " ", "a", "b", "c", *("".join(pair) for pair in merges)]
+    found["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": merges}
+    return Tokenizer(json.dumps(found))
+
+
+def test_each_merge_is_dropped_with_the_given_probability():
+    """' ab' with the merges a+b, then space+ab: by hand, p of ' a b'; else ab is made, and then p of ' ab' in two pieces."""
+    tokenizer = hand_made([["a", "b"], [" ", "ab"]])
+    assert tokenizer.tokens(tokenizer.encode("ab")) == ["▁ab"]
+    p, trials = 0.3, 4000
+    seen = Counter()
+    for seed in range(trials // 20):
+        for found, _ in drawn(tokenizer, ["ab"], p, 20, seed):
+            seen[tuple(tokenizer.tokens(found))] += 1
+    # Each call draws a pool of 20 and picks 20 of it: the counts are somewhat more spread than independent ones.
+    expected = {("▁", "a", "b"): p, ("▁", "ab"): (1 - p) * p, ("▁ab",): (1 - p) ** 2}
+    assert set(seen) == set(expected)
+    for pieces, share in expected.items():
+        assert abs(seen[pieces] / trials - share) < 6 * (2 * share * (1 - share) / trials) ** 0.5
+
+
+def test_the_first_learned_of_the_remaining_merges_is_applied():
+    """' abc' with a+b before b+c: b+c happens only when a+b was dropped and b+c was not."""
+    tokenizer = hand_made([["a", "b"], ["b", "c"]])
+    p, trials = 0.4, 4000
+    seen = Counter()
+    for seed in range(trials // 20):
+        for found, _ in drawn(tokenizer, ["abc"], p, 20, seed):
+            seen[tuple(tokenizer.tokens(found))] += 1
+    expected = {("▁", "ab", "c"): 1 - p, ("▁", "a", "bc"): p * (1 - p), ("▁", "a", "b", "c"): p * p}
+    for pieces, share in expected.items():
+        assert abs(seen[pieces] / trials - share) < 6 * (2 * share * (1 - share) / trials) ** 0.5
+
+
+def test_unknown_characters_stay_unknown():
+    tokenizer = hand_made([["a", "b"]])
+    plain = tokenizer.encode("abΩab")
+    assert drawn(tokenizer, ["abΩab"], 0.0)[0][0].tolist() == plain
+    assert Counter(drawn(tokenizer, ["abΩab"], 0.9)[0][0].tolist())[1] == 1
+
+
+def test_a_word_without_end_stays_as_it_is():
+    tokenizer = hand_made([["a", "b"]])
+    found, _ = drawn(tokenizer, ["ab" * 1000], 0.5)[0]
+    assert found.tolist() == tokenizer.encode("ab" * 1000)
+
+
+def test_other_kinds_and_rates_are_refused():
+    with pytest.raises(OptionError, match="for the kinds bpe and byte-bpe, got word"):
+        BpeDropout(Tokenizer.train(["a b"], "word", 9), 0.1)
+    with pytest.raises(OptionError, match="below 1, got 1"):
+        BpeDropout(hand_made([]), 1.0)
+    assert drawn(hand_made([]), ["abc"], 0.5)[0][0].tolist() == hand_made([]).encode("abc")

@@ -1,0 +1,82 @@
+"""Encoding word by word, from memory, gives what encoding the whole text gives."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data import corpus_encoder as module
+from regard.data.corpus_encoder import Encoder, ragged, sums
+from regard.data.tokenizer import KINDS, Tokenizer
+
+ALPHABET = "abAB .,'12 \täö\u0301日本😀\u00a0\u2028 “”–_ "
+
+
+def texts(count=300):
+    draw = random.Random(2)
+    return ["".join(draw.choices(ALPHABET, k=draw.randint(0, 30))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def encoders():
+    return {
+        (kind, lower): Encoder(Tokenizer.train([*texts(), ALPHABET], kind, 400, lowercase=lower))
+        for kind in KINDS
+        for lower in (False, True)
+    }
+
+
+def split(found):
+    return [part.tolist() for part in np.split(found.tokens, np.cumsum(found.lengths)[:-1])]
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    st.lists(
+        st.one_of(st.text(st.sampled_from(ALPHABET)), st.text(st.sampled_from("a. \t\u00a0")), st.text()), min_size=1, max_size=30
+    )
+)
+@settings(max_examples=100)
+def test_it_encodes_as_the_tokenizer_does(encoders, kind, lower, drawn):
+    encoder = encoders[kind, lower]
+    assert split(encoder.encode(drawn)) == [encoder.tokenizer.encode(text) for text in drawn]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram"])
+def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
+    encoder = encoders[kind, False]
+    drawn = texts()
+    found = encoder.encode(drawn)
+    assert found.pieces.sum() == len(found.tokens)
+    expected = [np.unique(pieces, return_counts=True)[1].tolist() for _, pieces in encoder.tokenizer.encode_pieces(drawn)]
+    assert [part.tolist() for part in np.split(found.pieces, np.cumsum(found.piece_counts)[:-1])] == expected
+
+
+def test_forgetting_changes_nothing(encoders, monkeypatch):
+    fresh = Encoder(encoders["bpe", False].tokenizer)
+    monkeypatch.setattr(module, "MOST_WORDS", 20)
+    for at in range(0, 300, 10):
+        part = texts()[at : at + 10]
+        assert split(fresh.encode(part)) == [fresh.tokenizer.encode(text) for text in part]
+    assert len(fresh._number) < 200
+
+
+def test_rows_that_are_not_kept_are_gone(encoders):
+    drawn = texts(50)
+    keep = np.arange(50) % 3 == 1
+    encoder = encoders["byte-bpe", False]
+    found, expected = (
+        encoder.encode(drawn).only(keep),
+        encoder.encode([text for text, kept in zip(drawn, keep, strict=True) if kept]),
+    )
+    for name in ("tokens", "lengths", "pieces", "piece_counts"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_ragged_and_sums():
+    assert ragged(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
+    assert ragged(np.array([], np.int64), np.array([], np.int64)).tolist() == []
+    assert sums(np.array([1, 2, 3, 4]), np.array([0, 2, 0, 2, 0])).tolist() == [0, 3, 0, 7, 0]

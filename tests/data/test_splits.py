@@ -1,0 +1,113 @@
+"""Folds and shares held out: whole, apart, alike for every class, and the same on every machine."""
+
+import tracemalloc
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+
+from regard.data.datasets import load_corpus, split_rows
+from regard.data.readers import Rows, Table, ignore
+from regard.data.splits import Part, SplitRows
+from regard.errors import DataError, OptionError
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"text number {i}\t{'abc'[i % 3]}\n" for i in range(90)), encoding="utf-8")
+    return path
+
+
+def test_folds_are_disjoint_make_up_the_whole_and_have_every_class_alike(table):
+    folds = [list(SplitRows(Table(table), (k - 1) / 5, k / 5)) for k in range(1, 6)]
+    assert sorted(row for fold in folds for row in fold) == sorted(Table(table))
+    for number, fold in enumerate(folds, 1):
+        assert Counter(label for _, label in fold) == {"a": 6, "b": 6, "c": 6}
+        rest = list(SplitRows(Table(table), (number - 1) / 5, number / 5, inside=False))
+        assert not set(rest) & set(fold) and len(rest) == 72
+
+
+def test_the_cut_depends_on_the_texts_and_not_on_their_order(table, tmp_path):
+    turned = tmp_path / "turned.tsv"
+    turned.write_text("".join(reversed(table.read_text(encoding="utf-8").splitlines(keepends=True))), encoding="utf-8")
+    assert set(SplitRows(Table(table), 0.2, 0.4)) == set(SplitRows(Table(turned), 0.2, 0.4))
+
+
+def test_a_class_of_one_row_stays_in_training(tmp_path):
+    path = tmp_path / "rare.tsv"
+    path.write_text("".join(f"t{i}\tx\n" for i in range(20)) + "alone\trare\n", encoding="utf-8")
+    assert ("alone", "rare") in list(SplitRows(Table(path), 0.0, 0.1, inside=False))
+
+
+def test_equal_texts_fall_into_the_same_part(tmp_path):
+    path = tmp_path / "twins.tsv"
+    path.write_text("".join(f"text {i % 10}\tx\n" for i in range(100)), encoding="utf-8")
+    inside, outside = (set(SplitRows(Table(path), 0.0, 0.3, inside=which)) for which in (True, False))
+    assert not inside & outside and len(list(SplitRows(Table(path), 0.0, 0.3))) == 30
+
+
+def test_halves_are_those_of_the_file_and_know_their_lines(table):
+    second = Part(Table(table), 0.5, 1.0)
+    assert list(second) == list(Table(table))[45:]
+    assert second.place(0, 1) == f"{table} line 46, column 2"
+
+
+def test_a_held_out_share_validates_and_a_fold_tests(table):
+    data = {"train": [str(table)], "folds": 5, "fold": 2, "hold_out": 0.25}
+    parts = {split: list(split_rows(data, split, "classify")) for split in ("train", "validation", "test")}
+    assert {split: len(rows) for split, rows in parts.items()} == {"train": 54, "validation": 18, "test": 18}
+    assert sorted(row for rows in parts.values() for row in rows) == sorted(Table(table))
+    corpus = load_corpus(data, {"kind": "word"}, "classify")
+    assert corpus.test_names == ["test"] and corpus.validation is not None and len(corpus.test().targets) == 18
+
+
+def test_a_known_corpus_without_splits_has_its_customary_folds(real_data):
+    data = {"corpus": "sentence-polarity", "fold": 3}
+    assert len(list(split_rows(data, "test", "classify"))) == 1066
+    with pytest.raises(OptionError, match="data.fold is 11 and there are 10 folds"):
+        split_rows({**data, "fold": 11}, "test", "classify")
+
+
+def test_a_fold_of_nothing_is_refused(table):
+    with pytest.raises(OptionError, match="data.folds does not say of how many"):
+        split_rows({"train": [str(table)], "fold": 2}, "test", "classify")
+    with pytest.raises(DataError, match="no corpus and no files for test"):
+        split_rows({"train": [str(table)]}, "test", "classify")
+
+
+@dataclass(frozen=True)
+class Many(Rows):
+    """Rows from nowhere, made as they are read."""
+
+    count: int
+    files, paired = (), True
+
+    def layout(self):
+        return {}
+
+    def blocks(self, advance=ignore):
+        for start in range(0, self.count, 1000):
+            yield tuple([f"{side} {i}" for i in range(start, start + 1000)] for side in "xy")
+
+
+def test_the_held_out_choice_takes_no_memory_per_row(monkeypatch):
+    monkeypatch.setattr("regard.data.splits.EXACT", 1000)
+    peaks, kept = [], []
+    for count in (20_000, 200_000):
+        cut = SplitRows(Many(count), 0.0, 0.1, classes=False)
+        tracemalloc.start()
+        kept.append(sum(len(block[0]) for block in cut.blocks()))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        rest = sum(len(block[0]) for block in replace(cut, inside=False).blocks())
+        assert kept[-1] + rest == count and abs(kept[-1] / count - 0.1) < 0.01
+    assert peaks[1] < 1.2 * peaks[0] < 2e6, peaks  # before, an object for each row
+
+
+def test_the_end_of_a_text_is_held_out(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {i}\n" for i in range(50)), encoding="utf-8")
+    data = {"train": [str(path)], "hold_out": 0.1}
+    train, validation = (list(split_rows(data, split, "language")) for split in ("train", "validation"))
+    assert train == [(f"line {i}",) for i in range(45)] and validation == [(f"line {i}",) for i in range(45, 50)]

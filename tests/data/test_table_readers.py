@@ -1,0 +1,71 @@
+"""Tables of a user's own: columns by name or number, quotes, numbers, and where a cell is."""
+
+import gzip
+import json
+
+import pytest
+
+from regard.data.table_readers import Csv, labelled
+from regard.errors import DataError
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_quoted_cells_keep_commas_and_their_line_ends_become_spaces(tmp_path):
+    path = write(tmp_path / "a.csv", 'text,label\n"one, two",x\n"three\nfour",y\nfive,z\n')
+    rows = Csv(path, (1, 2), header=True)
+    assert list(rows) == [("one, two", "x"), ("three four", "y"), ("five", "z")]
+    assert rows.place(2, 1) == f"{path} line 5, column 2"  # the row before it took two lines
+
+
+def test_a_row_without_the_column_keeps_its_place(tmp_path):
+    rows = Csv(write(tmp_path / "a.csv", "a,x\nb\nc,z\n"))
+    assert [row[0] for row in rows] == ["a", "b", "c"]
+    assert list(rows)[1][1].startswith("\udcff")
+
+
+def test_scores_beside_the_texts_are_read_and_choose_rows(tmp_path):
+    path = write(tmp_path / "s.csv", "a,b,4.5\nc,d,1.0\n")
+    assert Csv(path, score=3).scores() == [4.5, 1.0]
+    assert list(Csv(path, score=3, least=4.0)) == [("a", "b")]
+    with pytest.raises(DataError, match="line 1, column 3 holds 'good' where a number belongs"):
+        Csv(write(tmp_path / "bad.csv", "a,b,good\n"), score=3).scores()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "source", "target"),
+    [
+        ("a.tsv", "label\ttext\nx\tone\n", "text", "label"),
+        ("a.tsv", "label\ttext\nx\tone\n", None, None),
+        ("a.tsv", "x\tone\n", "2", "1"),
+        ("a.tsv", "one\tx\n", None, None),
+        ("a.csv", "id,text,label\n7,one,x\n", "text", "label"),
+        ("a.csv", "7,one,x\n", "2", "3"),
+        ("a.jsonl", json.dumps({"text": "one", "label": "x"}) + "\n", None, None),
+        ("a.jsonl", json.dumps({"q": "one", "a": {"b": "x"}}) + "\n", "q", "a.b"),
+    ],
+)
+def test_columns_by_name_by_number_or_as_usual(tmp_path, name, text, source, target):
+    assert list(labelled(write(tmp_path / name, text), source, target)) == [("one", "x")]
+
+
+def test_labels_of_json_may_be_numbers(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "one", "label": 1}\n{"text": "two", "label": true}\n')
+    assert [label for _, label in labelled(path, None, None)] == ["1", "true"]
+
+
+def test_packed_tables_are_read_as_they_are(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"text,label\none,x\n"))
+    assert list(labelled(path, "text", "label")) == [("one", "x")]
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path):
+    path = write(tmp_path / "a.tsv", "text\tlabel\none\tx\n")
+    with pytest.raises(DataError, match=r"line 1 names no column 'txt'; it has 'text', 'label'"):
+        labelled(path, "txt", "label")
+    with pytest.raises(DataError, match="has 2 columns in line 1 and no column 3"):
+        labelled(path, "1", "3")

@@ -1,0 +1,122 @@
+"""Spans as tags and back, for every scheme."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.tag_schemes import BIO, IO, IOBES, SCHEMES, Problem, Span, parse, scheme, scheme_of, spans
+from regard.errors import DataError, OptionError
+
+ANY_TAGS = st.lists(
+    st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "creative-work"))]), max_size=9
+)
+
+
+@st.composite
+def drawn_spans(draw: st.DrawFn) -> tuple[list[Span], int]:
+    """Spans side by side, with and without words between them."""
+    found, place = [], 0
+    for gap, length, kind in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from("AB")), max_size=5)):
+        found.append(Span(place + gap, place + gap + length, kind))
+        place += gap + length
+    return found, place + draw(st.integers(0, 2))
+
+
+def test_a_span_is_written_as_its_scheme_says() -> None:
+    found = [Span(0, 1, "LOC"), Span(2, 5, "PER")]
+    assert BIO.tags(found, 6) == ["B-LOC", "O", "B-PER", "I-PER", "I-PER", "O"]
+    assert IOBES.tags(found, 6) == ["S-LOC", "O", "B-PER", "I-PER", "E-PER", "O"]
+    assert IO.tags(found, 6) == ["I-LOC", "O", "I-PER", "I-PER", "I-PER", "O"]
+
+
+@pytest.mark.parametrize("name", ["bio", "iobes"])
+def test_two_titles_side_by_side_stay_two(name: str) -> None:
+    titles = [Span(0, 2, "title"), Span(2, 4, "title")]
+    assert spans(SCHEMES[name].tags(titles, 4)) == titles
+    assert spans(IO.tags(titles, 4)) == [Span(0, 4, "title")]  # which has no way to say it
+
+
+@given(drawn_spans())
+def test_tags_give_back_the_spans_they_were_made_of(drawn: tuple[list[Span], int]) -> None:
+    found, length = drawn
+    for each in (BIO, IOBES):
+        tags = each.tags(found, length)
+        assert spans(tags) == found
+        assert each.problems(tags) == []
+
+
+@given(drawn_spans())
+def test_every_scheme_can_be_turned_into_every_other(drawn: tuple[list[Span], int]) -> None:
+    found, length = drawn
+    bio = BIO.tags(found, length)
+    assert BIO.convert(IOBES.convert(bio)) == bio
+    assert IO.convert(bio) == IO.convert(IOBES.convert(bio))
+
+
+@given(ANY_TAGS)
+def test_what_was_repaired_has_no_problems_and_the_same_spans(tags: list[str]) -> None:
+    for each in (BIO, IOBES):
+        mended = each.repair(tags)
+        assert each.problems(mended) == []
+        assert spans(mended) == spans(tags)
+        if not each.problems(tags):
+            assert mended == tags
+
+
+@given(ANY_TAGS)
+def test_spans_are_those_that_seqeval_reads(tags: list[str]) -> None:
+    labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    assert [(span.type, span.start, span.stop - 1) for span in spans(tags)] == labeling.get_entities(tags)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (["I-PER"], [Problem(0, "I-PER cannot begin a sentence in BIO")]),
+        (["O", "I-PER", "I-LOC"], [Problem(1, "I-PER cannot follow O in BIO"), Problem(2, "I-LOC cannot follow I-PER in BIO")]),
+        (["S-PER"], [Problem(0, "S-PER does not occur in BIO, which has B, I and O")]),
+        (["B-PER", "b-PER"], [Problem(1, "'b-PER' is not a tag; a tag is O, or B-, I-, E- or S- and a type, as B-PER")]),
+    ],
+)
+def test_bio_that_breaks_the_rules_is_reported_where_it_does(tags: list[str], expected: list[Problem]) -> None:
+    assert BIO.problems(tags) == expected
+
+
+def test_iobes_that_breaks_the_rules_is_reported_where_it_does() -> None:
+    assert [what for _, what in IOBES.problems(["B-PER", "O", "E-PER", "B-LOC"])] == [
+        "O cannot follow B-PER in IOBES", "E-PER cannot follow O in IOBES", "B-LOC cannot end a sentence in IOBES"
+    ]  # fmt: skip
+
+
+def test_iob1_is_read_as_conlleval_reads_it() -> None:
+    """The tags of CoNLL-2003 as published: I begins, B only where two spans of one type meet."""
+    assert BIO.repair(["I-ORG", "O", "I-PER", "I-PER", "B-PER"]) == ["B-ORG", "O", "B-PER", "I-PER", "B-PER"]
+
+
+@pytest.mark.parametrize("tag", ["", "B", "B-", "-PER", "X-PER", "PER", "BI-PER", "o"])
+def test_what_is_no_tag_is_refused(tag: str) -> None:
+    with pytest.raises(DataError, match="is not a tag"):
+        parse(tag)
+
+
+def test_a_type_may_hold_dashes() -> None:
+    assert parse("B-creative-work") == ("B", "creative-work")
+
+
+def test_spans_that_overlap_are_refused() -> None:
+    with pytest.raises(DataError, match="overlaps"):
+        BIO.tags([Span(0, 2, "A"), Span(1, 3, "B")], 4)
+    with pytest.raises(DataError, match="fit into 2 words"):
+        BIO.tags([Span(0, 3, "A")], 2)
+
+
+def test_the_scheme_is_told_by_the_letters() -> None:
+    assert scheme_of(["O", "B-A", "I-A"]) is BIO
+    assert scheme_of(["O", "B-A", "E-A"]) is IOBES
+    assert scheme_of(["O", "S-A"]) is IOBES
+    assert scheme_of(["O", "I-A"]) is IO
+    assert scheme("IOBES") is IOBES
+    with pytest.raises(OptionError, match="bilou"):
+        scheme("bilou")

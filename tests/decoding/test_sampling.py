@@ -1,0 +1,153 @@
+"""Samples follow the model's distribution, cut as the options say, and depend on the seed and the sentence alone."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from regard.decoding.constraints import Constraints
+from regard.decoding.sampling import Sample
+from regard.errors import OptionError
+from regard.pipelines.translate import translate_tokens
+from tests.decoding.every import SOURCE, every_text, tiny
+from tests.models.small import DECODERS, ENCODERS, make
+
+SENTENCES = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11], [17, 5, 4, 9, 18, 10, 7, 7, 16]]
+
+
+def drawn(model, sample, sentences=(SOURCE,), **options):
+    return [[((*h.tokens,), h.ended) for h in texts] for texts in translate_tokens(model, sentences, sample=sample, **options)]
+
+
+def far(counts, p):
+    """Pearson's chi-square minus its mean, in its standard deviations. Rare texts are counted together until 5 are expected."""
+    assert counts.keys() <= p.keys()  # nothing is drawn that cannot be
+    n, cells, seen, want = sum(counts.values()), [], 0, 0.0
+    for text in sorted(p, key=p.__getitem__):
+        seen, want = seen + counts[text], want + n * p[text]
+        if want >= 5:
+            cells.append((seen, want))
+            seen, want = 0, 0.0
+    if want:  # too rare for a count of its own
+        last = cells.pop()
+        cells.append((last[0] + seen, last[1] + want))
+    freedom = len(cells) - 1
+    return (sum((seen - want) ** 2 / want for seen, want in cells) - freedom) / (2 * freedom) ** 0.5
+
+
+def test_the_measure_of_samples_takes_texts_that_are_all_common_and_texts_that_never_come():
+    """One remainder for all rare texts was 0/0 where none was rare."""
+    even = {"a": 0.5, "b": 0.25, "c": 0.25}
+    assert far(Counter(a=500, b=250, c=250), even) == pytest.approx(-1)
+    assert far(Counter(a=400, b=300, c=300), even) > 10
+    assert far(Counter(a=500, b=500), {"a": 0.5, "b": 0.5 - 1e-12, "c": 1e-12}) == pytest.approx(-(2**-0.5))
+    with pytest.raises(AssertionError):
+        far(Counter(a=500, d=500), even)
+
+
+@pytest.mark.parametrize("decoder", ["bahdanau", "transformer"])
+def test_samples_have_the_frequencies_of_the_model(decoder):
+    model, count = tiny(decoder), 3000
+    p = {text: np.exp(log_p) for text, log_p in every_text(model, 3).items()}
+    assert sum(p.values()) == pytest.approx(1)
+    assert abs(far(Counter(drawn(model, Sample(count=count, seed=1), max_length=3)[0]), p)) < 4
+    wrong = {text: x**0.5 / sum(y**0.5 for y in p.values()) for text, x in p.items()}  # the check can fail
+    assert far(Counter(drawn(model, Sample(count=count, seed=1), max_length=3)[0]), wrong) > 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict(temperature=0.5), dict(temperature=2.0), dict(top_k=2), dict(top_p=0.6), dict(min_p=0.5), dict(top_k=3, top_p=0.7)],
+)
+def test_words_come_by_the_probabilities_that_the_options_leave(options):
+    log_p = torch.log_softmax(torch.tensor([2.0, -1.0, 1.5, 0.0, 0.5, -3.0], dtype=torch.float64), -1)
+    p = (log_p / options.get("temperature", 1.0)).softmax(-1)
+    kept = torch.zeros(6, dtype=torch.bool)
+    order = p.argsort(descending=True)
+    order = order[: options.get("top_k") or 6]
+    p = torch.where(torch.isin(torch.arange(6), order), p, 0) / p[order].sum()
+    for word in order.tolist():  # until top_p is passed
+        if p[kept].sum() < options.get("top_p", 1.0) and p[word] >= options.get("min_p", 0) * p.max():
+            kept[word] = True
+    p = torch.where(kept, p, 0) / p[kept].sum()
+    sample, n = Sample(**options), 100_000
+    uniform = (torch.arange(n) + 0.5) / n
+    if sample.top_k:
+        best, words = log_p.topk(sample.top_k)
+        found = words[sample.pick(best.expand(n, -1), uniform.double())]
+    else:
+        found = sample.pick(log_p.expand(n, -1), uniform.double())
+    assert torch.bincount(found, minlength=6).double() / n == pytest.approx(p, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    "sample", [Sample(count=3, seed=5), Sample(count=2, top_k=4, seed=5), Sample(top_p=0.8, min_p=0.05, seed=5)]
+)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_samples_of_a_sentence_do_not_depend_on_the_company(decoder, sample):
+    model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
+    alone = [drawn(model, sample, [sentence])[0] for sentence in SENTENCES]
+    assert drawn(model, sample, SENTENCES) == alone
+    assert drawn(model, sample, SENTENCES[::-1], workers=2)[::-1] == alone
+    assert drawn(model, sample, SENTENCES, batch_tokens=20) == alone
+
+
+def test_the_first_samples_of_many_are_those_of_few():
+    model = tiny()
+    assert drawn(model, Sample(count=2, seed=3))[0] == drawn(model, Sample(count=6, seed=3))[0][:2]
+
+
+def test_another_seed_gives_other_samples_and_none_gives_a_new_one():
+    model = tiny()
+    assert drawn(model, Sample(count=5, seed=1)) == drawn(model, Sample(count=5, seed=1)) != drawn(model, Sample(count=5, seed=2))
+    fresh = Sample(count=5)
+    assert fresh.seed is not None and fresh.seed != Sample(count=5).seed
+    assert drawn(model, fresh) == drawn(model, Sample(count=5, seed=fresh.seed))
+
+
+def test_log_p_is_that_of_the_model_whatever_the_temperature():
+    model = tiny()
+    log_p = every_text(model, 4)
+    for h in translate_tokens(model, [SOURCE], sample=Sample(temperature=3.0, top_p=0.9, count=4, seed=0), max_length=4)[0]:
+        assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
+
+
+def test_a_cold_sample_is_greedy():
+    model = tiny()
+    greedy = translate_tokens(model, [SOURCE])[0][0]
+    for sample in (
+        Sample(temperature=1e-4, seed=1),
+        Sample(top_k=1, seed=1),
+        Sample(top_p=1e-9, seed=1),
+        Sample(min_p=1.0, seed=1),
+    ):
+        assert translate_tokens(model, [SOURCE], sample=sample)[0][0].tokens == greedy.tokens
+
+
+def test_samples_keep_the_rules_too():
+    found = drawn(tiny(), Sample(count=40, seed=0, top_k=3), rules=Constraints(min_length=2, forbidden=((4,),)), max_length=5)[0]
+    assert all(4 not in text and len(text) >= 2 for text, _ in found)
+
+
+@pytest.mark.parametrize("sample", [Sample(seed=1), Sample(seed=1, top_p=0.9), Sample(seed=1, top_k=3), Sample(seed=1, min_p=0.1)])
+def test_rules_that_forbid_every_token_are_one_sentence(sample):
+    with pytest.raises(OptionError, match="no text of at most 300 words keeps the rules"):
+        drawn(tiny(), sample, rules=Constraints(min_length=300, no_repeat=1), max_length=300)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(temperature=0), "temperature must be a number of at least 0.0001 and at most 100, got 0"),
+        (dict(temperature=5e-324), "temperature must be a number of at least 0.0001 and at most 100, got 5e-324"),
+        (dict(top_k=-1), "top_k must be a whole number of at least 0, got -1"),
+        (dict(top_p=1.5), "top_p must be a number above 0 and at most 1, got 1.5"),
+        (dict(min_p=float("nan")), "min_p must be a number of at least 0 and at most 1, got nan"),
+        (dict(count=0), "count must be a whole number of at least 1, got 0"),
+        (dict(seed="one"), "seed must be a whole number of at least 0, got 'one'"),
+    ],
+)
+def test_a_sample_that_cannot_be_is_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        Sample(**options)

@@ -1,0 +1,98 @@
+"""A trained model on a text: which text, how it is read, and that its numbers are those of plain arithmetic."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from regard.data.datasets import load_split
+from regard.data.tokenizer import Tokenizer
+from regard.errors import DataError, OptionError
+from regard.evaluation.evaluate import cost, default_split, evaluate, section, windows
+from regard.models.build import build
+from regard.recipe.load import load
+
+CARD = {"recipe": {"data": {"corpus": "multi30k", "source": "de", "target": "en", "version": "tok", "test": []}}}
+
+
+def test_the_text_is_the_models_own_another_corpus_or_files():
+    assert section(CARD) == CARD["recipe"]["data"]
+    assert section(CARD, ["multi30k"]) == {"corpus": "multi30k", "source": "de", "target": "en", "version": "tok"}
+    assert section(CARD, ["tatoeba-en-de"]) == {"corpus": "tatoeba-en-de", "source": "de", "target": "en"}
+    assert section(CARD, ["a.de", "a.en"]) == {"test": ["a.de", "a.en"], "source": "de", "target": "en"}
+    assert section(CARD, ["wmt-newstest:newstest2014"])["test"] == ["wmt-newstest:newstest2014"]
+    with pytest.raises(DataError, match="--data"):
+        section({})
+
+
+def test_the_customary_test_set_comes_first_and_validation_where_there_is_none():
+    assert default_split({"corpus": "multi30k"}) == "test"
+    assert default_split({"corpus": "tiny-shakespeare"}) in ("test", "validation")
+    assert default_split({"test": ["a.txt"]}) == "test"
+
+
+def language_model(mode, tmp_path, monkeypatch, length=8):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    text = ["to be or not", "", "to be that is the question"] * 4
+    (tmp_path / "t.txt").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+    kind = "recurrent" if mode == "stream" else "transformer"
+    decoder = {"kind": kind} if mode == "stream" else {"kind": kind, "layers": 1, "heads": 2, "inner": 8, "position": "rotary"}
+    changes = {
+        "task": "language",
+        "data": {"test": [], "train": ["x"], "validation": ["x"]},
+        "batch": {"mode": mode, "length": length},
+    }
+    recipe = load({**changes, "model": {"dim": 8, "decoder": decoder}})
+    tokenizer = Tokenizer.train(text, "word", 40)
+    model = build(recipe.model.model_dump(), None, len(tokenizer)).double().eval()
+    model.target_tokenizer, model.card = tokenizer, {"recipe": {"batch": recipe.batch.model_dump()}}
+    return model, {"test": [str(tmp_path / "t.txt")]}, text
+
+
+@pytest.mark.parametrize("mode", ["stream", "crops", "lines"])
+def test_perplexity_is_the_models_own_sum_over_the_text_as_it_reads_it(mode, tmp_path, monkeypatch):
+    model, data, text = language_model(mode, tmp_path, monkeypatch)
+    found = evaluate(model, data)
+    assert found.language is not None
+    read = [line for line in text if line or mode != "lines"]
+    rows = [[*model.target_tokenizer.encode(line), 3] for line in read]
+    assert found.language.tokens == sum(map(len, rows))
+    assert found.language.text.words == sum(len(line.split()) + 1 for line in read)
+    if mode == "lines":
+        pieces = [([2, *row[:-1]], row) for row in rows]
+    else:
+        flat = [token for row in rows for token in row]
+        size = len(flat) if mode == "stream" else 8  # a recurrent state is carried; a Transformer sees its window alone
+        pieces = [([2, *flat][i : i + size], flat[i : i + size]) for i in range(0, len(flat), size)]
+    if mode != "crops":  # there the text is cut in as many parts as fit a batch, so windows begin elsewhere
+        nll = 0.0
+        with torch.no_grad():
+            for given, wanted in pieces:
+                scores = model(torch.tensor([given])).log_softmax(-1)[0]
+                nll -= float(scores[range(len(wanted)), wanted].sum())
+        assert found.language.nll == pytest.approx(nll, rel=1e-9)
+        assert found.language.perplexity == pytest.approx(math.exp(nll / len([t for row in rows for t in row])), rel=1e-9)
+
+
+def test_every_token_is_predicted_once_however_the_windows_fall(tmp_path, monkeypatch):
+    for length in (2, 5, 8, 100):
+        model, data, text = language_model("crops", tmp_path, monkeypatch, length)
+        split = load_split(data, "test", None, model.target_tokenizer, "language")
+        labels = [int(row[1 + i]) for batch in windows(model, split) for row, n in
+                  zip(batch.target, batch.target_lengths.tolist(), strict=True) for i in range(n)]  # fmt: skip
+        assert sorted(labels) == sorted(t for line in text for t in [*model.target_tokenizer.encode(line), 3])
+
+
+def test_a_language_model_has_no_beam(tmp_path, monkeypatch):
+    model, data, _ = language_model("lines", tmp_path, monkeypatch)
+    with pytest.raises(OptionError, match="translators"):
+        evaluate(model, data, lengths=True)
+
+
+def test_the_cost_is_the_cards():
+    result = SimpleNamespace(data="multi30k", split="test", bleu=30.0)
+    found = cost({"name": "m", "flops": 1e15, "seconds": 7200, "processes": 2}, result)
+    assert found is not None
+    assert (found.counted, found.hours, found.devices, found.bleu) == (1e15, 2.0, 2, 30.0)
+    assert cost({}, result) is None

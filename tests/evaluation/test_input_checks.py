@@ -1,0 +1,171 @@
+"""What is wrong with the files is said; what is only a bad translation is not."""
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from regard.evaluation.input_checks import input_warnings
+
+WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrst"]
+
+
+def text(count=120, seed=0):
+    """Lines of 5 to 12 words, as different from each other as sentences are."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(5, 12))).capitalize() + "." for _ in range(count)]
+
+
+def translated(lines, wrong=0.4, seed=1):
+    """What a middling system makes of them: each word wrong with this chance."""
+    rng = random.Random(seed)
+    words = [[rng.choice(WORDS) if rng.random() < wrong else word for word in line.rstrip(".").split()] for line in lines]
+    return [" ".join(line).capitalize() + "." for line in words]
+
+
+def said(hypotheses, *documents, tokenize="13a", lowercase=False):
+    return input_warnings(hypotheses, documents, tokenize, lowercase)
+
+
+REFERENCE = text()
+HYPOTHESIS = translated(REFERENCE)
+
+
+@pytest.mark.parametrize("wrong", [0.1, 0.4, 0.7, 0.9, 1.0])
+def test_a_bad_translation_is_no_suspicion(wrong):
+    for seed in range(5):
+        reference = text(seed=seed)
+        assert said(translated(reference, wrong, seed), reference) == []
+
+
+def test_a_model_that_says_the_same_always_is_no_suspicion():
+    assert said([REFERENCE[7]] * len(REFERENCE), REFERENCE) == []
+    rng = random.Random(3)
+    assert said([rng.choice(REFERENCE[:20]) for _ in REFERENCE], REFERENCE) == []
+
+
+@pytest.mark.parametrize(
+    ("moved", "says"),
+    [
+        (lambda h: [*h[1:], h[0]], "lines 1 to 119 of the hypothesis match the reference 1 line after their own"),
+        (lambda h: [*h[-2:], *h[:-2]], "match the reference 2 lines before their own; a line was lost or added near line "),
+        (lambda h: [*h[:60], *h[61:], ""], "match the reference 1 line after their own; a line was lost or added near line 6"),
+    ],
+)
+def test_lines_moved_by_a_few_are_noticed(moved, says):
+    found = said(moved(HYPOTHESIS), REFERENCE)
+    assert says in found[-1]
+
+
+@pytest.mark.parametrize("order", ["shuffled", "reversed", "far"])
+def test_lines_in_another_order_are_noticed(order):
+    hypotheses = HYPOTHESIS[40:] + HYPOTHESIS[:40] if order == "far" else HYPOTHESIS[::-1]
+    if order == "shuffled":
+        random.Random(5).shuffle(hypotheses)
+    (found,) = said(hypotheses, REFERENCE)
+    assert "the hypothesis and the reference seem not to be in the same order" in found
+
+
+def test_only_the_reference_that_is_out_of_order_is_named():
+    (found,) = said(HYPOTHESIS, translated(REFERENCE, 0.2, seed=9), [*REFERENCE[1:], REFERENCE[0]])
+    assert "match reference 2 1 line before" in found
+
+
+def test_as_many_references_as_lines_the_wrong_way_round_are_noticed():
+    lines = REFERENCE[:3]
+    by_document = [translated(lines, 0.2, seed) for seed in range(3)]
+    by_line = [list(refs) for refs in zip(*by_document, strict=True)]
+    assert said(lines, *by_document) == []
+    assert "look transposed; give 3 documents of 3 lines" in said(lines, *by_line)[0]
+
+
+def tokenised(lines):
+    return [line.replace(".", " .").replace(",", " ,") for line in lines]
+
+
+def test_tokenised_against_detokenised_text_is_noticed_both_ways():
+    (one,) = said(tokenised(HYPOTHESIS), REFERENCE)
+    assert one.startswith("the hypothesis looks tokenised (' .' and ' ,' stand apart) and the reference does not")
+    (other,) = said(HYPOTHESIS, tokenised(REFERENCE))
+    assert other.startswith("the reference looks tokenised")
+
+
+def test_a_tokenisation_that_does_not_suit_the_text_is_noticed():
+    both = tokenised(HYPOTHESIS), tokenised(REFERENCE)
+    assert said(*both, tokenize="none") == []
+    assert "13a tokenises them again" in said(*both)[0]
+    assert "counts 'end.' as one word" in said(HYPOTHESIS, REFERENCE, tokenize="none")[0]
+
+
+def test_french_spaces_before_question_marks_are_plain_text():
+    french = [line.replace(".", " ?") if i % 2 else line for i, line in enumerate(HYPOTHESIS)]
+    assert said(french, REFERENCE) == []
+
+
+@pytest.mark.parametrize(
+    ("mark", "spoil"),
+    [
+        ("'@@' of BPE", lambda line: line[:2] + "@@ " + line[2:]),
+        ("'▁' of SentencePiece", lambda line: "▁" + line.replace(" ", " ▁")),
+        ("'##' of WordPiece", lambda line: line[:2] + " ##" + line[2:]),
+        ("a tokeniser's escapes", lambda line: line + " &apos;s"),
+        ("a tokeniser's escapes", lambda line: line.replace(" ", " @-@ ", 1)),
+    ],
+)
+def test_leftovers_of_a_tokeniser_are_noticed_on_either_side(mark, spoil):
+    assert any(
+        f"the hypothesis has {mark}" in s or f"the subword mark {mark}" in s for s in said([*map(spoil, HYPOTHESIS)], REFERENCE)
+    )
+    assert any(s.startswith("the reference has") and mark in s for s in said(HYPOTHESIS, [*map(spoil, REFERENCE)]))
+
+
+def test_lowercased_against_cased_text_is_noticed_unless_case_is_ignored():
+    small = [line.lower() for line in HYPOTHESIS]
+    assert said(small, REFERENCE) == [
+        "the hypothesis is in small letters and the reference is not; restore the case or score both with lowercase"
+    ]
+    assert "the reference is in small letters" in said(HYPOTHESIS, [line.lower() for line in REFERENCE])[0]
+    assert said(small, REFERENCE, lowercase=True) == []
+
+
+def test_empty_lines_are_counted():
+    assert said(["", " ", *HYPOTHESIS[2:]], REFERENCE) == ["2 of 120 lines of the hypothesis are empty"]
+    assert said(HYPOTHESIS, REFERENCE, ["", *REFERENCE[1:]])[0] == "1 of 120 lines of reference 2 is empty"
+
+
+def test_the_same_file_twice_is_noticed():
+    assert said(REFERENCE, REFERENCE) == ["120 of 120 lines of the hypothesis equal the reference; was the same file given twice?"]
+
+
+def test_chinese_lines_are_compared_sign_by_sign():
+    rng = random.Random(2)
+    signs = [chr(0x4E00 + i) for i in range(300)]
+    reference = ["".join(rng.choices(signs, k=rng.randint(8, 15))) for _ in range(60)]
+    hypotheses = ["".join(rng.choice(signs) if rng.random() < 0.3 else s for s in line) for line in reference]
+    assert said(hypotheses, reference) == []
+    assert "1 line after their own" in said([*hypotheses[1:], hypotheses[0]], reference)[0]
+
+
+def test_real_sentences_raise_no_false_alarm():
+    folder = Path(os.environ.get("REGARD_DATA", Path(__file__).parents[3] / "shared" / "data")) / "multi30k"
+    if not folder.is_dir():
+        pytest.skip("Multi30k is not under REGARD_DATA")
+    sides = {}
+    for name in ("test_2016_flickr.de.gz", "tok/test_2016_flickr.lc.norm.tok.de.gz"):
+        if (folder / name).exists():
+            sides[name] = gzip.decompress((folder / name).read_bytes()).decode().rstrip("\n").split("\n")
+    plain = sides["test_2016_flickr.de.gz"]
+    vocabulary = [word for line in plain for word in line.split()]
+    for wrong in (0.2, 0.6, 1.0):
+        rng = random.Random(0)
+        assert (
+            said([" ".join(rng.choice(vocabulary) if rng.random() < wrong else w for w in line.split()) for line in plain], plain)
+            == []
+        )
+    for name, lines in sides.items():
+        if name.startswith("tok"):
+            found = said(lines, plain)
+            assert any("the hypothesis looks tokenised" in s for s in found)
+            assert any("small letters" in s for s in found)

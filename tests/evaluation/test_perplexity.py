@@ -1,0 +1,54 @@
+"""Perplexity and bits per character against models whose answer is known."""
+
+import math
+
+import pytest
+
+from regard.errors import DataError, OptionError
+from regard.evaluation.perplexity import LanguageScores, bits, measure, perplexity
+
+
+def test_a_model_that_guesses_among_n_has_perplexity_n():
+    assert perplexity(100 * math.log(50), 100) == pytest.approx(50)
+    assert bits(100 * math.log(64), 100) == pytest.approx(6)
+
+
+def test_a_text_is_measured_with_its_line_ends():
+    text = ["naïve café", "", "日本"]
+    found = measure(text)
+    assert (found.lines, found.words, found.characters, found.bytes) == (3, 2 + 0 + 1 + 3, 10 + 0 + 2 + 3, 12 + 0 + 6 + 3)
+    assert found.characters == len("\n".join(text) + "\n")
+    assert found.bytes == len(("\n".join(text) + "\n").encode())
+
+
+def test_the_same_likelihood_gives_each_unit_its_own_rate():
+    text = measure(["the cat", "sat"])
+    scores = LanguageScores(nll=10.0, tokens=4, text=text)
+    assert scores.perplexity == pytest.approx(math.exp(10 / 4))
+    assert scores.word_perplexity == pytest.approx(math.exp(10 / 5))  # three words, two line ends
+    assert scores.bits_per_character == scores.bits_per_byte == pytest.approx(10 / math.log(2) / 12)
+    assert scores.as_dict()["word_perplexity"] == scores.word_perplexity
+    assert "12 characters" in str(scores)
+
+
+def test_cutting_words_into_pieces_leaves_the_word_perplexity():
+    text = measure(["unlikely words"])
+    whole, pieces = LanguageScores(9.0, 3, text), LanguageScores(9.0, 7, text)
+    assert whole.word_perplexity == pieces.word_perplexity == whole.perplexity
+    assert pieces.perplexity < whole.perplexity
+
+
+def test_hopeless_and_broken_models_are_shown_as_they_are():
+    assert perplexity(1e9, 10) == math.inf
+    assert math.isnan(perplexity(math.nan, 10))
+    assert math.isnan(bits(math.nan, 10))
+    assert perplexity(-1e-9, 10) == pytest.approx(1)  # rounding
+
+
+def test_what_cannot_be_divided_is_said():
+    with pytest.raises(OptionError, match="at least one unit to divide by, got 0"):
+        perplexity(1.0, 0)
+    with pytest.raises(OptionError, match="never below 0, got -20; turn its sign"):
+        bits(-20.0, 10)
+    with pytest.raises(DataError, match="line by line, got one text 'abc'"):
+        measure("abc")

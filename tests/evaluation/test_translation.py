@@ -1,0 +1,95 @@
+"""Corpus scores are sacreBLEU's own, with its signatures, and say what looks wrong."""
+
+import json
+import random
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from regard.errors import DataError, OptionError
+from regard.evaluation.translation import corpus_bleu, scores
+from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE, translated
+
+
+def peers(hypotheses, documents, lowercase=False):
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    found = {}
+    for name, metric in (("bleu", BLEU(lowercase=lowercase)), ("chrf", CHRF(lowercase=lowercase)), ("ter", TER())):
+        found[name] = (metric.corpus_score(hypotheses, documents).score, str(metric.get_signature()))
+    return found
+
+
+@pytest.mark.parametrize("references", [1, 2])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_the_scores_are_sacrebleus_with_its_signatures(references, lowercase):
+    documents = [REFERENCE, translated(REFERENCE, 0.3, seed=4)][:references]
+    found = scores(HYPOTHESIS, documents if references > 1 else documents[0], lowercase=lowercase)
+    for name, (score, signature) in peers(HYPOTHESIS, documents, lowercase).items():
+        assert getattr(found, name) == pytest.approx(score, abs=1e-9)
+        assert found.signatures[name] == signature
+    assert f"nrefs:{references}|" in found.signatures["bleu"]
+    assert (found.lines, found.references, found.warnings) == (120, references, ())
+    assert corpus_bleu(HYPOTHESIS, documents, lowercase=lowercase) == found.bleu
+
+
+def test_edges_of_the_scores():
+    assert scores(["", ""], ["a b", "c"]).ter == 100
+    assert scores(["a", "b"], ["", ""]).ter == 100
+    assert scores(["", ""], ["", ""]).ter == 0
+    same = scores(REFERENCE, REFERENCE)
+    assert (same.bleu, same.chrf, same.ter) == (pytest.approx(100), pytest.approx(100), 0)
+
+
+def test_progress_reaches_the_last_line():
+    done = []
+    scores(HYPOTHESIS, REFERENCE, advance=done.append)
+    assert sum(done) == len(HYPOTHESIS)
+    assert len(done) > 1
+
+
+def test_scores_print_and_become_json():
+    found = scores(["", *HYPOTHESIS[1:]], REFERENCE)
+    text = str(found)
+    for part in (f"BLEU  {found.bleu:6.2f}", "tok:13a", "chrF", "nc:6", "TER", "tercom", "120 lines, 1 empty, 1 reference"):
+        assert part in text
+    again = json.loads(json.dumps(found.as_dict()))
+    assert again["bleu"] == found.bleu
+    assert again["warnings"] == ["1 of 120 lines of the hypothesis is empty"]
+    assert (again["empty_hypotheses"], again["empty_references"]) == (1, 0)
+
+
+def test_what_looks_wrong_comes_with_the_scores():
+    moved = [*HYPOTHESIS[1:], HYPOTHESIS[0]]
+    found = scores([line.replace(".", " .") for line in moved], REFERENCE)
+    assert len(found.warnings) == 2
+    assert found.bleu < 5 < scores(HYPOTHESIS, REFERENCE).bleu
+
+
+def test_what_cannot_be_scored_is_an_error():
+    with pytest.raises(DataError, match="the hypothesis has 119 lines but the reference has 120"):
+        scores(HYPOTHESIS[1:], REFERENCE)
+    with pytest.raises(DataError, match="look transposed: 120 lists of 2 for 120 hypotheses"):
+        scores(HYPOTHESIS, [[a, a] for a in REFERENCE])
+    with pytest.raises(OptionError, match="tokenize must be one of none, zh, 13a"):
+        scores(HYPOTHESIS, REFERENCE, tokenize="moses")
+
+
+@pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
+def test_a_tokenisation_whose_package_is_missing_says_so():
+    with pytest.raises(OptionError, match="tokenize='ja-mecab' needs something that is not here"):
+        scores(HYPOTHESIS, REFERENCE, tokenize="ja-mecab")
+
+
+def test_the_order_of_lines_does_not_matter_to_a_corpus():
+    order = random.Random(0).sample(range(len(HYPOTHESIS)), len(HYPOTHESIS))
+    turned = scores([HYPOTHESIS[i] for i in order], [REFERENCE[i] for i in order])
+    assert turned.bleu == pytest.approx(scores(HYPOTHESIS, REFERENCE).bleu, abs=1e-9)
+
+
+def test_importing_the_scores_loads_neither_sacrebleu_nor_matplotlib():
+    names = "text, bleu, lengths, language, training_cost, suspicion"
+    code = f"import sys; from regard.evaluation import {names}; print(*({{'sacrebleu', 'matplotlib', 'rich'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

@@ -1,0 +1,52 @@
+"""Small models with real tokenizers, to be exported; and the program of an exported folder's README, run."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from itertools import islice
+
+import torch
+
+from regard.data import corpora
+from regard.data.tokenizer import EOS, PAD, Tokenizer
+from regard.models.build import build
+from regard.models.schema import AutoregressiveBlock
+
+LAYER = {"kind": "transformer", "layers": 2, "heads": 4, "inner": 48}
+PAIRS = list(islice(corpora.find("tatoeba-sample").rows("train", "en", "de"), 2000))
+ENGLISH, GERMAN = ([pair[side] for pair in PAIRS] for side in (0, 1))
+
+
+@cache
+def tokenizer(kind="bpe", size=400):
+    return Tokenizer.train(ENGLISH + GERMAN, kind, size)
+
+
+def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **rest):
+    """A model with random weights everywhere, biases and norms too, so that a swap of any two shows."""
+    torch.manual_seed(seed)
+    target = tokenizer() if target is None else target
+    source = target if source is None else source
+    section = AutoregressiveBlock.model_validate({"dim": dim, "encoder": encoder, "decoder": decoder, **rest})
+    model = build(section.model_dump(), None if encoder is None else len(source), len(target)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += torch.randn_like(p) * 0.1
+        for words in [model.target] + ([] if encoder is None else [model.source]):
+            words.table.weight[PAD] = 0
+        if model.output.words.bias is not None:
+            model.output.words.bias[EOS] += 2  # texts that end
+    model.config, model.source_tokenizer, model.target_tokenizer = section.model_dump(), source, target
+    return model
+
+
+def run_readme(folder, lines):
+    """What the program in the README prints for these lines."""
+    program = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)[1]
+    given = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], input=given, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

@@ -1,0 +1,266 @@
+"""Word alignments: every token finds its word whatever the script, links come out by definition, directions join as described."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import regard
+from regard.data.tokenizer import EOS, KINDS, UNK, Tokenizer
+from regard.decoding.attention import Attention, attention_maps
+from regard.errors import DataError, OptionError
+from regard.pipelines.align import (
+    SYMMETRIES,
+    View,
+    Words,
+    align,
+    at_least,
+    balanced,
+    best_view,
+    chosen,
+    clearest_view,
+    flipped,
+    grow_diag_final_and,
+    intersection,
+    joined,
+    mutual,
+    pharaoh,
+    strongest,
+    symmetry,
+    union,
+    word_weights,
+)
+from tests.models.small import DECODERS, ENCODERS, make
+
+LINES = ["ein kleiner Hund läuft über die Straße", "a small dog's run, 12 times", "犬が 走る 🐕 👩‍🚀", "zwei  Leerzeichen\tund Tab"]
+TOKENIZERS = {kind: Tokenizer.train(LINES, kind, 300) for kind in KINDS} | {
+    "lower": Tokenizer.train(LINES, "bpe", 90, lowercase=True)
+}
+TEXTS = st.one_of(
+    st.text(),
+    st.text(st.sampled_from("aeHu läßß犬が🐕👩‍🚀é\u0301İ.,'-12  \t\u00a0\u3000\u2028\x1c\x00"), max_size=30),
+    st.lists(st.sampled_from(" ".join(LINES).split()), max_size=8).map(" ".join),
+)
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+@given(text=TEXTS)
+def test_the_words_of_a_text_are_its_own_and_each_has_its_pieces(tokenizer, text):
+    tokenizer = TOKENIZERS[tokenizer]
+    found = Words.of_text(tokenizer, text)
+    assert found.words == text.split()
+    assert found.owner.shape == (len(tokenizer.encode(text)), len(found.words))
+    assert (found.owner.sum(0) > 0).all()  # no word without a piece
+    owners = [row.nonzero().flatten().tolist() for row in found.owner]
+    while owners and not owners[-1]:
+        owners.pop()
+    assert all(owners)  # no piece without a word, but for spaces at the end
+    assert owners == sorted(owners)  # in the order of the text
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+@given(text=TEXTS)
+def test_the_words_of_tokens_are_those_of_the_text_they_spell(tokenizer, text):
+    tokenizer = TOKENIZERS[tokenizer]
+    tokens = tokenizer.encode(text)
+    found = Words.of_tokens(tokenizer, [*tokens, EOS])
+    assert found.words == tokenizer.decode(tokens).split()
+    assert found.owner[-1].sum() == 0  # the end mark is nobody's
+    if UNK not in tokens and not tokenizer.lowercase:
+        assert torch.equal(found.owner[:-1], Words.of_text(tokenizer, text).owner)
+
+
+@given(tokens=st.lists(st.integers(0, 299), max_size=20))
+def test_bytes_that_are_no_text_have_words_too(tokens):
+    tokenizer = TOKENIZERS["byte-bpe"]
+    tokens = [t for t in tokens if t < len(tokenizer)]
+    found = Words.of_tokens(tokenizer, tokens)
+    assert found.words == tokenizer.decode(tokens).split()
+    assert (found.owner.sum(0) > 0).all()
+
+
+def test_a_piece_of_space_belongs_to_the_word_that_follows():
+    tokenizer = TOKENIZERS["character"]
+    found = Words.of_text(tokenizer, "ab c ")
+    assert found.owner.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
+
+
+def test_word_weights_sum_source_pieces_and_average_target_pieces():
+    source = Words(["der", "Hund"], torch.tensor([[1, 0], [0, 1], [0, 1]]).double())
+    target = Words(["the", "dog"], torch.tensor([[1, 0], [1, 0], [0, 1]]).double())
+    cross = torch.tensor([[0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.3, 0.1], [0.1, 0.4, 0.4, 0.1], [0, 0, 0, 1]])  # end marks last
+    found = word_weights(cross, source, target)
+    torch.testing.assert_close(found, torch.tensor([[0.4, 0.45], [0.1, 0.8]]).double())
+    assert pharaoh(strongest(found)) == "1-0 1-1"
+    assert pharaoh(at_least(found, 0.4)) == "0-0 1-0 1-1"
+    assert strongest(torch.zeros(2, 3)) == strongest(torch.zeros(2, 0)) == strongest(torch.zeros(0, 3)) == frozenset()
+    assert strongest(torch.tensor([[0.2, 0.4, 0.4]])) == {(1, 0)}  # of equals the first
+
+
+def test_the_shifted_view_takes_the_step_that_reads_a_word():
+    rows = torch.arange(6.0).view(1, 3, 2)
+    attention = Attention(["a", "</s>"], ["x", "y", "</s>"], ["<s>", "x", "y"], {"decoder.layers.0.cross": rows})
+    assert View()(attention).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert View(shift=True)(attention).tolist() == [[2, 3], [4, 5], [4, 5]]
+    assert View(0, 0, True)(attention).tolist() == [[2, 3], [4, 5], [4, 5]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    tokenizer = TOKENIZERS["bpe"]
+    model = make(ENCODERS["transformer"], DECODERS["transformer"], vocab=len(tokenizer)).eval()
+    model.source_tokenizer = model.target_tokenizer = tokenizer
+    return model
+
+
+SOURCES = ["ein kleiner Hund", "", "die Straße", "🐕 läuft", "Tab"]
+TARGETS = ["a small dog's run", "a", "", "犬が 走る", "run"]
+
+
+def test_pairs_align_alike_alone_and_together_and_empty_texts_have_no_links(model):
+    together = align(model, SOURCES, TARGETS)
+    assert together == [align(model, [s], [t])[0] for s, t in zip(SOURCES, TARGETS, strict=True)]
+    assert together[1] == together[2] == frozenset()
+    assert [sorted(t for _, t in links) for links in together] == [[0, 1, 2, 3], [], [], [0, 1], [0]]
+
+
+def test_links_are_those_of_the_attention_that_look_gives(model):
+    tokenizer = model.source_tokenizer
+    source, target = tokenizer.encode(SOURCES[0]), tokenizer.encode(TARGETS[0])
+    (attention,) = attention_maps(model, [source], [[*target, EOS]])
+    weights = word_weights(attention.cross(0, 2), Words.of_tokens(tokenizer, source), Words.of_tokens(tokenizer, [*target, EOS]))
+    assert align(model, SOURCES[:1], TARGETS[:1], view=View(0, 2)) == [strongest(weights)]
+    assert align(model, SOURCES[:1], TARGETS[:1], view=View(0, 2), threshold=0.2) == [at_least(weights, 0.2)]
+    assert best_view(model, SOURCES[:1], TARGETS[:1], shift=True) == View(*attention.best_head(), True)
+
+
+def test_texts_that_do_not_pair_up_are_refused(model):
+    with pytest.raises(DataError, match="2 sources and 1 targets"):
+        align(model, ["a", "b"], ["c"])
+
+
+@pytest.mark.slow
+def test_a_model_that_has_learned_to_reverse_words_aligns_them_in_reverse(tmp_path):
+    draw = random.Random(0)
+    lines = [" ".join(draw.sample("abcdefghijkl", draw.randint(2, 8))) for _ in range(8200)]
+    for name, part in (("train", lines[:8000]), ("validation", lines[8000:])):
+        (tmp_path / f"{name}.in").write_text("\n".join(part) + "\n", encoding="utf-8")
+        (tmp_path / f"{name}.out").write_text("\n".join(" ".join(s.split()[::-1]) for s in part) + "\n", encoding="utf-8")
+    recipe = {
+        "name": "reverse",
+        "data": {name: [[str(tmp_path / f"{name}.in"), str(tmp_path / f"{name}.out")]] for name in ("train", "validation")},
+        "tokenizer": {"kind": "word", "size": 20},
+        "model": {"dim": 64, "dropout": 0.0, "encoder": {"kind": "recurrent"}, "decoder": {"kind": "bahdanau"}},
+        "batch": {"tokens": 1024},
+        "optimizer": {"lr": 0.003},
+        "schedule": {"kind": "cosine", "warmup": 50},
+        "training": {"steps": 400, "smoothing": 0.0, "validate_every": 400, "save_every": 400, "device": "cpu", "threads": 1},
+        "decoding": {"beam": 1},
+    }
+    model = regard.load(regard.train(recipe, folder=tmp_path / "run", quiet=True).folder)
+    sources, wanted = lines[8000:], []
+    found = align(model, sources, [" ".join(s.split()[::-1]) for s in sources])
+    for source in sources:
+        n = len(source.split())
+        wanted.append(frozenset((n - 1 - t, t) for t in range(n)))
+    right = sum(len(a & b) for a, b in zip(found, wanted, strict=True)) / sum(map(len, wanted))
+    assert right > 0.9  # a random choice is right once in five
+
+
+# Koehn's example of the idea: forward and backward disagree around a diagonal.
+FORWARD = frozenset({(0, 0), (1, 1), (2, 1), (3, 3), (5, 5)})
+BACKWARD = frozenset({(0, 0), (1, 1), (3, 2), (3, 3), (4, 3), (6, 4)})
+
+
+def test_two_directions_join_as_worked_out_by_hand():
+    assert intersection(FORWARD, BACKWARD) == {(0, 0), (1, 1), (3, 3)}
+    assert union(FORWARD, BACKWARD) == FORWARD | BACKWARD
+    # (2,1), (3,2), (4,3) touch links of the intersection and have a word without any. (5,5) and (6,4) touch none, so growing
+    # leaves them out: 4-3 and 5-5 are not neighbours. Both words of each are free at the end, so both come in.
+    assert grow_diag_final_and(FORWARD, BACKWARD) == FORWARD | BACKWARD
+    # 2-6 is beside nothing and source word 2 is taken when its turn comes: it stays out.
+    assert grow_diag_final_and(FORWARD, BACKWARD | {(2, 6)}) == FORWARD | BACKWARD
+    # 2-4 is beside 3-3 and takes target word 4, so that 6-4 stays out.
+    assert grow_diag_final_and(FORWARD, BACKWARD | {(2, 4)}) == (FORWARD | BACKWARD | {(2, 4)}) - {(6, 4)}
+    # A neighbour of which both words have links is not added.
+    square = frozenset({(0, 0), (1, 1), (0, 1)})
+    assert grow_diag_final_and(square, frozenset({(0, 0), (1, 1)})) == {(0, 0), (1, 1)}
+    # Diagonal neighbours count, and growth goes on from what was added.
+    assert grow_diag_final_and(frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)})) == {(0, 0), (1, 1), (2, 2)}
+
+
+@given(
+    forward=st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5))),
+    backward=st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5))),
+)
+def test_growing_stays_between_intersection_and_union(forward, backward):
+    grown = grow_diag_final_and(forward, backward)
+    assert forward & backward <= grown <= forward | backward
+    assert grow_diag_final_and(forward, forward) == forward
+    for s, t in (forward | backward) - grown:  # whatever stays out would join two words of which one is linked
+        assert any(s == a or t == b for a, b in grown)
+    assert flipped(flipped(forward)) == forward
+
+
+def test_ways_to_join_go_by_name():
+    assert all(symmetry(name) is way for name, way in SYMMETRIES.items())
+    with pytest.raises(OptionError, match="grow-diag-final-and; got 'grow'"):
+        symmetry("grow")
+
+
+def test_balanced_weights_discount_a_word_that_all_look_at():
+    weights = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4], [0.9, 0.1, 0.0]], dtype=torch.float64)
+    even = balanced(weights)
+    torch.testing.assert_close(even[0, 1], (torch.tensor(0.4) * 0.4 / 0.5).sqrt().double())
+    assert strongest(weights) == {(0, 0), (0, 1), (0, 2)}
+    assert strongest(even) == {(1, 0), (2, 1), (0, 2)}
+    assert mutual(weights) == {(1, 0), (2, 1), (0, 2)}
+    assert mutual(torch.zeros(0, 3)) == mutual(torch.zeros(3, 0)) == mutual(torch.zeros(2, 2)) == frozenset()
+
+
+def test_mutual_links_are_one_to_one():
+    torch.manual_seed(3)
+    for _ in range(50):
+        weights = torch.rand(5, 7, dtype=torch.float64).softmax(-1)
+        links = mutual(weights)
+        assert links and links <= strongest(balanced(weights))
+        assert len({s for s, _ in links}) == len({t for _, t in links}) == len(links)
+        assert chosen(weights, both=True) == links
+        assert chosen(weights, 0.1, both=True) == at_least(weights, 0.1)
+
+
+def test_two_directions_are_joined_by_their_weights_or_by_their_links():
+    forward = torch.tensor([[0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
+    backward = torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)  # (source words, target words)
+    assert joined(forward, backward) == {(0, 0), (1, 1)}
+    assert joined(forward, backward, threshold=0.5) == {(0, 0), (1, 1)}
+    assert joined(forward, backward, threshold=0.35) == {(0, 0), (1, 1), (1, 0)}
+    for name, way in SYMMETRIES.items():
+        assert joined(forward, backward, name) == way(strongest(forward), flipped(strongest(backward)))
+    with pytest.raises(OptionError, match="joined by weights, or their links by intersection"):
+        joined(forward, backward, "grow")
+
+
+@pytest.mark.parametrize("decoder", [{"kind": "transformer", "layers": 3, "heads": 4, "inner": 64}, DECODERS["bahdanau"]])
+def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
+    torch.manual_seed(2)
+    model = make(ENCODERS["transformer"], decoder, vocab=len(TOKENIZERS["bpe"])).eval()
+    model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
+    texts = [SOURCES[0], *LINES, *SOURCES[1:]], [TARGETS[0], *LINES[::-1], *TARGETS[1:]]
+    view = clearest_view(model, *texts)
+
+    def count(view):
+        return sum(map(len, align(model, *texts, view=view, both=True)))
+
+    counts = [count(View(layer, shift=shift)) for layer in range(decoder.get("layers", 1)) for shift in (False, True)]
+    assert count(view) == max(counts)
+    assert len(counts) == 2 or max(counts) > min(counts)
+
+
+def test_a_model_that_looks_nowhere_has_no_clearest_layer():
+    model = make(ENCODERS["transformer"], DECODERS["none"], vocab=len(TOKENIZERS["bpe"])).eval()
+    model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
+    assert clearest_view(model, SOURCES, TARGETS) == View()

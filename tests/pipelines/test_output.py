@@ -1,0 +1,192 @@
+"""Outputs that can be left at any moment and gone on with."""
+
+import gzip
+import io
+import lzma
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+import zipfile
+
+import pytest
+
+from regard.errors import DataError, OptionError
+from regard.pipelines.output import Outputs, Stream, output
+
+ABOUT = {"model": "m", "beam": 1}
+
+
+def begin(path, about=ABOUT, restart=False, more=()):
+    return Outputs([output(each) for each in (path, *more)], about, restart)
+
+
+def write(outputs, *texts):
+    for text in texts:
+        packed = [each.packing.pack(text) for each in outputs.outputs]
+        outputs.commit(packed, outputs.lines + 1, f"digest {outputs.lines + 1}")
+
+
+def leave(outputs):
+    """As a killed process does: nothing is finished, and its files and lock are let go."""
+    for file in [outputs._journal, *outputs._files]:
+        file._file.close()
+
+
+@pytest.mark.parametrize(("name", "unpack"), [("o.txt", bytes), ("o.gz", gzip.decompress), ("o.txt.xz", lzma.decompress)])
+def test_a_job_that_was_left_goes_on_and_ends_in_the_same_bytes(tmp_path, name, unpack):
+    whole = begin(tmp_path / f"whole.{name}")
+    write(whole, b"a\n", b"b\n", b"c\n")
+    whole.finish()
+    path = tmp_path / name
+    first = begin(path)
+    write(first, b"a\n", b"b\n")
+    os.write(first._files[0]._file.fileno(), b"half a chu")  # killed before the journal heard of it
+    leave(first)
+    assert not path.exists()
+    second = begin(path)
+    assert (second.lines, second.digest) == (2, "digest 2")
+    write(second, b"c\n")
+    second.finish()
+    assert path.read_bytes() == (tmp_path / f"whole.{name}").read_bytes()
+    assert unpack(path.read_bytes()) == b"a\nb\nc\n"
+    assert sorted(os.listdir(tmp_path)) == sorted([name, f"whole.{name}"])
+
+
+def test_a_journal_line_that_is_cut_short_does_not_count(tmp_path):
+    path = tmp_path / "o"
+    first = begin(path)
+    write(first, b"a\n", b"b\n")
+    leave(first)
+    journal = tmp_path / "o.progress"
+    journal.write_bytes(journal.read_bytes()[:-5])
+    second = begin(path)
+    assert second.lines == 1
+    write(second, b"b\n")
+    second.finish()
+    assert path.read_bytes() == b"a\nb\n"
+
+
+def test_a_job_killed_while_it_renames_goes_on(tmp_path):
+    path, beside = tmp_path / "o", tmp_path / "o.align"
+    first = begin(path, more=(beside,))
+    write(first, b"a\n")
+    first._journal.add({"finished": True})
+    os.replace(tmp_path / "o.part", path)
+    leave(first)
+    second = begin(path, more=(beside,))
+    assert second.lines == 1
+    second.finish()
+    assert path.read_bytes() == beside.read_bytes() == b"a\n"
+    assert sorted(os.listdir(tmp_path)) == ["o", "o.align"]
+
+
+def test_another_job_is_refused_and_restart_begins_anew(tmp_path):
+    path = tmp_path / "o"
+    first = begin(path)
+    write(first, b"a\n")
+    leave(first)
+    with pytest.raises(OptionError, match=r"o was begun with another beam \(1, now 5\); .*--restart"):
+        begin(path, ABOUT | {"beam": 5})
+    with pytest.raises(OptionError, match=r"o was begun with another model; "):
+        begin(path, ABOUT | {"model": "other"})
+    with pytest.raises(OptionError, match=r"another seed \(not given, now 1\)"):
+        begin(path, ABOUT | {"seed": 1})
+    again = begin(path, ABOUT | {"beam": 5}, restart=True)
+    assert again.lines == 0
+    write(again, b"z\n")
+    again.finish()
+    assert path.read_bytes() == b"z\n"
+
+
+def test_what_somebody_else_made_is_not_touched(tmp_path):
+    (tmp_path / "o.part").write_bytes(b"mine")
+    with pytest.raises(DataError, match=r"there is a file .*o\.part that this command did not begin"):
+        begin(tmp_path / "o")
+    assert os.listdir(tmp_path) == ["o.part"]
+    (tmp_path / "p.progress").write_bytes(b"mine\n")
+    with pytest.raises(DataError, match=r"p\.progress was not written by this command"):
+        begin(tmp_path / "p")
+    assert (tmp_path / "p.progress").read_bytes() == b"mine\n"
+
+
+def test_a_part_that_was_changed_is_noticed(tmp_path):
+    first = begin(tmp_path / "o")
+    write(first, b"aaaa\n")
+    leave(first)
+    (tmp_path / "o.part").write_bytes(b"a")
+    with pytest.raises(DataError, match="not as long as its journal says"):
+        begin(tmp_path / "o")
+
+
+def test_an_older_output_stays_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "o"
+    path.write_bytes(b"old\n")
+    outputs = begin(path)
+    write(outputs, b"new\n")
+    assert path.read_bytes() == b"old\n"
+    outputs.finish()
+    assert path.read_bytes() == b"new\n"
+
+
+def test_two_jobs_do_not_write_one_output(tmp_path):
+    first = begin(tmp_path / "o")
+    with pytest.raises(DataError, match="another process is writing o"):
+        begin(tmp_path / "o")
+    first.finish()
+
+
+def test_archives_of_chunks_become_one_archive(tmp_path):
+    def archive(name):
+        held = io.BytesIO()
+        with zipfile.ZipFile(held, "w") as file:
+            file.writestr(name, name.upper())
+        return held.getvalue()
+
+    path = tmp_path / "o.npz"
+    first = begin(path)
+    write(first, archive("a"))
+    leave(first)
+    second = begin(path)
+    write(second, archive("b"))
+    second.finish()
+    with zipfile.ZipFile(path) as file:
+        assert {name: file.read(name) for name in file.namelist()} == {"a": b"A", "b": b"B"}
+    assert os.listdir(tmp_path) == ["o.npz"]
+
+
+def test_places_that_cannot_be_are_refused_and_devices_are_written_as_they_are(tmp_path):
+    with pytest.raises(OptionError, match="is a folder"):
+        output(tmp_path)
+    with pytest.raises(OptionError, match="its folder is not there"):
+        output(tmp_path / "none" / "o")
+    assert isinstance(output(tmp_path.__class__("/dev/null")), Stream)
+
+
+def test_a_full_device_is_one_sentence():
+    outputs = Outputs([output(__import__("pathlib").Path("/dev/full"))], {})
+    with pytest.raises(DataError, match="the disk of /dev/full is full; 0 lines are written"):
+        outputs.commit([b"a\n"], 1, "")
+
+
+def test_a_file_that_may_not_grow_is_one_sentence_and_the_job_goes_on_when_it_may(tmp_path):
+    """A limit on the size of files stands for a disk that is full: both refuse a write in the middle."""
+    code = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from regard.pipelines.output import Outputs, output
+        outputs = Outputs([output(Path(sys.argv[1]))], {"beam": 1})
+        for i in range(outputs.lines, 100):
+            outputs.commit([b"%04d\\n" % i * 200], i + 1, "")
+        outputs.finish()
+    """)
+    run = [sys.executable, "-c", code, str(tmp_path / "o")]
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_500, 50_500))
+
+    failed = subprocess.run(run, capture_output=True, text=True, preexec_fn=limited, timeout=60)
+    assert "cannot be written: File too large; 50 lines are written; the same command goes on" in failed.stderr
+    assert subprocess.run(run, timeout=60).returncode == 0
+    assert (tmp_path / "o").read_bytes() == b"".join(b"%04d\n" % i * 200 for i in range(100))

@@ -1,0 +1,76 @@
+"""Long lines cut into sentences and joined again."""
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from regard.pipelines.sentence_split import join, pieces, sentences
+
+
+def by_characters(texts):
+    return [len(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("One. Two! Three? Four", ["One. ", "Two! ", "Three? ", "Four"]),
+        ('Mr. Smith said: "Stop!" Then he left.', ['Mr. Smith said: "Stop!" ', "Then he left."]),
+        ("Am 3. Mai kam z. B. Dr. Who. Er blieb.", ["Am 3. Mai kam z. B. Dr. Who. ", "Er blieb."]),
+        ('"Why?" he asked. It was 1999. So.', ['"Why?" he asked. ', "It was 1999. ", "So."]),
+        ("Wait... what? Yes…  No.", ["Wait... what? ", "Yes…  ", "No."]),
+        ("3.14 and a.b are whole.", ["3.14 and a.b are whole."]),
+        ("你好。我是谁？“好。”走", ["你好。", "我是谁？", "“好。”", "走"]),
+        ("", []),
+    ],
+)
+def test_sentences_end_at_marks_but_not_at_abbreviations_numbers_and_small_letters(text, found):
+    assert sentences(text) == found
+
+
+@given(st.text(alphabet=st.sampled_from('aB .!?,;"”。、\n\u00a0…1é😀')), st.integers(1, 12))
+@example("." * 500, 3)
+def test_the_pieces_of_any_line_are_the_line_and_short_enough(text, most):
+    found = pieces(text, by_characters, most)
+    assert "".join(piece.text + piece.gap for piece in found) == text
+    assert all(len(piece.text) <= most for piece in found)
+
+
+def test_a_sentence_too_long_is_cut_at_clauses_before_words_before_letters():
+    texts = [piece.text for piece in pieces("One two, three four. abcdefghij", by_characters, 11)]
+    assert texts == ["One two,", "three four.", "abcdefghij"]
+    assert [piece.text for piece in pieces("One two three", by_characters, 8)] == ["One two", "three"]
+    assert [piece.text for piece in pieces("abcdefgh", by_characters, 4)] == ["abcd", "efgh"]
+
+
+def test_words_that_fit_together_stay_together():
+    found = pieces("a " * 1000, lambda texts: [len(text.split()) for text in texts], 10)
+    assert [len(piece.text.split()) for piece in found] == [10] * 100
+
+
+def test_joining_keeps_the_spaces_of_the_source():
+    cut = pieces("One.  Two.\u00a0Three.", by_characters, 6)
+    assert join(cut, ["Eins.", "Zwei.", "Drei."]) == "Eins.  Zwei.\u00a0Drei."
+
+
+def test_a_space_is_put_in_where_only_the_target_has_spaces_between_sentences():
+    cut = pieces("你好。再见。", by_characters, 3)
+    assert join(cut, ["Hello.", "Goodbye."]) == "Hello. Goodbye."
+    assert join(cut, ["今日は。", "さようなら。"]) == "今日は。さようなら。"
+
+
+@pytest.mark.parametrize("unit", [".", "a", "a, ", '..." ', " ", '"', ".a", "。", "A. "])
+def test_a_line_of_a_hundred_thousand_characters_takes_no_quadratic_time(unit):
+    text = (unit * 100_000)[:100_000]
+    began = time.process_time()
+    found = pieces(text, by_characters, 40)
+    assert time.process_time() - began < 5  # quadratic would be minutes
+    assert "".join(piece.text + piece.gap for piece in found) == text
+
+
+def test_lines_within_a_text_are_pieces_of_their_own():
+    cut = pieces("\n one\ntwo. three\n\nFour.\n", by_characters, 100)
+    assert [piece.text for piece in cut] == ["", "one", "two. three", "Four."]
+    assert join(cut, ["", "eins", "zwei. drei", "Vier."]) == "\n eins\nzwei. drei\n\nVier."

@@ -1,0 +1,316 @@
+"""A recipe is checked as a whole before anything runs; each thing that can be wrong is named with its fix."""
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import RecipeError
+from regard.recipe import bundled
+from regard.recipe.load import difference, dump, load
+from regard.recipe.problems import places
+from regard.recipe.schema import Recipe
+from regard.recipe.yaml_file import parse, write
+
+BASE = {"data": "multi30k"}
+
+
+def says(*overrides, base=BASE):
+    with pytest.raises(RecipeError) as caught:
+        load(base, overrides)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def written(folder, text, name="mine.yaml"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(folder, text):
+    with pytest.raises(RecipeError) as caught:
+        load(written(folder, text))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_short_recipe_is_a_whole_one_with_every_default_filled_in():
+    recipe = load(BASE)
+    assert recipe.data.corpus == "multi30k"
+    assert recipe.model.encoder is not None
+    assert recipe.model.encoder.kind == recipe.model.decoder.kind == "transformer"
+    assert (recipe.model.dim, recipe.batch.mode, recipe.optimizer.betas) == (512, "lines", [0.9, 0.98])
+    language = load({"task": "language", "data": "tiny-shakespeare"})
+    assert language.model.encoder is None
+    assert language.batch.mode == "crops"
+    recurrent = load({"task": "language", "data": "wikitext-2", "model": {"decoder": {"kind": "recurrent"}}})
+    assert recurrent.batch.mode == "stream"
+
+
+@pytest.mark.parametrize("path", bundled.bundled_recipes().values(), ids=lambda p: p.stem)
+def test_every_carried_recipe_is_valid_says_what_it_is_and_survives_being_written(path, tmp_path):
+    recipe = load(path)
+    assert recipe.name == path.stem
+    assert recipe.about
+    assert load(written(tmp_path, dump(recipe))) == recipe
+    assert load(recipe) == recipe
+
+
+def test_a_name_is_the_files_unless_given(tmp_path):
+    assert load(written(tmp_path, "data: multi30k", "my run.yaml")).name == "my-run"
+    assert load(written(tmp_path, "data: multi30k\nname: other")).name == "other"
+    assert load(written(tmp_path, "data: multi30k"), ["name=third"]).name == "third"
+
+
+def test_overrides_are_read_as_the_file_is():
+    recipe = load(
+        BASE, ["optimizer.lr=1e-3", "model.encoder.layers=2", "data.source=no", "optimizer.betas=[0.9, 0.95]", "training.epochs=2"]
+    )
+    assert recipe.optimizer.lr == 0.001
+    assert recipe.model.encoder.layers == 2
+    assert recipe.model.decoder.layers == 6
+    assert recipe.data.source == "no"  # Norwegian, not false
+    assert recipe.optimizer.betas == [0.9, 0.95]
+    assert load(BASE, ["model.decoder={kind: bahdanau, cell: lstm}"]).model.decoder.cell == "lstm"
+    assert load(BASE, ["training.steps=null", "training.minutes=5"]).training.steps is None
+
+
+def test_overriding_does_not_touch_what_was_given():
+    given = {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
+    load(given, ["model.dim=128", "data.limit=5"])
+    assert given == {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.encoder.haeds=2", ("model.encoder has no key 'haeds'", "'heads'")),
+        ("traning.steps=3", ("no key 'traning'", "'training'")),
+        ("model.heads=2", ("model has no key 'heads'", "model.encoder.heads", "model.decoder.heads")),
+        ("model.colour=red", ("model has no key 'colour'", "dim, tie")),
+        ("schedule={kind: cosine, flor: 2}", ("schedule has no key 'flor'", "'floor'")),
+        ("model.encoder={kind: stacked, below: {kind: convolutional, kernl: 2}}", ("model.encoder.below", "'kernl'", "'kernel'")),
+        ("model.encoder.mask={kind: and, of: [diagonal, {kind: window, lef: 3}]}", ("model.encoder.mask.of[1]", "'lef'", "'left'")),
+        (
+            "model.decoder={kind: bahdanau, input_feeding: true}",
+            ("input_feeding", "enters the recurrence already", "kind: recurrent"),
+        ),
+    ],
+)
+def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, words):
+    found = says(override)
+    assert all(word in found for word in words), found
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.encoder.heads=eight", ("model.encoder.heads is 'eight'", "a whole number")),
+        ("model.encoder.heads=true", ("is true", "a whole number")),
+        ("model.dim=1.5", ("model.dim is 1.5", "a whole number")),
+        ("model.dim=0", ("model.dim is 0", "at least 1")),
+        ("batch.tokens=-5", ("batch.tokens is -5", "at least 1")),
+        ("model.dropout=1", ("model.dropout is 1", "less than 1")),
+        ("optimizer.lr=.nan", ("optimizer.lr is nan", "finite")),
+        ("optimizer.lr=0", ("optimizer.lr is 0", "more than 0")),
+        ("optimizer.betas=[0.9]", ("optimizer.betas", "list of 2")),
+        ("model.tie=null", ("model.tie is null", "all, target, none")),
+        ("task=lang", ("task is 'lang'", "'language'")),
+        ("model.encoder.kind=recurent", ("model.encoder.kind is 'recurent'", "'recurrent'")),
+        ("model.encoder.mask=windo", ("model.encoder.mask.kind", "'window'")),
+        ("model.encoder.mask={kind: centered}", ("model.encoder.mask needs the key width",)),
+        ("model=3", ("model is 3", "block of keys")),
+        ("model.encoder=3", ("model.encoder is 3", "block of keys")),
+        ("seed=-1", ("seed is -1", "at least 0")),
+        ("name=../up", ("name is '../up'", "letters")),
+        ("data.version=2016", ("data.version is 2016", "quotes")),
+        ("data.train=[3]", ("data.train[0] is 3", "a file's name")),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_what_is_allowed(override, words):
+    found = says(override)
+    assert all(word in found for word in words), found
+
+
+def test_of_several_problems_the_first_is_told_and_the_rest_counted():
+    assert says("model.dim=0", "seed=-1", "batch.tokns=3").endswith("(and 2 more)")
+
+
+@pytest.mark.parametrize("text", ["x", "=3", "a..b=3", ".a=3", "training.steps"])
+def test_an_override_without_key_or_value_shows_how_one_is_written(text):
+    assert "training.steps=200" in says(text)
+
+
+def test_an_override_cannot_go_through_a_value():
+    assert "model.dim is 64" in says("model.dim.x=3", base={**BASE, "model": {"dim": 64}})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.encoder.heads=3"], ("model.encoder.heads is 3", "512", "2 heads")),
+        (["model.decoder.heads=7"], ("model.decoder.heads is 7",)),
+        (["model.encoder.key_heads=3"], ("key_heads is 3", "8 heads")),
+        (["tokenizer.joint=false"], ("model.tie is all", "separate vocabularies", "tie: target")),
+        (["model.dim=65", "model.encoder.heads=5", "model.decoder.heads=5"], ("sinusoidal", "even", "65")),
+        (
+            ["model.dim=60", "model.encoder={heads: 4, position: rotary}", "model.decoder={heads: 4}"],
+            ("rotary", "15 wide"),
+        ),
+        (
+            ["model.decoder={kind: recurrent, attention: simple, width: 100}"],
+            ("simple", "512", "100", "attention: parameterised"),
+        ),
+        (["model.encoder={kind: recurrent, width: 31}"], ("width is 31", "even")),
+        (["model.decoder={kind: recurrent, input_feeding: true}"], ("input_feeding", "nothing to feed")),
+        (["model.decoder={kind: recurrent, first: copy}"], ("first is copy", "no final state")),
+        (
+            ["model.encoder={kind: recurrent, cell: lstm}", "model.decoder={kind: bahdanau, first: copy}"],
+            ("first is copy", "cell is lstm", "gru"),
+        ),
+        (["model.shared_recurrence=true"], ("shared_recurrence", "kind recurrent")),
+        (
+            ["model.shared_recurrence=true", "model.encoder={kind: recurrent}", "model.decoder={kind: recurrent}"],
+            ("shared_recurrence", "bidirectional: false"),
+        ),
+        (["batch.mode=crops"], ("batch.mode is crops", "lines")),
+        (["schedule.warmup=20000"], ("schedule.warmup is 20000", "10000")),
+        (["training.steps=null"], ("never end",)),
+        (["training.steps=null", "training.minutes=3", "schedule={kind: cosine}"], ("cosine", "training.steps")),
+        (["training.average=5"], ("average is 5", "keep 3")),
+        (["tokenizer.kind=byte-bpe", "tokenizer.size=100"], ("tokenizer.size is 100", "alphabet", "260")),
+        (["tokenizer.kind=word", "tokenizer.dropout=0.1"], ("tokenizer.dropout", "word")),
+        (["data.source=de", "data.target=de"], ("both 'de'",)),
+        (["data.corpus=null"], ("neither a corpus nor train files",)),
+        (["data.train=[a.tsv]"], ("data.corpus is multi30k", "keep one")),
+    ],
+)
+def test_parts_that_do_not_fit_are_named_with_the_fix(overrides, words):
+    found = says(*overrides)
+    assert all(word in found for word in words), found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.encoder={}"], ("model.encoder", "decoder alone")),
+        (["data.source=en"], ("data.source", "language model")),
+        (["model.decoder={kind: bahdanau}"], ("bahdanau", "nothing to attend to")),
+        (["model.decoder={kind: recurrent, attention: simple}"], ("attention is simple", "nothing to attend to")),
+        (["batch.mode=stream"], ("stream", "Transformer")),
+        (["batch.tokens=100"], ("batch.tokens 100", "window of batch.length 256")),
+    ],
+)
+def test_a_language_model_is_a_decoder_alone(overrides, words):
+    found = says(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
+    assert all(word in found for word in words), found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("empty",)),
+        ("# only a comment\n", ("empty",)),
+        ("- a\n- b\n", ("a list", "mapping")),
+        ("just words", ("'just words'", "mapping")),
+        ("data: multi30k\nmodel: {dim: 4\n", ("line 3", "not YAML")),
+        ("data: multi30k\n\tmodel: 3\n", ("line 2", "not YAML")),
+        ("seed: 1\ndata: multi30k\nseed: 2\n", ("line 3", "'seed' is given twice")),
+        ("data: multi30k\nmodel:\n  dim: 4\n  dim: 8\n", ("line 4", "'dim' is given twice")),
+        ("data: !!python/object/apply:os.getcwd []\n", ("line 1", "no tag")),
+        ("data: &a multi30k\nname: *a\n", ("line 1", "no anchor")),
+        ("3: x\n", ("line 1", "a key is a word")),
+        (b"name: caf\xe9\n", ("not UTF-8", "byte 9")),
+        (b"name: a\x00b\n", ("not YAML",)),
+        ("seed: 1\n---\nseed: 2\n", ("not YAML",)),
+        ("data: " + "[" * 5_000, ("nested too deeply",)),
+        ("#" * (1 << 18), ("bytes long",)),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named_with_the_line(text, words, tmp_path):
+    found = refused(tmp_path, text)
+    assert "mine.yaml" in found
+    assert all(word in found for word in words), found[-300:]
+
+
+def test_a_missing_file_and_a_wrong_name_say_what_there_is(tmp_path):
+    for wrong, words in (
+        ("smal", ("did you mean small",)),
+        ("zzzz", ("carried are",)),
+        (tmp_path / "none.yaml", ("no recipe file", "none.yaml")),
+        (tmp_path, ("is a folder",)),
+        ("x" * 5000, ("no recipe's name",)),
+        (3, ("got int",)),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            load(wrong)
+        assert all(word in str(caught.value) for word in words)
+
+
+def test_files_count_from_the_recipes_folder_and_those_of_overrides_from_the_working_one(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    path = written(tmp_path, "data: {train: [[a.en, a.de]], validation: [v.tsv]}\ntokenizer: {load: words.json}\n")
+    recipe = load(path, ["data.test=[t.tsv]"])
+    assert recipe.data.train == [[str(tmp_path / "a.en"), str(tmp_path / "a.de")]]
+    assert recipe.data.validation == [str(tmp_path / "v.tsv")]
+    assert recipe.tokenizer.load == str(tmp_path / "words.json")
+    assert recipe.data.test == [str(tmp_path / "here" / "t.tsv")]
+
+
+def test_the_difference_of_two_recipes_is_their_dotted_keys():
+    a = load(BASE)
+    assert difference(a, a) == []
+    assert difference(a, load(BASE, ["model.encoder.layers=2", "seed=5"])) == ["seed", "model.encoder.layers"]
+    changed = difference(a, load(BASE, ["schedule={kind: cosine}"]))
+    assert {"schedule.kind", "schedule.warmup", "schedule.floor"} == set(changed)
+
+
+def test_a_dump_has_the_order_of_the_schema_and_reads_back_with_any_yaml():
+    recipe = load(BASE, ["optimizer.eps=1e-9", "about=äöü 日本"])
+    assert yaml.safe_load(dump(recipe)) == recipe.model_dump()
+    assert list(yaml.safe_load(dump(recipe))) == list(Recipe.model_fields)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none() | st.text(max_size=20))
+def test_a_plain_value_written_as_yaml_reads_back_as_itself(value):
+    found = parse(write({"a": value}))["a"]
+    assert found == value
+    assert isinstance(found, bool) == isinstance(value, bool)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("no", "no"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("010", 10),
+        ("1_000", 1000),
+        ("~", None),
+        (".5", 0.5),
+        ("-3", -3),
+    ],
+)
+def test_plain_values_are_those_of_yaml_1_2(text, value):
+    assert parse(text) == value
+    assert type(parse(text)) is type(value)
+
+
+def test_places_lists_nested_keys_once():
+    found = places()
+    assert len(found) == len(set(found))
+    assert {"model.encoder.below.kernel", "model.decoder.attention", "schedule.warmup", "model.encoder.mask.of"} <= set(found)
+
+
+def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
+    recipe = load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
+    assert (recipe.data.source, recipe.data.target) == ("1", "2")
+    assert load(written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")).data.source == "2"
+    assert load("small", ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]).data.target == "2"
+    for zero in (0, "0"):
+        with pytest.raises(RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"):
+            load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})

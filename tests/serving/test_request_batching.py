@@ -1,0 +1,165 @@
+"""Requests share batches and nobody notices."""
+
+import threading
+import time
+
+import pytest
+
+from regard.serving.metrics import Metrics
+from regard.serving.request_batching import Batcher
+from regard.serving.request_limits import Refusal
+
+
+class Worker:
+    """Answers each text with itself turned round; holds still until `go` is set, and notes what came together."""
+
+    def __init__(self, open=True):
+        self.go = threading.Event()
+        self.batches = []
+        if open:
+            self.go.set()
+
+    def __call__(self, options, texts, cancelled):
+        assert self.go.wait(10)
+        self.batches.append((options, list(texts)))
+        if "bad" in texts:
+            raise ValueError("bad text")
+        return [f"{options}:{text[::-1]}" for text in texts]
+
+
+def batcher(work, tokens=100, queue=100, workers=1, metrics=None):
+    return Batcher(work, lambda _, text: len(text), batch_tokens=tokens, queue=queue, workers=workers, metrics=metrics)
+
+
+def held(work, pool):
+    """A first request that occupies the only worker, so that what follows has to wait."""
+    first = pool.submit("first", ["x"])
+    while pool.waiting:
+        time.sleep(0.001)
+    return first
+
+
+def test_what_waits_is_computed_together_and_answered_apart():
+    work = Worker(open=False)
+    pool = batcher(work)
+    held(work, pool)
+    asked = [pool.submit("a", [f"{i}-one", f"{i}-two"]) for i in range(5)]
+    assert pool.waiting == 10
+    work.go.set()
+    assert [p.result(10) for p in asked] == [[f"a:eno-{i}", f"a:owt-{i}"] for i in range(5)]
+    assert [len(texts) for _, texts in work.batches] == [1, 10]
+    assert pool.waiting == 0
+    pool.close()
+
+
+def test_a_batch_has_one_set_of_options_and_a_bounded_cost_and_groups_take_turns():
+    work = Worker(open=False)
+    pool = batcher(work, tokens=10)
+    held(work, pool)
+    many = pool.submit("a", ["four"] * 7)
+    other = pool.submit("b", ["four"])
+    work.go.set()
+    assert many.result(10) == ["a:ruof"] * 7
+    assert other.result(10) == ["b:ruof"]
+    assert [(o, len(t)) for o, t in work.batches] == [("first", 1), ("a", 3), ("b", 1), ("a", 3), ("a", 1)]
+    pool.close()
+
+
+def test_one_request_that_fails_does_not_spoil_its_neighbours():
+    work = Worker(open=False)
+    pool = batcher(work)
+    held(work, pool)
+    good, bad, also = pool.submit("a", ["one"]), pool.submit("a", ["two", "bad"]), pool.submit("a", ["six"])
+    work.go.set()
+    assert good.result(10) == ["a:eno"]
+    assert also.result(10) == ["a:xis"]
+    with pytest.raises(ValueError, match="bad text"):
+        bad.result(10)
+    assert pool.submit("a", ["more"]).result(10) == ["a:erom"]  # the worker lives
+    pool.close()
+
+
+def test_a_text_whose_cost_cannot_be_told_fails_alone():
+    def cost(_, text):
+        if text == "bad":
+            raise ValueError("no cost")
+        return 1
+
+    pool = Batcher(lambda _, texts, cancelled: texts, cost, batch_tokens=9, queue=9)
+    with pytest.raises(ValueError, match="no cost"):
+        pool.submit("a", ["bad"]).result(10)
+    assert pool.submit("a", ["good"]).result(10) == ["good"]
+    pool.close()
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
+    work = Worker(open=False)
+    pool = batcher(work, queue=3)
+    held(work, pool)
+    kept = pool.submit("a", ["one", "two"])
+    with pytest.raises(Refusal, match="2 texts are waiting and the queue holds 3") as refused:
+        pool.submit("a", ["three", "four"])
+    assert refused.value.status == 429
+    assert refused.value.headers == {"retry-after": "1"}
+    last = pool.submit("a", ["six"])
+    work.go.set()
+    assert kept.result(10) + last.result(10) == ["a:eno", "a:owt", "a:xis"]
+    pool.close()
+
+
+def test_what_nobody_waits_for_is_not_computed():
+    work = Worker(open=False)
+    pool = batcher(work)
+    held(work, pool)
+    gone = [pool.submit("a", ["left", "gone"]) for _ in range(3)] + [pool.submit(i, ["s"]) for i in range(90)]
+    kept = pool.submit("a", ["kept"])
+    assert all(p.cancel() for p in gone)
+    work.go.set()
+    assert kept.result(10) == ["a:tpek"]
+    assert [texts for _, texts in work.batches] == [["x"], ["kept"]]
+    assert pool.waiting == 0
+    pool.close()
+
+
+def test_closing_finishes_what_was_accepted_and_takes_nothing_more():
+    work = Worker(open=False)
+    pool = batcher(work, tokens=3)
+    asked = [pool.submit("a", [f"{i}"]) for i in range(20)]
+    threading.Timer(0.05, work.go.set).start()
+    pool.close()
+    assert [p.result(0) for p in asked] == [[f"a:{i}"[:2] + f"{i}"[::-1]] for i in range(20)]
+    with pytest.raises(Refusal, match="shutting down") as refused:
+        pool.submit("a", ["late"])
+    assert refused.value.status == 503
+
+
+def test_no_texts_are_answered_by_none():
+    pool = batcher(Worker())
+    assert pool.submit("a", []).result(0) == []
+    pool.close()
+
+
+def test_many_threads_and_workers_lose_nothing():
+    pool, metrics = batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=(metrics := Metrics())), metrics
+    found = {}
+
+    def ask(n):
+        for i in range(50):
+            found[n, i] = pool.submit(i % 3, [f"{n}.{i}", f"{i}.{n}"]).result(10)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pool.close()
+    assert found == {(n, i): [f"{i % 3}:{f'{n}.{i}'[::-1]}", f"{i % 3}:{f'{i}.{n}'[::-1]}"] for n in range(8) for i in range(50)}
+    assert "regard_batch_texts_sum 800" in metrics.text()
+
+
+def test_work_that_answers_too_little_is_an_error_and_not_the_end_of_the_worker():
+    pool = Batcher(lambda _, texts, cancelled: [text for text in texts if text != "lost"], lambda *_: 1, batch_tokens=9, queue=9)
+    with pytest.raises(AssertionError, match="0 answers to 1 texts"):
+        pool.submit("a", ["lost"]).result(10)
+    assert pool.submit("a", ["good"]).result(10) == ["good"]
+    pool.close()

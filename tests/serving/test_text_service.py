@@ -1,0 +1,146 @@
+"""Classifiers, taggers and embedders over HTTP: the answers are those of the pipelines."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from regard.data.tokenizer import Tokenizer
+from regard.models.folder import load, save
+from regard.models.tagger import build_tagger
+from regard.models.text_schema import Tagger as Block
+from regard.pipelines.classify import classify
+from regard.pipelines.embed import embed
+from regard.pipelines.input import Chunk, Row
+from regard.pipelines.tag import Json, TagJob, TagOptions
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_service import make_service
+from tests.decoding import folders
+from tests.models.test_tagger import ENCODERS, ROWS
+from tests.search.small import embedder
+from tests.serving.server import process, running, write_model
+from tests.serving.test_metrics import parse
+
+TEXTS = ["ada lovelace met Babbage", "", "the Tower of London"]
+TOKEN = "abcdefghijklmnop-1234"
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return folders.classifier(tmp_path_factory.mktemp("classifier"))
+
+
+def tagger(path):
+    torch.manual_seed(5)
+    config = Block.model_validate({"kind": "tagger", "dim": 20, "encoder": ENCODERS["recurrent"]}).model_dump()
+    source = Tokenizer.train([text for text, _ in ROWS], "spelled" if config["characters"] else "word", 100, lowercase=True)
+    target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
+    save(path, build_tagger(config, len(source), len(target)), config, source, target, {"name": "tagger"})
+    return path
+
+
+def serving(folder, limits=None, **options):
+    model = load(folder)
+    return model, running(make_service(model, "small", limits or RequestLimits(), workers=1), **options)
+
+
+def test_classify_gives_labels_with_probabilities(classifier):
+    model, server = serving(classifier)
+    expected = classify(model, TEXTS)
+    with server as client:
+        status, found = client.post("/classify", {"texts": TEXTS, "top": 2})
+        assert status == 200
+        assert [each["label"] for each in found["labels"]] == [str(each) or None for each in expected]
+        for each, want in zip(found["labels"], expected, strict=True):
+            assert list(each["probabilities"].items()) == [(k, round(p, 6)) for k, p in list(want.probabilities.items())[:2]]
+        one = client.post("/classify", {"text": TEXTS[0], "threshold": 1.0})[1]
+        assert one["labels"][0]["label"] is None and one["labels"][0]["probability"] > 0
+        assert client.post("/classify", {"text": "a", "topp": 2})[1] == {"error": "there is no field 'topp'; did you mean 'top'?"}
+        assert client.post("/classify", {"text": "a", "threshold": 2})[0] == 422
+        assert client.post("/classify", {})[0] == 422
+        status, found = client.post("/translate", {"text": "a"})
+        assert (status, "this server holds a classifier" in found["error"]) == (404, True)
+        metrics = parse(client.get("/metrics")[2].decode())
+        assert metrics['regard_requests_total{route="/classify",status="200"}'] == 2
+        assert metrics['regard_tokens_total{side="source"}'] == sum(map(len, TEXTS)) + len(TEXTS[0])
+        assert json.loads(client.get("/health")[2])["kind"] == "classifier"
+
+
+def test_a_text_that_is_too_long_to_read_at_once_is_refused(classifier):
+    with serving(classifier, RequestLimits(tokens=20))[1] as client:
+        status, found = client.post("/classify", {"texts": ["a", "b" * 21]})
+        assert status == 422
+        assert found["error"].startswith("text 2 has 21 tokens and at most 20 are read at once")
+
+
+def test_a_token_is_needed_for_these_routes_too(classifier):
+    with serving(classifier, host="0.0.0.0", token=TOKEN)[1] as client:
+        assert client.post("/classify", {"text": "a"})[0] == 401
+        assert client.post("/classify", {"text": "a"}, {"authorization": f"Bearer {TOKEN}"})[0] == 200
+
+
+def test_tag_gives_words_tags_and_spans(tmp_path):
+    model, server = serving(tagger(tmp_path))
+    expected = TagJob(model, TagOptions(), Json()).answers(Chunk(0, [Row(text, text) for text in TEXTS], ""))
+    with server as client:
+        status, found = client.post("/tag", {"texts": TEXTS})
+        assert status == 200
+        for each, want, text in zip(found["texts"], expected, TEXTS, strict=True):
+            assert each["words"] == [word.text for word in want.words]
+            assert each["tags"] == list(want.tags)
+            assert all(text[span["start"] : span["end"]] == span["text"] for span in each["spans"])
+        assert len(found["texts"][0]["tags"]) == 4 and found["texts"][1]["tags"] == []
+        other = client.post("/tag", {"text": TEXTS[0], "scheme": "io"})[1]
+        assert not {tag[0] for tag in other["texts"][0]["tags"]} - {"I", "O"}
+        assert "must be one of" in client.post("/tag", {"text": "a", "scheme": "none"})[1]["error"]
+
+
+def test_embed_gives_vectors_of_length_one(tmp_path):
+    model = embedder()
+    save(tmp_path, model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    model, server = serving(tmp_path)
+    with server as client:
+        status, found = client.post("/embed", {"texts": [*TEXTS, "x" * 9000]})
+        assert status == 200
+        assert np.allclose(found["embeddings"], embed(model, [*TEXTS, "x" * 9000]), atol=1e-6)
+        assert np.allclose(np.linalg.norm(found["embeddings"], axis=1), 1, atol=1e-5)
+
+
+def test_docs_are_a_page_without_anything_from_elsewhere(classifier):
+    with serving(classifier)[1] as client:
+        for path in ("/", "/docs"):
+            status, headers, body = client.get(path)
+            assert status == 200
+            assert "default-src 'none'" in headers["content-security-policy"]
+            text = body.decode()
+            assert all(word in text for word in ("POST /classify", "threshold", "openapi.json"))
+            assert "http://" not in text and "https://" not in text and "<script" not in text
+        described = json.loads(client.get("/openapi.json")[2])
+        assert set(described["paths"]) == {"/classify", "/health", "/metrics"}
+        assert "Labels" in described["components"]["schemas"]
+
+
+def test_docs_of_a_translator(tmp_path):
+    torch.manual_seed(3)
+    write_model(tmp_path)
+    with serving(tmp_path)[1] as client:
+        assert b"POST /translate" in client.get("/docs")[2]
+
+
+def test_the_command_serves_a_classifier(classifier):
+    with process(classifier, "--workers", "1") as (_, client):
+        assert "/classify" in client.curl
+        assert client.post("/classify", {"text": "fine"})[0] == 200
+
+
+def test_a_shortlist_is_for_models_that_write(classifier):
+    command = [sys.executable, "-m", "regard", "serve", str(classifier), "--port", "0", "--shortlist"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode != 0
+    assert "--shortlist is for translators and language models, and this is a classifier; leave it out" in " ".join(
+        found.stderr.split()
+    )
+    assert "Traceback" not in found.stderr

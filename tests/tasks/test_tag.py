@@ -1,0 +1,125 @@
+"""Taggers trained from a user's CoNLL files: end to end, resumed to the bit, and refused where parts do not fit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.errors import DataError, RecipeError
+from regard.evaluation.evaluate import evaluate, section
+from regard.models.folder import load
+from regard.models.tagger import Tagger
+from regard.recipe.load import load as read
+from regard.training.estimate import estimate
+from regard.training.trainer import resume, train
+from tests.training import tiny
+
+FIRST, LAST, PLACE = ("Ada", "Bob", "Cyd", "Dan"), ("Lee", "Kay", "May"), ("Ulm", "Rom", "Bonn", "Graz")
+MODEL = {
+    "dim": 24,
+    "dropout": 0.1,
+    "word_dropout": 0.1,
+    "characters": {"dim": 6, "width": 8},
+    "encoder": {"kind": "recurrent", "cell": "lstm"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
+    """Files in which persons meet in places."""
+    draw, found = random.Random(1), {}
+    for split, count in (("train", rows), ("validation", 12), ("test", 12)):
+        text = "".join(
+            f"{draw.choice(FIRST)}\tB-PER\n{draw.choice(LAST)}\tI-PER\nmet\tO\n{draw.choice(FIRST)}\tB-PER\nin\tO\n{draw.choice(PLACE)}\tB-LOC\n\n"
+            for _ in range(count)
+        )
+        (folder / f"{split}.conll").write_text(text, encoding="utf-8")
+        found[split] = [str(folder / f"{split}.conll")]
+    return found
+
+
+def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
+    settings = {
+        "task": "tag", "data": conll(folder), "tokenizer": {"kind": "spelled", "lowercase": True}, "model": MODEL,
+        "batch": {"tokens": 400}, "training__steps": 40, "training__save_every": 20, "training__validate_every": 20, "decoding": {},
+    }  # fmt: skip
+    return tiny.recipe(folder, **{**settings, **changes})
+
+
+def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
+    done = train(recipe(tmp_path), folder=tmp_path / "run", quiet=True)
+    assert done.scores["test"]["f1"] > 0.95
+    model = load(done.folder)
+    assert isinstance(model, Tagger)
+    assert model.tag([["Bob", "May", "in", "Graz"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
+    result = evaluate(model, section(model.card))
+    assert result.figures is not None
+    assert result.figures.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
+    assert result.translations[0] == "B-PER I-PER O B-PER O B-LOC"
+
+
+@pytest.mark.parametrize("scheme", ["iobes", "io"])
+def test_tags_are_learned_in_another_scheme_and_scored_all_the_same(tmp_path: Path, scheme: str) -> None:
+    given = recipe(tmp_path)
+    given["data"]["scheme"] = scheme
+    done = train(given, folder=tmp_path / "run", quiet=True)
+    model: Any = load(done.folder)
+    assert model.scheme.name == scheme.upper()
+    assert done.scores["test"]["f1"] > 0.95
+
+
+def test_resuming_gives_the_same_bits_though_words_are_dropped_at_random(tmp_path: Path) -> None:
+    whole = train(recipe(tmp_path), folder=tmp_path / "whole", quiet=True)
+    train(recipe(tmp_path, training__steps=20), folder=tmp_path / "half", quiet=True)
+    resume(tmp_path / "half", overrides=["training.steps=40"], quiet=True)
+    tiny.assert_same_run(tmp_path / "half", whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokenizer": {"kind": "bpe"}}, "each word has one tag; take spelled"),
+        ({"tokenizer": {"kind": "word"}}, "tokenizer.kind is word and model.characters reads letters"),
+        ({"model": {**MODEL, "characters": None}}, "tokenizer.kind is spelled and model.characters does not read letters"),
+        ({"model": {**MODEL, "dim": 8}}, "leaves nothing of dim 8 for the word"),
+        ({"training__smoothing": 0.1}, "for taggers without a CRF"),
+        ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain is about training a CRF"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_before_anything_runs(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        train(recipe(tmp_path, **changes), folder=tmp_path / "run", quiet=True)
+
+
+def test_letters_and_no_smoothing_are_the_defaults_of_the_task(tmp_path: Path) -> None:
+    found: Any = read({"task": "tag", "data": conll(tmp_path)})
+    assert found.tokenizer.kind == "spelled"
+    assert found.model.characters is not None
+    assert found.training.smoothing == 0
+    plain: Any = read({"task": "tag", "data": conll(tmp_path), "tokenizer": {"kind": "word"}})
+    assert plain.model.characters is None
+
+
+def test_gold_that_breaks_the_rules_is_named_and_mended_on_request(tmp_path: Path) -> None:
+    given = recipe(tmp_path, training__steps=6, training__validate_every=6)
+    path = tmp_path / "train.conll"
+    path.write_text(path.read_text(encoding="utf-8").replace("B-LOC", "I-LOC", 1), encoding="utf-8")
+    with pytest.raises(DataError, match="line 6, column 2 of .*train.conll: I-LOC cannot follow O in BIO"):
+        train(given, folder=tmp_path / "run", quiet=True)
+    given["data"]["repair"] = True
+    assert train(given, folder=tmp_path / "mended", quiet=True).finished
+
+
+def test_a_dry_run_looks_at_a_tagger_without_training_it(tmp_path: Path) -> None:
+    given = recipe(tmp_path)
+    given["model"] = {**MODEL, "recall": 1.0, "constrain": True}
+    found = estimate(given)
+    assert set(found.parameters) == {"source", "characters", "encoder", "output", "crf"}
+    assert found.flops_per_token > 0

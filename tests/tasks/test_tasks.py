@@ -1,0 +1,167 @@
+"""Tasks beside translating, from the recipe to the finished model: a small classifier that can be watched learning."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from regard.errors import DataError, RecipeError
+from regard.evaluation.evaluate import evaluate, section
+from regard.files import atomic_folder
+from regard.models.classifier import predict
+from regard.recipe.load import load
+from regard.tasks import TASKS
+from regard.training.estimate import estimate
+from regard.training.list_runs import summary
+from regard.training.trainer import resume, train
+
+RECIPE = {
+    "name": "small", "task": "classify", "seed": 3,
+    "tokenizer": {"kind": "word", "size": 100},
+    "model": {"dim": 8, "dropout": 0.1, "word_dropout": 0.1, "encoder": {"kind": "kim", "width": 8, "kernels": [2, 3]}},
+    "batch": {"tokens": 120}, "optimizer": {"lr": 0.02}, "schedule": {"kind": "constant"},
+    "training": {
+        "steps": 40, "validate_every": 10, "save_every": 7, "log_every": 5, "keep": 2, "ema": 0.9, "device": "cpu", "threads": 1,
+        "smoothing": 0.0,
+    },
+}  # fmt: skip
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def texts(count, seed):
+    """A text is good when `good` comes before `bad` in it: order matters, single words do not."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        filler = [draw.choice("uvwxyz") for _ in range(draw.randint(0, 3))]
+        pair = ["good", "bad"] if draw.random() < 0.5 else ["bad", "good"]
+        yield " ".join([*filler, *pair, "end"]), "good first" if pair[0] == "good" else "bad first"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    for at, (split, count) in enumerate((("train", 120), ("validation", 30), ("test", 40))):
+        lines = ["text\tlabel", *("\t".join(row) for row in texts(count, at))]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return {split: [str(folder / f"{split}.tsv")] for split in ("train", "validation", "test")}
+
+
+def recipe(files, **changes):
+    made = copy.deepcopy({**RECIPE, "data": {**files, "source": "text", "target": "label"}})
+    for path, value in changes.items():
+        block, _, key = path.partition("__")
+        made[block][key] = value
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(files, tmp_path_factory, own_cache):
+    return train(recipe(files), folder=tmp_path_factory.mktemp("runs") / "small", quiet=True)
+
+
+def test_a_classifier_learns_what_only_the_order_of_words_tells(run):
+    assert run.scores["test"]["accuracy"] > 0.95 and set(run.scores["test"]) == {"loss", "accuracy", "macro_f1"}
+    assert run.report["best"]["accuracy"] == run.scores["validation"]["accuracy"]
+    model = run.load()
+    assert model.labels == ("bad first", "good first")
+    found, probabilities = predict(model, ["u good bad end", "good bad u end", "x bad good end"])
+    assert found == ["good first", "good first", "bad first"] and probabilities.shape == (3, 2)
+
+
+def test_losses_are_means_over_texts(run):
+    first = next(e for e in atomic_folder.read_lines(run.folder / "log.jsonl") if e["event"] == "train")
+    assert 0.4 < first["loss"] < 1.2  # log 2 = 0.69 a text
+
+
+def test_the_run_is_listed_with_its_own_figure(run):
+    found = summary(run.folder)
+    assert (found.task, found.score_name, found.score) == ("classify", "accuracy", run.scores["test"]["accuracy"])
+    assert (run.folder / "curves.png").is_file()
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(run, files, tmp_path):
+    stopped = train(recipe(files, training__steps=17), folder=tmp_path / "run", quiet=True)
+    again = resume(stopped.folder, overrides=["training.steps=40"], quiet=True)
+    a, b = (load_file(folder / "model" / "model.safetensors") for folder in (run.folder, again.folder))
+    assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+
+
+def test_evaluation_gives_what_training_gave_and_takes_other_files(run, files, tmp_path):
+    model = run.load()
+    own = evaluate(model, section(model.card))
+    assert own.figures is not None and own.figures.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
+    assert list(own.translations[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
+    other = tmp_path / "other.tsv"
+    other.write_text("text\tlabel\ngood bad end\tgood first\nbad good\tno idea\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"other.tsv line 3, column 2: the label 'no idea' is not among"):
+        evaluate(model, section(model.card, [str(other)]))
+
+
+def test_a_share_of_the_training_rows_can_validate(files, tmp_path):
+    only = {"train": files["train"], "source": "text", "target": "label", "hold_out": 0.2}
+    found = train({**recipe(files, training__steps=5), "data": only}, folder=tmp_path / "run", quiet=True)
+    assert "validation" in found.scores and "test" not in found.scores
+    assert found.report["data"]["train"]["rows"] == 95  # equal texts stay together
+
+
+def test_what_it_would_cost_is_said_before(files):
+    found = estimate(recipe(files))
+    assert found.vocabulary[1] == 6 and found.rows == {"training": 120, "validation": 30, "test": 40}
+    assert found.parameters["head"] == 2 * 16 + 2
+
+
+def vectors(path, words, width=8):
+    rows = [f"{word} {' '.join(str(at + 1) for _ in range(width))}" for at, word in enumerate(words)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_word_vectors_are_loaded_and_stay_when_frozen(files, tmp_path):
+    made = recipe(files, training__steps=6, model__vectors=vectors(tmp_path / "v.txt", ["good", "bad"]), model__freeze_vectors=True)
+    model = train(made, folder=tmp_path / "run", quiet=True).load()
+    number = model.source_tokenizer.vocabulary
+    table = model.source.table.weight.detach().numpy()
+    np.testing.assert_array_equal(table[[number["good"], number["bad"]]], [[1.0] * 8, [2.0] * 8])
+    learned = train(recipe(files, training__steps=6, model__vectors=made["model"]["vectors"]), folder=tmp_path / "free", quiet=True)
+    assert (learned.load().source.table.weight.detach().numpy()[number["good"]] != 1.0).any()
+
+
+def test_vectors_of_another_width_or_language_are_refused_before_anything_is_written(files, tmp_path):
+    wrong = vectors(tmp_path / "wide.txt", ["good"], width=5)
+    with pytest.raises(RecipeError, match=r"wide.txt are 5 wide and model.dim is 8; set model.dim=5"):
+        train(recipe(files, model__vectors=wrong), folder=tmp_path / "run", quiet=True)
+    foreign = vectors(tmp_path / "foreign.txt", ["gut"])
+    with pytest.raises(RecipeError, match="has a vector for none of the"):
+        train(recipe(files, model__vectors=foreign), folder=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": {"decoder": {}}}, "model has no key 'decoder'"),
+        ({"model": {"kind": "writer"}}, "model.kind is writer, and task classify trains a classifier"),
+        ({"model": {"poling": "max"}}, "did you mean 'pooling'"),
+        ({"model": {"pooling": "median"}}, "model.pooling.kind is 'median', and must be one of mean, sum, max"),
+        ({"model": {"pooling": {"kind": "attention", "heads": 7}}}, "heads is 7, which does not divide the width 300"),
+        ({"model": {"freeze_vectors": True}}, "model.freeze_vectors is true and model.vectors names no file"),
+        ({"model": {"vectors": "v.txt"}, "tokenizer": {"kind": "bpe"}}, "vectors of words, and tokenizer.kind is bpe"),
+        ({"batch": {"mode": "crops"}}, "batch.mode is crops, and task classify learns from lines"),
+        ({"tokenizer": {"kind": "bpe", "min_count": 2}}, "tokenizer.min_count is about whole words"),
+        ({"data": {"train": ["a.tsv"]}}, "or data.hold_out, as 0.1"),
+        ({"data": {"corpus": "sst2", "fold": 3, "folds": 2}}, "data.fold is 3 and there are 2 folds"),
+        ({"task": "clasify"}, "task is 'clasify', and must be .* did you mean 'classify'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_the_task_is_one_sentence(changes, says):
+    with pytest.raises(RecipeError, match=says.replace("?", r"\?")):
+        load({"task": "classify", "data": {"corpus": "sst2"}, "tokenizer": {"kind": "word"}, **changes})
+
+
+def test_the_model_of_a_recipe_follows_from_its_task():
+    kinds = {name: load({"task": name, "data": {"corpus": data}}).model.kind for name, data in (
+        ("translate", "multi30k"), ("language", "wikitext-2"), ("classify", "sst2"), ("tag", "wnut17"), ("embed", "stsb-en-de-fr"),
+    )}  # fmt: skip
+    assert kinds == {name: task.model for name, task in TASKS.items()}
