@@ -7,11 +7,11 @@ import regard
 
 NAMES = """
 ALiBi Additive Bias Bilinear Cache Causal Channel Convolution Cosine Cost Dense DeviceError Diagonal Dilated Distance Documents Dot
-DtypeError Energy Entmax Finding Hard KernelError Learned Mask Match MultiHead Normalizer OptionError Packed Padding Plan Prefix Raw
-Recorded Recurrence RegardError RelativeBuckets RelativeVectors Rotary ScaledDot Seen ShapeError Sigmoid Sinusoidal SlicedMultiHead
-Softmax Sparsemax StaticCache Window attend cost explain is_equivariant is_separable lookup watch weights
+DtypeError Energy Entmax Hard KernelError Learned Mask Match MultiHead Normalizer OptionError Packed Padding Plan Prefix
+PropertyResult Raw Recorded Recurrence RegardError RelativeBuckets RelativeVectors Rotary ScaledDot Seen ShapeError Sigmoid
+Sinusoidal SlicedMultiHead Softmax Sparsemax StaticCache Window attend cost explain is_equivariant is_separable lookup watch weights
 Batch Beam DataError FolderError LanguageModel Recipe RecipeError Tokenizer Translator build load resume scores sentence_bleu train
-translate Ensemble Hypothesis Sample Translation fast generate look
+translate Ensemble Hypothesis Sample Translation fast generate attention_maps
 Classification Classifier Embedder Index Tagger classify embed tag
 huggingface
 """.split()

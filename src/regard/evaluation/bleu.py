@@ -71,7 +71,7 @@ def corpus_bleu(
 
 
 def metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
-    """sacreBLEU's BLEU with the settings everybody uses; its own remarks on tokenised text are left to `regard.evaluation.translation`."""
+    """sacreBLEU's BLEU with its default settings; warnings about tokenised text come from `evaluation.translation`."""
     from sacrebleu.metrics.bleu import BLEU
 
     if not isinstance(tokenize, str) or tokenize not in BLEU.TOKENIZERS:

@@ -64,8 +64,8 @@ def scores(
 ) -> Scores:
     """Score a list of lines against one reference, or against several: a list of such lists, one for each reference document.
 
-    What looks wrong (see `regard.evaluation.input_checks`) is in `warnings`; what cannot be scored is a `DataError`. `advance` is told
-    how many lines are done, for a progress bar. TER ignores case, as sacreBLEU's does, whatever `lowercase` says.
+    Suspicious input (see `input_checks`) is reported in `warnings`; input that cannot be scored raises a `DataError`.
+    `advance` receives the number of lines done, for a progress bar. TER ignores case, as in sacreBLEU, whatever `lowercase` is.
     """
     from sacrebleu.metrics.chrf import CHRF
 

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Files on disk: atomic writes, locks, checksums, the cache directory, progress bars."""

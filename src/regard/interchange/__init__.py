@@ -1,1 +1,1 @@
-"""TODO"""
+"""Interchange: export to and import from other libraries."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Pipelines: text, files or streams through a model, in order and resumable."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Recipes: their schema, loading, overrides and checks."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from regard.data.batches import Batch
 from regard.models.classifier import predict
-from regard.recipe.schema import Recipe
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
     from regard.training.datasets import Datasets
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard.data.batches import Batch
-from regard.recipe.schema import Recipe
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
     from regard.training.datasets import Datasets
 
 

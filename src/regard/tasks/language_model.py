@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from regard.decoding.scoring import negative_log_likelihood
 from regard.evaluation.perplexity import LanguageScores, measure, perplexity
 from regard.models.schema import AutoregressiveBlock, Bahdanau, RecurrentDecoder, Transformer
-from regard.recipe.schema import Recipe
 from regard.tasks.task import Task
-from regard.training.distributed import World
 
 if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
     from regard.training.datasets import Datasets
+    from regard.training.distributed import World
 
 
 class LanguageModeling(Task):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from regard.data.batches import Batch
 from regard.models.text_schema import Tagger
-from regard.recipe.schema import Recipe
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
     from regard.training.datasets import Datasets
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from regard.data.batches import Batch
 from regard.decoding.scoring import negative_log_likelihood
-from regard.recipe.schema import Recipe
-from regard.training.distributed import World
 
 if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
     from regard.training.datasets import Datasets
+    from regard.training.distributed import World
 
 
 class Task(ABC):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from regard.errors import RecipeError
 from regard.models.text_schema import Reader
-from regard.recipe.schema import Recipe
 from regard.tasks.task import Task
+
+if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
 
 
 class TextTask(Task):

@@ -9,10 +9,10 @@ from regard.evaluation.input_checks import tokenised
 from regard.evaluation.perplexity import perplexity
 from regard.evaluation.translation import corpus_bleu
 from regard.pipelines.translate import translate
-from regard.recipe.schema import Recipe
 from regard.tasks.task import Task
 
 if TYPE_CHECKING:
+    from regard.recipe.schema import Recipe
     from regard.training.datasets import Datasets
 
 
