@@ -34,7 +34,9 @@ examples:
   regard train europarl-en-fr --run runs/fr-en data.source=fr data.target=en …           the same files
   python -m benchmarks.align_hansards score runs/en-fr runs/fr-en"""
 
-TOKENS = re.compile(r"\d+(?:[.,]\d+)+|\b(?:mr|mrs|ms|dr|hon|st|m)\.|aujourd'|'s\b|\w+|--|\.\.\.|[^\w\s]", re.IGNORECASE)
+TOKENS = re.compile(
+    r"\d+(?:[.,]\d+)+|\b(?:mr|mrs|ms|dr|hon|st|m)\.|aujourd'|'s\b|\w+|--|\.\.\.|[^\w\s]", re.IGNORECASE
+)
 FRENCH = (
     (re.compile(r"\bs'(?=ils?\b)", re.IGNORECASE), "si "),
     (re.compile(r"\b((?:jus|lors|puis|quoi|quel)?qu|[cdjlmnst])'(?=\w)", re.IGNORECASE), r"\1e "),
@@ -68,7 +70,9 @@ def write(folder: Path) -> None:
 def _there(name: str) -> Path:
     folder = data_folder() / name
     if not folder.is_dir():
-        raise DataError(f"there is no {name} in {data_folder()}; let REGARD_DATA name the folder of the corpora")
+        raise DataError(
+            f"there is no {name} in {data_folder()}; let REGARD_DATA name the folder of the corpora"
+        )
     return folder
 
 
@@ -84,27 +88,37 @@ def table(forward: Path, backward: Path) -> str:
         if not isinstance(model, Translator):
             raise DataError(f"{path} is no translator; give the two that were trained on what `write` wrote")
         clear = clearest_view(model, text[source], text[target])
-        named = (
-            f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {'reads' if clear.shift else 'writes'}"
-        )
+        named = f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {'reads' if clear.shift else 'writes'}"
         for name, view in (("mean of all", View()), (named, clear)):
             found = {i: weights for i, weights, _, _ in aligned(model, text[source], text[target], view=view)}
             weights = [found[i] for i in range(len(found))]
             for how, both in (("strongest", False), ("mutual", True)):
                 links = [chosen(each, both=both) for each in weights]
-                rows.append((f"{source}-{target}, {name}: {how}", links if source == "en" else [flipped(each) for each in links]))
+                rows.append(
+                    (
+                        f"{source}-{target}, {name}: {how}",
+                        links if source == "en" else [flipped(each) for each in links],
+                    )
+                )
         best.append(weights)
     joins = ("weights", *SYMMETRIES)
-    rows += [(f"both by those layers: {name}", [joined(a, b, name) for a, b in zip(*best, strict=True)]) for name in joins]
+    rows += [
+        (f"both by those layers: {name}", [joined(a, b, name) for a, b in zip(*best, strict=True)])
+        for name in joins
+    ]
     told = []
     for name, links in rows:
         found = score(links, gold)
-        told.append(f"| {name} | {100 * found.aer:.1f} | {100 * found.precision:.1f} | {100 * found.recall:.1f} |")
+        told.append(
+            f"| {name} | {100 * found.aer:.1f} | {100 * found.precision:.1f} | {100 * found.recall:.1f} |"
+        )
     return "\n".join(["| links by | AER | precision | recall |", "|---|---|---|---|", *told])
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m benchmarks.align_hansards", description=ABOUT, epilog=EXAMPLES)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.align_hansards", description=ABOUT, epilog=EXAMPLES
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     does = parser.add_subparsers(dest="does", required=True)
     writing = does.add_parser("write", help="put Europarl into the writing of the gold text")

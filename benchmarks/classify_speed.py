@@ -38,7 +38,17 @@ examples:
   python -m benchmarks.classify_speed runs/sst2 runs/sst2-words
   python -m benchmarks.classify_speed runs/sst2 --systems fastText --rounds 3 --json speed.json"""
 
-HEADER = ["system", "texts/s", "spread", "per CPU second", "accuracy", "training, s", "one text, ms", "peak MiB", "what"]
+HEADER = [
+    "system",
+    "texts/s",
+    "spread",
+    "per CPU second",
+    "accuracy",
+    "training, s",
+    "one text, ms",
+    "peak MiB",
+    "what",
+]
 
 
 @dataclass
@@ -47,7 +57,9 @@ class Row:
 
     name: str
     seconds: list[float] = field(default_factory=list)  # of each round over all texts
-    busy: list[float] = field(default_factory=list)  # seconds of the CPU, which others on the machine do not lengthen much
+    busy: list[float] = field(
+        default_factory=list
+    )  # seconds of the CPU, which others on the machine do not lengthen much
     texts: int = 0
     accuracy: float | None = None
     training: float | None = None
@@ -76,7 +88,13 @@ class Row:
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = command.parser(NAME, ABOUT, EXAMPLES)
-    parser.add_argument("models", type=Path, nargs="*", metavar="MODEL", help="classifiers of SST-2, as `regard train` leaves them")
+    parser.add_argument(
+        "models",
+        type=Path,
+        nargs="*",
+        metavar="MODEL",
+        help="classifiers of SST-2, as `regard train` leaves them",
+    )
     parser.add_argument("--systems", nargs="*", choices=tuple(PLACE), default=list(PLACE), metavar="PEER",
                         help="these peers only: " + ", ".join(PLACE))  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, help="times that each labels everything (default 5)")
@@ -97,14 +115,20 @@ def main(argv: list[str] | None = None) -> int:
     if any(row.seconds for row in rows):
         table = markdown(rows, argv, load)
         print(table)
-        command.keep(options, json=json.dumps([asdict(row) | {"rate": row.rate} for row in rows], indent=1), markdown=table)
+        command.keep(
+            options,
+            json=json.dumps([asdict(row) | {"rate": row.rate} for row in rows], indent=1),
+            markdown=table,
+        )
     return 130 if not finished else int(any(row.trouble for row in rows if row.name in models))
 
 
 def _checked(path: Path) -> Path:
     model = regard.load(path)
     if not isinstance(model, Classifier) or set(model.labels) != {"0", "1"}:
-        raise OptionError(f"{path} is no classifier of SST-2, which has the labels 0 and 1; give one that was trained on it")
+        raise OptionError(
+            f"{path} is no classifier of SST-2, which has the labels 0 and 1; give one that was trained on it"
+        )
     return path
 
 
@@ -125,7 +149,9 @@ def measured(models: dict[str, str], parts: dict, options: argparse.Namespace) -
     rows = {name: Row(name) for name in names}
     running: dict[str, Process] = {}
     with tempfile.TemporaryDirectory(prefix="regard-classify-speed-") as folder:
-        (Path(folder) / "handout.json").write_text(json.dumps({"parts": parts, "models": models}), encoding="utf-8")
+        (Path(folder) / "handout.json").write_text(
+            json.dumps({"parts": parts, "models": models}), encoding="utf-8"
+        )
         try:
             for name in names:
                 place = here() if name in models else peer(PLACE[name])

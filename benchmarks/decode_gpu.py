@@ -51,9 +51,20 @@ def ours(sizes: Sizes, device: str) -> Any:
         "mask": None, "sliced": False, "energy": "scaled-dot", "normalize": "softmax", "dropout": None,
         "attention_dropout": 0.0, "inner_dropout": 0.0,
     }  # fmt: skip
-    config = {"dim": sizes.dim, "tie": "all", "scale_words": True, "output_bias": True, "dropout": 0.0, "shared_recurrence": False}
+    config = {
+        "dim": sizes.dim,
+        "tie": "all",
+        "scale_words": True,
+        "output_bias": True,
+        "dropout": 0.0,
+        "shared_recurrence": False,
+    }
     torch.manual_seed(0)
-    model = build({**config, "encoder": part, "decoder": part}, sizes.vocabulary, sizes.vocabulary).eval().to(device)
+    model = (
+        build({**config, "encoder": part, "decoder": part}, sizes.vocabulary, sizes.vocabulary)
+        .eval()
+        .to(device)
+    )
     with torch.no_grad():
         model.output.words.bias[EOS] = NEVER
     return model
@@ -77,7 +88,9 @@ class Regard:
 
     def __call__(self, sentences: Sentences, beam: int) -> list[list[int]]:
         room = len(sentences) * (self.words + 2) * beam  # one batch
-        found = translate_tokens(self.writer, sentences, beam=Beam(beam), max_length=self.words, batch_tokens=room)
+        found = translate_tokens(
+            self.writer, sentences, beam=Beam(beam), max_length=self.words, batch_tokens=room
+        )
         return [texts[0].tokens for texts in found]
 
 
@@ -138,7 +151,9 @@ def systems(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> Iter
     if "regard" in given.systems:
         yield Regard("regard", engine(ours(sizes, given.device), dtype), sizes.words)
     if "eager" in given.systems:
-        yield Regard("regard, steps not recorded", engine(ours(sizes, given.device), dtype, run=at_once), sizes.words)
+        yield Regard(
+            "regard, steps not recorded", engine(ours(sizes, given.device), dtype, run=at_once), sizes.words
+        )
     if "torch" in given.systems:
         yield Regard("regard, torch model", ours(sizes, given.device).to(dtype), sizes.words)
     if "marian" in given.systems:
@@ -158,7 +173,9 @@ def measure(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> list
                     torch.cuda.reset_peak_memory_stats()
                 sentences = words[:count]
                 try:
-                    middle, least, found = seconds(lambda: system(sentences, beam), given.device, given.warm, given.times)
+                    middle, least, found = seconds(
+                        lambda: system(sentences, beam), given.device, given.warm, given.times
+                    )
                 except torch.OutOfMemoryError:
                     lines.append(f"| {system.name} | {beam} | {count} | out of memory | | |")
                     print("  " + lines[-1], flush=True)
@@ -179,7 +196,9 @@ def check(given: argparse.Namespace, sizes: Sizes) -> str:
     draw = torch.Generator().manual_seed(2)
     sentences = [
         row[: 1 + i % sizes.words]
-        for i, row in enumerate(torch.randint(4, sizes.vocabulary, (count, sizes.words), generator=draw).tolist())
+        for i, row in enumerate(
+            torch.randint(4, sizes.vocabulary, (count, sizes.words), generator=draw).tolist()
+        )
     ]
     writer, said = engine(model, torch.float32), []
     for beam in given.beams:
@@ -201,7 +220,9 @@ def profile(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> None
     for beam in given.beams:
         for _ in range(2):
             system(words, beam)
-        with torch.profiler.profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
+        with torch.profiler.profile(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+        ) as seen:
             system(words, beam)
             wait(given.device)
         print(f"beam {beam}, {len(words)} sentences", flush=True)
@@ -215,10 +236,14 @@ def main() -> None:
     parser.add_argument("--precision", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--sentences", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--systems", nargs="+", choices=["regard", "eager", "torch", "marian"], default=["regard", "marian"])
+    parser.add_argument(
+        "--systems", nargs="+", choices=["regard", "eager", "torch", "marian"], default=["regard", "marian"]
+    )
     parser.add_argument("--warm", type=int, default=2, help="runs before those that count")
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a tiny model and few sentences: does all of this run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model and few sentences: does all of this run?"
+    )
     parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()
     if given.quick:
@@ -233,9 +258,13 @@ def main() -> None:
     checked = check(given, sizes)
     print(f"check in float32: {checked}", flush=True)
     lines = measure(given, sizes, dtype)
-    print("\n| system | beam | sentences | tokens/s, median | best | ms a step | peak memory |\n|---|---|---|---|---|---|---|")
+    print(
+        "\n| system | beam | sentences | tokens/s, median | best | ms a step | peak memory |\n|---|---|---|---|---|---|---|"
+    )
     print("\n".join(lines))
-    print(f"\n{where}, torch {torch.__version__}, {given.precision}, {sizes.words}-word sentences; in float32: {checked}")
+    print(
+        f"\n{where}, torch {torch.__version__}, {given.precision}, {sizes.words}-word sentences; in float32: {checked}"
+    )
 
 
 if __name__ == "__main__":

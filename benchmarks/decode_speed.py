@@ -43,13 +43,21 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser = command.parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument("model", type=Path, help="a translator, as `regard train` leaves it")
     parser.add_argument("--quick", action="store_true", help="60 sentences of each text and one round")
-    parser.add_argument("--sentences", type=int, default=1000, help="at most so many of each text (default 1000)")
-    parser.add_argument("--rounds", type=int, default=5, help="times that each translates everything (default 5)")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds: who has used so many rests (default 60)")
+    parser.add_argument(
+        "--sentences", type=int, default=1000, help="at most so many of each text (default 1000)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="times that each translates everything (default 5)"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds: who has used so many rests (default 60)"
+    )
     parser.add_argument("--systems", nargs="+", choices=tuple(PRECISIONS), default=list(PRECISIONS), metavar="SYSTEM",
                         help="these only: " + ", ".join(PRECISIONS))  # fmt: skip
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="default 1 and 5")
-    parser.add_argument("--texts", nargs="+", choices=("own", "long"), default=["own", "long"], help="default both")
+    parser.add_argument(
+        "--texts", nargs="+", choices=("own", "long"), default=["own", "long"], help="default both"
+    )
     options = command.parse(parser, argv, sentences=1, rounds=1, beams=1)
     if options.quick:
         options.sentences, options.rounds = min(60, options.sentences), 1
@@ -62,8 +70,14 @@ def main(argv: list[str] | None = None) -> int:
     try:
         model = regard.load(options.model)
         if not isinstance(model, Translator):
-            raise OptionError(f"{options.model} is a language model, and this table is of translators; give a translator")
-        texts = [text for text, name in zip(read(model, options.sentences), ("own", "long"), strict=True) if name in options.texts]
+            raise OptionError(
+                f"{options.model} is a language model, and this table is of translators; give a translator"
+            )
+        texts = [
+            text
+            for text, name in zip(read(model, options.sentences), ("own", "long"), strict=True)
+            if name in options.texts
+        ]
     except RegardError as trouble:
         say(f"error: {trouble}")
         return 2
@@ -77,7 +91,9 @@ def main(argv: list[str] | None = None) -> int:
     return 130 if not finished else int(any(row.name == (OURS, "float32") and row.trouble for row in rows))
 
 
-def measured(model: Any, texts: list[Text], options: argparse.Namespace) -> tuple[list[Row], dict[Name, Latency], bool]:
+def measured(
+    model: Any, texts: list[Text], options: argparse.Namespace
+) -> tuple[list[Row], dict[Name, Latency], bool]:
     """All rows, latencies, and whether nobody stopped it."""
     rows: list[Row] = []
     alone: dict[Name, Latency] = {}
@@ -105,7 +121,9 @@ def measured(model: Any, texts: list[Text], options: argparse.Namespace) -> tupl
 def bleu(model: Any, text: Text, row: Row) -> float | None:
     if not row.outputs:
         return None
-    written = [model.target_tokenizer.decode([word for word in words if word != EOS]) for words in row.outputs]
+    written = [
+        model.target_tokenizer.decode([word for word in words if word != EOS]) for words in row.outputs
+    ]
     return corpus_bleu(written, text.references, tokenize=text.tokenize)
 
 

@@ -37,20 +37,28 @@ class Memory:
     @staticmethod
     def _resident(process: str) -> float:
         try:
-            return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+            return (
+                int(Path(f"/proc/{process}/statm").read_text().split()[1])
+                * os.sysconf("SC_PAGE_SIZE")
+                / 2**20
+            )
         except OSError:
             return 0.0
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.prepare", description=__doc__)
-    parser.add_argument("--corpus", default="europarl-en-de", help="a corpus known by name (default europarl-en-de)")
+    parser.add_argument(
+        "--corpus", default="europarl-en-de", help="a corpus known by name (default europarl-en-de)"
+    )
     parser.add_argument("--source", help="language to translate from")
     parser.add_argument("--target", help="language to translate into")
     parser.add_argument("--kind", default="bpe", help="kind of tokenizer (default bpe)")
     parser.add_argument("--size", type=int, default=32000, help="entries of the vocabulary (default 32000)")
     parser.add_argument("--dropout", type=float, default=0.0, help="BPE-dropout, with 8 variants (default 0)")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 25000], help="budgets of a batch (default 4096 25000)")
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=[4096, 25000], help="budgets of a batch (default 4096 25000)"
+    )
     options = parser.parse_args(argv)
     from regard.errors import RegardError
 
@@ -72,7 +80,9 @@ def measure(options: argparse.Namespace) -> None:
     task = corpora.find(options.corpus).task
     data = {"corpus": options.corpus, "source": options.source, "target": options.target}
     tokenizer = {"kind": options.kind, "size": options.size, "dropout": options.dropout}
-    print(f"{options.corpus}, {options.kind} {options.size}, dropout {options.dropout}, {os.cpu_count()} cores")
+    print(
+        f"{options.corpus}, {options.kind} {options.size}, dropout {options.dropout}, {os.cpu_count()} cores"
+    )
     memory = Memory()
     time.sleep(0.1)
     print(f"imports: {memory.peak:.0f} MiB")

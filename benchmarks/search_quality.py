@@ -41,7 +41,9 @@ def cranfield():
     documents = []
     for each in root.iter("doc"):
         title, body = text(each, "title"), text(each, "text")
-        documents.append(Document(text(each, "docno"), body if body.startswith(title) else f"{title} {body}".strip()))
+        documents.append(
+            Document(text(each, "docno"), body if body.startswith(title) else f"{title} {body}".strip())
+        )
     with gzip.open(folder / "queries.xml.gz", "rt", encoding="utf-8") as file:
         queries = [text(each, "title") for each in ET.fromstring(file.read()).iter("top")]
     return [d for d in documents if d.text], queries
@@ -57,11 +59,17 @@ def search(model, name):
         index = build_index.add(Path(folder) / "index", documents, vectors)
         qrels = read_qrels(DATA / "cranfield" / "qrels.trec.txt.gz")
         print(f"Cranfield: {len(documents)} documents embedded in {seconds:.0f} s, {len(queries)} queries")
-        ways = {"bm25": Bm25Search(), name: VectorSearch(model), "hybrid": HybridSearch((VectorSearch(model), Bm25Search()))}
+        ways = {
+            "bm25": Bm25Search(),
+            name: VectorSearch(model),
+            "hybrid": HybridSearch((VectorSearch(model), Bm25Search())),
+        }
         found = {}
         for label, way in ways.items():
             hits = way.search(index, queries, 1000)
-            rankings = {str(i): [index.document(hit.number).id for hit in each] for i, each in enumerate(hits, 1)}
+            rankings = {
+                str(i): [index.document(hit.number).id for hit in each] for i, each in enumerate(hits, 1)
+            }
             found[label] = retrieval_scores(rankings, qrels)
             print(f"  {label:8} {found[label]}")
     return {label: scores.as_dict() for label, scores in found.items()}
@@ -70,7 +78,9 @@ def search(model, name):
 def similarity(model):
     found = {}
     for language in ("en", "de", "fr"):
-        with gzip.open(DATA / "stsb-en-de-fr" / f"test.{language}.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        with gzip.open(
+            DATA / "stsb-en-de-fr" / f"test.{language}.csv.gz", "rt", encoding="utf-8", newline=""
+        ) as file:
             rows = list(csv.reader(io.StringIO(file.read())))
         a, b = (embed(model, [row[i] for row in rows]) for i in (0, 1))
         found[language] = spearman((a * b).sum(1), [float(row[2]) for row in rows])
@@ -86,7 +96,10 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = load_embedder(options.model)
-    found = {"cranfield": search(model, "vectors" if options.model != "minilm" else "minilm"), "stsb": similarity(model)}
+    found = {
+        "cranfield": search(model, "vectors" if options.model != "minilm" else "minilm"),
+        "stsb": similarity(model),
+    }
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -58,7 +58,11 @@ def make(path, count, real, seed):
         n = len(out[start : start + (1 << 16)])
         one, two = draw.integers(0, len(base), (2, n))
         share = draw.uniform(0.2, 0.8, (n, 1)).astype(np.float32)
-        x = share * base[one] + (1 - share) * base[two] + 0.01 * draw.standard_normal((n, base.shape[1]), np.float32)
+        x = (
+            share * base[one]
+            + (1 - share) * base[two]
+            + 0.01 * draw.standard_normal((n, base.shape[1]), np.float32)
+        )
         out[start : start + n] = x / np.linalg.norm(x, axis=1, keepdims=True)
     out.flush()
 
@@ -126,7 +130,12 @@ def faiss(vectors, queries, truth, threads):
     for wide in EXPANSIONS:
         index.hnsw.efSearch = wide
         rows.append(timed(f"efSearch {wide}", lambda q: index.search(q, K)[1], queries, truth))
-    return {"build s": built, "graph MB": vectors.nbytes / 1e6 + len(vectors) * 33 * 4 / 1e6, "rows": rows, "memory": own_memory()}
+    return {
+        "build s": built,
+        "graph MB": vectors.nbytes / 1e6 + len(vectors) * 33 * 4 / 1e6,
+        "rows": rows,
+        "memory": own_memory(),
+    }
 
 
 def hnswlib(vectors, queries, truth, threads):
@@ -150,7 +159,9 @@ def one(system, path, truth, threads):
     both = np.load(path, mmap_mode="r")
     vectors, queries = np.array(both[:-QUERIES]), np.array(both[-QUERIES:])
     before = own_memory()
-    found = {"regard": regard, "faiss": faiss, "hnswlib": hnswlib}[system](vectors, queries, np.load(truth), threads)
+    found = {"regard": regard, "faiss": faiss, "hnswlib": hnswlib}[system](
+        vectors, queries, np.load(truth), threads
+    )
     found["more memory MB"] = found.pop("memory") - before
     print(json.dumps(found))
 
@@ -162,18 +173,33 @@ def among(count, real, peers, threads, seed):
         both = np.load(path, mmap_mode="r")
         found, rate = exact(both[:-QUERIES], np.array(both[-QUERIES:]))
         np.save(truth, found)
-        print(f"{count:,} vectors of {both.shape[1]}; comparing {QUERIES:,} queries at once with all: {rate:.0f} queries/s")
+        print(
+            f"{count:,} vectors of {both.shape[1]}; comparing {QUERIES:,} queries at once with all: {rate:.0f} queries/s"
+        )
         for system in ("regard", *peers):
-            command = [sys.executable, "-m", "benchmarks.search_speed", "--system", system, str(path), str(truth), str(threads)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.search_speed",
+                "--system",
+                system,
+                str(path),
+                str(truth),
+                str(threads),
+            ]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 print(f"{system}: {done.stderr.strip().splitlines()[-1]}")
                 continue
             got = json.loads(done.stdout.splitlines()[-1])
-            memory = f"graph {got['graph MB']:.0f} MB, {got['more memory MB']:.0f} MB more memory while searching"
+            memory = (
+                f"graph {got['graph MB']:.0f} MB, {got['more memory MB']:.0f} MB more memory while searching"
+            )
             print(f"{system}: built in {got['build s']:.0f} s, {memory}")
             for row in got["rows"]:
-                print(f"  {row['setting']:14} recall@10 {row['recall@10']:.4f}  {row['queries/s']:7.0f} queries/s")
+                print(
+                    f"  {row['setting']:14} recall@10 {row['recall@10']:.4f}  {row['queries/s']:7.0f} queries/s"
+                )
 
 
 def embedding(count):
@@ -220,7 +246,13 @@ def main():
     if options.texts:
         embedding(options.texts)
     if options.vectors:
-        among(options.vectors, options.real, [peer for peer in options.peers if peer != "none"], options.threads, options.seed)
+        among(
+            options.vectors,
+            options.real,
+            [peer for peer in options.peers if peer != "none"],
+            options.threads,
+            options.seed,
+        )
 
 
 if __name__ == "__main__":

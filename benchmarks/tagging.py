@@ -33,10 +33,16 @@ def features(words: list[str]) -> list[list[str]]:
     for i, word in enumerate(words):
         low = word.lower()
         mine = ["bias", f"w={low}", f"shape={shape(word)}", f"first={i == 0}"]
-        mine += [f"{side}{n}={part}" for n in range(1, 5) for side, part in (("begin", low[:n]), ("end", low[-n:]))]
+        mine += [
+            f"{side}{n}={part}" for n in range(1, 5) for side, part in (("begin", low[:n]), ("end", low[-n:]))
+        ]
         for d in (-2, -1, 1, 2):
             inside = 0 <= i + d < len(words)
-            mine += [f"{d}:w={words[i + d].lower()}", f"{d}:shape={shape(words[i + d])}"] if inside else [f"{d}:none"]
+            mine += (
+                [f"{d}:w={words[i + d].lower()}", f"{d}:shape={shape(words[i + d])}"]
+                if inside
+                else [f"{d}:none"]
+            )
         found.append(mine)
     return found
 
@@ -58,7 +64,8 @@ def crfsuite(train: Sentences, l1: float, l2: float, path: str) -> SimpleNamespa
     tagger = pycrfsuite.Tagger()
     tagger.open(path)
     return SimpleNamespace(
-        tag=lambda sentences: [tagger.tag(features(words)) for words in sentences], seconds=time.process_time() - begin
+        tag=lambda sentences: [tagger.tag(features(words)) for words in sentences],
+        seconds=time.process_time() - begin,
     )
 
 
@@ -73,15 +80,23 @@ def line(name: str, scores: TaggingScores, more: str = "") -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("corpus")
     parser.add_argument("runs", nargs="*")
     given = parser.parse_args()
     train, validation, test = (read(given.corpus, split) for split in ("train", "validation", "test"))
     with tempfile.TemporaryDirectory() as folder:
-        tried = [(l1, l2, crfsuite(train, l1, l2, str(Path(folder) / f"{i}"))) for i, (l1, l2) in enumerate(PENALTIES)]
+        tried = [
+            (l1, l2, crfsuite(train, l1, l2, str(Path(folder) / f"{i}")))
+            for i, (l1, l2) in enumerate(PENALTIES)
+        ]
         l1, l2, best = max(tried, key=lambda each: scored(each[2], validation).f1)
-        print(line(f"CRFsuite, c1 {l1}, c2 {l2}", scored(best, test), f"  trained in {best.seconds:.0f} s"), flush=True)
+        print(
+            line(f"CRFsuite, c1 {l1}, c2 {l2}", scored(best, test), f"  trained in {best.seconds:.0f} s"),
+            flush=True,
+        )
     for run in given.runs:
         from regard.models.folder import load
 

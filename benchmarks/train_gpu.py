@@ -29,7 +29,10 @@ from regard.training.step import Stepper
 from regard.training.step_iterator import StepBatches
 from regard.training.trainer import surroundings
 
-QUICK = [f"model.{key}" for key in ("dim=64", "encoder.layers=2", "decoder.layers=2", "encoder.inner=128", "decoder.inner=128")]
+QUICK = [
+    f"model.{key}"
+    for key in ("dim=64", "encoder.layers=2", "decoder.layers=2", "encoder.inner=128", "decoder.inner=128")
+]
 RATE = 1e-4
 
 
@@ -54,12 +57,16 @@ class Regard:
         torch.manual_seed(0)
         self.model = build(recipe.model.model_dump(), vocabulary, vocabulary).to(device)
         module = spread(self.model, world, recipe.training.strategy, recipe.training.agreement)
-        self.stepper = Stepper(self.model, module, optimizer.make(self.model, recipe.optimizer), recipe, world)
+        self.stepper = Stepper(
+            self.model, module, optimizer.make(self.model, recipe.optimizer), recipe, world
+        )
 
     def step(self, batch: Batch) -> None:
         self.number, self.tokens = self.number + 1, batch.tokens
         self.stepper.sums.zero_()
-        self.stepper.step(self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0, 0), RATE)
+        self.stepper.step(
+            self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0, 0), RATE
+        )
 
     def loss(self) -> float:
         assert self.stepper.check() is None, "a step was not finite"
@@ -116,23 +123,37 @@ def batches(count: int, rows: int, words: int, vocabulary: int, device: torch.de
         text[:, -1] = EOS
         return text
 
-    made = [Batch(torch.cat([torch.full((rows, 1), BOS), side()], 1), full, torch.arange(rows), side(), full) for _ in range(count)]
+    made = [
+        Batch(torch.cat([torch.full((rows, 1), BOS), side()], 1), full, torch.arange(rows), side(), full)
+        for _ in range(count)
+    ]
     return [batch.pin() for batch in made] if device.type == "cuda" else made
 
 
 def systems(given: argparse.Namespace, device: torch.device) -> Iterator[System]:
     """One after the other, so that only one holds memory."""
-    settings = [f"batch.tokens={given.tokens}", f"training.device={given.device}", *(QUICK if given.quick else [])]
+    settings = [
+        f"batch.tokens={given.tokens}",
+        f"training.device={given.device}",
+        *(QUICK if given.quick else []),
+    ]
     for name in given.systems:
         graph = "false" if name == "regard-eager" else "true"
         recipe = load("transformer-base", [*settings, f"training.graph={graph}"])
         if name.startswith("regard"):
-            yield Regard("regard" if graph == "true" else "regard, training.graph=false", recipe, given.vocabulary, device)
+            yield Regard(
+                "regard" if graph == "true" else "regard, training.graph=false",
+                recipe,
+                given.vocabulary,
+                device,
+            )
         else:
             yield Marian(recipe, given.vocabulary, device, name == "marian-compiled")
 
 
-def timed(run: Callable[[Batch], None], work: list[Batch], device: torch.device, warm: int, times: int) -> list[float]:
+def timed(
+    run: Callable[[Batch], None], work: list[Batch], device: torch.device, warm: int, times: int
+) -> list[float]:
     """Seconds of a step, one figure for each pass over the batches; `warm` passes come before."""
     found = []
     for i in range(warm + times):
@@ -177,7 +198,9 @@ def profile(given: argparse.Namespace, device: torch.device, work: list[Batch]) 
     cuda = device.type == "cuda"
     for system in systems(given, device):
         timed(system.step, work, device, 1, 1)
-        with torch.profiler.profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
+        with torch.profiler.profile(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+        ) as seen:
             timed(system.step, work, device, 0, 1)
         print(f"{system.name}, {len(work)} steps", flush=True)
         order = "self_device_time_total" if cuda else "self_cpu_time_total"
@@ -193,7 +216,9 @@ def _short(line: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Target tokens/s of training on a GPU, ours and Hugging Face's Marian.")
+    parser = argparse.ArgumentParser(
+        description="Target tokens/s of training on a GPU, ours and Hugging Face's Marian."
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tokens", type=int, default=25_000, help="of each side of a batch")
     parser.add_argument("--words", type=int, default=64, help="of every sentence")
@@ -203,7 +228,9 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=2, help="passes over the batches before those that count")
     parser.add_argument("--times", type=int, default=7, help="passes that count; their median is told")
     parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--quick", action="store_true", help="a tiny model and small batches: does all of this run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model and small batches: does all of this run?"
+    )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--rows", type=int, default=40, help="of the profile")
     given = parser.parse_args()
@@ -220,7 +247,9 @@ def main() -> None:
             profile(given, device, work)
             return
         lines = measure(given, device, work)
-    print("\n| system | target tokens/s | ms a step | loss | peak memory | parameters |\n|---|---|---|---|---|---|")
+    print(
+        "\n| system | target tokens/s | ms a step | loss | peak memory | parameters |\n|---|---|---|---|---|---|"
+    )
     print("\n".join(lines) + f"\n\n{told}")
 
 

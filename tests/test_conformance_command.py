@@ -35,7 +35,9 @@ def always_says_no(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     raise NotImplementedError("no kernel for this call")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("ignores_half_of_the_mask", "masks"), ("reads_contiguous_memory", "strides")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ignores_half_of_the_mask", "masks"), ("reads_contiguous_memory", "strides")]
+)
 def test_a_broken_function_exits_1_and_prints_a_reproduction_that_runs(name, kind, capsys):
     assert main(["--backend", f"{HERE}:{name}", "--class", kind, "--cases", "20"]) == 1
     shown = capsys.readouterr().out
@@ -46,7 +48,10 @@ def test_a_broken_function_exits_1_and_prints_a_reproduction_that_runs(name, kin
 
 
 def test_a_correct_function_exits_0(capsys):
-    assert main(["--backend", "regard.conformance.backends:torch_sdpa", "--class", "plain", "--cases", "20"]) == 0
+    assert (
+        main(["--backend", "regard.conformance.backends:torch_sdpa", "--class", "plain", "--cases", "20"])
+        == 0
+    )
     assert "20 pass    0 refused    0 unspecified    0 silently wrong" in capsys.readouterr().out
 
 
@@ -65,11 +70,17 @@ def test_an_exception_is_a_refusal_with_its_reason(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--backend", "no_such_module:attend"], "cannot import 'no_such_module:attend': No module named 'no_such_module'"),
+        (
+            ["--backend", "no_such_module:attend"],
+            "cannot import 'no_such_module:attend': No module named 'no_such_module'",
+        ),
         (["--backend", f"{HERE}:no_such_function"], "cannot import"),
         (["--backend", "attend"], "a backend is named package.module:function, got 'attend'"),
         (["--backend", "math:pi"], "cannot read the arguments of 'math:pi'"),
-        (["--backend", f"{HERE}:by_definition", "--class", "strude"], "there is no class 'strude'; the classes are plain; "),
+        (
+            ["--backend", f"{HERE}:by_definition", "--class", "strude"],
+            "there is no class 'strude'; the classes are plain; ",
+        ),
         (["--backend", f"{HERE}:by_definition", "--cases", "0"], "--cases must be at least 1, got 0"),
     ],
 )
@@ -85,7 +96,9 @@ def test_the_same_seed_draws_the_same_case_and_leaves_the_generator_alone():
     for name in CLASSES:
         first, second = case(name, 3), case(name, 3)
         assert str(first) == str(second) or "0x" in str(first)  # a lambda shows its address
-        assert all(torch.equal(x.nan_to_num(), second.leaves[n].nan_to_num()) for n, x in first.leaves.items())
+        assert all(
+            torch.equal(x.nan_to_num(), second.leaves[n].nan_to_num()) for n, x in first.leaves.items()
+        )
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -102,5 +115,16 @@ def test_the_example_on_the_page_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(example, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     slow = ("compile", "export")
-    assert main(["--backend", "mine:attend", "--cases", "3", *(x for n in CLASSES if n not in slow for x in ("--class", n))]) == 0
+    assert (
+        main(
+            [
+                "--backend",
+                "mine:attend",
+                "--cases",
+                "3",
+                *(x for n in CLASSES if n not in slow for x in ("--class", n)),
+            ]
+        )
+        == 0
+    )
     assert all(name in page for name in CLASSES)

@@ -24,14 +24,31 @@ def test_print():
 
 @pytest.mark.parametrize("long", [False, True])
 def test_examples_are_the_same_on_every_run_unless_long_ones_are_asked_for(tmp_path, long):
-    (tmp_path / "conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(
+        Path(__file__).with_name("conftest.py").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     (tmp_path / "test_drawn.py").write_text(DRAW, encoding="utf-8")
-    env = {k: v for k, v in os.environ.items() if k not in ("CI", "REGARD_LONG")} | ({"REGARD_LONG": "1"} if long else {})
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", str(tmp_path)]
+    env = {k: v for k, v in os.environ.items() if k not in ("CI", "REGARD_LONG")} | (
+        {"REGARD_LONG": "1"} if long else {}
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        str(tmp_path),
+    ]
     outputs = []
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
-        outputs.append(next(line[line.index("drawn") :] for line in done.stdout.splitlines() if "drawn" in line))
+        outputs.append(
+            next(line[line.index("drawn") :] for line in done.stdout.splitlines() if "drawn" in line)
+        )
     assert all(line.startswith(f"drawn {150 if long else 15} ") for line in outputs)
     assert (outputs[0] == outputs[1]) != long

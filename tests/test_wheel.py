@@ -29,10 +29,10 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path):
     python = str(tmp_path / "env" / "bin" / "python")
     run(sys.executable, "-m", "venv", str(tmp_path / "env"))
     run(python, "-m", "pip", "install", *pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
-    lines = (
-        "import torch, regard\nq, k, v = torch.randn(3, 2, 4, 100, 16)\nprint(regard.attend(q, k, v, mask=regard.Causal()).shape)"
-    )
+    lines = "import torch, regard\nq, k, v = torch.randn(3, 2, 4, 100, 16)\nprint(regard.attend(q, k, v, mask=regard.Causal()).shape)"
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     assert "torch.Size([2, 4, 100, 16])" in run(python, "-c", lines, cwd=tmp_path, env=clean)
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
-    assert "multi30k-en-de" in run(str(tmp_path / "env" / "bin" / "regard"), "recipes", cwd=tmp_path, env=clean)
+    assert "multi30k-en-de" in run(
+        str(tmp_path / "env" / "bin" / "regard"), "recipes", cwd=tmp_path, env=clean
+    )

@@ -31,7 +31,11 @@ LEFT_OUT = {"Recipe", "train", "resume", "build", "Batch", "huggingface"} | {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     place = tmp_path_factory.mktemp("models")
-    make = {"translator": folders.translator, "language": folders.language_model, "classifier": folders.classifier}
+    make = {
+        "translator": folders.translator,
+        "language": folders.language_model,
+        "classifier": folders.classifier,
+    }
     return {name: regard.load(write(place / name)) for name, write in make.items()} | {"place": place}
 
 
@@ -77,7 +81,9 @@ def right(name, models):
 def parameters(name):
     found = inspect.signature(getattr(regard, name)).parameters.values()
     names = [p.name for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    return names + [option for option in OPTIONS if any(p.kind == p.VAR_KEYWORD for p in found) and option not in names]
+    return names + [
+        option for option in OPTIONS if any(p.kind == p.VAR_KEYWORD for p in found) and option not in names
+    ]
 
 
 NAMES = [name for name in regard.__all__ if name not in LEFT_OUT]

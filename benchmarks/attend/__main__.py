@@ -39,11 +39,22 @@ examples:
 def arguments(argv: list[str]) -> argparse.Namespace:
     parser = command.parser(NAME, ABOUT, EXAMPLES)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to run (default cpu)")
-    parser.add_argument("--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only")
-    parser.add_argument("--only", metavar="SUBSTRING", help="only the cases whose name contains this, of all cases")
-    parser.add_argument("--overhead", action="store_true", help="what small calls cost beyond their kernel, and stop")
+    parser.add_argument(
+        "--quick", action="store_true", help="few cases, fewer rounds; with --only, fewer rounds only"
+    )
+    parser.add_argument(
+        "--only", metavar="SUBSTRING", help="only the cases whose name contains this, of all cases"
+    )
+    parser.add_argument(
+        "--overhead", action="store_true", help="what small calls cost beyond their kernel, and stop"
+    )
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument("--threads", metavar="N", type=int, help=f"threads of every system (default {torch.get_num_threads()})")
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=int,
+        help=f"threads of every system (default {torch.get_num_threads()})",
+    )
     options = command.parse(parser, argv, threads=1)
     if options.device == "cuda" and not options.list and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; leave --device out to run on the CPU")
@@ -71,13 +82,17 @@ def main(argv: list[str] | None = None) -> int:
     if rows:
         show(rows, facts, missing, options)
     # A peer that fails is the peer's affair and is told in a footnote; a disagreement is a bug here, as is our own failure.
-    wrong = any(r.disagrees or (name == OURS and r.trouble) for row in rows for name, r in row.results.items())
+    wrong = any(
+        r.disagrees or (name == OURS and r.trouble) for row in rows for name, r in row.results.items()
+    )
     return 130 if not finished else int(wrong)
 
 
 def show(rows: list[Row], facts: dict, missing: dict[str, str], options: argparse.Namespace) -> None:
     report.print_table(rows, facts, missing)
-    command.keep(options, json=report.as_json(rows, facts, missing), markdown=report.markdown(rows, facts, missing))
+    command.keep(
+        options, json=report.as_json(rows, facts, missing), markdown=report.markdown(rows, facts, missing)
+    )
 
 
 def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str], bool]:
@@ -94,7 +109,11 @@ def run_all(cases: list[Case], effort: Effort) -> tuple[list[Row], dict[str, str
         rows.append(row)
         spent = time.monotonic() - begun
         left = spent / number * (len(cases) - number)
-        print(f"[{number}/{len(cases)}] {clock(spent)}, about {clock(left)} left: {told(row)}", file=sys.stderr, flush=True)
+        print(
+            f"[{number}/{len(cases)}] {clock(spent)}, about {clock(left)} left: {told(row)}",
+            file=sys.stderr,
+            flush=True,
+        )
     return rows, missing, True
 
 
@@ -104,7 +123,9 @@ def told(row: Row) -> str:
     mine = f"{row.case.name}: regard ({row.kernel}) {report.ms(row.results[OURS].seconds)} ms"
     if row.best_peer is None:
         return f"{mine}, no peer"
-    return f"{mine}, {row.best_peer} {report.ms(row.results[row.best_peer].seconds)} ms, ratio {row.ratio:.2f}"
+    return (
+        f"{mine}, {row.best_peer} {report.ms(row.results[row.best_peer].seconds)} ms, ratio {row.ratio:.2f}"
+    )
 
 
 def clock(seconds: float) -> str:

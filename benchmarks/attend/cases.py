@@ -40,7 +40,11 @@ class Case:
         parts = [self.energy]
         parts += [self.normalize] if self.normalize != "softmax" else []
         parts += [self.mask] if self.mask != "none" else []
-        parts += [self.bias + (" learned" if self.bias != "ALiBi" and self.train else "")] if self.bias != "none" else []
+        parts += (
+            [self.bias + (" learned" if self.bias != "ALiBi" and self.train else "")]
+            if self.bias != "none"
+            else []
+        )
         parts += [f"softcap {self.softcap:g}"] if self.softcap is not None else []
         parts += [f"{self.H} heads on {self.Hk}"] if self.Hk is not None else []
         parts += [f"no compiler: {self.kernel}"] if self.kernel is not None else []
@@ -55,7 +59,9 @@ class Case:
         return f"{self.what}, T={self.T}, {self.mode}"
 
 
-def _cases(*lengths: int, modes: tuple[bool, ...] = BOTH, quick: tuple[tuple[int, bool], ...] = (), **what) -> list[Case]:
+def _cases(
+    *lengths: int, modes: tuple[bool, ...] = BOTH, quick: tuple[tuple[int, bool], ...] = (), **what
+) -> list[Case]:
     """One case per length and mode; `quick` names the (length, training) that --quick keeps."""
     return [Case(T=T, train=train, quick=(T, train) in quick, **what) for T in lengths for train in modes]
 

@@ -66,7 +66,9 @@ class Row:
 
     @property
     def best_peer(self) -> str | None:
-        timed = {name: r.seconds for name, r in self.results.items() if name != OURS and r.seconds is not None}
+        timed = {
+            name: r.seconds for name, r in self.results.items() if name != OURS and r.seconds is not None
+        }
         return min(timed, key=timed.__getitem__) if timed else None
 
     @property
@@ -82,7 +84,9 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
     try:
         problem = Problem(case)
         with torch.set_grad_enabled(case.train):
-            kernel = regard.explain(problem.q, problem.k, problem.v, kernel=case.kernel, **problem.options()).kernel
+            kernel = regard.explain(
+                problem.q, problem.k, problem.v, kernel=case.kernel, **problem.options()
+            ).kernel
         truth = problem.truth()
     except Exception as trouble:  # without a truth nothing can be judged
         return Row(case, "", None, {OURS: Result(trouble=f"failed: {first_line(trouble)}")})

@@ -23,7 +23,11 @@ from regard.attention.call import make_call
 
 Make = Callable[[Tensor, Tensor, Tensor], tuple[Callable[[], Tensor], Callable[[], Tensor]]]
 CPU = [((1, 8, 1, 64), (1, 8, 128, 64)), ((8, 4, 16, 32), (8, 4, 16, 32))]
-CUDA = [((1, 8, 1, 64), (1, 8, 128, 64)), ((8, 8, 64, 64), (8, 8, 64, 64)), ((4, 16, 2048, 128), (4, 16, 2048, 128))]
+CUDA = [
+    ((1, 8, 1, 64), (1, 8, 128, 64)),
+    ((8, 8, 64, 64), (8, 8, 64, 64)),
+    ((4, 16, 2048, 128), (4, 16, 2048, 128)),
+]
 
 
 @dataclass
@@ -90,7 +94,12 @@ def measure(device: str, rounds: int = 15) -> list[Overhead]:
         if device == "cpu":
             kinds["padded"] = padded
         if long:
-            kinds = {"plain": plain, "causal": causal, "window 128 + 128": window, "window beside Flex": window_flex}
+            kinds = {
+                "plain": plain,
+                "causal": causal,
+                "window 128 + 128": window,
+                "window beside Flex": window_flex,
+            }
         for name, make in kinds.items():
             for grad in ("no", "forward", "forward + backward"):
                 if device == "cuda" and grad == "forward + backward":
@@ -102,7 +111,10 @@ def measure(device: str, rounds: int = 15) -> list[Overhead]:
 
 def _one(name: str, make: Make, device: str, first: tuple, second: tuple, grad: str, rounds: int) -> Overhead:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    q, k, v = (torch.randn(s, device=device, dtype=dtype, requires_grad=grad != "no") for s in (first, second, second))
+    q, k, v = (
+        torch.randn(s, device=device, dtype=dtype, requires_grad=grad != "no")
+        for s in (first, second, second)
+    )
     ways = make(q, k, v)
     if grad == "forward + backward":
         out = torch.randn_like(ways[0]())

@@ -76,7 +76,11 @@ def plain(p: Problem) -> Tensor:
         s = case.softcap * torch.tanh(s / case.softcap)
     if case.mask != "none" and case.bias != "ALiBi":
         s = s.masked_fill(~p.allowed(*p.axes), -math.inf)
-    normalizer = {"softmax": lambda x: torch.softmax(x, -1), "sigmoid": torch.sigmoid, "sparsemax": sparsemax}[case.normalize]
+    normalizer = {
+        "softmax": lambda x: torch.softmax(x, -1),
+        "sigmoid": torch.sigmoid,
+        "sparsemax": sparsemax,
+    }[case.normalize]
     if case.Hk is not None:
         v = v.repeat_interleave(case.H // case.Hk, 1)
     return normalizer(s) @ v
@@ -112,7 +116,9 @@ def as_dot(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
         return pad(linear(q, p.energy.W), wide), pad(linear(k, p.energy.V), wide), v, p.energy.scale
     if case.energy == "distance" and not case.train:
         return q, k, v, 2.0  # and key_bias
-    if case.energy == "distance":  # a bias with a gradient would not be fused: one more component, and 7 for whole vectors
+    if (
+        case.energy == "distance"
+    ):  # a bias with a gradient would not be fused: one more component, and 7 for whole vectors
         k = pad(torch.cat([k, -k.square().sum(-1, keepdim=True)], -1), (0, 7))
         return pad(pad(2 * q, (0, 1), value=1.0), (0, 7)), k, pad(v, (0, 8)), 1.0
     return q, k, v, 1 / math.sqrt(case.D)
@@ -141,7 +147,9 @@ def sdpa(p: Problem) -> System | None:
         added = p.bias_values().expand(case.B, -1, -1, -1) if p.learns_bias else mask
         if case.energy == "distance" and not case.train:
             added = key_bias(p)[..., None, :].expand(-1, -1, case.T, -1)
-        out = scaled_dot_product_attention(q, k, v, added, is_causal=causal, scale=scale, enable_gqa=case.Hk is not None)
+        out = scaled_dot_product_attention(
+            q, k, v, added, is_causal=causal, scale=scale, enable_gqa=case.Hk is not None
+        )
         return out[..., : case.D]
 
     return System(forward, p.leaves)
@@ -176,7 +184,9 @@ def flex(p: Problem) -> System | None:
     block = None
     if case.mask != "none":
         per_sequence = case.B if case.mask in ("padding", "documents") else None
-        block = create_block_mask(lambda b, h, i, j: p.allowed(b, h, i, j), per_sequence, None, case.T, case.T, device=case.device)
+        block = create_block_mask(
+            lambda b, h, i, j: p.allowed(b, h, i, j), per_sequence, None, case.T, case.T, device=case.device
+        )
 
     far, run = case.energy == "distance" and not case.train, torch.compile(flex_attention, dynamic=False)
 
@@ -211,7 +221,9 @@ def x_transformers(p: Problem) -> System | None:
     if case.energy in ("additive", "bilinear") or case.normalize == "sparsemax":
         return None
     flash = case.softcap is None and case.normalize == "softmax"
-    clamp = {"softclamp_logits": True, "logit_softclamp_value": case.softcap} if case.softcap is not None else {}
+    clamp = (
+        {"softclamp_logits": True, "logit_softclamp_value": case.softcap} if case.softcap is not None else {}
+    )
     scale = {"cosine": 10.0, "distance": 1.0}.get(case.energy, 1 / math.sqrt(case.D))
     attend = Attend(
         flash=flash, causal=case.mask == "causal", scale=scale, heads=case.H, qk_norm=case.energy == "cosine",
@@ -278,7 +290,9 @@ def keras(p: Problem) -> System | None:
         q, k, v, scale = as_dot(p)
         bias = None if case.bias == "none" else p.bias_values() if p.learns_bias else p.fixed
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return keras.ops.dot_product_attention(q, k, v, bias=bias, mask=mask, scale=scale, is_causal=causal).transpose(1, 2)
+        return keras.ops.dot_product_attention(
+            q, k, v, bias=bias, mask=mask, scale=scale, is_causal=causal
+        ).transpose(1, 2)
 
     return System(forward, p.leaves)
 
@@ -303,7 +317,13 @@ def _keras_layer(p: Problem, keras) -> System:
 
 
 Make = Callable[[Problem], System | None]
-CPU: dict[str, Make] = {"SDPA": sdpa, "Flex": flex, "compiled": compiled, "x-transformers": x_transformers, "Keras": keras}
+CPU: dict[str, Make] = {
+    "SDPA": sdpa,
+    "Flex": flex,
+    "compiled": compiled,
+    "x-transformers": x_transformers,
+    "Keras": keras,
+}
 FLASH, CUDNN = _sdpa_backend("FLASH_ATTENTION", masks=False), _sdpa_backend("CUDNN_ATTENTION", masks=True)
 CUDA: dict[str, Make] = {"SDPA flash": FLASH, "SDPA cuDNN": CUDNN, "Flex": flex}
 CUDA_ADDITIVE: dict[str, Make] = {"eager": eager, "compiled": compiled}

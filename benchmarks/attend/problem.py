@@ -77,7 +77,9 @@ class Problem:
 
     @cached_property
     def slopes(self) -> Tensor:
-        return torch.tensor([2 ** (-8 * (h + 1) / self.case.H) for h in range(self.case.H)], device=self.case.device)
+        return torch.tensor(
+            [2 ** (-8 * (h + 1) / self.case.H) for h in range(self.case.H)], device=self.case.device
+        )
 
     @cached_property
     def buckets(self) -> Tensor:
@@ -89,7 +91,9 @@ class Problem:
         """Indices of sequence, head, query and key that broadcast to (B, H, T, T)."""
         case = self.case
         sizes = (case.B, case.H, case.T, case.T)
-        return tuple(torch.arange(n, device=case.device).view(-1, *(1,) * (3 - d)) for d, n in enumerate(sizes))
+        return tuple(
+            torch.arange(n, device=case.device).view(-1, *(1,) * (3 - d)) for d, n in enumerate(sizes)
+        )
 
     @cached_property
     def dense_mask(self) -> Tensor | None:
@@ -140,7 +144,11 @@ class Problem:
     def flops(self) -> float | None:
         """4·D per pair and head, 3.5 times that with the backward pass; None for the additive energy, which is no product."""
         case = self.case
-        return None if case.energy == "additive" else 4 * case.D * case.H * self.pairs() * (3.5 if case.train else 1.0)
+        return (
+            None
+            if case.energy == "additive"
+            else 4 * case.D * case.H * self.pairs() * (3.5 if case.train else 1.0)
+        )
 
     # ------------------------------------------------------------------------------------- regard's own words
     def options(self, sequences: slice = slice(None)) -> dict:
@@ -154,9 +162,19 @@ class Problem:
             "padding": lambda: regard.Padding(self.lengths[sequences]),
             "documents": lambda: regard.Documents(self.ids[sequences]),
         }[case.mask]()
-        bias = {"none": None, "ALiBi": regard.ALiBi(case.H), "T5": self.table, "dense": self.dense_bias}[case.bias]
-        normalize = {"softmax": regard.Softmax, "sparsemax": regard.Sparsemax, "sigmoid": regard.Sigmoid}[case.normalize]()
-        return {"energy": self.energy, "mask": mask, "bias": bias, "normalize": normalize, "softcap": case.softcap}
+        bias = {"none": None, "ALiBi": regard.ALiBi(case.H), "T5": self.table, "dense": self.dense_bias}[
+            case.bias
+        ]
+        normalize = {"softmax": regard.Softmax, "sparsemax": regard.Sparsemax, "sigmoid": regard.Sigmoid}[
+            case.normalize
+        ]()
+        return {
+            "energy": self.energy,
+            "mask": mask,
+            "bias": bias,
+            "normalize": normalize,
+            "softcap": case.softcap,
+        }
 
     def truth(self) -> dict[str, Tensor]:
         """The output and, when training, the gradients in float64, sequence by sequence to save memory."""
@@ -177,7 +195,9 @@ class Problem:
 
     def _truth_of(self, exact: Problem, one: slice) -> dict[str, Tensor]:
         learn = self.case.train and self.case.T < NO_GRADIENTS
-        exact.q, exact.k, exact.v = (x.detach()[one].double().requires_grad_(learn) for x in (self.q, self.k, self.v))
+        exact.q, exact.k, exact.v = (
+            x.detach()[one].double().requires_grad_(learn) for x in (self.q, self.k, self.v)
+        )
         exact.__dict__.pop("leaves", None)
         with torch.set_grad_enabled(learn):
             out = regard.attend(exact.q, exact.k, exact.v, kernel="reference", **exact.options(one))

@@ -53,7 +53,10 @@ def table(rows: list[Row], device: str) -> tuple[list[str], list[list[str]], lis
         ("kernel", lambda r: r.kernel),
     ]
     if device == "cuda":
-        columns += [("TFLOP/s", lambda r: tflops(r, OURS)), ("peer TFLOP/s", lambda r: tflops(r, r.best_peer))]
+        columns += [
+            ("TFLOP/s", lambda r: tflops(r, OURS)),
+            ("peer TFLOP/s", lambda r: tflops(r, r.best_peer)),
+        ]
     columns += [
         ("error", lambda r: short(r.results[OURS].error)),
         ("peer error", lambda r: short(_best(r, "error"))),
@@ -96,7 +99,9 @@ def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
         f"– : the peer has no such thing{' (Flex has no backward pass on a CPU)' if cpu else ''}, or is not installed.",
     ]
     if not cpu:
-        lines.append("TFLOP/s: 4·D per head and pair the mask leaves (half of T² for causal), times 3.5 for training.")
+        lines.append(
+            "TFLOP/s: 4·D per head and pair the mask leaves (half of T² for causal), times 3.5 for training."
+        )
         lines.append("x-transformers and Keras, which call torch's attention, are measured on the CPU only.")
     lines += [f"{name} was skipped: {why}." for name, why in missing.items()]
     return [*lines, *summary(rows)]
@@ -133,7 +138,9 @@ def _print_rich(header: list[str], cells: list[list[str]]) -> None:
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in header:
-        made.add_column(Text(title.replace(" ", "\n")), justify="left" if _is_text(title) else "right", no_wrap=True)
+        made.add_column(
+            Text(title.replace(" ", "\n")), justify="left" if _is_text(title) else "right", no_wrap=True
+        )
     for row in cells:
         made.add_row(*(Text(cell) for cell in row))
     wide = Console(width=10_000).measure(made).maximum  # a table cut to the terminal would lose numbers
@@ -144,7 +151,9 @@ def plain_text(header: list[str], cells: list[list[str]]) -> str:
     widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
 
     def line(row: list[str]) -> str:
-        return "  ".join(c.ljust(w) if _is_text(t) else c.rjust(w) for c, w, t in zip(row, widths, header, strict=True)).rstrip()
+        return "  ".join(
+            c.ljust(w) if _is_text(t) else c.rjust(w) for c, w, t in zip(row, widths, header, strict=True)
+        ).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, cells)])
 
@@ -155,23 +164,47 @@ def _is_text(title: str) -> bool:
 
 def markdown(rows: list[Row], facts: dict, missing: dict[str, str]) -> str:
     header, cells, notes = table(rows, facts["device"])
-    lines = ["# The operator beside its peers", "", f"Made by `{facts['command']}`.", "", described(facts), ""]
-    lines += [_pipes(header), _pipes([":--" if _is_text(t) else "--:" for t in header]), *map(_pipes, cells), ""]
-    lines += [f"\\[{number}\\] {note.replace('|', '/')}  " for number, note in enumerate(notes, 1)] + ([""] if notes else [])
+    lines = [
+        "# The operator beside its peers",
+        "",
+        f"Made by `{facts['command']}`.",
+        "",
+        described(facts),
+        "",
+    ]
+    lines += [
+        _pipes(header),
+        _pipes([":--" if _is_text(t) else "--:" for t in header]),
+        *map(_pipes, cells),
+        "",
+    ]
+    lines += [f"\\[{number}\\] {note.replace('|', '/')}  " for number, note in enumerate(notes, 1)] + (
+        [""] if notes else []
+    )
     lines += [f"- {line}" for line in legend(rows, facts, missing)]
     return "\n".join(lines) + "\n"
 
 
 def _pipes(row: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "/").replace("[", "\\[").replace("]", "\\]") for cell in row) + " |"
+    return (
+        "| "
+        + " | ".join(cell.replace("|", "/").replace("[", "\\[").replace("]", "\\]") for cell in row)
+        + " |"
+    )
 
 
 def as_json(rows: list[Row], facts: dict, missing: dict[str, str]) -> str:
-    return json.dumps({**facts, "skipped": missing, "rows": [_row_as_dict(row) for row in rows]}, indent=1, ensure_ascii=False)
+    return json.dumps(
+        {**facts, "skipped": missing, "rows": [_row_as_dict(row) for row in rows]},
+        indent=1,
+        ensure_ascii=False,
+    )
 
 
 def _row_as_dict(row: Row) -> dict:
-    case = {name: value for name, value in vars(row.case).items() if name != "quick"} | {"dtype": str(row.case.dtype)}
+    case = {name: value for name, value in vars(row.case).items() if name != "quick"} | {
+        "dtype": str(row.case.dtype)
+    }
     results = {
         name: {
             "ms": r.seconds and r.seconds * 1000,
@@ -207,7 +240,8 @@ def facts(device: str, command: str, load: float | None) -> dict:
         "threads": torch.get_num_threads(),
         "load": load,  # before we began
         "python": platform.python_version(),
-        "versions": {"regard": regard.__version__} | {name: _version(name) for name in ("torch", "x-transformers", "keras")},
+        "versions": {"regard": regard.__version__}
+        | {name: _version(name) for name in ("torch", "x-transformers", "keras")},
     }
 
 
@@ -227,7 +261,9 @@ def _version(package: str) -> str | None:
 def cpu_name() -> str:
     try:
         with open("/proc/cpuinfo") as info:
-            found = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "")
+            found = next(
+                (line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), ""
+            )
     except OSError:
         found = ""
     return found or platform.processor() or platform.machine()

@@ -9,7 +9,11 @@ from importlib.metadata import version
 from typing import Any
 
 OURS, TFIDF, HASHING, FASTTEXT = "regard", "TF-IDF", "hashing", "fastText"
-PLACE = {TFIDF: "scikit-learn", HASHING: "scikit-learn", FASTTEXT: "fasttext"}  # whose environment a peer lives in
+PLACE = {
+    TFIDF: "scikit-learn",
+    HASHING: "scikit-learn",
+    FASTTEXT: "fasttext",
+}  # whose environment a peer lives in
 Rows = tuple[list[str], list[str]]  # texts and labels
 
 
@@ -26,13 +30,19 @@ class Tuned:
             start = time.perf_counter()
             model = self.fitted(*train, **setting)
             seconds = time.perf_counter() - start
-            right = sum(a == b for a, b in zip(self.answers(model, valid[0]), valid[1], strict=True)) / len(valid[1])
+            right = sum(a == b for a, b in zip(self.answers(model, valid[0]), valid[1], strict=True)) / len(
+                valid[1]
+            )
             if best is None or right > best[0]:
                 best = right, seconds, setting, model
         assert best is not None
         self.model = best[3]
         shown = ", ".join(f"{key} {value}" for key, value in best[2].items())
-        return {"seconds": best[1], "about": f"{self.about}; {shown}", "version": f"{self.package} {version(self.package)}"}
+        return {
+            "seconds": best[1],
+            "about": f"{self.about}; {shown}",
+            "version": f"{self.package} {version(self.package)}",
+        }
 
     def label(self, texts: list[str]) -> list[str]:
         return self.answers(self.model, texts)
@@ -54,7 +64,9 @@ class TfIdf(Tuned):
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
 
-        return make_pipeline(self.vectorizer(), LogisticRegression(max_iter=1000, **setting)).fit(texts, labels)
+        return make_pipeline(self.vectorizer(), LogisticRegression(max_iter=1000, **setting)).fit(
+            texts, labels
+        )
 
     def vectorizer(self) -> Any:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -73,14 +85,18 @@ class Hashing(TfIdf):
     def vectorizer(self) -> Any:
         from sklearn.feature_extraction.text import HashingVectorizer
 
-        return HashingVectorizer(ngram_range=(1, 2), n_features=2**18, alternate_sign=False, token_pattern=r"\S+")
+        return HashingVectorizer(
+            ngram_range=(1, 2), n_features=2**18, alternate_sign=False, token_pattern=r"\S+"
+        )
 
 
 class FastText(Tuned):
     """Joulin et al. 2017: averaged vectors of words and word pairs, hashed, and a linear softmax; in C++."""
 
     package, about = "fasttext-wheel", "averaged word and word-pair vectors, softmax"
-    settings = [{"dim": dim, "epoch": epoch, "lr": lr} for dim in (10, 100) for epoch in (5, 15) for lr in (0.1, 0.5)]
+    settings = [
+        {"dim": dim, "epoch": epoch, "lr": lr} for dim in (10, 100) for epoch in (5, 15) for lr in (0.1, 0.5)
+    ]
 
     def fitted(self, texts: list[str], labels: list[str], **setting: Any) -> Any:
         import fasttext
@@ -88,7 +104,9 @@ class FastText(Tuned):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt", delete=False) as file:
             file.writelines(f"__label__{label} {text}\n" for text, label in zip(texts, labels, strict=True))
         try:
-            return fasttext.train_supervised(file.name, wordNgrams=2, bucket=200_000, thread=1, seed=1, verbose=0, **setting)
+            return fasttext.train_supervised(
+                file.name, wordNgrams=2, bucket=200_000, thread=1, seed=1, verbose=0, **setting
+            )
         finally:
             os.unlink(file.name)
 
@@ -100,7 +118,9 @@ class Regard:
     """A trained model folder of ours; how long it was trained is on its card."""
 
     def __init__(self, folder: str) -> None:
-        os.environ["RAYON_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")  # of the tokenizers, before they wake
+        os.environ["RAYON_NUM_THREADS"] = os.environ.get(
+            "OMP_NUM_THREADS", "1"
+        )  # of the tokenizers, before they wake
         import torch
 
         import regard

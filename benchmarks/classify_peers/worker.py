@@ -16,7 +16,9 @@ class Worker:
 
     def __init__(self, name: str, folder: Path) -> None:
         told = json.loads((folder / "handout.json").read_text(encoding="utf-8"))
-        self.parts: dict[str, systems.Rows] = {part: (rows[0], rows[1]) for part, rows in told["parts"].items()}
+        self.parts: dict[str, systems.Rows] = {
+            part: (rows[0], rows[1]) for part, rows in told["parts"].items()
+        }
         self.all = [text for texts, _ in self.parts.values() for text in texts]
         self.system = systems.make(name, told["models"].get(name, ""))
 
@@ -28,7 +30,11 @@ class Worker:
         """Every text of the corpus, all at once."""
         start, busy = time.perf_counter(), time.process_time()
         self.system.label(self.all)
-        return {"seconds": time.perf_counter() - start, "busy": time.process_time() - busy, "texts": len(self.all)}
+        return {
+            "seconds": time.perf_counter() - start,
+            "busy": time.process_time() - busy,
+            "texts": len(self.all),
+        }
 
     def one(self, count: int) -> dict:
         """Texts that come one by one: the seconds of each."""

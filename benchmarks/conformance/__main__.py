@@ -24,9 +24,20 @@ OURS = {"regard": regard} | {f"regard: {name}": backend for name, backend in OWN
 def main(argv: list[str] | None = None) -> int:
     names = [*PEERS, *OURS]
     parser = argparse.ArgumentParser("python -m benchmarks.conformance", description=__doc__)
-    parser.add_argument("--cases", type=int, default=100, help="cases of each class; far fewer for Flex (default 100)")
-    parser.add_argument("--peer", action="append", metavar="NAME", help=f"only this function, repeatable: {'; '.join(names)}")
-    parser.add_argument("--class", dest="classes", action="append", metavar="NAME", choices=list(CLASSES), help="only this class")
+    parser.add_argument(
+        "--cases", type=int, default=100, help="cases of each class; far fewer for Flex (default 100)"
+    )
+    parser.add_argument(
+        "--peer", action="append", metavar="NAME", help=f"only this function, repeatable: {'; '.join(names)}"
+    )
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        metavar="NAME",
+        choices=list(CLASSES),
+        help="only this class",
+    )
     given = parser.parse_args(argv)
     unknown = [name for name in given.peer or () if name not in names]
     if unknown:
@@ -56,7 +67,11 @@ def _count(name: str, kind: str, backend: Attention, cases: int) -> Counter[str]
         elif outcome.verdict == "refused":
             reasons[outcome.detail[:100]] += 1
     spent = time.perf_counter() - began
-    print(f"{name}, {kind}: {_cell(counts)}, {spent:.0f} s {dict(reasons.most_common(2)) or ''}", file=sys.stderr, flush=True)
+    print(
+        f"{name}, {kind}: {_cell(counts)}, {spent:.0f} s {dict(reasons.most_common(2)) or ''}",
+        file=sys.stderr,
+        flush=True,
+    )
     return counts
 
 
@@ -70,11 +85,16 @@ def _table(columns: dict[str, dict[str, Counter[str]]]) -> str:
     """Two tables, of others and of ours, under a line of versions."""
     packages = sorted({PEERS[name][1] for name in columns if name in PEERS} | {"torch"})
     versions = ", ".join(f"{x} {importlib.metadata.version(x)}" for x in packages)
-    lines = [f"Python {platform.python_version()}, {versions}, regard {__version__}; CPU, {torch.get_num_threads()} thread(s)"]
+    lines = [
+        f"Python {platform.python_version()}, {versions}, regard {__version__}; CPU, {torch.get_num_threads()} thread(s)"
+    ]
     for names in ([n for n in columns if n in PEERS], [n for n in columns if n in OURS]):
         if names:
             lines += ["", "| class | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-            lines += [f"| {x} | " + " | ".join(_cell(columns[n][x]) for n in names) + " |" for x in columns[names[0]]]
+            lines += [
+                f"| {x} | " + " | ".join(_cell(columns[n][x]) for n in names) + " |"
+                for x in columns[names[0]]
+            ]
     return "\n".join(lines)
 
 

@@ -43,7 +43,13 @@ def flex(query, key, value, mask=None, bias=None, causal=False):
     B, H, Tq, Tk = _sizes(query, key)
     query, key, value = (x.detach() for x in (query, key, value))
     allowed, added = _full(mask, B, H, Tq, Tk), None if bias is None else bias.detach().expand(B, H, Tq, Tk)
-    mask_mod = (lambda b, h, i, j: i >= j) if causal else None if allowed is None else (lambda b, h, i, j: allowed[b, h, i, j])
+    mask_mod = (
+        (lambda b, h, i, j: i >= j)
+        if causal
+        else None
+        if allowed is None
+        else (lambda b, h, i, j: allowed[b, h, i, j])
+    )
     score_mod = None if added is None else (lambda score, b, h, i, j: score + added[b, h, i, j])
     block = None
     if mask_mod is not None:
@@ -81,10 +87,20 @@ def multihead(query, key, value, mask=None, bias=None, causal=False):
     elif mask is not None:
         hidden = ~mask
     padding = None
-    if hidden is not None and hidden.ndim == 4 and hidden.shape[1] == 1 and hidden.stride(2) == 0 and bias is None:
+    if (
+        hidden is not None
+        and hidden.ndim == 4
+        and hidden.shape[1] == 1
+        and hidden.stride(2) == 0
+        and bias is None
+    ):
         padding, hidden = hidden[:, 0, 0].expand(*batch, Tk), None
     elif hidden is not None:
-        hidden = hidden.expand(Tq, Tk) if hidden.ndim <= 2 else hidden.expand(*batch, H, Tq, Tk).reshape(-1, Tq, Tk)
+        hidden = (
+            hidden.expand(Tq, Tk)
+            if hidden.ndim <= 2
+            else hidden.expand(*batch, H, Tq, Tk).reshape(-1, Tq, Tk)
+        )
     merged = {id(x): x.transpose(-3, -2).flatten(-2) for x in (query, key, value)}  # (..., time, heads · dim)
     q, k, v = (merged[id(x)] for x in (query, key, value))  # one tensor in self-attention, for its fast path
     out, _ = layer(q, k, v, key_padding_mask=padding, attn_mask=hidden, is_causal=causal)
@@ -96,7 +112,11 @@ MULTIHEAD: dict[tuple, torch.nn.MultiheadAttention] = {}
 
 def _multihead(H: int, D: int, dtype: torch.dtype, device: torch.device) -> torch.nn.MultiheadAttention:
     with torch.inference_mode(False):
-        layer = torch.nn.MultiheadAttention(H * D, H, batch_first=True, dtype=dtype, device=device).requires_grad_(False).eval()
+        layer = (
+            torch.nn.MultiheadAttention(H * D, H, batch_first=True, dtype=dtype, device=device)
+            .requires_grad_(False)
+            .eval()
+        )
         identity = torch.eye(H * D, dtype=dtype, device=device)
         layer.in_proj_weight.copy_(identity.repeat(3, 1))
         layer.out_proj.weight.copy_(identity)
@@ -172,7 +192,9 @@ def _make_transformers() -> Attention:
     """transformers' eager attention of Llama, with its additive mask: the least finite number where attention is not allowed."""
     from transformers.models.llama.modeling_llama import eager_attention_forward
 
-    modules = {n: SimpleNamespace(num_key_value_groups=n, training=False) for n in range(1, 9)}  # what it reads of its layer
+    modules = {
+        n: SimpleNamespace(num_key_value_groups=n, training=False) for n in range(1, 9)
+    }  # what it reads of its layer
 
     def attend(query, key, value, mask=None, bias=None, causal=False):
         _four_axes(query, key, value)
@@ -187,7 +209,9 @@ def _make_transformers() -> Attention:
             least = torch.finfo(query.dtype).min
             zero = torch.zeros((), dtype=query.dtype, device=query.device)
             bias = torch.where(mask, zero if bias is None else bias.to(query.dtype), least)
-        out, _ = eager_attention_forward(modules[H // Hk], query, key, value, bias, scaling=query.shape[-1] ** -0.5)
+        out, _ = eager_attention_forward(
+            modules[H // Hk], query, key, value, bias, scaling=query.shape[-1] ** -0.5
+        )
         return out.transpose(1, 2)
 
     return attend

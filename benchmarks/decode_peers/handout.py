@@ -46,7 +46,9 @@ def place(model: Any, system: str, folder: Path) -> Place:
 def _written(model: Any, system: str, folder: Path) -> Place:
     if system == CT2:
         for precision in PRECISIONS[CT2]:
-            say(f"  {precision}: {export(model, folder / f'ctranslate2-{precision}', target('ctranslate2', precision))}")
+            say(
+                f"  {precision}: {export(model, folder / f'ctranslate2-{precision}', target('ctranslate2', precision))}"
+            )
     elif system == HF:
         say(f"  {export(model, folder / 'huggingface', target('huggingface'))}")
     elif system == JOEY:
@@ -57,7 +59,13 @@ def _written(model: Any, system: str, folder: Path) -> Place:
 
 
 def _joey_can(config: dict[str, Any]) -> None:
-    wanted = {"kind": "transformer", "position": "sinusoidal", "norm_kind": "layer", "key_heads": None, "mask": None}
+    wanted = {
+        "kind": "transformer",
+        "position": "sinusoidal",
+        "norm_kind": "layer",
+        "key_heads": None,
+        "mask": None,
+    }
     for side in ("encoder", "decoder"):
         for key, value in wanted.items():
             if config[side][key] not in (value, config[side]["heads"] if key == "key_heads" else value):

@@ -24,7 +24,12 @@ class JoeyNMT(Batching):
         from joeynmt.model import build_model
         from joeynmt.search import search
 
-        self.Batch, self.search, self.special, self.version = Batch, search, told["specials"], version("joeynmt")
+        self.Batch, self.search, self.special, self.version = (
+            Batch,
+            search,
+            told["specials"],
+            version("joeynmt"),
+        )
         source, target = (_vocabulary(told[f"{side}_pieces"]) for side in ("source", "target"))
         if told["source_pieces"] == told["target_pieces"]:
             target = source
@@ -54,7 +59,10 @@ def _vocabulary(pieces: list[str]) -> Any:
     from joeynmt.vocabulary import Vocabulary
 
     tokens = joey_tokens(pieces)
-    names = {f"{name}_token": tokens[number] for name, number in SPECIALS.items()} | {"sep_token": None, "lang_tags": []}
+    names = {f"{name}_token": tokens[number] for name, number in SPECIALS.items()} | {
+        "sep_token": None,
+        "lang_tags": [],
+    }
     ids = {f"{name}_id": number for name, number in SPECIALS.items()} | {"sep_id": None}
     return Vocabulary(tokens[len(SPECIALS) :], SimpleNamespace(**names, **ids))
 
@@ -69,5 +77,9 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
             "embeddings": {"embedding_dim": config["dim"], "scale": config.get("scale_words", True), "dropout": 0.0},
         }  # fmt: skip
     tied = {"tied_embeddings": config["tie"] == "all", "tied_softmax": config["tie"] != "none"}
-    begun = {"initializer": "xavier_uniform", "embed_initializer": "xavier_uniform", "bias_initializer": "zeros"}
+    begun = {
+        "initializer": "xavier_uniform",
+        "embed_initializer": "xavier_uniform",
+        "bias_initializer": "zeros",
+    }
     return sides | tied | begun

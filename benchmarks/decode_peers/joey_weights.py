@@ -24,7 +24,11 @@ FEED = {
 def joey_state(model):
     """For `load_state_dict(…, strict=False)`: its sinusoids are buffers that it computes itself. A joint or two vocabularies."""
     state, found = model.state_dict(), {}
-    words = {"source.table": "src_embed.lut", "target.table": "trg_embed.lut", "output.words": "decoder.output_layer"}
+    words = {
+        "source.table": "src_embed.lut",
+        "target.table": "trg_embed.lut",
+        "output.words": "decoder.output_layer",
+    }
     for ours, theirs in words.items():
         rows = state[f"{ours}.weight"].clone()
         rows[[0, 1]] = rows[[1, 0]]
@@ -33,9 +37,13 @@ def joey_state(model):
         for i in range(model.config[side]["layers"]):
             for ours, theirs in _layer(parts).items():
                 for end in ("weight", "bias"):
-                    found[f"{side}.layers.{i}.{theirs}.{end}"] = state[f"{side}.layers.{i}.{ours}.{end}"].clone()
+                    found[f"{side}.layers.{i}.{theirs}.{end}"] = state[
+                        f"{side}.layers.{i}.{ours}.{end}"
+                    ].clone()
         if model.config[side]["norm"] == "pre":
-            found |= {f"{side}.layer_norm.{end}": state[f"{side}.norm.{end}"].clone() for end in ("weight", "bias")}
+            found |= {
+                f"{side}.layer_norm.{end}": state[f"{side}.norm.{end}"].clone() for end in ("weight", "bias")
+            }
     return found
 
 

@@ -91,10 +91,17 @@ class Bench:
             with _trouble(row), self.process(name) as process:
                 row.setting = self._search(process, text, beam)
         with _together(self, {name: row for name, row in rows.items() if not row.trouble}) as under_way:
-            everything = {"text": text.name, "which": list(range(len(text.sources))), "beam": beam, "limit": text.limit}
+            everything = {
+                "text": text.name,
+                "which": list(range(len(text.sources))),
+                "beam": beam,
+                "limit": text.limit,
+            }
             for name, process in list(under_way.items()):
                 with _trouble(rows[name], under_way):  # caches, pages, threads
-                    process.ask("translate", **everything | {"which": text.middle(FEWEST)}, setting=rows[name].setting)
+                    process.ask(
+                        "translate", **everything | {"which": text.middle(FEWEST)}, setting=rows[name].setting
+                    )
             for turn in range(self.rounds):
                 self._round(rows, under_way, everything, turn)
             for name, process in list(under_way.items()):
@@ -104,7 +111,9 @@ class Bench:
                         setattr(rows[name], key, value)
         return list(rows.values())
 
-    def _round(self, rows: dict[Name, Row], under_way: dict[Name, Process], everything: dict, turn: int) -> None:
+    def _round(
+        self, rows: dict[Name, Row], under_way: dict[Name, Process], everything: dict, turn: int
+    ) -> None:
         waiting = [name for name in under_way if sum(rows[name].seconds) < self.patience]
         shift = turn % max(1, len(waiting))  # nobody always follows the same neighbour
         for name in waiting[shift:] + waiting[:shift]:
@@ -112,7 +121,9 @@ class Bench:
                 answer = under_way[name].ask("translate", **everything, setting=rows[name].setting)
                 rows[name].seconds.append(answer["seconds"])
                 rows[name].tokens = answer["tokens"]
-        told = ", ".join(f"{' '.join(name)} {rate:.0f}" for name in under_way if (rate := rows[name].rate) is not None)
+        told = ", ".join(
+            f"{' '.join(name)} {rate:.0f}" for name in under_way if (rate := rows[name].rate) is not None
+        )
         say(f"  round {turn + 1}, target tokens/s: {told}")
 
     def _search(self, process: Process, text: Text, beam: int) -> Setting:
@@ -129,7 +140,9 @@ class Bench:
                 continue
             found: list[float] = []
             spent = 0.0
-            while len(found) < 3 and spent < SEARCH_SECONDS / 2:  # the quick ones several times: chance decides less
+            while (
+                len(found) < 3 and spent < SEARCH_SECONDS / 2
+            ):  # the quick ones several times: chance decides less
                 answer = process.ask("translate", **options, which=which, setting=setting)
                 found.append(answer["tokens"] / answer["seconds"])
                 spent += answer["seconds"]
@@ -155,7 +168,9 @@ class Bench:
                         for limit in (1, text.limit):
                             with _trouble(rows[name], under_way):
                                 options = {"text": text.name, "which": [sentence], "beam": 1, "limit": limit}
-                                under_way[name].ask("translate", **options, setting=setting)  # the others had the caches
+                                under_way[name].ask(
+                                    "translate", **options, setting=setting
+                                )  # the others had the caches
                                 answer = under_way[name].ask("translate", **options, setting=setting)
                                 if nth >= 2:
                                     times.setdefault((name, i, limit), []).append(answer["seconds"])

@@ -26,10 +26,14 @@ class Regard:
         self.note = "" if reason is None else f"without the engine: {reason}"
 
     def settings(self) -> list[Setting]:
-        return [{"workers": n, "batch_tokens": tokens} for n in THREADS for tokens in (2048, 1024, 4096, 8192)]
+        return [
+            {"workers": n, "batch_tokens": tokens} for n in THREADS for tokens in (2048, 1024, 4096, 8192)
+        ]
 
     def alone(self) -> list[Setting]:
-        return [{"workers": 1, "threads": n} for n in THREADS]  # of which a second one takes half of each product
+        return [
+            {"workers": 1, "threads": n} for n in THREADS
+        ]  # of which a second one takes half of each product
 
     def prepare(self, setting: Setting, sentences: Sentences) -> Sentences:
         torch.set_num_threads(setting.get("threads", setting["workers"]))
@@ -37,7 +41,9 @@ class Regard:
 
     def translate(self, prepared: Sentences, beam: int, limit: int, setting: Setting) -> Any:
         options: dict[str, Any] = {key: value for key, value in setting.items() if key != "threads"}
-        return translate_tokens(self.writer, prepared, beam=Beam(beam, length_penalty=1.0), max_length=limit, **options)
+        return translate_tokens(
+            self.writer, prepared, beam=Beam(beam, length_penalty=1.0), max_length=limit, **options
+        )
 
     def tokens(self, found: Any, limit: int) -> Sentences:
         return [hypotheses[0].whole for hypotheses in found]

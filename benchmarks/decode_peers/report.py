@@ -19,7 +19,19 @@ from regard.data.tokenizer import EOS
 
 NONE = "–"
 SHAPE = ("layers", "heads", "inner", "norm")
-HEADER = ["beam", "system", "precision", "tokens/s", f"× {CT2}", "× HF", "× Joey", "BLEU", "peak MiB", "rounds", "setting"]
+HEADER = [
+    "beam",
+    "system",
+    "precision",
+    "tokens/s",
+    f"× {CT2}",
+    "× HF",
+    "× Joey",
+    "BLEU",
+    "peak MiB",
+    "rounds",
+    "setting",
+]
 ALONE = ["system", "precision", "first word, ms", f"× {CT2}", "whole sentence, ms", f"× {CT2}", "settings"]
 
 
@@ -35,7 +47,13 @@ def facts(model: Any, texts: list[Text], command: str, load: float | None) -> di
             **{side: {key: config[side].get(key) for key in SHAPE} for side in ("encoder", "decoder")},
         },
         "texts": [
-            {"name": t.name, "sentences": len(t.sources), "tokens": sum(map(len, t.sources)), "unknown": t.unknown()} for t in texts
+            {
+                "name": t.name,
+                "sentences": len(t.sources),
+                "tokens": sum(map(len, t.sources)),
+                "unknown": t.unknown(),
+            }
+            for t in texts
         ],
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
@@ -54,13 +72,27 @@ def markdown(rows: list[Row], alone: dict[Name, Latency], told: dict[str, Any]) 
         if here:
             lines += ["", _title(text), "", *_table(HEADER, [_cells(row, here, notes) for row in here])]
     if alone:
-        lines += ["", "## One sentence, greedy", "", *_table(ALONE, [_alone(name, one, alone) for name, one in alone.items()])]
-    lines += ["", *(f"- {line}" for line in [*_legend(), *equal(rows), *(f"[{i}] {note}." for i, note in enumerate(notes, 1))])]
+        lines += [
+            "",
+            "## One sentence, greedy",
+            "",
+            *_table(ALONE, [_alone(name, one, alone) for name, one in alone.items()]),
+        ]
+    lines += [
+        "",
+        *(
+            f"- {line}"
+            for line in [*_legend(), *equal(rows), *(f"[{i}] {note}." for i, note in enumerate(notes, 1))]
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def as_json(rows: list[Row], alone: dict[Name, Latency], told: dict[str, Any]) -> str:
-    kept = [{key: value for key, value in asdict(row).items() if key != "outputs"} | {"rate": row.rate} for row in rows]
+    kept = [
+        {key: value for key, value in asdict(row).items() if key != "outputs"} | {"rate": row.rate}
+        for row in rows
+    ]
     single = [{"system": name[0], "precision": name[1], **asdict(one)} for name, one in alone.items()]
     found = {"facts": told, "rows": kept, "latency": single, "equal": equal(rows)}
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
@@ -70,7 +102,9 @@ def as_json(rows: list[Row], alone: dict[Name, Latency], told: dict[str, Any]) -
 def _described(rows: list[Row], told: dict[str, Any]) -> str:
     model, load = told["model"], told["load"]
     sides = (model["encoder"], model["decoder"])
-    shape = f"{'+'.join(str(s['layers']) for s in sides)} layers, {sides[1]['norm']}-norm, width {model['dim']}, "
+    shape = (
+        f"{'+'.join(str(s['layers']) for s in sides)} layers, {sides[1]['norm']}-norm, width {model['dim']}, "
+    )
     shape += f"{sides[1]['heads']} heads, inner {sides[1]['inner']}, {model['vocabulary']} tokens, "
     shape += f"{model['parameters'] / 1e6:.1f} M weights"
     versions = ", ".join(dict.fromkeys(f"{row.system} {row.version}" for row in rows if row.version))
@@ -92,7 +126,17 @@ def _cells(row: Row, here: list[Row], notes: list[str]) -> list[str]:
     peak = NONE if row.peak is None else f"{row.peak / 2**20:.0f}"
     bleu, rounds = NONE if row.bleu is None else f"{row.bleu:.2f}", _rounds(row)
     setting = " ".join(f"{key}={value}" for key, value in row.setting.items()) or NONE
-    return [str(row.beam), row.system + mark, row.precision, _number(row.rate), *_ratios(row, here), bleu, peak, rounds, setting]
+    return [
+        str(row.beam),
+        row.system + mark,
+        row.precision,
+        _number(row.rate),
+        *_ratios(row, here),
+        bleu,
+        peak,
+        rounds,
+        setting,
+    ]
 
 
 def _ratios(row: Row, here: list[Row]) -> list[str]:
@@ -104,7 +148,10 @@ def _ratios(row: Row, here: list[Row]) -> list[str]:
         rates = [
             other.rate
             for other in here
-            if other.system == peer and other.beam == row.beam and other.rate and _comparable(peer, row, other)
+            if other.system == peer
+            and other.beam == row.beam
+            and other.rate
+            and _comparable(peer, row, other)
         ]
         found.append(f"{row.rate / max(rates):.2f}" if rates else NONE)
     return found
@@ -123,21 +170,33 @@ def _rounds(row: Row) -> str:
 
 def _alone(name: Name, one: Latency, alone: dict[Name, Latency]) -> list[str]:
     peer = alone.get((CT2, name[1])) if name[0] == OURS else None
-    first, whole = (NONE, NONE) if peer is None else (f"{one.first / peer.first:.2f}", f"{one.whole / peer.whole:.2f}")
-    settings = " / ".join(dict.fromkeys(" ".join(f"{k}={v}" for k, v in s.items()) for s in (one.first_setting, one.whole_setting)))
+    first, whole = (
+        (NONE, NONE) if peer is None else (f"{one.first / peer.first:.2f}", f"{one.whole / peer.whole:.2f}")
+    )
+    settings = " / ".join(
+        dict.fromkeys(
+            " ".join(f"{k}={v}" for k, v in s.items()) for s in (one.first_setting, one.whole_setting)
+        )
+    )
     return [*name, f"{1000 * one.first:.1f}", first, f"{1000 * one.whole:.1f}", whole, settings]
 
 
 def equal(rows: list[Row]) -> list[str]:
     """Whether all compute the same model: greedy outputs of float32 beside ours."""
     found = []
-    exact = {(row.system, row.text): row for row in rows if row.precision == "float32" and row.beam == 1 and row.outputs}
+    exact = {
+        (row.system, row.text): row
+        for row in rows
+        if row.precision == "float32" and row.beam == 1 and row.outputs
+    }
     for (system, text), row in exact.items():
         ours = exact.get((OURS, text))
         if system == OURS or ours is None:
             continue
         other = sum(not _alike(a, b) for a, b in zip(ours.outputs, row.outputs, strict=True))
-        found.append(f"greedy float32 outputs of {system} on {text} differ from ours in {other} of {len(row.outputs)} sentences")
+        found.append(
+            f"greedy float32 outputs of {system} on {text} differ from ours in {other} of {len(row.outputs)} sentences"
+        )
     return found
 
 

@@ -60,13 +60,22 @@ class CTranslate2:
         sys.modules["torch"] = None  # type: ignore[assignment]
         import ctranslate2
 
-        self.package, self.folder, self.precision, self.version = ctranslate2, folder, precision, ctranslate2.__version__
+        self.package, self.folder, self.precision, self.version = (
+            ctranslate2,
+            folder,
+            precision,
+            ctranslate2.__version__,
+        )
         self.source, self.eos = told["source_pieces"], told["specials"]["eos"]
         self.number = {piece: i for i, piece in enumerate(told["target_pieces"])}
         self.threads: tuple[int, int] | None = None
 
     def settings(self) -> list[Setting]:
-        return [{"inter": n, "intra": CORES // n, "tokens": tokens} for n in THREADS for tokens in (1024, 512, 2048, 4096)]
+        return [
+            {"inter": n, "intra": CORES // n, "tokens": tokens}
+            for n in THREADS
+            for tokens in (1024, 512, 2048, 4096)
+        ]
 
     def alone(self) -> list[Setting]:
         return [{"inter": 1, "intra": n, "tokens": 1024} for n in THREADS]
@@ -112,7 +121,9 @@ class Batching:
         found: Sentences = [[]] * len(prepared)
         for start in range(0, len(order), setting["sentences"]):
             part = order[start : start + setting["sentences"]]
-            most = min(limit, (len(prepared[part[0]]) + 1) * 3 // 2 + 20)  # less to do than the limit of all sentences
+            most = min(
+                limit, (len(prepared[part[0]]) + 1) * 3 // 2 + 20
+            )  # less to do than the limit of all sentences
             for i, words in zip(part, self.batch([prepared[i] for i in part], beam, most), strict=True):
                 found[i] = words
         return found
@@ -144,10 +155,14 @@ class HuggingFace(Batching):
         import transformers
 
         self.special, self.version = told["specials"], transformers.__version__
-        self.model: Any = transformers.MarianMTModel.from_pretrained(str(folder / "huggingface"), dtype=torch.float32).eval()
+        self.model: Any = transformers.MarianMTModel.from_pretrained(
+            str(folder / "huggingface"), dtype=torch.float32
+        ).eval()
         self.note = "beams stop early, as soon as so many texts have ended"
         if precision == "int8":
-            self.model = torch.ao.quantization.quantize_dynamic(self.model, {torch.nn.Linear}, dtype=torch.qint8)
+            self.model = torch.ao.quantization.quantize_dynamic(
+                self.model, {torch.nn.Linear}, dtype=torch.qint8
+            )
             self.note += "; int8 is torch's dynamic quantisation of the linear maps"
 
     def batch(self, sentences: Sentences, beam: int, limit: int) -> Sentences:

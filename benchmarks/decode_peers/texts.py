@@ -62,7 +62,9 @@ def _text(model: Any, name: str, pairs: list[tuple[str, str]], kind: str, count:
     pairs = [(s, t) for s, t in pairs if s.strip() and t.strip()]
     count = min(count or len(pairs), len(pairs))
     picked = [pairs[i * len(pairs) // count] for i in range(count)]
-    return Text(name, model.source_tokenizer.encode_batch([s for s, _ in picked]), [t for _, t in picked], kind)
+    return Text(
+        name, model.source_tokenizer.encode_batch([s for s, _ in picked]), [t for _, t in picked], kind
+    )
 
 
 def _europarl(data: dict[str, Any], own: list[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]] | None:
@@ -72,7 +74,9 @@ def _europarl(data: dict[str, Any], own: list[tuple[str, str]]) -> tuple[str, li
             continue
         if not corpora.find(name).present() or data.get("corpus") == name:
             continue
-        rows = split_rows({"corpus": name, "source": languages[0], "target": languages[1]}, "test", "translate")
+        rows = split_rows(
+            {"corpus": name, "source": languages[0], "target": languages[1]}, "test", "translate"
+        )
         return f"{name} test", [(_like(own, 0, s), _like(own, 1, t)) for s, t in rows]
     return None
 
@@ -93,4 +97,6 @@ def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         if words >= WORDS:
             ends.append(i + 1)
             words = 0
-    return [(" ".join(s for s, _ in pairs[a:b]), " ".join(t for _, t in pairs[a:b])) for a, b in pairwise(ends)]
+    return [
+        (" ".join(s for s, _ in pairs[a:b]), " ".join(t for _, t in pairs[a:b])) for a, b in pairwise(ends)
+    ]

@@ -26,7 +26,10 @@ CASES = {
     "ALiBi causal, T=2048": ((4, 16, 2048, 128), lambda s: {"mask": Causal(), "bias": ALiBi(s[1])}),
     "padded, T=64, D=64": ((256, 8, 64, 64), lambda s: {"mask": Padding(lengths(s), finite=True)}),
     "padded, T=512, D=64": ((32, 8, 512, 64), lambda s: {"mask": Padding(lengths(s), finite=True)}),
-    "causal padded, T=512, D=64": ((32, 8, 512, 64), lambda s: {"mask": Causal() & Padding(lengths(s), finite=True)}),
+    "causal padded, T=512, D=64": (
+        (32, 8, 512, 64),
+        lambda s: {"mask": Causal() & Padding(lengths(s), finite=True)},
+    ),
 }
 
 
@@ -82,7 +85,9 @@ def pairs(options: dict, shape: tuple[int, ...]) -> int:
 
 
 def table(kernels: list[str]) -> None:
-    print("| case | kernel | forward, ms | TFLOP/s | without host time, ms | with backward, ms | TFLOP/s | largest error |")
+    print(
+        "| case | kernel | forward, ms | TFLOP/s | without host time, ms | with backward, ms | TFLOP/s | largest error |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, (shape, options_of) in CASES.items():
         q, k, v = make(shape)
@@ -100,7 +105,9 @@ def table(kernels: list[str]) -> None:
                 error = (attend(*part, kernel=kernel, **alike).float() - true).abs().max()
                 forward = milliseconds(lambda: attend(q, k, v, kernel=kernel, **options))
                 alone = kernel_time(lambda: attend(q, k, v, kernel=kernel, **options))
-            both = milliseconds(lambda: torch.autograd.grad(attend(q, k, v, kernel=kernel, **options), (q, k, v), grad))
+            both = milliseconds(
+                lambda: torch.autograd.grad(attend(q, k, v, kernel=kernel, **options), (q, k, v), grad)
+            )
             print(
                 f"| {name} | {kernel} | {forward:.3f} | {work / forward / 1e9:.0f} | {alone:.3f} "
                 f"| {both:.3f} | {3.5 * work / both / 1e9:.0f} | {error:.1e} |",
@@ -130,7 +137,9 @@ def tune(names: list[str], seconds: float) -> None:
                     if what == "_forward_block":
                         ms = milliseconds(lambda: ours.banded(q, k, v, scale, band, slopes), 0.03)
                     else:
-                        ms = milliseconds(lambda: ours.banded_backward(q, k, v, out, logs, grad, scale, band, slopes), 0.03)
+                        ms = milliseconds(
+                            lambda: ours.banded_backward(q, k, v, out, logs, grad, scale, band, slopes), 0.03
+                        )
                 except Exception as error:
                     print(f"    {block}: {str(error)[:60]}")
                     continue
@@ -147,7 +156,9 @@ BLOCKS = {  # queries, keys, warps, stages
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--kernels", default="triton,flex,sdpa")
     parser.add_argument("--seconds", type=float, default=60.0, help="tuning time for each pass of each case")

@@ -14,7 +14,9 @@ from benchmarks.peers.process import say
 
 def parser(module: str, about: str, examples: str) -> argparse.ArgumentParser:
     """A parser that knows where the numbers go; the rest is added by the table."""
-    made = argparse.ArgumentParser(f"python -m {module}", description=about, epilog=examples, allow_abbrev=False)
+    made = argparse.ArgumentParser(
+        f"python -m {module}", description=about, epilog=examples, allow_abbrev=False
+    )
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.add_argument("--json", metavar="FILE", type=Path, help="write all numbers there")
     made.add_argument("--markdown", metavar="FILE", type=Path, help="write the table there too")

@@ -47,7 +47,11 @@ def peer(name: str) -> Place:
     made = folder / "made.txt"
     if python.exists() and made.exists() and made.read_text(encoding="utf-8").split("\n") == wanted:
         return Place(str(python))
-    print(f"making the environment of {name} ({', '.join(wanted)}); this takes minutes", file=sys.stderr, flush=True)
+    print(
+        f"making the environment of {name} ({', '.join(wanted)}); this takes minutes",
+        file=sys.stderr,
+        flush=True,
+    )
     try:
         _install(folder, python, wanted)
     except (OSError, subprocess.CalledProcessError) as trouble:
@@ -62,7 +66,19 @@ def _install(folder: Path, python: Path, wanted: list[str]) -> None:
     _quietly([sys.executable, "-m", "venv", str(folder)])
     constraints = folder / "constraints.txt"  # an unpinned torch would be the newest, and another than ours
     constraints.write_text(wanted[-1] + "\n", encoding="utf-8")
-    _quietly([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "-c", str(constraints), *wanted])
+    _quietly(
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--quiet",
+            "-c",
+            str(constraints),
+            *wanted,
+        ]
+    )
 
 
 def _quietly(command: list[str]) -> None:

@@ -9,7 +9,9 @@ import platform
 def cpu_name() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as info:
-            found = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "")
+            found = next(
+                (line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), ""
+            )
     except OSError:
         found = ""
     return found or platform.processor() or platform.machine()

@@ -26,7 +26,9 @@ class Process:
         environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads), "PYTHONUTF8": "1"}
         environment |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}
         self.name = " ".join(arguments)
-        self.said = (folder / (self.name.replace(" ", "-") + ".txt")).open("w+", encoding="utf-8", errors="replace")
+        self.said = (folder / (self.name.replace(" ", "-") + ".txt")).open(
+            "w+", encoding="utf-8", errors="replace"
+        )
         self.running = subprocess.Popen(
             [str(place.python), "-m", module, *arguments, str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, encoding="utf-8", env=environment, cwd=ROOT,

@@ -27,7 +27,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         count = hand_out(folder, given.data, given.folds, given.seed)
-        print(f"{given.data}: {count:,} ratings, {given.folds} folds (seed {given.seed}); {cpu_name()}, one thread, load {load()}")
+        print(
+            f"{given.data}: {count:,} ratings, {given.folds} folds (seed {given.seed}); {cpu_name()}, one thread, load {load()}"
+        )
         print(f"\n| {'system':58} | RMSE | ± folds | MAE | fit, CPU s | peak MB |")
         print("|---" * 6 + "|")
         for system in given.systems:

@@ -21,6 +21,16 @@ SURPRISE = {
     "SVDpp-tuned": "surprise SVD++, tuned a little",
 }
 TUNED = {
-    "SVD-tuned": {"n_factors": 100, "reg_all": 0.1, "n_epochs": 80, "lr_all": 0.01},  # best of 75; more factors were not tried
-    "SVDpp-tuned": {"n_factors": 20, "reg_all": 0.05, "n_epochs": 30, "lr_all": 0.007},  # best of 6: a fit takes half a minute
+    "SVD-tuned": {
+        "n_factors": 100,
+        "reg_all": 0.1,
+        "n_epochs": 80,
+        "lr_all": 0.01,
+    },  # best of 75; more factors were not tried
+    "SVDpp-tuned": {
+        "n_factors": 20,
+        "reg_all": 0.05,
+        "n_epochs": 30,
+        "lr_all": 0.007,
+    },  # best of 6: a fit takes half a minute
 }

@@ -46,7 +46,9 @@ class Ours(Worker):
 
         kind, _, more = self.system.partition("+")
         features = ("tags", "raters", more) if more else ("tags", "raters")
-        fitted = KINDS[kind](self.ratings.part(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features))
+        fitted = KINDS[kind](
+            self.ratings.part(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features)
+        )
         return lambda test: fitted.predict(self.ratings.user[test], self.ratings.item[test])
 
 
@@ -61,10 +63,17 @@ class Surprise(Worker):
         ]
         low, high = data["rating"].min(), data["rating"].max()
         trainset = surprise.Dataset(surprise.Reader(rating_scale=(low, high))).construct_trainset(rows)
-        options = {"verbose": False} if self.system == "BaselineOnly" else {"random_state": seed, **TUNED.get(self.system, {})}
+        options = (
+            {"verbose": False}
+            if self.system == "BaselineOnly"
+            else {"random_state": seed, **TUNED.get(self.system, {})}
+        )
         model = getattr(surprise, self.system.removesuffix("-tuned"))(**options).fit(trainset)
         return lambda test: np.array(
-            [model.predict(int(u), int(i)).est for u, i in zip(data["user"][test], data["item"][test], strict=True)]
+            [
+                model.predict(int(u), int(i)).est
+                for u, i in zip(data["user"][test], data["item"][test], strict=True)
+            ]
         )
 
 

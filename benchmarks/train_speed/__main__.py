@@ -37,17 +37,37 @@ HOMES = {"Joey NMT": "joeynmt", "HF Marian": "transformers", "x-transformers": "
 def arguments(argv: list[str]) -> argparse.Namespace:
     cores = os.cpu_count() or 1
     parser = command.parser(NAME, ABOUT, EXAMPLES)
-    parser.add_argument("--seconds", type=float, default=60.0, help="time for each system and number of threads (default 60)")
-    parser.add_argument("--steps", type=int, default=60, help="steps that each learns before it is timed (default 60)")
-    parser.add_argument("--tokens", type=int, default=4096, help="padded tokens a side of a batch (default 4096)")
-    parser.add_argument("--batches", type=int, default=4, help="batches that are timed, from short to long (default 4)")
-    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, min(2, cores)}), help="default 1 and 2")
-    parser.add_argument("--precision", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
-    parser.add_argument("--dropout", type=float, default=Sizes().dropout, help="default 0.1; at 0 all are one model")
     parser.add_argument(
-        "--only", nargs="+", choices=(OURS, *HOMES), metavar="SYSTEM", help="these only: " + ", ".join((OURS, *HOMES))
+        "--seconds", type=float, default=60.0, help="time for each system and number of threads (default 60)"
     )
-    parser.add_argument("--profile", type=int, metavar="ROWS", help="print the profiler's longest rows instead of timing")
+    parser.add_argument(
+        "--steps", type=int, default=60, help="steps that each learns before it is timed (default 60)"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=4096, help="padded tokens a side of a batch (default 4096)"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=4, help="batches that are timed, from short to long (default 4)"
+    )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", default=sorted({1, min(2, cores)}), help="default 1 and 2"
+    )
+    parser.add_argument(
+        "--precision", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"]
+    )
+    parser.add_argument(
+        "--dropout", type=float, default=Sizes().dropout, help="default 0.1; at 0 all are one model"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=(OURS, *HOMES),
+        metavar="SYSTEM",
+        help="these only: " + ", ".join((OURS, *HOMES)),
+    )
+    parser.add_argument(
+        "--profile", type=int, metavar="ROWS", help="print the profiler's longest rows instead of timing"
+    )
     return command.parse(parser, argv, seconds=0, steps=0, tokens=64, batches=1, threads=1)
 
 
@@ -55,7 +75,14 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = arguments(argv)
     name, train, held_out = corpus.read()
-    task = make(train, held_out, replace(Sizes(), dropout=options.dropout), options.tokens, options.steps, options.batches)
+    task = make(
+        train,
+        held_out,
+        replace(Sizes(), dropout=options.dropout),
+        options.tokens,
+        options.steps,
+        options.batches,
+    )
     places = homes(options.only or (OURS, *HOMES))
     if options.profile is not None:
         for precision in options.precision:
@@ -73,14 +100,18 @@ def main(argv: list[str] | None = None) -> int:
             break
     if results:
         print(report.plain_text(results, told, task))
-        command.keep(options, json=report.as_json(results, told, task), markdown=report.markdown(results, told, task))
+        command.keep(
+            options, json=report.as_json(results, told, task), markdown=report.markdown(results, told, task)
+        )
     # A peer that fails is the peer's affair and is told in a footnote; our own failure is a bug here.
     return 130 if not finished else int(any(r.system == OURS and r.trouble for r in results))
 
 
 def homes(names: list[str] | tuple[str, ...]) -> dict[str, Place]:
     """The environment of each system, one for both packages of Hugging Face's kin."""
-    made = {home: environments.peer(home) for home in dict.fromkeys(HOMES[name] for name in names if name != OURS)}
+    made = {
+        home: environments.peer(home) for home in dict.fromkeys(HOMES[name] for name in names if name != OURS)
+    }
     return {name: environments.here() if name == OURS else made[HOMES[name]] for name in names}
 
 

@@ -22,7 +22,11 @@ def read() -> tuple[str, Text, Text]:
     """(name, training pairs, held-out pairs)."""
     folder = root()
     if folder is not None and (folder / "multi30k" / "train.en.gz").exists():
-        return "Multi30k en-de", _multi30k(folder / "multi30k", "train"), _multi30k(folder / "multi30k", "val")
+        return (
+            "Multi30k en-de",
+            _multi30k(folder / "multi30k", "train"),
+            _multi30k(folder / "multi30k", "val"),
+        )
     packed = (files("regard.data") / "samples" / "tatoeba-sample.tsv.xz").read_bytes()
     pairs = [_pair(line) for line in lzma.decompress(packed).decode("utf-8").split("\n") if line]
     return "the carried Tatoeba sample", [p for i, p in enumerate(pairs) if i % 20], pairs[::20]

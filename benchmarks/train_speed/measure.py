@@ -51,7 +51,9 @@ class Result:
         return None if seconds is None else tokens / seconds
 
 
-def run(task: Task, places: dict[str, Place], precision: str, threads: list[int], seconds: float) -> list[Result]:
+def run(
+    task: Task, places: dict[str, Place], precision: str, threads: list[int], seconds: float
+) -> list[Result]:
     """All systems in one precision: first they learn, then they are timed in turns."""
     results = {name: Result(name, precision, trouble=place.trouble) for name, place in places.items()}
     with tempfile.TemporaryDirectory(prefix="regard-train-speed-") as name:
@@ -76,7 +78,10 @@ def run(task: Task, places: dict[str, Place], precision: str, threads: list[int]
 def _learn_all(processes: dict[str, Process], results: dict[str, Result]) -> list[str]:
     """Nothing is timed here, so every core has a system of its own. Gives the systems that failed."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        learned = {system: pool.submit(_attempt, results[system], process, _learn) for system, process in processes.items()}
+        learned = {
+            system: pool.submit(_attempt, results[system], process, _learn)
+            for system, process in processes.items()
+        }
     return [system for system, well in learned.items() if not well.result()]
 
 
@@ -94,7 +99,9 @@ def _learn(process: Process, result: Result) -> None:
     answer = process.ask("learn", threads=1)
     result.before, result.after = answer["before"], answer["after"]
     steps = len(answer["losses"])
-    say(f"{result.system}, {result.precision}: held-out loss {result.before:.3f}, after {steps} steps {result.after:.3f}")
+    say(
+        f"{result.system}, {result.precision}: held-out loss {result.before:.3f}, after {steps} steps {result.after:.3f}"
+    )
 
 
 def _tell(process: Process, result: Result) -> None:
@@ -103,7 +110,11 @@ def _tell(process: Process, result: Result) -> None:
 
 
 def _time(
-    processes: dict[str, Process], results: dict[str, Result], timed: list[Pairs], threads: list[int], seconds: float
+    processes: dict[str, Process],
+    results: dict[str, Result],
+    timed: list[Pairs],
+    threads: list[int],
+    seconds: float,
 ) -> None:
     """Passes over the batches, all taking each batch in turn, until each system had `seconds` with each number of threads."""
     for system in processes:
@@ -122,7 +133,9 @@ def _time(
             for system in processes
             if (found := results[system].rate(sum(pairs.labels for pairs in timed))) is not None
         )
-        say(f"pass {passes}, {time.monotonic() - begun:.0f} s; target tokens/s so far: {told or 'the first pass only warms up'}")
+        say(
+            f"pass {passes}, {time.monotonic() - begun:.0f} s; target tokens/s so far: {told or 'the first pass only warms up'}"
+        )
 
 
 def _turn(processes: dict[str, Process], result: Result, threads: int, batch: int, *, warm: bool) -> None:
@@ -147,7 +160,9 @@ def profile(task: Task, places: dict[str, Place], precision: str, threads: int, 
                 continue
             process = Process(WORKER, [system, precision], place, Path(name), threads)
             try:
-                print(f"{system}, {precision}, {threads} threads\n{process.ask('profile', threads=threads, rows=rows)['table']}")
+                print(
+                    f"{system}, {precision}, {threads} threads\n{process.ask('profile', threads=threads, rows=rows)['table']}"
+                )
             except Failed as trouble:
                 print(f"{system}: {trouble}")
             finally:

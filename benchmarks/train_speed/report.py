@@ -31,7 +31,9 @@ def facts(task: Task, corpus: str, command: str, load: float | None) -> dict:
         "tokens": sum(pairs.tokens for pairs in timed),
         "padding": 1 - sum(pairs.tokens for pairs in timed) / sum(pairs.padded for pairs in timed),
         "steps": len(task.learn),
-        "batches": [f"{len(pairs.source)}×({pairs.source.shape[1]}, {pairs.target.shape[1] - 1})" for pairs in timed],
+        "batches": [
+            f"{len(pairs.source)}×({pairs.source.shape[1]}, {pairs.target.shape[1] - 1})" for pairs in timed
+        ],
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
         "load": load,
@@ -81,7 +83,11 @@ def _threads(result: Result, told: dict) -> str:
     """The best number of threads, and what the others gave."""
     if result.threads is None:
         return NONE
-    others = [f"{n}: {_number(result.rate(told['labels'], n))}" for n in sorted(result.seconds) if n != result.threads]
+    others = [
+        f"{n}: {_number(result.rate(told['labels'], n))}"
+        for n in sorted(result.seconds)
+        if n != result.threads
+    ]
     return f"{result.threads}" + (f" ({', '.join(others)})" if others else "")
 
 
@@ -111,19 +117,25 @@ def summary(results: list[Result], told: dict) -> list[str]:
     said = []
     for precision in dict.fromkeys(r.precision for r in results):
         peer = best_peer(results, precision, told)
-        mine = next((r.rate(told["labels"]) for r in results if r.system == OURS and r.precision == precision), None)
+        mine = next(
+            (r.rate(told["labels"]) for r in results if r.system == OURS and r.precision == precision), None
+        )
         if peer is not None and mine is not None:
             said.append(f"{mine / peer:.2f} × the best peer in {precision}")
     mine, peer = (_at_best(results, told, ours) for ours in (True, False))
     if mine is not None and peer is not None:
-        said.append(f"{mine[0] / peer[0]:.2f} × where each has its best precision (regard {mine[1]}, {peer[2]} {peer[1]})")
+        said.append(
+            f"{mine[0] / peer[0]:.2f} × where each has its best precision (regard {mine[1]}, {peer[2]} {peer[1]})"
+        )
     return [f"regard trains at {'; '.join(said)}."] if said else []
 
 
 def _at_best(results: list[Result], told: dict, ours: bool) -> tuple[float, str, str] | None:
     """(target tokens/s, precision, system) of the fastest there is."""
     timed = [(r.rate(told["labels"]), r.precision, r.system) for r in results if (r.system == OURS) == ours]
-    return max(((rate, precision, system) for rate, precision, system in timed if rate is not None), default=None)
+    return max(
+        ((rate, precision, system) for rate, precision, system in timed if rate is not None), default=None
+    )
 
 
 # ------------------------------------------------------------------------------------------------ how it looks
@@ -136,7 +148,10 @@ def described(told: dict) -> str:
 def plain_text(results: list[Result], told: dict, task: Task) -> str:
     cells, notes = rows(results, told)
     widths = [max(len(row[i]) for row in [HEADER, *cells]) for i in range(len(HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [HEADER, *cells]]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [HEADER, *cells]
+    ]
     lines.insert(1, "  ".join("─" * width for width in widths))
     wide = max(shutil.get_terminal_size().columns, 80)
     below = [part for line in legend(results, told, notes, task) for part in _wrapped(line, wide)]
@@ -157,5 +172,9 @@ def markdown(results: list[Result], told: dict, task: Task) -> str:
 
 
 def as_json(results: list[Result], told: dict, task: Task) -> str:
-    found = [asdict(r) | {"rate": r.rate(told["labels"]), "rate_all": r.rate(told["tokens"])} for r in results]
-    return json.dumps({"facts": told, "sizes": asdict(task.sizes), "results": found}, ensure_ascii=False, indent=1)
+    found = [
+        asdict(r) | {"rate": r.rate(told["labels"]), "rate_all": r.rate(told["tokens"])} for r in results
+    ]
+    return json.dumps(
+        {"facts": told, "sizes": asdict(task.sizes), "results": found}, ensure_ascii=False, indent=1
+    )

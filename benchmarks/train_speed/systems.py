@@ -48,7 +48,9 @@ def void(_: object) -> None:
 
 
 def nll_of(logits: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=PAD, reduction="sum")
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=PAD, reduction="sum"
+    )
 
 
 class JoeyNMT:
@@ -68,7 +70,13 @@ class JoeyNMT:
             "ff_size": sizes.inner, "dropout": sizes.dropout, "layer_norm": "post", "activation": "relu",
             "embeddings": {"embedding_dim": sizes.dim, "scale": True, "dropout": sizes.dropout},
         }  # fmt: skip
-        config = {"encoder": part, "decoder": part, "tied_embeddings": True, "tied_softmax": True, "initializer": "xavier_uniform"}
+        config = {
+            "encoder": part,
+            "decoder": part,
+            "tied_embeddings": True,
+            "tied_softmax": True,
+            "initializer": "xavier_uniform",
+        }
         config |= {"embed_initializer": "xavier_uniform", "bias_initializer": "zeros"}
         self.model = build_model(config, vocabulary, vocabulary)
         self.model.loss_function = ("crossentropy", sizes.smoothing)
@@ -90,7 +98,14 @@ class JoeyNMT:
         from joeynmt.vocabulary import Vocabulary
 
         pad, unk, bos, eos = SPECIALS
-        special = {"pad_token": pad, "unk_token": unk, "bos_token": bos, "eos_token": eos, "sep_token": None, "lang_tags": []}
+        special = {
+            "pad_token": pad,
+            "unk_token": unk,
+            "bos_token": bos,
+            "eos_token": eos,
+            "sep_token": None,
+            "lang_tags": [],
+        }
         ids = {"unk_id": 0, "pad_id": 1, "bos_id": BOS, "eos_id": EOS, "sep_id": None}
         return Vocabulary([f"t{i}" for i in range(len(SPECIALS), size)], SimpleNamespace(**special, **ids))
 
@@ -114,7 +129,9 @@ class JoeyNMT:
     def nll(self, source: Tensor, target: Tensor) -> Tensor:
         batch = self._batch(source, target)
         _, log_probs, _, _ = self.model(return_type="loss", **vars(batch))
-        return nn.functional.nll_loss(log_probs.flatten(0, 1).float(), batch.trg.flatten(), ignore_index=1, reduction="sum")
+        return nn.functional.nll_loss(
+            log_probs.flatten(0, 1).float(), batch.trg.flatten(), ignore_index=1, reduction="sum"
+        )
 
 
 class Marian:
@@ -136,14 +153,21 @@ class Marian:
         self.model = MarianMTModel(config)
         self.smoother = LabelSmoother(epsilon=sizes.smoothing)
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=sizes.lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            trained, lr=sizes.lr, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=True
+        )
         self.clip = clip_by_norm(self.model, sizes.clip)
 
     def _inputs(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
         """What its DataCollatorForSeq2Seq gives: labels with −100 as padding, decoder inputs made from them by the model."""
         labels = target[:, 1:].masked_fill(target[:, 1:] == PAD, -100)
         decoder = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
-        return {"input_ids": source, "attention_mask": (source != PAD).long(), "decoder_input_ids": decoder, "labels": labels}
+        return {
+            "input_ids": source,
+            "attention_mask": (source != PAD).long(),
+            "decoder_input_ids": decoder,
+            "labels": labels,
+        }
 
     def loss(self, source: Tensor, target: Tensor) -> Tensor:
         inputs = self._inputs(source, target)
@@ -177,11 +201,16 @@ class XTransformers:
         around |= {"scaled_sinu_pos_emb": True}
         encoder = TransformerWrapper(attn_layers=Encoder(**part), return_only_embed=True, **around)
         decoder = TransformerWrapper(
-            attn_layers=Decoder(cross_attend=True, **part), token_emb=encoder.token_emb, tie_embedding=True, **around
+            attn_layers=Decoder(cross_attend=True, **part),
+            token_emb=encoder.token_emb,
+            tie_embedding=True,
+            **around,
         )
         self.model = nn.ModuleDict({"encoder": encoder, "decoder": decoder})
         self.smoothing = sizes.smoothing
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=sizes.lr, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=sizes.lr, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
         self.clip = clip_by_norm(self.model, sizes.clip)
 
     def _logits(self, source: Tensor, target: Tensor) -> Tensor:

@@ -74,21 +74,33 @@ class Task:
                 arrays[f"{name}/{i}/source"], arrays[f"{name}/{i}/target"] = pairs.source, pairs.target
         np.savez(folder / "batches.npz", **arrays)
         counts = {name: len(getattr(self, name)) for name in ("learn", "timed", "held_out")}
-        (folder / "task.json").write_text(json.dumps({"sizes": asdict(self.sizes), **counts}), encoding="utf-8")
+        (folder / "task.json").write_text(
+            json.dumps({"sizes": asdict(self.sizes), **counts}), encoding="utf-8"
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Task:
         told = json.loads((folder / "task.json").read_text(encoding="utf-8"))
         with np.load(folder / "batches.npz", allow_pickle=False) as arrays:
             parts = {
-                name: [Pairs(arrays[f"{name}/{i}/source"], arrays[f"{name}/{i}/target"]) for i in range(told[name])]
+                name: [
+                    Pairs(arrays[f"{name}/{i}/source"], arrays[f"{name}/{i}/target"])
+                    for i in range(told[name])
+                ]
                 for name in ("learn", "timed", "held_out")
             }
         return cls(Sizes(**told["sizes"]), **parts)
 
 
 # ------------------------------------------------------------------------------------------------ from text
-def make(train: list[tuple[str, str]], held_out: list[tuple[str, str]], sizes: Sizes, tokens: int, learn: int, timed: int) -> Task:
+def make(
+    train: list[tuple[str, str]],
+    held_out: list[tuple[str, str]],
+    sizes: Sizes,
+    tokens: int,
+    learn: int,
+    timed: int,
+) -> Task:
     """Train a joint byte-level BPE on the training text, and cut both parts into batches of at most `tokens` padded tokens a side.
 
     The batches that are timed stand evenly over all lengths; those to learn from are the first of a shuffled order.
@@ -108,13 +120,21 @@ def make(train: list[tuple[str, str]], held_out: list[tuple[str, str]], sizes: S
 
 def _tokenizer(lines: list[str], size: int):
     """A function from pairs of texts to pairs of token ids, without BOS and EOS."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # the workers have no use for it
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        trainers,
+    )  # the workers have no use for it
 
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIALS), initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(lines, trainer)
 
     def encode(pairs: list[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:

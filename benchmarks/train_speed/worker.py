@@ -88,7 +88,12 @@ class Worker:
 
     def tell(self) -> dict:
         trained = sum(p.numel() for p in self.system.model.parameters() if p.requires_grad)
-        return {"parameters": trained, "peak": peak_memory(), "note": self.system.note, "torch": torch.__version__}
+        return {
+            "parameters": trained,
+            "peak": peak_memory(),
+            "note": self.system.note,
+            "torch": torch.__version__,
+        }
 
     def profile(self, threads: int, rows: int) -> dict:
         """Where the time of one step goes, as torch's profiler sees it."""
@@ -97,7 +102,11 @@ class Worker:
         self.step(pairs)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
             self.step(pairs)
-        return {"table": seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=48)}
+        return {
+            "table": seen.key_averages().table(
+                sort_by="self_cpu_time_total", row_limit=rows, max_name_column_width=48
+            )
+        }
 
 
 def main() -> None:

@@ -43,11 +43,22 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer lengths and rounds")
     parser.add_argument("--long", action="store_true", help="one long sequence, one layer watched")
     parser.add_argument(
-        "--attention", choices=("sdpa", "regard"), default="sdpa", help="what the model attends with (default sdpa)"
+        "--attention",
+        choices=("sdpa", "regard"),
+        default="sdpa",
+        help="what the model attends with (default sdpa)",
     )
-    parser.add_argument("--tokens", metavar="N", type=int, nargs="+", help="other lengths; with --long, the first (default 32768)")
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        type=int,
+        nargs="+",
+        help="other lengths; with --long, the first (default 32768)",
+    )
     parser.add_argument("--layers", metavar="N", type=int, help="layers of the model (default 4)")
-    parser.add_argument("--threads", metavar="N", type=int, help=f"threads (default {torch.get_num_threads()})")
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help=f"threads (default {torch.get_num_threads()})"
+    )
     options = command.parse(parser, argv, threads=1, tokens=64, layers=1)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; leave --device out to run on the CPU")
@@ -65,7 +76,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         model = make(shape, options.device, options.attention)
     except ImportError as trouble:
-        print(f"the model needs transformers, and --attention regard needs regard.huggingface: {trouble}", file=sys.stderr)
+        print(
+            f"the model needs transformers, and --attention regard needs regard.huggingface: {trouble}",
+            file=sys.stderr,
+        )
         return 2
     facts = machine_facts(options.device, command.line(NAME, argv), command.busy())
     if options.long:
@@ -78,9 +92,13 @@ def main(argv: list[str] | None = None) -> int:
     with torch.no_grad():
         for T in lengths:
             print(f"T = {T} …", file=sys.stderr, flush=True)
-            rows += run_length(model, shape, T, options.device, 6.0 if options.quick else 40.0, MOST_BYTES[options.device])
+            rows += run_length(
+                model, shape, T, options.device, 6.0 if options.quick else 40.0, MOST_BYTES[options.device]
+            )
     print(report.text(rows, shape, facts))
-    command.keep(options, json=report.as_json(rows, shape, facts), markdown=report.markdown(rows, shape, facts))
+    command.keep(
+        options, json=report.as_json(rows, shape, facts), markdown=report.markdown(rows, shape, facts)
+    )
     return int(any(row.system == "regard.watch" and row.trouble is not None for row in rows))
 
 

@@ -61,7 +61,9 @@ def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
     return found | _errors(model, shape, ids, rows, call)
 
 
-def _errors(model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: regard.Recorded) -> dict[str, float]:
+def _errors(
+    model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: regard.Recorded
+) -> dict[str, float]:
     """max |x − float64| over max |float64| of each answer, at sampled rows and at all columns of one head."""
     q, k = models.vectors(model, ids, shape.layer, shape.head)
     truth = models.true_rows(q, k, rows)
@@ -75,7 +77,9 @@ def _errors(model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, cal
 
     return {
         "error of rows": error(weights, truth),
-        "error of top 16": max(error(top[rows], truth.topk(16, -1).values), error(top[rows], truth.gather(-1, at[rows]))),
+        "error of top 16": max(
+            error(top[rows], truth.topk(16, -1).values), error(top[rows], truth.gather(-1, at[rows]))
+        ),
         "error of column sums": error(sums, true_sums),
         "error of entropy": error(entropy, torch.special.entr(truth).sum(-1)),
     }
@@ -93,4 +97,6 @@ def show(found: dict[str, Any], shape: Shape) -> str:
         for name, value in found.items()
         if name.endswith(", s")
     ]
-    return "\n".join([*lines, *(f"{name}: {value:.1e}" for name, value in found.items() if name.startswith("error"))])
+    return "\n".join(
+        [*lines, *(f"{name}: {value:.1e}" for name, value in found.items() if name.startswith("error"))]
+    )

@@ -63,7 +63,9 @@ def make(shape: Shape, device: str, attention: str) -> Any:
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=shape.dtype, attn_implementation=attention)
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=shape.dtype, attn_implementation=attention
+        )
     return model.eval().requires_grad_(False)
 
 
@@ -73,7 +75,9 @@ def same_with(model: Any, attention: str) -> Any:
 
     with torch.device("meta"):
         config = copy.deepcopy(model.config)  # which remembers the attention
-        other = transformers.AutoModelForCausalLM.from_config(config, dtype=model.dtype, attn_implementation=attention)
+        other = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=model.dtype, attn_implementation=attention
+        )
     other.load_state_dict(model.state_dict(), assign=True, strict=False)
     other.model.rotary_emb = model.model.rotary_emb  # its frequencies are not among the weights
     return other.eval().requires_grad_(False)
@@ -94,7 +98,9 @@ def vectors(model: Any, ids: Tensor, layer: int, head: int) -> tuple[Tensor, Ten
 
     def take(name: str, recorded: regard.Recorded) -> None:
         call = recorded.call
-        found.append((call.query[0, head].double(), call.key[0, head * call.key.shape[1] // call.heads].double()))
+        found.append(
+            (call.query[0, head].double(), call.key[0, head * call.key.shape[1] // call.heads].double())
+        )
 
     with regard.watch(model, only=name_of(layer), on_call=take):
         model(ids, use_cache=False, logits_to_keep=1)

@@ -41,7 +41,13 @@ def text(rows: list[Row], shape: Shape, facts: dict) -> str:
     cells, notes = table(rows)
     notes = [f"[{i}] {note}" for i, note in enumerate(notes, 1)]
     return "\n".join(
-        [described(facts), f"Llama-shaped, random weights: {shape}; one sequence.", plain_text(HEADER, cells), *notes, LEGEND]
+        [
+            described(facts),
+            f"Llama-shaped, random weights: {shape}; one sequence.",
+            plain_text(HEADER, cells),
+            *notes,
+            LEGEND,
+        ]
     )
 
 
@@ -49,7 +55,9 @@ def markdown(rows: list[Row], shape: Shape, facts: dict) -> str:
     cells, notes = table(rows)
     pipes = [f"| {' | '.join(row)} |" for row in [HEADER, ["---"] * len(HEADER), *cells]]
     notes = [f"- [{i}] {note}" for i, note in enumerate(notes, 1)]
-    return "\n".join([f"Made by `{facts['command']}`. {described(facts)} {shape}.", "", *pipes, "", *notes, "", LEGEND])
+    return "\n".join(
+        [f"Made by `{facts['command']}`. {described(facts)} {shape}.", "", *pipes, "", *notes, "", LEGEND]
+    )
 
 
 def as_json(rows: list[Row], shape: Shape, facts: dict, long: dict | None = None) -> str:

@@ -51,11 +51,17 @@ def attnread(model: Any, ids: Tensor, shape: Shape, question: str) -> Answer:
     from attnread import extract_attention  # type: ignore[import-not-found]
 
     def head() -> Tensor:
-        return extract_attention(model, {"input_ids": ids}, heads=[(shape.layer, shape.head)])["text", shape.layer, shape.head][0]
+        return extract_attention(model, {"input_ids": ids}, heads=[(shape.layer, shape.head)])[
+            "text", shape.layer, shape.head
+        ][0]
 
     def sums() -> Tensor:
         found = extract_attention(model, {"input_ids": ids})
-        rows = [found["text", layer, head][0].sum(-2) for layer in range(shape.layers) for head in range(shape.heads)]
+        rows = [
+            found["text", layer, head][0].sum(-2)
+            for layer in range(shape.layers)
+            for head in range(shape.heads)
+        ]
         return torch.stack(rows).view(shape.layers, shape.heads, -1)
 
     return head if question == HEAD else sums

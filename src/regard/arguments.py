@@ -23,7 +23,9 @@ def quoted(value: Any) -> str:
 def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, *, even: bool = False) -> int:
     """A whole number between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (even and value % 2):
-        raise OptionError(f"{name} must be {'an even' if even else 'a'} whole number of at least {least}, got {quoted(value)}")
+        raise OptionError(
+            f"{name} must be {'an even' if even else 'a'} whole number of at least {least}, got {quoted(value)}"
+        )
     if value > most:
         raise OptionError(f"{name} must be a whole number of at most {most}, got {quoted(value)}")
     return value
@@ -31,8 +33,15 @@ def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, *, even: b
 
 def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
     """A finite number between `least` and `most`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf or not least <= value <= most:
-        limits = f" of at least {least:g}" * (least > -math.inf) + f" and at most {most:g}" * (most < math.inf)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) < math.inf
+        or not least <= value <= most
+    ):
+        limits = f" of at least {least:g}" * (least > -math.inf) + f" and at most {most:g}" * (
+            most < math.inf
+        )
         raise OptionError(f"{name} must be a finite number{limits}, got {quoted(value)}")
     return value
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_TENSOR = re.compile(r"(?:tensor|array|Parameter containing:\s*tensor)\(\[.*?\](?:,\s*[a-z_]+=[^()]*(?:\([^()]*\))?)*\)", re.DOTALL)
+_TENSOR = re.compile(
+    r"(?:tensor|array|Parameter containing:\s*tensor)\(\[.*?\](?:,\s*[a-z_]+=[^()]*(?:\([^()]*\))?)*\)",
+    re.DOTALL,
+)
 
 
 class RegardError(ValueError):

@@ -19,7 +19,12 @@ from torch.nn.functional import pad
 import regard
 from tests.attention.onnx_cases import Case
 
-DTYPES = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # ONNX's numbers for them
+DTYPES = {
+    1: torch.float32,
+    10: torch.float16,
+    11: torch.float64,
+    16: torch.bfloat16,
+}  # ONNX's numbers for them
 
 
 @dataclass
@@ -51,7 +56,11 @@ def adapt(case: Case) -> Adapted:
 
 def tensor(x: np.ndarray) -> Tensor:
     """As torch; bfloat16, which numpy has from elsewhere, by way of float32, which holds it exactly."""
-    return torch.from_numpy(x.astype(np.float32)).bfloat16() if x.dtype.name == "bfloat16" else torch.from_numpy(x.copy())
+    return (
+        torch.from_numpy(x.astype(np.float32)).bfloat16()
+        if x.dtype.name == "bfloat16"
+        else torch.from_numpy(x.copy())
+    )
 
 
 def _attention(case: Case) -> Adapted:
@@ -77,7 +86,9 @@ def _attention(case: Case) -> Adapted:
         "normalize": _softmax(DTYPES.get(given.get("softmax_precision"), query.dtype), query.dtype),
     }
     capped = "energy" if options["softcap"] is None else "biased"
-    shown = [("energy", {"energy": dot}), (capped, {}), ("masked", {}), ("normalised", {})][given.get("qk_matmul_output_mode", 0)]
+    shown = [("energy", {"energy": dot}), (capped, {}), ("masked", {}), ("normalised", {})][
+        given.get("qk_matmul_output_mode", 0)
+    ]
     return Adapted(query, key, value, options, shown, folded)
 
 
@@ -94,7 +105,9 @@ def _capped(energy: regard.Energy, cap: float) -> Callable[[Tensor, Tensor], Ten
     return lambda query, key: cap * torch.tanh(energy(query, key) / cap)
 
 
-def _mask_and_bias(given: dict, inputs: dict, offset: int | Tensor, Tk: int) -> tuple[regard.Mask | None, Tensor | None]:
+def _mask_and_bias(
+    given: dict, inputs: dict, offset: int | Tensor, Tk: int
+) -> tuple[regard.Mask | None, Tensor | None]:
     masks, bias = [], None
     if "attn_mask" in inputs:
         x = inputs["attn_mask"]
@@ -105,7 +118,9 @@ def _mask_and_bias(given: dict, inputs: dict, offset: int | Tensor, Tk: int) -> 
             bias = pad(x, (0, missing), value=-torch.inf)
     if given.get("is_causal"):
         masks.append(regard.Causal(offset))
-    left, right = (None if given.get(side, -1) < 0 else given[side] for side in ("left_window_size", "right_window_size"))
+    left, right = (
+        None if given.get(side, -1) < 0 else given[side] for side in ("left_window_size", "right_window_size")
+    )
     if left is not None or right is not None:
         masks.append(regard.Window(left, right, offset))
     if "nonpad_kv_seqlen" in inputs:

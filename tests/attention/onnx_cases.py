@@ -103,7 +103,9 @@ def read(folder: Path | zipfile.Path) -> Case:
     model = onnx.load_from_string((folder / "model.onnx").read_bytes())
     (node,) = model.graph.node
     told = folder / "data.json"
-    tolerance = json.loads(told.read_text()) if told.exists() else {"rtol": 1e-3, "atol": 1e-7}  # onnx's own default
+    tolerance = (
+        json.loads(told.read_text()) if told.exists() else {"rtol": 1e-3, "atol": 1e-7}
+    )  # onnx's own default
     return Case(
         op=node.op_type,
         attributes={x.name: onnx.helper.get_attribute_value(x) for x in node.attribute},

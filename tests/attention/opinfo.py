@@ -44,7 +44,10 @@ def check(kernel, dtype):
         if options.pop("dropout_p", 0.0):
             continue  # random in both
         tensors = (sample.input, *sample.args)
-        exact = {n: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in options.items()}
+        exact = {
+            n: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+            for n, x in options.items()
+        }
         try:
             found = results(lambda *x: ours(*x, kernel, options), tensors)
         except regard.KernelError:
@@ -53,7 +56,9 @@ def check(kernel, dtype):
         torchs = torch.nn.functional.scaled_dot_product_attention
         truth = results(lambda *x: torchs(*x, **exact), [x.double() for x in tensors])
         theirs = results(lambda *x: torchs(*x, **options), tensors)
-        fused = results(lambda *x: torchs(*(y[None] for y in x), **options)[0], tensors)  # four axes: another of torch's kernels
+        fused = results(
+            lambda *x: torchs(*(y[None] for y in x), **options)[0], tensors
+        )  # four axes: another of torch's kernels
         taken += 1
         largest = max(1.0, *(t.abs().max().item() for t in truth if t is not None and t.numel()))
         # An energy of 80 rounded to eps changes its weight by 80 eps, in the one kernel more and in the other less.

@@ -6,7 +6,21 @@ import pytest
 import torch
 
 import regard
-from regard import Additive, ALiBi, Causal, Dense, Documents, Dot, Padding, Raw, ScaledDot, Softmax, Window, attend, weights
+from regard import (
+    Additive,
+    ALiBi,
+    Causal,
+    Dense,
+    Documents,
+    Dot,
+    Padding,
+    Raw,
+    ScaledDot,
+    Softmax,
+    Window,
+    attend,
+    weights,
+)
 from regard.attention.kernels import tiled
 from regard.conformance import case
 
@@ -33,7 +47,11 @@ def on(kernel, q, k, v, **options):
 
 
 def test_worked_by_hand():
-    q, k, v = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[10.0], [20.0]])
+    q, k, v = (
+        torch.tensor([[1.0, 0.0]]),
+        torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        torch.tensor([[10.0], [20.0]]),
+    )
     a = math.exp(1 / math.sqrt(2)) / (math.exp(1 / math.sqrt(2)) + 1)
     assert attend(q, k, v).item() == pytest.approx(10 * a + 20 * (1 - a))
     assert attend(q, k, v, energy=Dot(), normalize=Raw()).item() == pytest.approx(10.0)
@@ -45,7 +63,13 @@ def test_every_dtype_comes_back_as_it_went_in(kernel, dtype):
     q, k, v = qkv(2, 3, 70, 8, dtype=dtype)
     energy = Additive(8).to(dtype) if kernel == "additive" else ScaledDot()
     out = on(kernel, q, k, v, energy=energy, mask=Causal())
-    truth = attend(q.double(), k.double(), v.double(), energy=energy.double() if kernel == "additive" else energy, mask=Causal())
+    truth = attend(
+        q.double(),
+        k.double(),
+        v.double(),
+        energy=energy.double() if kernel == "additive" else energy,
+        mask=Causal(),
+    )
     assert out.dtype == dtype
     assert (out.double() - truth).abs().max() < 20 * torch.finfo(dtype).eps
 
@@ -71,7 +95,9 @@ def test_one_query_unequal_lengths_and_widths_work(kernel):
     q, k, v = torch.randn(2, 3, 1, 8), torch.randn(2, 3, 77, 8), torch.randn(2, 3, 77, 5)
     energy = Additive(8) if kernel == "additive" else ScaledDot()
     out = on(kernel, q, k, v, energy=energy, mask=Causal())
-    assert torch.allclose(out, attend(q, k, v, energy=energy, kernel="reference"), atol=1e-5)  # the last query sees all keys
+    assert torch.allclose(
+        out, attend(q, k, v, energy=energy, kernel="reference"), atol=1e-5
+    )  # the last query sees all keys
 
 
 @pytest.mark.parametrize("kernel", PATHS)
@@ -79,7 +105,13 @@ def test_batch_and_heads_broadcast(kernel):
     q, k, v = torch.randn(2, 1, 4, 6, 8), torch.randn(3, 1, 9, 8), torch.randn(1, 9, 5)
     energy = Additive(8) if kernel == "additive" else ScaledDot()
     out = on(kernel, q, k, v, energy=energy)
-    full = attend(q.expand(2, 3, 4, 6, 8), k.expand(2, 3, 4, 9, 8), v.expand(2, 3, 4, 9, 5), energy=energy, kernel="reference")
+    full = attend(
+        q.expand(2, 3, 4, 6, 8),
+        k.expand(2, 3, 4, 9, 8),
+        v.expand(2, 3, 4, 9, 5),
+        energy=energy,
+        kernel="reference",
+    )
     assert out.shape == (2, 3, 4, 6, 5)
     assert torch.allclose(out, full, atol=1e-5)
 
@@ -89,7 +121,14 @@ def test_grouped_key_heads_interleave_as_in_torch(kernel):
     q, k, v = torch.randn(2, 6, 70, 8), torch.randn(2, 2, 70, 8), torch.randn(2, 2, 70, 8)
     energy = Additive(8) if kernel == "additive" else ScaledDot()
     out = on(kernel, q, k, v, energy=energy, mask=Causal())
-    repeated = attend(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), energy=energy, mask=Causal(), kernel="reference")
+    repeated = attend(
+        q,
+        k.repeat_interleave(3, 1),
+        v.repeat_interleave(3, 1),
+        energy=energy,
+        mask=Causal(),
+        kernel="reference",
+    )
     assert torch.allclose(out, repeated, atol=1e-5)
     if kernel != "additive":
         torchs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -109,7 +148,9 @@ def test_the_order_is_energy_bias_cap_mask_normaliser_gate():
     e = q @ k.transpose(-1, -2) / 2 + bias
     e = 3 * torch.tanh(e / 3)
     w = torch.softmax(e.masked_fill(~allowed, -math.inf) / 0.7, -1).nan_to_num() * gate
-    out = attend(q, k, v, bias=bias, softcap=3.0, mask=allowed, normalize=Softmax(0.7), gate=gate, kernel="reference")
+    out = attend(
+        q, k, v, bias=bias, softcap=3.0, mask=allowed, normalize=Softmax(0.7), gate=gate, kernel="reference"
+    )
     assert torch.allclose(out, w @ v)
 
 
@@ -163,7 +204,10 @@ def test_on_the_reference_a_broken_key_reaches_only_the_rows_that_see_it():
         [[False, False, False, True, True, True]]
     ]
     k[..., 3, :], v[..., 3, 0] = 0.0, math.inf
-    assert attend(q, k, v, mask=Causal(), kernel="reference").isfinite().all(-1)[0, 0].tolist() == [True] * 3 + [False] * 3
+    assert (
+        attend(q, k, v, mask=Causal(), kernel="reference").isfinite().all(-1)[0, 0].tolist()
+        == [True] * 3 + [False] * 3
+    )
 
 
 @pytest.mark.parametrize("kernel", PATHS)
@@ -232,14 +276,19 @@ def test_packed_documents_equal_each_document_alone():
     lengths = [5, 90, 1, 40]
     q, k, v = qkv(1, 2, sum(lengths), 8, dtype=torch.float32)
     packed = attend(q, k, v, mask=Documents.of_lengths(lengths) & Causal())
-    parts = [attend(*(x.split(lengths, -2)[i] for x in (q, k, v)), mask=Causal(), kernel="reference") for i in range(4)]
+    parts = [
+        attend(*(x.split(lengths, -2)[i] for x in (q, k, v)), mask=Causal(), kernel="reference")
+        for i in range(4)
+    ]
     assert torch.allclose(packed, torch.cat(parts, -2), atol=1e-5)
 
 
 def test_causal_lines_up_the_last_query_with_the_last_key():
     q, k = torch.randn(1, 2, 4), torch.randn(1, 5, 4)
     assert (weights(q, k, mask=Causal()) > 0).tolist() == [[[True] * 4 + [False], [True] * 5]]
-    assert (weights(q, k, mask=Causal(offset=0)) > 0).tolist() == [[[True] + [False] * 4, [True] * 2 + [False] * 3]]
+    assert (weights(q, k, mask=Causal(offset=0)) > 0).tolist() == [
+        [[True] + [False] * 4, [True] * 2 + [False] * 3]
+    ]
 
 
 def test_restricted_attention_in_both_forms():
@@ -285,7 +334,9 @@ def test_autocast_computes_in_its_dtype():
         for options in ({}, {"mask": Causal()}, {"energy": Additive(8)}, {"normalize": regard.Sparsemax()}):
             out = attend(q, k, v, **options)
             assert out.dtype == torch.bfloat16
-            assert torch.allclose(out.float(), attend(q, k, v, **options, kernel="reference").float(), atol=0.05)
+            assert torch.allclose(
+                out.float(), attend(q, k, v, **options, kernel="reference").float(), atol=0.05
+            )
     layer = regard.MultiHead(16, 2)
     with torch.autocast("cpu", torch.bfloat16):
         layer(torch.randn(2, 5, 16)).float().sum().backward()
@@ -338,7 +389,10 @@ def test_a_function_is_given_the_whole_matrix_and_a_subclass_may_be_cut():
         def __call__(self, query, key):
             return (query @ key.transpose(-1, -2)) ** 3
 
-    a, b = (attend(q, k, v, energy=Sharp(), mask=Window.centered(20), kernel=kernel) for kernel in (None, "reference"))
+    a, b = (
+        attend(q, k, v, energy=Sharp(), mask=Window.centered(20), kernel=kernel)
+        for kernel in (None, "reference")
+    )
     assert torch.allclose(a, b, atol=1e-5)
     assert regard.explain(q, k, v, energy=Sharp(), mask=Window.centered(20)).kernel == "tiled"
 

@@ -28,12 +28,28 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
 @pytest.mark.parametrize(
     ("run", "kind", "says"),
     [
-        (lambda: attend(q[0, 0, 0], k, v), regard.ShapeError, r"query needs at least \(time, dim\), got shape \(8,\)"),
+        (
+            lambda: attend(q[0, 0, 0], k, v),
+            regard.ShapeError,
+            r"query needs at least \(time, dim\), got shape \(8,\)",
+        ),
         (lambda: attend(q, k, v[:, :, :4]), regard.ShapeError, r"5 keys \(key \(2, 4, 5, 8\)\) and 4 values"),
-        (lambda: attend(q, k[..., :7], v), regard.ShapeError, r"queries and keys of one width, got query \(2, 4, 5, 8\)"),
-        (lambda: attend(q, k[:, :3], v[:, :3]), regard.ShapeError, "4 heads of queries, 3 of keys and 3 of values"),
+        (
+            lambda: attend(q, k[..., :7], v),
+            regard.ShapeError,
+            r"queries and keys of one width, got query \(2, 4, 5, 8\)",
+        ),
+        (
+            lambda: attend(q, k[:, :3], v[:, :3]),
+            regard.ShapeError,
+            "4 heads of queries, 3 of keys and 3 of values",
+        ),
         (lambda: attend(q, k[:1].expand(3, 4, 5, 8), v), regard.ShapeError, "the batch axes of query"),
-        (lambda: attend(q, k, v, mask=torch.ones(5, 4, dtype=torch.bool)), regard.ShapeError, r"\(5, 4\) does not broadcast"),
+        (
+            lambda: attend(q, k, v, mask=torch.ones(5, 4, dtype=torch.bool)),
+            regard.ShapeError,
+            r"\(5, 4\) does not broadcast",
+        ),
         (
             lambda: attend(q, k, v, mask=torch.ones(5, 5)),
             regard.DtypeError,
@@ -74,20 +90,40 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
             regard.ShapeError,
             r"Prefix\(9\) was made for at least 9 keys and the call has 5",
         ),
-        (lambda: attend(q, k, v, mask=Causal(offset=torch.tensor([1, 2, 3]))), regard.ShapeError, "Causal's offset"),
-        (lambda: attend(q, k, v, mask=Causal() & Dense(torch.ones(4, 4).bool())), regard.ShapeError, "does not broadcast"),
+        (
+            lambda: attend(q, k, v, mask=Causal(offset=torch.tensor([1, 2, 3]))),
+            regard.ShapeError,
+            "Causal's offset",
+        ),
+        (
+            lambda: attend(q, k, v, mask=Causal() & Dense(torch.ones(4, 4).bool())),
+            regard.ShapeError,
+            "does not broadcast",
+        ),
         (lambda: attend(q, k, v, energy=Additive(9)), regard.ShapeError, "takes queries of width 9"),
-        (lambda: attend(q, k, v, energy=Additive(8, heads=3)), regard.ShapeError, "has 3 heads and the call has 4"),
+        (
+            lambda: attend(q, k, v, energy=Additive(8, heads=3)),
+            regard.ShapeError,
+            "has 3 heads and the call has 4",
+        ),
         (lambda: attend(q, k, v, energy=Bilinear(8, 9)), regard.ShapeError, "takes keys of width 9"),
         (lambda: attend(q, k, v, energy=lambda q, k: q), regard.ShapeError, "the energy function gave"),
-        (lambda: attend(q, k, v, normalize=lambda e: e.sum(-1)), regard.ShapeError, "the normaliser function gave"),
+        (
+            lambda: attend(q, k, v, normalize=lambda e: e.sum(-1)),
+            regard.ShapeError,
+            "the normaliser function gave",
+        ),
         (lambda: attend(q, k, v, energy=Additive(8).to("meta")), regard.DeviceError, "is on meta"),
         (lambda: attend(q, k, v, gate=torch.ones(3, 3)), regard.ShapeError, "does not broadcast"),
         (lambda: weights(q, k, stage="none"), regard.OptionError, "stage must be one of"),
         (lambda: explain(q, k, v[:, :, :1]), regard.ShapeError, "every key needs its value"),
         (lambda: MultiHead(10, 3), regard.OptionError, "dim 10 does not divide into 3 heads"),
         (lambda: MultiHead(8, 4, key_heads=3), regard.OptionError, "key_heads must divide"),
-        (lambda: MultiHead(8, 2)(torch.randn(2, 3, 7)), regard.ShapeError, r"query is \(…, T, 8\), got \(2, 3, 7\)"),
+        (
+            lambda: MultiHead(8, 2)(torch.randn(2, 3, 7)),
+            regard.ShapeError,
+            r"query is \(…, T, 8\), got \(2, 3, 7\)",
+        ),
         (lambda: MultiHead(0, 2), regard.OptionError, "dim must be a whole number of at least 1"),
         (lambda: SlicedMultiHead(10, 4), regard.OptionError, "does not cut into 4 equal slices"),
         (lambda: Additive(0), regard.OptionError, "query_dim must be a whole number"),
@@ -107,13 +143,24 @@ SIZES = st.integers(0, 4)
 @given(
     shapes=st.lists(st.lists(SIZES, min_size=0, max_size=5), min_size=3, max_size=3),
     mask=st.one_of(
-        st.none(), st.lists(SIZES, max_size=5), st.sampled_from([Causal(), Padding([1, 2]), Documents(torch.arange(3)), ALiBi(2)])
+        st.none(),
+        st.lists(SIZES, max_size=5),
+        st.sampled_from([Causal(), Padding([1, 2]), Documents(torch.arange(3)), ALiBi(2)]),
     ),
     bias=st.one_of(st.none(), st.lists(SIZES, max_size=5), st.sampled_from([ALiBi(1), ALiBi(3)])),
     energy=st.sampled_from(
-        [regard.ScaledDot(), regard.Distance(), regard.Match(), regard.Cosine(), Additive(2), Bilinear(3, 2, rank=1)]
+        [
+            regard.ScaledDot(),
+            regard.Distance(),
+            regard.Match(),
+            regard.Cosine(),
+            Additive(2),
+            Bilinear(3, 2, rank=1),
+        ]
     ),
-    normalize=st.sampled_from([regard.Softmax(), regard.Sparsemax(), regard.Hard(), regard.Raw(), regard.Entmax()]),
+    normalize=st.sampled_from(
+        [regard.Softmax(), regard.Sparsemax(), regard.Hard(), regard.Raw(), regard.Entmax()]
+    ),
     kernel=st.sampled_from([None, "reference", "sdpa", "tiled", "additive", "cpp"]),
 )
 def test_drawn_nonsense_works_or_is_refused_by_regard(shapes, mask, bias, energy, normalize, kernel):

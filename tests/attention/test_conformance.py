@@ -14,8 +14,16 @@ from regard.conformance import backends as b
 from regard.conformance.cases import _inputs
 
 LONG = os.environ.get("REGARD_LONG") == "1"
-FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25, "long sequences": 20}  # of classes whose cases take long
-KERNELS = [name for name in b.OWN if name != "flex"]  # which compiles for every shape: its cases are in the long run
+FEW = {
+    "compile": 3,
+    "export": 8,
+    "threads": 15,
+    "second derivative": 25,
+    "long sequences": 20,
+}  # of classes whose cases take long
+KERNELS = [
+    name for name in b.OWN if name != "flex"
+]  # which compiles for every shape: its cases are in the long run
 
 
 def run(name, backend, cases, refusals=True):
@@ -47,7 +55,9 @@ def test_a_kernel_is_right_or_refuses(kernel, name):
     run(name, b.OWN[kernel], 18)
 
 
-@pytest.mark.parametrize("name", ["all options", "masks", "batch axes", "second derivative", "masked NaN", "in-place change"])
+@pytest.mark.parametrize(
+    "name", ["all options", "masks", "batch axes", "second derivative", "masked NaN", "in-place change"]
+)
 def test_tiles_of_a_few_rows_that_are_computed_again_in_the_backward_pass(name, monkeypatch):
     monkeypatch.setattr(tiled, "KEPT", 0)
     monkeypatch.setattr(tiled, "CACHE", {"cpu": 2048, "cuda": 2048})
@@ -56,7 +66,13 @@ def test_tiles_of_a_few_rows_that_are_computed_again_in_the_backward_pass(name, 
         run(name, b.OWN[kernel], 25)
 
 
-REFUSED = {"reference": 0, "tiled": 22, "sdpa": 46, "cpp": 92, "additive": 143}  # of 6 cases of each class; may only fall
+REFUSED = {
+    "reference": 0,
+    "tiled": 22,
+    "sdpa": 46,
+    "cpp": 92,
+    "additive": 143,
+}  # of 6 cases of each class; may only fall
 
 
 @pytest.mark.parametrize("kernel", REFUSED)
@@ -64,7 +80,9 @@ def test_refusals_only_become_fewer(kernel):
     if kernel == "cpp" and native.unavailable() is not None:
         pytest.skip(f"the C++ kernel cannot be used: {native.unavailable()}")
     classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "in-place change")]
-    found = sum(check(case(name, seed), b.OWN[kernel]).verdict == "refused" for name in classes for seed in range(6))
+    found = sum(
+        check(case(name, seed), b.OWN[kernel]).verdict == "refused" for name in classes for seed in range(6)
+    )
     assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
 
 
@@ -77,7 +95,11 @@ def test_the_suite_finds_what_is_broken():
         )
 
     def reads_rows_as_if_contiguous(query, key, value, mask=None):
-        flat = torch.as_strided(key, key.shape, key.contiguous().stride()) if key.stride(-1) != 1 and key.numel() else key
+        flat = (
+            torch.as_strided(key, key.shape, key.contiguous().stride())
+            if key.stride(-1) != 1 and key.numel()
+            else key
+        )
         return regard.attend(query, flat, value, mask=mask)
 
     def forgets_second_derivatives(query, key, value, **options):
@@ -134,7 +156,10 @@ def test_a_case_is_the_same_every_time_and_leaves_the_generator_alone():
 def test_a_finite_padding_gives_what_padding_gives_and_costs_no_passes():
     q, k, v = (torch.randn(3, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     lengths = torch.tensor([1, 4, 6])
-    found = [regard.attend(q, k, v, mask=Padding(lengths, finite=finite), kernel="sdpa") for finite in (True, False)]
+    found = [
+        regard.attend(q, k, v, mask=Padding(lengths, finite=finite), kernel="sdpa")
+        for finite in (True, False)
+    ]
     torch.testing.assert_close(*found)
     for x, y in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in found), strict=True):
         torch.testing.assert_close(x, y)
@@ -151,6 +176,7 @@ def test_a_shared_padding_notices_that_its_lengths_changed():
     torch.testing.assert_close(second, regard.attend(q, k, v, mask=Padding([5, 5]), kernel="reference"))
     assert not torch.allclose(first, second)
     torch.testing.assert_close(
-        regard.attend(q, k[..., :4, :], v[..., :4, :], mask=Padding([3, 3])), regard.attend(q, k, v, mask=Padding([3, 3]))
+        regard.attend(q, k[..., :4, :], v[..., :4, :], mask=Padding([3, 3])),
+        regard.attend(q, k, v, mask=Padding([3, 3])),
     )
     assert regard.attend(q, k, v, mask=mask & Causal()).shape == q.shape

@@ -6,7 +6,20 @@ import pytest
 import torch
 
 import regard
-from regard import Additive, ALiBi, Causal, Documents, MultiHead, Padding, ScaledDot, Softmax, Window, attend, explain, watch
+from regard import (
+    Additive,
+    ALiBi,
+    Causal,
+    Documents,
+    MultiHead,
+    Padding,
+    ScaledDot,
+    Softmax,
+    Window,
+    attend,
+    explain,
+    watch,
+)
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.cases import moved
 
@@ -44,7 +57,9 @@ def inputs(dtype, T=256, D=64, grad=True):
 
 
 def on_gpu(options):
-    return {n: moved(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x for n, x in options.items()}
+    return {
+        n: moved(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x for n, x in options.items()
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -111,12 +126,17 @@ def test_layers_watching_and_devices():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, {"mask": Causal()}, {"mask": Window(30, 9)}, {"softcap": 4.0, "bias": ALiBi(8)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"mask": Causal()}, {"mask": Window(30, 9)}, {"softcap": 4.0, "bias": ALiBi(8)}], ids=str
+)
 @torch.no_grad()
 def test_answers_about_a_watched_call_equal_a_float64_recomputation(options, dtype, monkeypatch):
     monkeypatch.setattr("regard.attention.score_tiles.GPU_TILE", 1 << 16)
     torch.manual_seed(2)
-    q, k = torch.randn(2, 8, 300, 64, device="cuda").to(dtype), torch.randn(2, 2, 300, 64, device="cuda").to(dtype)
+    q, k = (
+        torch.randn(2, 8, 300, 64, device="cuda").to(dtype),
+        torch.randn(2, 2, 300, 64, device="cuda").to(dtype),
+    )
     with watch() as seen:
         attend(q, k, k, **options)
     call, full = seen["attend.0"], regard.weights(q.double(), k.double(), **options)
@@ -139,7 +159,9 @@ def test_flex_stays_compiled_inside_watch():
         out = attend(q, q, q, mask=mask, kernel="flex")
     assert torch.allclose(out, truth, atol=1e-2)
     assert list(seen) == ["attend.0"]
-    assert torch.cuda.max_memory_allocated() - before < 2 * 1024 * 1024 * 4  # less than one float32 matrix of both heads
+    assert (
+        torch.cuda.max_memory_allocated() - before < 2 * 1024 * 1024 * 4
+    )  # less than one float32 matrix of both heads
 
 
 def test_additive_on_the_gpu_in_tiles():
@@ -147,7 +169,9 @@ def test_additive_on_the_gpu_in_tiles():
     energy = Additive(32).cuda()
     a, b = (attend(q, k, v, energy=energy, mask=Causal(), kernel=kernel) for kernel in ("tiled", "reference"))
     assert torch.allclose(a, b, atol=1e-5)
-    for x, y in zip(torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(b.sum(), (q, k, v)), strict=True):
+    for x, y in zip(
+        torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(b.sum(), (q, k, v)), strict=True
+    ):
         assert torch.allclose(x, y, atol=1e-4)
 
 
@@ -168,11 +192,18 @@ def test_a_bias_of_positions_with_padding_is_not_rounded_to_half_precision():
 @pytest.mark.parametrize("T", [64, 600])
 @pytest.mark.parametrize("name", ["plain", "causal", "window", "ALiBi causal", "padding"])
 def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
-    options = {"mask": Padding(torch.tensor([T, T // 3], device="cuda"))} if name == "padding" else on_gpu(CASES[name])
+    options = (
+        {"mask": Padding(torch.tensor([T, T // 3], device="cuda"))}
+        if name == "padding"
+        else on_gpu(CASES[name])
+    )
 
     def penalty(kernel, dtype):
         torch.manual_seed(1)
-        q, k, v = (x.detach().to(dtype).requires_grad_() for x in inputs(dtype if dtype != torch.float64 else torch.float32, T=T))
+        q, k, v = (
+            x.detach().to(dtype).requires_grad_()
+            for x in inputs(dtype if dtype != torch.float64 else torch.float32, T=T)
+        )
         out = attend(q, k, v, kernel=kernel, **options)
         (g,) = torch.autograd.grad(out.sum(), q, create_graph=True)
         return torch.autograd.grad(g.square().sum(), (q, k, v))
@@ -184,7 +215,9 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
         except regard.KernelError:
             continue
         for a, b in zip(found, true, strict=True):
-            assert (a.double() - b).abs().max() <= (0.1 if dtype == torch.bfloat16 else 1e-3) * b.abs().max(), kernel
+            assert (a.double() - b).abs().max() <= (
+                0.1 if dtype == torch.bfloat16 else 1e-3
+            ) * b.abs().max(), kernel
 
 
 def test_flex_calls_functions_and_unknown_classes_with_whole_matrices():
@@ -194,7 +227,10 @@ def test_flex_calls_functions_and_unknown_classes_with_whole_matrices():
         def allowed(self, grid):
             return torch.cat([grid.k.expand(len(grid.q), -1) <= grid.position()])
 
-    for options in ({"bias": lambda t, s: -0.01 * (t - s).abs().expand(t.shape[0], s.shape[1])}, {"mask": Mine()}):
+    for options in (
+        {"bias": lambda t, s: -0.01 * (t - s).abs().expand(t.shape[0], s.shape[1])},
+        {"mask": Mine()},
+    ):
         true = attend(q.double(), k.double(), v.double(), kernel="reference", **options)
         with torch.no_grad():  # what a function closes over might learn
             assert (attend(q, k, v, kernel="flex", **options) - true).abs().max() < 1e-4
@@ -245,16 +281,25 @@ def test_our_triton_kernel_on_odd_shapes_with_nan_where_nobody_looks(name, sizes
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     true = attend(*exact, kernel="reference", **options)
     truth = (true, *torch.autograd.grad(true, exact, grad.double()))
-    allowed = options["mask"].dense(Tq, Tk, "cuda") if "mask" in options else torch.ones(1, Tq, Tk, dtype=torch.bool, device="cuda")
+    allowed = (
+        options["mask"].dense(Tq, Tk, "cuda")
+        if "mask" in options
+        else torch.ones(1, Tq, Tk, dtype=torch.bool, device="cuda")
+    )
     unseen = ~allowed.any(-2).reshape(-1, 1, Tk, 1).expand(3, 2, Tk, 1)
     alone = ~allowed.any(-1).reshape(-1, 1, Tq, 1).expand(3, 4, Tq, 1)
-    dirty = [x.detach().masked_fill(y, math.nan).requires_grad_() for x, y in ((q, alone), (k, unseen), (v, unseen))]
+    dirty = [
+        x.detach().masked_fill(y, math.nan).requires_grad_()
+        for x, y in ((q, alone), (k, unseen), (v, unseen))
+    ]
     for tensors in ((q, k, v), dirty):
         out = attend(*tensors, kernel="triton", **options)
         for a, b in zip((out, *torch.autograd.grad(out, tensors, grad)), truth, strict=True):
             assert (a.double() - b).abs().max() <= 0.03 * (1 + b.abs().max()), name
     with torch.no_grad():
-        assert torch.equal(attend(q, k, v, kernel="triton", **options), attend(q, k, v, kernel="triton", **options))
+        assert torch.equal(
+            attend(q, k, v, kernel="triton", **options), attend(q, k, v, kernel="triton", **options)
+        )
 
 
 def test_our_triton_kernel_takes_any_strides_and_scales():
@@ -267,7 +312,9 @@ def test_our_triton_kernel_takes_any_strides_and_scales():
         true = attend(*exact, kernel="reference", **options)
         assert (a.double() - true).abs().max() < 0.01
         assert torch.equal(a, b)
-        for x, y in zip(torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(true.sum(), exact), strict=True):
+        for x, y in zip(
+            torch.autograd.grad(a.sum(), (q, k, v)), torch.autograd.grad(true.sum(), exact), strict=True
+        ):
             assert (x.double() - y).abs().max() < 0.02
 
 

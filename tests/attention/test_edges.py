@@ -77,14 +77,20 @@ def strided(x, kind):
     return x.flip(-2)
 
 
-@pytest.mark.parametrize("kind", ["transposed", "expanded features", "expanded batch", "every other", "negative", "flipped"])
+@pytest.mark.parametrize(
+    "kind", ["transposed", "expanded features", "expanded batch", "every other", "negative", "flipped"]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_any_strides_give_what_contiguous_inputs_give(kind, dtype, which):
     tensors = inputs(2, 4, 140, 32, dtype=dtype)
     tensors[which] = strided(tensors[which], kind)
     plain = [x.clone().contiguous().resolve_neg() for x in tensors]
-    for options in ({"mask": Window(32, 32)}, {"mask": Causal(), "bias": ALiBi(4)}, {"mask": Padding([140, 70])}):
+    for options in (
+        {"mask": Window(32, 32)},
+        {"mask": Causal(), "bias": ALiBi(4)},
+        {"mask": Padding([140, 70])},
+    ):
         true = attend(*(x.double() for x in plain), kernel="reference", **options)
         for name, out in runs(*tensors, **options):
             assert close(out, true, 0.04 if dtype == torch.bfloat16 else 1e-5), (name, options)
@@ -174,7 +180,8 @@ def test_what_a_bias_function_or_subclass_closes_over_gets_its_gradient(dtype):
         for learns in (False, True):
             tensors = [x.requires_grad_(learns) for x in (q, k, v)]
             results = [
-                (n, torch.autograd.grad(out.square().sum(), slope)[0]) for n, out in runs(*tensors, bias=bias, mask=Window(60, 60))
+                (n, torch.autograd.grad(out.square().sum(), slope)[0])
+                for n, out in runs(*tensors, bias=bias, mask=Window(60, 60))
             ]
             for name, found in results:
                 assert close(found / results[-1][1], torch.ones(()), 1e-4), name
@@ -200,7 +207,9 @@ class Cubed(Softmax):
         return torch.softmax(scores, -1) ** 3
 
 
-@pytest.mark.parametrize("options", [{"energy": Shifted()}, {"mask": Reversed()}, {"mask": Wider()}, {"normalize": Cubed()}])
+@pytest.mark.parametrize(
+    "options", [{"energy": Shifted()}, {"mask": Reversed()}, {"mask": Wider()}, {"normalize": Cubed()}]
+)
 def test_a_subclass_that_changes_the_rule_is_obeyed_by_every_kernel(options):
     q, k, v = inputs(2, 4, 200, 16)
     true = attend(q, k, v, kernel="reference", **options)
@@ -226,7 +235,10 @@ HIDDEN = {
         {"softcap": 3.0, "bias": torch.randn(2, 130, 130, requires_grad=True), "mask": Padding([100, 100])},
         100,
     ),
-    "relative vectors": lambda: ({"bias": RelativeVectors(16), "mask": Padding([100, 100]), "softcap": 3.0}, 100),
+    "relative vectors": lambda: (
+        {"bias": RelativeVectors(16), "mask": Padding([100, 100]), "softcap": 3.0},
+        100,
+    ),
     "bias of -inf": lambda: ({"bias": minus_infinity(torch.randn(130, 130), slice(100, 130))}, 100),
     "causal and bias": lambda: (
         {"mask": Causal(), "bias": minus_infinity(torch.zeros(130, 130), slice(100, 130))},
@@ -281,7 +293,9 @@ def test_a_query_that_sees_nothing_leaks_nothing_even_from_its_gradient():
 # 8: types and shapes of masks -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
+)
 def test_document_ids_of_any_integer_type_in_any_order(dtype):
     q, k, v = inputs(2, 2, 150, 16)
     ids = torch.tensor([1, 0, 1] if dtype == torch.bool else [3, 0, 2])[torch.arange(150) // 60].to(dtype)
@@ -405,7 +419,13 @@ def test_what_changes_before_the_backward_pass_is_noticed_or_has_no_effect(kind)
 def test_half_precision_costs_a_rounding_of_the_output_not_of_the_energies(dtype):
     eps = torch.finfo(dtype).eps
     for T in (9, 140):
-        for options in ({}, {"mask": Causal()}, {"energy": Distance()}, {"normalize": Entmax(1.5)}, {"bias": ALiBi(2)}):
+        for options in (
+            {},
+            {"mask": Causal()},
+            {"energy": Distance()},
+            {"normalize": Entmax(1.5)},
+            {"bias": ALiBi(2)},
+        ):
             q, k, v = inputs(2, 2, T, 32, dtype=dtype, grad=True)
             with torch.no_grad():
                 q *= 4
@@ -436,7 +456,11 @@ def test_entmax_rows_sum_to_one_and_their_gradient_is_exact(alpha, dtype):
     scores = (3 * torch.randn(40, 200, dtype=torch.float64)).to(dtype)
     p = Entmax(alpha)(scores)
     assert p.dtype == dtype
-    assert (p.double().sum(-1) - 1).abs().max() < {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
+    assert (p.double().sum(-1) - 1).abs().max() < {
+        torch.float64: 1e-12,
+        torch.float32: 1e-5,
+        torch.bfloat16: 0.05,
+    }[dtype]
     if dtype == torch.float64 and alpha <= 3:
         small = torch.randn(3, 7, dtype=dtype, requires_grad=True)
         assert torch.autograd.gradcheck(Entmax(alpha), small)
@@ -444,7 +468,9 @@ def test_entmax_rows_sum_to_one_and_their_gradient_is_exact(alpha, dtype):
 
 
 def test_entmax_15_is_exact_in_float64():
-    scores = torch.cat([torch.zeros(5, 1), torch.full((5, 500), -1.9) + 0.2 * torch.rand(5, 500)], -1).double()
+    scores = torch.cat(
+        [torch.zeros(5, 1), torch.full((5, 500), -1.9) + 0.2 * torch.rand(5, 500)], -1
+    ).double()
     p = Entmax(1.5)(scores)
     tau = (scores / 2 - p.sqrt())[p > 1e-10]
     assert (p.sum(-1) - 1).abs().max() < 1e-14
@@ -470,7 +496,9 @@ def test_cosine_of_a_zero_vector_has_no_gradient_and_tiny_ones_are_right():
 @pytest.mark.parametrize("temperature", [1e-40, 1e-12, 1e12])
 def test_extreme_temperatures_give_the_limits(temperature):
     q, k, v = inputs(1, 2, 5, 8)
-    limit = attend(q, k, v, normalize=regard.Hard()) if temperature < 1 else v.mean(-2, keepdim=True).expand_as(v)
+    limit = (
+        attend(q, k, v, normalize=regard.Hard()) if temperature < 1 else v.mean(-2, keepdim=True).expand_as(v)
+    )
     for name, out in runs(q, k, v, normalize=Softmax(temperature)):
         assert close(out, limit), name
 
@@ -556,7 +584,9 @@ def sized(name, T):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_torch_compile_without_a_graph_break_at_any_size(name, dynamic):
     torch._dynamo.reset()
-    compiled = torch.compile(lambda q, k, v, o: attend(q, k, v, **o), fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    compiled = torch.compile(
+        lambda q, k, v, o: attend(q, k, v, **o), fullgraph=True, dynamic=dynamic, backend="aot_eager"
+    )
     for T in (700, 90) if dynamic else (700,):
         q, k, v = inputs(2, 2, T, 16, grad=True)
         options = sized(name, T)
@@ -617,7 +647,10 @@ def test_tensor_subclasses_keep_their_type():
     q, k, v = (x.as_subclass(Marked) for x in inputs(2, 2, 300, 16))
     out = attend(q, k, v, mask=Causal())
     assert type(out) is Marked
-    assert close(out.as_subclass(torch.Tensor), attend(*(x.as_subclass(torch.Tensor) for x in (q, k, v)), mask=Causal()))
+    assert close(
+        out.as_subclass(torch.Tensor),
+        attend(*(x.as_subclass(torch.Tensor) for x in (q, k, v)), mask=Causal()),
+    )
 
 
 # 13: watching ---------------------------------------------------------------------------------------------------------
@@ -673,7 +706,13 @@ def test_a_class_that_is_defined_again_is_another_class():
 
 def test_plans_are_made_once_and_never_mix_signatures():
     q, k, v = inputs(2, 2, 40, 8)
-    for options in ({}, {"mask": Causal()}, {"mask": Causal(offset=3)}, {"mask": Padding([3, 40])}, {"mask": Padding([40, 40])}):
+    for options in (
+        {},
+        {"mask": Causal()},
+        {"mask": Causal(offset=3)},
+        {"mask": Padding([3, 40])},
+        {"mask": Padding([40, 40])},
+    ):
         for _ in range(2):
             for dtype in (torch.float32, torch.float64, torch.bfloat16):
                 tensors = [x.to(dtype) for x in (q, k, v)]
@@ -702,7 +741,9 @@ def test_a_mask_of_two_axes_is_queries_by_keys_and_the_error_suggests_padding():
         attend(q, k, v, mask=torch.ones(3, 5, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("make", [lambda x: torch.nested.nested_tensor([x[0], x[1]]), lambda x: x[0, 0].to_sparse()])
+@pytest.mark.parametrize(
+    "make", [lambda x: torch.nested.nested_tensor([x[0], x[1]]), lambda x: x[0, 0].to_sparse()]
+)
 def test_nested_and_sparse_tensors_are_refused_in_a_sentence(make):
     q = torch.randn(2, 2, 3, 4)
     with warnings.catch_warnings():

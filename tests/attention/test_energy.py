@@ -24,7 +24,11 @@ def by_hand(f, q, k):
 
 def test_each_energy_is_its_formula_pair_by_pair():
     q, k = qk()
-    full, low, heads = Bilinear(6).double(), Bilinear(6, rank=2).double(), Bilinear(6, rank=3, heads=2, scale=0.5).double()
+    full, low, heads = (
+        Bilinear(6).double(),
+        Bilinear(6, rank=2).double(),
+        Bilinear(6, rank=3, heads=2, scale=0.5).double(),
+    )
     additive, many = Additive(6, hidden=4).double(), Additive(6, hidden=4, heads=2).double()
     formulas = [
         (Dot(), lambda a, b, h: sum(x * y for x, y in zip(a, b, strict=True))),
@@ -36,7 +40,10 @@ def test_each_energy_is_its_formula_pair_by_pair():
         (full, lambda a, b, h: a @ full.W @ b),
         (low, lambda a, b, h: a @ low.W.T @ low.V @ b),
         (heads, lambda a, b, h: 0.5 * (a @ heads.W[h].T @ heads.V[h] @ b)),
-        (additive, lambda a, b, h: additive.v.dot(torch.tanh(additive.Wq.weight @ a + additive.Wk.weight @ b))),
+        (
+            additive,
+            lambda a, b, h: additive.v.dot(torch.tanh(additive.Wq.weight @ a + additive.Wk.weight @ b)),
+        ),
         (many, lambda a, b, h: many.v[h].dot(torch.tanh(many.Wq.weight @ a + many.Wk.weight @ b))),
     ]
     k[0, 0, 2] = q[0, 0, 1]
@@ -53,7 +60,12 @@ def test_the_interaction_matrix_of_a_low_rank_energy_is_w_transposed_v():
 
 def test_bilinear_and_additive_take_queries_and_keys_of_different_widths():
     q, k, v = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 7, 6), torch.randn(2, 3, 7, 2)
-    for energy in (Bilinear(5, 6), Bilinear(5, 6, rank=3, heads=3), Additive(5, 6, 8), Additive(5, 6, 8, heads=3)):
+    for energy in (
+        Bilinear(5, 6),
+        Bilinear(5, 6, rank=3, heads=3),
+        Additive(5, 6, 8),
+        Additive(5, 6, 8, heads=3),
+    ):
         assert attend(q, k, v, energy=energy).shape == (2, 3, 4, 2)
 
 

@@ -6,7 +6,12 @@ import torch
 import regard
 from regard import Dot, lookup
 
-RECORD = {"name": "Jane Doe", "address": "37 Coronation Street", "date of birth": "May 5th 2000", "place of birth": "Hull"}
+RECORD = {
+    "name": "Jane Doe",
+    "address": "37 Coronation Street",
+    "date of birth": "May 5th 2000",
+    "place of birth": "Hull",
+}
 
 
 def spell(text):
@@ -30,14 +35,20 @@ def test_a_missing_key_gives_zero_and_equal_keys_add_up():
 def test_hot_is_the_mean_and_cold_is_the_dictionary():
     keys, values = torch.randn(20, 8, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
     query = keys[[4, 11]]
-    assert torch.allclose(lookup(query, keys, values, temperature=1e12), values.mean(0).expand(2, 3), atol=1e-9)
-    assert torch.allclose(lookup(query, keys, values, temperature=1e-4), lookup(query, keys, values), atol=1e-9)
+    assert torch.allclose(
+        lookup(query, keys, values, temperature=1e12), values.mean(0).expand(2, 3), atol=1e-9
+    )
+    assert torch.allclose(
+        lookup(query, keys, values, temperature=1e-4), lookup(query, keys, values), atol=1e-9
+    )
 
 
 def test_with_a_dot_product_long_keys_win_unless_all_have_unit_length():
     keys = torch.tensor([[1.0, 0.0], [5.0, 5.0]], dtype=torch.float64)
     values = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    assert lookup(keys[:1], keys, values, temperature=1e-3, similarity=Dot()).item() == pytest.approx(2.0)  # the long key
+    assert lookup(keys[:1], keys, values, temperature=1e-3, similarity=Dot()).item() == pytest.approx(
+        2.0
+    )  # the long key
     unit = keys / keys.norm(dim=-1, keepdim=True)
     assert lookup(unit[:1], unit, values, temperature=1e-3, similarity=Dot()).item() == pytest.approx(1.0)
 

@@ -79,7 +79,9 @@ def test_runs_are_the_mask(rng, B, Tq, Tk):
         return
     start, stop = (x.reshape(-1, 1, Tq, 1) for x in runs)
     j = torch.arange(Tk)
-    assert torch.equal(((j >= start) & (j < stop)).expand(B, 2, Tq, Tk), mask.dense(Tq, Tk).expand(B, 2, Tq, Tk))
+    assert torch.equal(
+        ((j >= start) & (j < stop)).expand(B, 2, Tq, Tk), mask.dense(Tq, Tk).expand(B, 2, Tq, Tk)
+    )
 
 
 @settings(max_examples=100)
@@ -171,7 +173,13 @@ MOVED = {
 def tensors_in(x):
     if isinstance(x, torch.Tensor):
         return [x]
-    held = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else getattr(x, "__dict__", {}).values()
+    held = (
+        x.values()
+        if isinstance(x, dict)
+        else x
+        if isinstance(x, list | tuple)
+        else getattr(x, "__dict__", {}).values()
+    )
     return [t for part in held for t in tensors_in(part)]
 
 
@@ -197,14 +205,21 @@ def test_to_moves_a_module_in_place_as_torch_does():
 def test_an_option_on_another_device_is_told_to_move():
     q = torch.randn(2, 1, 3, 4)
     for name, option in {"mask": Padding([1, 2]), "bias": torch.zeros(3, 3)}.items():
-        with pytest.raises(regard.DeviceError, match=rf"is on meta and the query on cpu; move it with {name}.to\('cpu'\)"):
+        with pytest.raises(
+            regard.DeviceError, match=rf"is on meta and the query on cpu; move it with {name}.to\('cpu'\)"
+        ):
             regard.attend(q, q, q, **{name: option.to("meta")})
     with pytest.raises(regard.OptionError, match="takes a device such as 'cpu' or 'cuda', got torch.float16"):
         Padding([1]).to(torch.float16)
 
 
 @settings(max_examples=100)
-@given(rng=randoms(use_true_random=False), Tq=st.integers(1, 20), Tk=st.integers(1, 20), start=st.integers(-3, 20))
+@given(
+    rng=randoms(use_true_random=False),
+    Tq=st.integers(1, 20),
+    Tk=st.integers(1, 20),
+    start=st.integers(-3, 20),
+)
 def test_a_mask_at_an_offset_is_the_mask_of_a_longer_row_of_queries(rng, Tq, Tk, start):
     mask = draw_mask(rng, (2,), 2, Tq, Tk)
     mask.at(start).check(Tq, Tk, 2, (2,), torch.device("cpu"))

@@ -42,7 +42,11 @@ def test_code_that_others_may_write_is_refused(cache, tmp_path, what, mode):
     path = library if what == "library" else tmp_path / "native"
     path.chmod(mode)
     reason = build_cpp.library(cache)
-    assert isinstance(reason, str) and reason.startswith(f"others may write to {path}") and "chmod go-w" in reason
+    assert (
+        isinstance(reason, str)
+        and reason.startswith(f"others may write to {path}")
+        and "chmod go-w" in reason
+    )
 
 
 @pytest.mark.parametrize("what", ["folder", "library"])
@@ -118,4 +122,6 @@ def test_results_are_those_of_the_reference():
     if reason := native.unavailable():
         pytest.skip(reason)
     x = torch.randn(2, 2, 33, 16)
-    torch.testing.assert_close(regard.attend(x, x, x, kernel="cpp"), regard.attend(x, x, x, kernel="reference"))
+    torch.testing.assert_close(
+        regard.attend(x, x, x, kernel="cpp"), regard.attend(x, x, x, kernel="reference")
+    )

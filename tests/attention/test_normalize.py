@@ -39,7 +39,9 @@ def test_entmax_agrees_with_the_entmax_package(scale):
         ya, yb = ours(a), theirs(b)
         assert torch.allclose(ya, yb, atol=1e-7), ours
         g = torch.randn_like(x)
-        assert torch.allclose(*(torch.autograd.grad(y, z, g)[0] for y, z in ((ya, a), (yb, b))), atol=1e-5), ours
+        assert torch.allclose(*(torch.autograd.grad(y, z, g)[0] for y, z in ((ya, a), (yb, b))), atol=1e-5), (
+            ours
+        )
 
 
 def test_entmax_lies_between_softmax_and_sparsemax():
@@ -97,7 +99,9 @@ def test_temperature_goes_to_the_mean_and_to_the_maximum():
 @pytest.mark.parametrize("kernel", ["reference", "tiled"])
 def test_gradcheck_of_every_normaliser(normalize, kernel):
     q, k, v = (torch.randn(1, 2, 4, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    assert torch.autograd.gradcheck(lambda *x: attend(*x, normalize=normalize, mask=Causal(), kernel=kernel), (q, k, v))
+    assert torch.autograd.gradcheck(
+        lambda *x: attend(*x, normalize=normalize, mask=Causal(), kernel=kernel), (q, k, v)
+    )
 
 
 @pytest.mark.parametrize("normalize", [Entmax(1.5), Sparsemax(), Entmax(1.3), Sigmoid()], ids=repr)
@@ -113,7 +117,14 @@ def test_scores_of_minus_infinity_count_as_masked():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Softmax(0), lambda: Softmax(-1), lambda: Softmax(math.nan), lambda: Entmax(0.5), lambda: Entmax("x")]
+    "make",
+    [
+        lambda: Softmax(0),
+        lambda: Softmax(-1),
+        lambda: Softmax(math.nan),
+        lambda: Entmax(0.5),
+        lambda: Entmax("x"),
+    ],
 )
 def test_bad_normalisers_are_refused(make):
     with pytest.raises(regard.OptionError, match="must be a number"):
@@ -137,7 +148,9 @@ def test_sinks_take_weight_as_one_more_score_without_a_value(temperature):
     assert torch.allclose(out, expected, atol=1e-12)
     grad = torch.randn_like(expected)
     for a, b in zip(
-        torch.autograd.grad(out, (q, k, v, sinks), grad), torch.autograd.grad(expected, (q, k, v, sinks), grad), strict=True
+        torch.autograd.grad(out, (q, k, v, sinks), grad),
+        torch.autograd.grad(expected, (q, k, v, sinks), grad),
+        strict=True,
     ):
         assert torch.allclose(a, b, atol=1e-10)
 

@@ -9,7 +9,18 @@ import torch
 
 import regard
 from tests.attention.onnx_adapter import Adapted, adapt, tensor
-from tests.attention.onnx_cases import COMMAND, FLEX, GENERATED, STORED, Case, folder_of, generated, names, read, stored
+from tests.attention.onnx_cases import (
+    COMMAND,
+    FLEX,
+    GENERATED,
+    STORED,
+    Case,
+    folder_of,
+    generated,
+    names,
+    read,
+    stored,
+)
 
 LISTED = {"Attention": GENERATED, "FlexAttention": FLEX}
 EVERYWHERE = (None, "reference")  # None is the default path

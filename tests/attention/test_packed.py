@@ -70,11 +70,15 @@ def test_packed_sequences_are_sequences_alone(mask, key_lengths, leading):
     true = alone(*given, lengths, key_lengths, MASKS[mask])
     torch.testing.assert_close(out, true)
     gradient = draw(*out.shape)
-    for a, b in zip(torch.autograd.grad(out, given, gradient), torch.autograd.grad(true, given, gradient), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(out, given, gradient), torch.autograd.grad(true, given, gradient), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "flex"])  # the conformance suite has its time to compile
+@pytest.mark.parametrize(
+    "kernel", [k for k in KERNELS if k != "flex"]
+)  # the conformance suite has its time to compile
 @pytest.mark.parametrize("key_lengths", [[90, 3, 150, 40], [30, 200, 1, 77]], ids=["self", "cross"])
 def test_every_kernel_is_right_or_refuses(kernel, key_lengths):
     lengths, leaf = [90, 3, 150, 40], dict(dtype=torch.float32)
@@ -92,7 +96,9 @@ def test_every_kernel_is_right_or_refuses(kernel, key_lengths):
         torch.testing.assert_close(a.double(), b, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [ALiBi(H), RelativeBuckets(H, buckets=8, max_distance=20).double()], ids=["ALiBi", "buckets"])
+@pytest.mark.parametrize(
+    "bias", [ALiBi(H), RelativeBuckets(H, buckets=8, max_distance=20).double()], ids=["ALiBi", "buckets"]
+)
 @torch.no_grad()
 def test_masks_and_biases_of_positions_may_stand_beside_sequences_of_equal_lengths(bias):
     q, k, v = (draw(H, sum(SELF), D) for _ in range(3))
@@ -105,7 +111,9 @@ def test_numbers_per_sequence_are_per_packed_sequence():
     q, k, v = (draw(H, sum(n), D) for n in (lengths, key_lengths, key_lengths))
     out = attend(q, k, v, mask=Packed.of_lengths(lengths, key_lengths, mask=Padding(counts)))
     parts = zip(q.split(lengths, -2), k.split(key_lengths, -2), v.split(key_lengths, -2), counts, strict=True)
-    torch.testing.assert_close(out, torch.cat([attend(a, b[:, :n], c[:, :n], kernel="reference") for a, b, c, n in parts], -2))
+    torch.testing.assert_close(
+        out, torch.cat([attend(a, b[:, :n], c[:, :n], kernel="reference") for a, b, c, n in parts], -2)
+    )
     offsets = torch.tensor([1, 0, -1])
     dense = Packed.of_lengths(lengths, key_lengths, mask=Causal(offset=offsets)).dense(6, 9).int()
     assert dense.sum(-1).tolist() == [2, 3, 1, 2, 3, 0]
@@ -140,7 +148,10 @@ def test_ranges_and_blocks_are_the_mask(mask, key_lengths, block):
 
 def test_a_layer_takes_packed_input_and_compiles():
     torch.manual_seed(0)
-    layer, x = MultiHead(8, 2, mask=Packed.of_lengths(SELF, mask=Causal()), rotary=regard.Rotary(4)).double(), draw(sum(SELF), 8)
+    layer, x = (
+        MultiHead(8, 2, mask=Packed.of_lengths(SELF, mask=Causal()), rotary=regard.Rotary(4)).double(),
+        draw(sum(SELF), 8),
+    )
     plain = MultiHead(8, 2, mask=Causal(), rotary=regard.Rotary(4)).double()
     plain.load_state_dict(layer.state_dict())
     true = torch.cat([plain(part) for part in x.split(SELF)])

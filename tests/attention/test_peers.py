@@ -5,7 +5,20 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard import Additive, ALiBi, Causal, Distance, Documents, Dot, MultiHead, Padding, RelativeBuckets, Sparsemax, Window, attend
+from regard import (
+    Additive,
+    ALiBi,
+    Causal,
+    Distance,
+    Documents,
+    Dot,
+    MultiHead,
+    Padding,
+    RelativeBuckets,
+    Sparsemax,
+    Window,
+    attend,
+)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "tiled", None])
@@ -23,7 +36,9 @@ def test_equal_to_torchs_attention(kernel):
         a, b = attend(q, k, v, kernel=kernel, **ours), scaled_dot_product_attention(q, k, v, **theirs)
         assert torch.allclose(a, b)
         g = torch.randn_like(a)
-        for x, y in zip(torch.autograd.grad(a, (q, k, v), g), torch.autograd.grad(b, (q, k, v), g), strict=True):
+        for x, y in zip(
+            torch.autograd.grad(a, (q, k, v), g), torch.autograd.grad(b, (q, k, v), g), strict=True
+        ):
             assert torch.allclose(x, y)
 
 
@@ -48,7 +63,9 @@ def test_equal_to_torchs_multihead_with_the_same_weights(bias):
     assert torch.allclose(ours(x, memory, memory * 2), theirs(x, memory, memory * 2)[0])
     lengths = torch.tensor([4, 9])
     hidden = torch.arange(9) >= lengths[:, None]
-    assert torch.allclose(ours(x, memory, mask=Padding(lengths)), theirs(x, memory, memory, key_padding_mask=hidden)[0])
+    assert torch.allclose(
+        ours(x, memory, mask=Padding(lengths)), theirs(x, memory, memory, key_padding_mask=hidden)[0]
+    )
     causal = torch.triu(torch.ones(7, 7, dtype=torch.bool), 1)
     assert torch.allclose(ours(x, mask=Causal()), theirs(x, x, x, attn_mask=causal)[0])
     with regard.watch() as seen:
@@ -78,16 +95,24 @@ def test_torch_compile_traces_the_whole_call(name):
     out = torch.compile(lambda q, k, v: attend(q, k, v, **options), fullgraph=True)(q, k, v)
     plain = attend(q, k, v, **options)
     assert torch.allclose(out, plain, atol=1e-5)
-    for a, b in zip(torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(plain.sum(), (q, k, v)), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(plain.sum(), (q, k, v)), strict=True
+    ):
         assert torch.allclose(a, b, atol=1e-4)
 
 
 def test_dynamo_traces_the_whole_call_without_a_break():
     """The quick form of the above: traced by dynamo and run eagerly, which needs no C++ compiler."""
     q, k, v = (torch.randn(2, 2, 64, 8) for _ in range(3))
-    for options in ({}, {"mask": Causal() & Window(5), "bias": ALiBi(2)}, {"normalize": Sparsemax(), "mask": Padding([3, 50])}):
+    for options in (
+        {},
+        {"mask": Causal() & Window(5), "bias": ALiBi(2)},
+        {"normalize": Sparsemax(), "mask": Padding([3, 50])},
+    ):
         torch._dynamo.reset()
-        out = torch.compile(lambda q, k, v, o=options: attend(q, k, v, **o), fullgraph=True, backend="eager")(q, k, v)
+        out = torch.compile(lambda q, k, v, o=options: attend(q, k, v, **o), fullgraph=True, backend="eager")(
+            q, k, v
+        )
         assert torch.allclose(out, attend(q, k, v, **options), atol=1e-5)
 
 

@@ -100,7 +100,11 @@ def test_backends_of_sdpa_in_order():
         "EFFICIENT_ATTENTION",
         "MATH",
     ]
-    assert names(H200, T=128) == ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]  # cuDNN would plan for each shape
+    assert names(H200, T=128) == [
+        "FLASH_ATTENTION",
+        "EFFICIENT_ATTENTION",
+        "MATH",
+    ]  # cuDNN would plan for each shape
     assert names(H200, T=128, mask=Window(4)) == ["EFFICIENT_ATTENTION", "MATH"]
     assert names(A100) == ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
     assert names(A100, D=200) == ["EFFICIENT_ATTENTION", "MATH"]
@@ -139,7 +143,9 @@ def test_without_a_compiler_the_tiles_and_sdpa_take_over(monkeypatch):
     monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
     assert explain(*inputs()).kernel == "sdpa"
     assert explain(*inputs(), mask=Causal()).kernel == "tiled"
-    assert explain(*inputs(T=2048), mask=Causal()).kernel == "sdpa"  # SDPA skips the empty half itself when it is long
+    assert (
+        explain(*inputs(T=2048), mask=Causal()).kernel == "sdpa"
+    )  # SDPA skips the empty half itself when it is long
     assert explain(*inputs(), mask=Window.centered(32)).kernel == "tiled"
     assert explain(*inputs(), energy=Additive(64)).kernel == "additive"
     assert explain(*inputs(), normalize=Sparsemax()).kernel == "tiled"
@@ -209,7 +215,9 @@ def test_tiles_cover_exactly_what_the_mask_allows_and_no_more_than_needed():
 def test_the_work_of_a_window_grows_linearly():
     def work(T):
         made = call(T=T, dtype=torch.float32, mask=Window.centered(256))
-        tiles = tiled.cover(make_call(*(torch.empty(1, 1, T, 4) for _ in range(3)), mask=made.mask), 64, per_sequence=True)
+        tiles = tiled.cover(
+            make_call(*(torch.empty(1, 1, T, 4) for _ in range(3)), mask=made.mask), 64, per_sequence=True
+        )
         return sum((t.queries.stop - t.queries.start) * (t.keys.stop - t.keys.start) for t in tiles)
 
     assert work(8192) < 2.2 * work(4096)
@@ -220,7 +228,10 @@ def test_memory_of_the_reference_grows_with_pairs_and_of_the_tiles_with_length()
     assert large == 16 * small
     small, large = (explain(*inputs(T=T, B=1, H=1), kernel="tiled").memory for T in (4096, 8192))
     assert large < 1.1 * small
-    assert explain(*inputs(T=128, B=8, H=1, D=128), energy=Additive(128), kernel="reference").memory > 8 * 128**3 * 4
+    assert (
+        explain(*inputs(T=128, B=8, H=1, D=128), energy=Additive(128), kernel="reference").memory
+        > 8 * 128**3 * 4
+    )
 
 
 def test_temperature_is_no_obstacle():

@@ -53,7 +53,9 @@ def test_the_channel_is_the_position_itself():
 
 def test_a_learned_table_ends_and_says_so_and_the_others_go_on():
     x = torch.randn(1, 9, 8)
-    with pytest.raises(regard.ShapeError, match="ends at position 7 and position 8 was asked for; make it with maxlen=9"):
+    with pytest.raises(
+        regard.ShapeError, match="ends at position 7 and position 8 was asked for; make it with maxlen=9"
+    ):
         Learned(8, 8)(x)
     with pytest.raises(regard.ShapeError, match="maxlen=10"):
         Learned(8, 8)(x[:, :1], offset=9)
@@ -89,7 +91,9 @@ def test_alibi_slopes_are_the_published_ones():
     assert ALiBi(16).slopes[:3] == pytest.approx([2**-0.5, 2**-1, 2**-1.5])
     assert ALiBi(1).slopes == [2**-8]
     assert ALiBi(6).slopes == pytest.approx([2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
-    assert ALiBi(12).slopes == pytest.approx([2**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    assert ALiBi(12).slopes == pytest.approx(
+        [2**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+    )
 
 
 def test_alibi_is_minus_slope_times_distance_causal_and_symmetric():
@@ -102,7 +106,9 @@ def test_alibi_is_minus_slope_times_distance_causal_and_symmetric():
     causal = weights(q, q, bias=ALiBi(2), mask=Causal(), stage="masked")[0, 0]
     assert causal[3].tolist() == pytest.approx([-3 / 16, -2 / 16, -1 / 16, 0])
     assert causal[0, 1] == -math.inf
-    step = weights(q[:, :, :1], q, bias=ALiBi(2), stage="biased")[0]  # one query with a cache stands at the last key
+    step = weights(q[:, :, :1], q, bias=ALiBi(2), stage="biased")[
+        0
+    ]  # one query with a cache stands at the last key
     assert torch.equal(step[:, 0], e[:, 3])
 
 
@@ -129,7 +135,11 @@ def test_relative_vectors_are_shaws_equation():
 
 @pytest.mark.parametrize(
     "bias",
-    [RelativeBuckets(2, buckets=4, max_distance=4), RelativeVectors(3, clip=2), RelativeVectors(3, clip=2, heads=2)],
+    [
+        RelativeBuckets(2, buckets=4, max_distance=4),
+        RelativeVectors(3, clip=2),
+        RelativeVectors(3, clip=2, heads=2),
+    ],
     ids=lambda b: type(b).__name__,
 )
 @pytest.mark.parametrize("kernel", ["reference", "tiled"])
@@ -155,12 +165,20 @@ def test_without_positions_two_word_orders_are_one_input_and_with_each_scheme_tw
     assert torch.allclose(pool(plain, question), pool(plain, statement), atol=1e-6)
     added = [Sinusoidal(16), Learned(8, 16)]
     for position in added:
-        assert not torch.allclose(pool(plain, position(question)), pool(plain, position(statement)), atol=1e-3)
+        assert not torch.allclose(
+            pool(plain, position(question)), pool(plain, position(statement)), atol=1e-3
+        )
     channel, wide = Channel(), MultiHead(17, 1)
     assert not torch.allclose(pool(wide, channel(question)), pool(wide, channel(statement)), atol=1e-3)
     loud = RelativeBuckets(2)
     torch.nn.init.normal_(loud.weight)
-    for options in ({"bias": ALiBi(2)}, {"bias": loud}, {"bias": RelativeVectors(8)}, {"rotary": Rotary(8)}, {"mask": Causal()}):
+    for options in (
+        {"bias": ALiBi(2)},
+        {"bias": loud},
+        {"bias": RelativeVectors(8)},
+        {"rotary": Rotary(8)},
+        {"mask": Causal()},
+    ):
         layer = MultiHead(16, 2, **options)
         assert not torch.allclose(pool(layer, question), pool(layer, statement), atol=1e-4), options
 
@@ -173,7 +191,9 @@ def test_the_next_word_of_a_shuffled_sentence_cannot_be_told_without_positions()
     predict = lambda x: layer(x)[:, -1]  # noqa: E731
     assert torch.allclose(predict(sentence), predict(sentence[:, order]), atol=1e-6)
     with_order = Sinusoidal(16)
-    assert not torch.allclose(predict(with_order(sentence)), predict(with_order(sentence[:, order])), atol=1e-3)
+    assert not torch.allclose(
+        predict(with_order(sentence)), predict(with_order(sentence[:, order])), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ def check(call, full, dtype, **picks):
     k = min(4, full.shape[-1])
     assert torch.allclose(call.weights(**picks).double(), full, rtol=eps, atol=eps)
     assert torch.allclose(call.column_sums(**picks).double(), full.sum(-2), rtol=sums, atol=sums)
-    assert torch.allclose(call.entropy(**picks).double(), torch.special.entr(full).sum(-1), rtol=4 * sums, atol=4 * sums)
+    assert torch.allclose(
+        call.entropy(**picks).double(), torch.special.entr(full).sum(-1), rtol=4 * sums, atol=4 * sums
+    )
     values, at = call.top(k, **picks)
     assert torch.allclose(values.double(), full.topk(k, -1).values, rtol=eps, atol=eps)
     assert torch.allclose(full.gather(-1, at), values.double(), rtol=eps, atol=eps)
@@ -116,7 +118,12 @@ def test_every_answer_equals_a_float64_recomputation(case, key_heads):
     call = watched(q, k, **options)
     full = weights(q.double(), k.double(), **{name: in_double(x) for name, x in options.items()})
     check(call, full, torch.float32)
-    for head, query in (([2, 0], slice(5, 30)), ([1], [9]), ([3, 2, 3], [0, 36, 7]), (slice(1, 3), slice(None, None, 5))):
+    for head, query in (
+        ([2, 0], slice(5, 30)),
+        ([1], [9]),
+        ([3, 2, 3], [0, 36, 7]),
+        (slice(1, 3), slice(None, None, 5)),
+    ):
         check(call, full[:, head][:, :, query], torch.float32, head=head, query=query)
     one = call.column_sums(batch=1, head=2, query=8)
     assert torch.allclose(one.double(), full[1, 2, 8], atol=1e-5)
@@ -127,7 +134,10 @@ def test_every_answer_equals_a_float64_recomputation(case, key_heads):
 def test_scores_too_large_for_exp_are_answered_too(case):
     options = {"large scores": {"energy": Dot(40.0)}, "cold": {"normalize": Softmax(0.005)}}[case]
     q, k = torch.randn(2, 4, T, 8), torch.randn(2, 4, T, 8)
-    call, full = watched(q, k, mask=Causal(), **options), weights(q.double(), k.double(), mask=Causal(), **options)
+    call, full = (
+        watched(q, k, mask=Causal(), **options),
+        weights(q.double(), k.double(), mask=Causal(), **options),
+    )
     assert torch.allclose(call.weights().double(), full, atol=1e-3)  # a score of 400 is known to 5e-5
     assert torch.allclose(call.column_sums().double(), full.sum(-2), atol=1e-2)
     assert torch.allclose(call.entropy().double(), torch.special.entr(full).sum(-1), atol=1e-2)
@@ -144,7 +154,11 @@ def test_half_precision_is_summed_in_float32_and_float64_stays(dtype):
 def test_batch_axes_that_broadcast_and_axes_that_are_empty():
     q, k = torch.randn(3, 2, 4, T, 8), torch.randn(2, 4, T, 8)
     check(watched(q, k, mask=Window(3)), weights(q.double(), k.double(), mask=Window(3)), torch.float32)
-    check(watched(q[:1], torch.randn(1, 1, 4, 2, 8) * 0, mask=None), torch.full((1, 2, 4, T, 2), 0.5).double(), torch.float32)
+    check(
+        watched(q[:1], torch.randn(1, 1, 4, 2, 8) * 0, mask=None),
+        torch.full((1, 2, 4, T, 2), 0.5).double(),
+        torch.float32,
+    )
     assert watched(torch.randn(0, 4, T, 8), k[:0]).column_sums().shape == (0, 4, T)
     assert watched(q[0, :, :, :0], k).entropy().shape == (2, 4, 0)
     assert (watched(q[0], k).column_sums(query=[]) == 0).all()
@@ -210,6 +224,8 @@ def test_picks_that_are_no_numbers_are_named_as_they_were_given():
 
 
 def test_a_long_mask_is_shown_cut_with_an_ellipsis():
-    mask = regard.Dense(torch.ones(T, T, dtype=torch.bool)) & regard.Documents(torch.arange(T)) & regard.Causal()
+    mask = (
+        regard.Dense(torch.ones(T, T, dtype=torch.bool)) & regard.Documents(torch.arange(T)) & regard.Causal()
+    )
     shown = repr(watched(torch.randn(1, 4, T, 8), torch.randn(1, 4, T, 8), mask=mask))
     assert "…" in shown and "\n" not in shown

@@ -8,14 +8,31 @@ import pytest
 import regard
 
 FOLDER = Path(regard.__file__).parent / "attention"
-CREATED = {"zeros", "ones", "full", "empty", "arange", "tensor", "as_tensor", "eye", "linspace", "rand", "randn", "randint"}
+CREATED = {
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "arange",
+    "tensor",
+    "as_tensor",
+    "eye",
+    "linspace",
+    "rand",
+    "randn",
+    "randint",
+}
 NEEDS_DTYPE = {"zeros", "ones", "full", "empty", "eye"}
 
 
 def calls(path):
     """(line, name, keywords) of every torch.name(...)."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "torch":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func.value) == "torch"
+        ):
             yield node.lineno, node.func.attr, {k.arg for k in node.keywords}
 
 
@@ -27,7 +44,9 @@ def test_what_is_created_names_its_device_and_dtype(path):
         if name not in CREATED or "nn.Parameter(" in parameters[line - 1]:
             continue
         assert "device" in keywords, f"{path.name}:{line} torch.{name} without device="
-        assert "dtype" in keywords or name not in NEEDS_DTYPE, f"{path.name}:{line} torch.{name} without dtype="
+        assert "dtype" in keywords or name not in NEEDS_DTYPE, (
+            f"{path.name}:{line} torch.{name} without dtype="
+        )
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda p: p.name)

@@ -48,7 +48,10 @@ def plain(q, k, allowed=None, bias=None, scale=None):
         ({"is_causal": True}, {"allowed": torch.ones(5, 7).tril().bool()}),
         ({"scale": 0.7}, {"scale": 0.7}),
         ({"dropout_p": 0.5}, {}),
-        ({"attn_mask": torch.arange(35).view(5, 7) % 3 != 1}, {"allowed": torch.arange(35).view(5, 7) % 3 != 1}),
+        (
+            {"attn_mask": torch.arange(35).view(5, 7) % 3 != 1},
+            {"allowed": torch.arange(35).view(5, 7) % 3 != 1},
+        ),
         ({"attn_mask": torch.arange(35.0).view(5, 7).sin()}, {"bias": torch.arange(35.0).view(5, 7).sin()}),
     ],
     ids=["plain", "causal", "scale", "dropout", "mask", "bias"],
@@ -115,7 +118,9 @@ def test_an_exported_model_is_seen():
     model = torch.export.export(Model(), (q,)).module()
     with watch(model) as seen:
         model(q)
-    assert seen["attend.0"].weights().double() == pytest.approx(plain(q, q, torch.ones(6, 6).tril().bool()), abs=1e-6)
+    assert seen["attend.0"].weights().double() == pytest.approx(
+        plain(q, q, torch.ones(6, 6).tril().bool()), abs=1e-6
+    )
 
 
 def test_bfloat16_and_autocast_are_seen_as_they_ran():
@@ -184,7 +189,9 @@ def test_transformers_of_torch_are_seen_in_every_mode(mode):
     source, target = torch.randn(2, 5, 8), torch.randn(2, 4, 8)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     causal = nn.Transformer.generate_square_subsequent_mask(4)
-    masks = dict(tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding, tgt_is_causal=True)
+    masks = dict(
+        tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding, tgt_is_causal=True
+    )
     with torch.inference_mode(mode == "inference"):
         without = model(source, target, **masks)
         with watch(model) as seen:
@@ -204,7 +211,12 @@ def test_transformers_of_torch_are_seen_in_every_mode(mode):
 def llama(attention="sdpa"):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
     config._attn_implementation = attention
     torch.manual_seed(3)
@@ -224,7 +236,9 @@ def test_a_hugging_face_model_with_sdpa_shows_what_eager_returns(padded):
         out = model(ids, attention_mask=mask).logits
     assert torch.equal(out, without)
     assert list(seen) == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
-    rows = mask.bool()[:, None, :, None]  # what a padded token attends to is nobody's concern, and the two differ there
+    rows = mask.bool()[
+        :, None, :, None
+    ]  # what a padded token attends to is nobody's concern, and the two differ there
     for name, weights in zip(seen, truth, strict=True):
         assert torch.allclose(seen[name].weights() * rows, weights * rows, atol=1e-6)
 
@@ -361,7 +375,11 @@ def test_only_some_layers_are_kept():
     assert list(seen) == ["decoder.layers.0.multihead_attn", "decoder.layers.1.multihead_attn"]
     with watch(model, only=["encoder.*", "*.1.self_attn"]) as seen:
         model(x, x)
-    assert list(seen) == ["encoder.layers.0.self_attn", "encoder.layers.1.self_attn", "decoder.layers.1.self_attn"]
+    assert list(seen) == [
+        "encoder.layers.0.self_attn",
+        "encoder.layers.1.self_attn",
+        "decoder.layers.1.self_attn",
+    ]
     with pytest.raises(regard.OptionError, match="left out decoder.layers.0.self_attn"):
         seen["decoder.layers.0.self_attn"]
 
@@ -385,7 +403,10 @@ def test_kinds_are_part_of_the_names_that_only_matches():
     ],
 )
 def test_what_cannot_match_is_refused_at_once(given, says):
-    with pytest.raises(regard.OptionError, match=says), watch(nn.Sequential(Attention(), Attention()), **given):
+    with (
+        pytest.raises(regard.OptionError, match=says),
+        watch(nn.Sequential(Attention(), Attention()), **given),
+    ):
         pass
 
 
@@ -442,7 +463,10 @@ class Flex(nn.Module):
     ("model", "says"),
     [
         (WrittenOut(), r"0 computes softmax of a \(1, 2, 4, 4\) tensor itself.*attn_implementation=\"sdpa\""),
-        (Flex(), "flex_attention was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend"),
+        (
+            Flex(),
+            "flex_attention was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend",
+        ),
         (nn.Linear(16, 16), "no attention ran; watch sees regard.attend"),
     ],
 )

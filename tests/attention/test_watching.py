@@ -8,7 +8,20 @@ import torch
 from torch import nn
 
 import regard
-from regard import Additive, ALiBi, Cache, Causal, Documents, MultiHead, Padding, RelativeVectors, Window, attend, watch, weights
+from regard import (
+    Additive,
+    ALiBi,
+    Cache,
+    Causal,
+    Documents,
+    MultiHead,
+    Padding,
+    RelativeVectors,
+    Window,
+    attend,
+    watch,
+    weights,
+)
 from regard.conformance import case
 
 
@@ -113,9 +126,17 @@ def test_stages_can_be_asked_for_separately(stage):
     biased = 2 * torch.tanh((e + weights(torch.zeros_like(q), k, bias=ALiBi(2), stage="biased")) / 2)
     masked = biased.masked_fill(~Causal().dense(5, 6), -math.inf)
     normal = torch.softmax(masked, -1)
-    truth = {"energy": e, "biased": biased, "masked": masked, "normalised": normal, "gated": normal * Window(2).dense(5, 6)}
+    truth = {
+        "energy": e,
+        "biased": biased,
+        "masked": masked,
+        "normalised": normal,
+        "gated": normal * Window(2).dense(5, 6),
+    }
     assert torch.allclose(seen["attend.0"].weights(stage=stage), truth[stage], atol=1e-6)
-    assert torch.allclose(seen["attend.0"].weights(stage=stage, head=1, query=2), truth[stage][:, 1, 2], atol=1e-6)
+    assert torch.allclose(
+        seen["attend.0"].weights(stage=stage, head=1, query=2), truth[stage][:, 1, 2], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kernel", ["cpp", "sdpa", "tiled", "additive"])

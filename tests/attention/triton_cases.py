@@ -7,7 +7,14 @@ import torch
 
 from regard import ALiBi, Causal, Padding, Softmax, Window, attend, weights
 from regard.attention.call import make_call
-from regard.attention.kernels.triton import Triton, band_of, banded, banded_backward, banded_column_sums, slopes_of
+from regard.attention.kernels.triton import (
+    Triton,
+    band_of,
+    banded,
+    banded_backward,
+    banded_column_sums,
+    slopes_of,
+)
 from regard.attention.machine import Machine
 
 SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq, Tk, D, Dv
@@ -36,7 +43,9 @@ def error(B, H, Hk, Tq, Tk, D, Dv, mask, bias):
     out, logs = banded(q, k, v, *rest)
     found = (out, *banded_backward(q, k, v, out, logs, grad, *rest)[:3], banded_column_sums(q, k, *rest))
     truth = (*truth, weights(*leaves[:2], mask=mask, bias=bias).sum(-2).detach())
-    return max((a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(found, truth, strict=True))
+    return max(
+        (a.double() - b).abs().max().nan_to_num(math.inf).item() for a, b in zip(found, truth, strict=True)
+    )
 
 
 def sink_error(B, H, Hk, Tq, Tk, D, Dv, mask):
@@ -53,7 +62,9 @@ def sink_error(B, H, Hk, Tq, Tk, D, Dv, mask):
         first = torch.autograd.grad(y, x, more, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), x)
         found, truth = ((*found, *second), truth) if y is out else (found, (*truth, *second))
-    return max((a.double() - b).abs().max().div(1 + b.abs().max()).item() for a, b in zip(found, truth, strict=True))
+    return max(
+        (a.double() - b).abs().max().div(1 + b.abs().max()).item() for a, b in zip(found, truth, strict=True)
+    )
 
 
 def main():

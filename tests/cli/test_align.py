@@ -15,7 +15,17 @@ from regard.evaluation.alignment import Gold, score
 from regard.models import folder as folders
 from regard.models.build import build
 from regard.models.schema import AutoregressiveBlock
-from regard.pipelines.align import View, align, aligned, best_view, clearest_view, flipped, grow_diag_final_and, joined, pharaoh
+from regard.pipelines.align import (
+    View,
+    align,
+    aligned,
+    best_view,
+    clearest_view,
+    flipped,
+    grow_diag_final_and,
+    joined,
+    pharaoh,
+)
 from tests.models.small import DECODERS, ENCODERS
 
 SOURCES = ["ein kleiner Hund läuft", "", "zwei Hunde laufen 🐕", "Hund", "läuft ein Hund"]
@@ -26,7 +36,9 @@ GOLD = "0-0 1-1 2-2 3-3\n\n0-0 1-1 2-2 3?3\n0-0\n1-1 2-2 0-3 0?0\n"
 def write(path, seed, encoder=ENCODERS["transformer"], decoder=DECODERS["transformer"]):
     torch.manual_seed(seed)
     tokenizer = Tokenizer.train([*SOURCES, *TARGETS], "bpe", 60)
-    config = AutoregressiveBlock.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
+    config = AutoregressiveBlock.model_validate(
+        {"dim": 32, "encoder": encoder, "decoder": decoder}
+    ).model_dump()
     model = build(config, len(tokenizer) if encoder else None, len(tokenizer))
     folders.save(path, model, config, tokenizer if encoder else None, tokenizer, {})
     return folders.load(path)
@@ -87,7 +99,9 @@ def test_two_directions_are_joined(run, made):
     path, model, back = made
     forward, backward = align(model, SOURCES, TARGETS), [flipped(b) for b in align(back, TARGETS, SOURCES)]
     for name, join in (("grow-diag-final-and", grow_diag_final_and), ("intersection", frozenset.__and__)):
-        _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--reverse", path / "backward", "--join", name)
+        _, out, _ = run(
+            path / "forward", path / "src", path / "tgt.gz", "--reverse", path / "backward", "--join", name
+        )
         assert out == lines(join(a, b) for a, b in zip(forward, backward, strict=True))
 
 
@@ -97,7 +111,9 @@ def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
     assert out == lines(align(model, SOURCES, TARGETS, both=True))
     ways = [(model, SOURCES, TARGETS), (back, TARGETS, SOURCES)]
     views = [clearest_view(*way) for way in ways]
-    code, out, err = run(path / "forward", path / "src", path / "tgt.gz", "--layer", "best", "--reverse", path / "backward")
+    code, out, err = run(
+        path / "forward", path / "src", path / "tgt.gz", "--layer", "best", "--reverse", path / "backward"
+    )
     assert code == 0
     assert [line.split(",")[0] for line in err.splitlines()] == [
         f"regard: by layer {views[0].layer}",
@@ -110,7 +126,9 @@ def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
 def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
     path, model, _ = made
     found = align(model, SOURCES, TARGETS)
-    code, out, err = run(path / "forward", path / "src", path / "tgt.gz", "--gold", path / "gold", "-o", tmp_path / "links")
+    code, out, err = run(
+        path / "forward", path / "src", path / "tgt.gz", "--gold", path / "gold", "-o", tmp_path / "links"
+    )
     assert (code, err) == (0, "")
     sure = ["0-0 1-1 2-2 3-3", "", "0-0 1-1 2-2", "0-0", "1-1 2-2 0-3"]
     parsed = [frozenset(tuple(map(int, link.split("-"))) for link in row.split()) for row in sure]
@@ -143,9 +161,15 @@ def test_show_draws_each_pair_above_its_links(run, made):
         (("forward", "bad", "tgt.gz"), "line 2 of"),
         (("forward", "long", "tgt.gz"), "line 3 of"),
         (("forward", "src", "tgt.gz", "--layer", "3"), "layer 3 is not there"),
-        (("forward", "src", "tgt.gz", "--layer", "first"), "--layer is a number from 0, or best, got 'first'"),
+        (
+            ("forward", "src", "tgt.gz", "--layer", "first"),
+            "--layer is a number from 0, or best, got 'first'",
+        ),
         (("forward", "src", "tgt.gz", "--layer", "best", "--shift"), "leave --head and --shift out"),
-        (("forward", "src", "tgt.gz", "--mutual", "--threshold", "0.2"), "two ways to choose links; give one"),
+        (
+            ("forward", "src", "tgt.gz", "--mutual", "--threshold", "0.2"),
+            "two ways to choose links; give one",
+        ),
         (("blind", "src", "tgt.gz", "--layer", "best"), "no attention between target and source"),
         (("forward", "src", "tgt.gz", "--head", "first"), "--head is a number from 0, or best, got 'first'"),
         (("forward", "src", "tgt.gz", "--head", "best", "--layer", "0"), "leave --layer out"),
@@ -169,7 +193,13 @@ def test_bad_input_is_one_sentence_and_exit_code_two(run, made, args, says):
 
 def test_a_reader_that_leaves_early_ends_it_quietly(made):
     path = made[0]
-    command = [sys.executable, "-m", "regard", "align", *(str(path / name) for name in ("forward", "src", "tgt.gz"))]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "align",
+        *(str(path / name) for name in ("forward", "src", "tgt.gz")),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
@@ -180,7 +210,13 @@ def test_a_reader_that_leaves_early_ends_it_quietly(made):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
 def test_a_full_disk_is_one_sentence(made):
     path = made[0]
-    command = [sys.executable, "-m", "regard", "align", *(str(path / name) for name in ("forward", "src", "tgt.gz"))]
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "align",
+        *(str(path / name) for name in ("forward", "src", "tgt.gz")),
+    ]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 2

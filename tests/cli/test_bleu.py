@@ -50,14 +50,18 @@ def test_scores_with_signatures_from_packed_files(run, files):
     assert code == 0, err
     assert out.strip() == str(scores(HYPOTHESIS, REFERENCE))
     assert "warning" not in err
-    code, out, _ = run(files / "hyp", files / "ref.gz", files / "ref.xz", "--json", "--tokenize", "intl", "--lowercase")
+    code, out, _ = run(
+        files / "hyp", files / "ref.gz", files / "ref.xz", "--json", "--tokenize", "intl", "--lowercase"
+    )
     found = json.loads(out)
     assert found["signatures"]["bleu"].startswith("nrefs:2|case:lc|eff:no|tok:intl|")
     assert found["bleu"] == scores(HYPOTHESIS, REFERENCE, tokenize="intl", lowercase=True).bleu
 
 
 def test_by_length_prints_a_table_and_draws_a_picture(run, files):
-    code, out, err = run(files / "hyp", files / "ref.gz", "--by-length", files / "ref.xz", "--plot", files / "lengths.png")
+    code, out, err = run(
+        files / "hyp", files / "ref.gz", "--by-length", files / "ref.xz", "--plot", files / "lengths.png"
+    )
     assert code == 0, err
     assert "words of source" in out
     assert "11–20" in out
@@ -68,7 +72,9 @@ def test_by_length_prints_a_table_and_draws_a_picture(run, files):
 
 def test_the_lectures_formula_line_by_line(run, files):
     assert run(files / "lecture.hyp", files / "lecture.ref", "--sentence")[1].split() == ["0.5475", "0.0000"]
-    found = json.loads(run(files / "lecture.hyp", files / "lecture.ref", "--sentence", "--json", "--tokenize", "none")[1])
+    found = json.loads(
+        run(files / "lecture.hyp", files / "lecture.ref", "--sentence", "--json", "--tokenize", "none")[1]
+    )
     assert found["sentence_bleu"][1] == 0
     assert found["mean"] == pytest.approx(0.5475182535 / 2, abs=1e-9)
 
@@ -77,7 +83,9 @@ def test_what_looks_wrong_is_said_beside_the_scores(run, files):
     code, out, err = run(files / "moved", files / "ref.gz")
     assert code == 0
     assert out.startswith("BLEU")
-    assert "regard: warning: lines 1 to 119 of the hypothesis match the reference 1 line after their own" in err
+    assert (
+        "regard: warning: lines 1 to 119 of the hypothesis match the reference 1 line after their own" in err
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +115,9 @@ def test_bad_input_is_one_sentence_and_exit_code_two(run, files, args, says):
 def test_a_process_of_its_own_does_the_same(files):
     command = [sys.executable, "-m", "regard", "bleu", str(files / "hyp")]
     done = [
-        subprocess.run([*command, str(files / name)], capture_output=True, text=True, encoding="utf-8", timeout=120)
+        subprocess.run(
+            [*command, str(files / name)], capture_output=True, text=True, encoding="utf-8", timeout=120
+        )
         for name in ("ref.gz", "short")
     ]
     assert [d.returncode for d in done] == [0, 2]

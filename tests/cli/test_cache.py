@@ -36,7 +36,8 @@ def entry(tmp_path):
 def test_entries_are_listed_and_pruned(regard, entry, tmp_path):
     code, out, _ = regard()
     assert code == 0 and all(
-        word in out for word in ("01234567", "data", "3.0 KiB", "days ago", "1,200 pairs", "1 entries", str(tmp_path))
+        word in out
+        for word in ("01234567", "data", "3.0 KiB", "days ago", "1,200 pairs", "1 entries", str(tmp_path))
     )
     assert json.loads(regard("--json")[1])[0]["made_by"] == "1,200 pairs"
     assert "removed 0 entries" in regard("--prune", "--older-than", "90000")[1]
@@ -47,7 +48,8 @@ def test_entries_are_listed_and_pruned(regard, entry, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"), [(["--max-size", "much", "--prune"], "'much'"), (["--older-than", "3"], "give --prune too")]
+    ("args", "says"),
+    [(["--max-size", "much", "--prune"], "'much'"), (["--older-than", "3"], "give --prune too")],
 )
 def test_bad_options_are_one_sentence(regard, args, says):
     code, _, err = regard(*args)
@@ -55,5 +57,11 @@ def test_bad_options_are_one_sentence(regard, args, says):
 
 
 def test_sizes_are_read_and_shown():
-    assert [cache.parse_size(text) for text in ("500", "2K", "1.5g", "10 GiB", "3MB")] == [500, 2048, 3 << 29, 10 << 30, 3 << 20]
+    assert [cache.parse_size(text) for text in ("500", "2K", "1.5g", "10 GiB", "3MB")] == [
+        500,
+        2048,
+        3 << 29,
+        10 << 30,
+        3 << 20,
+    ]
     assert [cache.size(n) for n in (12, 2048, 3 << 29)] == ["12 B", "2.0 KiB", "1.5 GiB"]

@@ -57,8 +57,15 @@ def line(found, top=1):
 
 
 def start(*args, lines=4096, **options):
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "env": ENVIRONMENT} | options
-    return subprocess.Popen([sys.executable, "-c", START.format(lines=lines), "classify", *map(str, args)], **options)
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "stdin": subprocess.DEVNULL,
+        "env": ENVIRONMENT,
+    } | options
+    return subprocess.Popen(
+        [sys.executable, "-c", START.format(lines=lines), "classify", *map(str, args)], **options
+    )
 
 
 def test_a_text_on_the_command_line_is_labelled_with_its_probability(folder, regard):
@@ -82,7 +89,10 @@ def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello world\n"))
     (tmp_path / "d.txt.xz").write_bytes(lzma.compress(b"b\n"))
     assert regard(folder, "-i", tmp_path / "a.txt.gz", tmp_path / "d.txt.xz")[1] == line(one) + line(two)
-    assert regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt.xz", "-o", tmp_path / "o.gz")[0] == 0
+    assert (
+        regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt.xz", "-o", tmp_path / "o.gz")[0]
+        == 0
+    )
     assert gzip.decompress((tmp_path / "o.gz").read_bytes()).decode() == line(one) + line(two)
 
     (tmp_path / "b.tsv").write_text("1\thello world\n2\tb\n", encoding="utf-8")
@@ -109,7 +119,9 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
     rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text(encoding="utf-8"), newline="")))
     assert [row["review"] for row in rows] == texts
     assert [row["predicted"] for row in rows] == [str(each) for each in found]
-    assert [row["probability"] for row in rows] == [f"{each.probability:.4f}" if each else "" for each in found]
+    assert [row["probability"] for row in rows] == [
+        f"{each.probability:.4f}" if each else "" for each in found
+    ]
     regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.tsv", "--top", "2")
     first, *others = (tmp_path / "o.tsv").read_text(encoding="utf-8").splitlines()
     assert first == "id\treview\tpredicted\tprobability\tpredicted_2\tprobability_2"
@@ -119,7 +131,9 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
     assert [(each["id"], each["review"], each["predicted"] or "") for each in records] == [
         (str(i), text, str(each)) for i, (text, each) in enumerate(zip(texts, found, strict=True))
     ]
-    (tmp_path / "t.tsv").write_text("text\tid\nhello, world\t1\n", encoding="utf-8")  # a column called text needs no name
+    (tmp_path / "t.tsv").write_text(
+        "text\tid\nhello, world\t1\n", encoding="utf-8"
+    )  # a column called text needs no name
     assert regard(folder, "-i", tmp_path / "t.tsv")[1] == line(found[0])
     assert regard(folder, "-i", tmp_path / "t.tsv", "--column", "1", "--header")[1] == line(found[0])
     assert len(regard(folder, "-i", tmp_path / "t.tsv", "--column", "1")[1].splitlines()) == 2
@@ -127,7 +141,9 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
 
 def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
     (one,), (looked,) = label(load(folder), ["hello world"]), attention(load(folder), ["hello world"])
-    shown = " ".join(f"{word}({weight:.2f})" for word, weight in zip(looked.words, looked.weights, strict=True))
+    shown = " ".join(
+        f"{word}({weight:.2f})" for word, weight in zip(looked.words, looked.weights, strict=True)
+    )
     assert regard(folder, "--attention", "hello world")[1] == f"{line(one)}  {shown}\n"
     assert regard(folder, "--attention", "")[1] == "\n"
     found = json.loads(regard(folder, "--attention", "--jsonl", "hello world")[1])
@@ -159,13 +175,33 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
             r"line 1 of .*in\.tsv names no column 'review'; it has",
         ),
         (["{folder}", "-i", "{tmp}/in.tsv"], DataError, "names no column 'text'"),
-        (["{folder}", "-i", "{tmp}/in.tsv", "--column", "7"], DataError, r"line 1 of .*in\.tsv has 2 columns and no column 7"),
+        (
+            ["{folder}", "-i", "{tmp}/in.tsv", "--column", "7"],
+            DataError,
+            r"line 1 of .*in\.tsv has 2 columns and no column 7",
+        ),
         (["{folder}", "-i", "{tmp}/in.tsv", "--column", "0"], OptionError, "counted from 1, got --column 0"),
-        (["{folder}", "-i", "{tmp}/in.tsv", "{tmp}/bad.txt"], OptionError, r"files of different kinds \(\.tsv, \.txt\)"),
+        (
+            ["{folder}", "-i", "{tmp}/in.tsv", "{tmp}/bad.txt"],
+            OptionError,
+            r"files of different kinds \(\.tsv, \.txt\)",
+        ),
         (["{folder}", "--column", "review"], OptionError, "its column needs a number"),
-        (["{folder}", "-i", "{tmp}/in.jsonl"], DataError, r"line 1 of .*in\.jsonl has no text in the field 'text'; check --field"),
-        (["{folder}", "-i", "{tmp}/in.tsv", "--column", "1", "-o", "{tmp}/in.tsv"], OptionError, "read and written at once"),
-        (["{folder}", "x", "--attention", "-o", "{tmp}/o"], OptionError, "shown on the terminal or written as JSON"),
+        (
+            ["{folder}", "-i", "{tmp}/in.jsonl"],
+            DataError,
+            r"line 1 of .*in\.jsonl has no text in the field 'text'; check --field",
+        ),
+        (
+            ["{folder}", "-i", "{tmp}/in.tsv", "--column", "1", "-o", "{tmp}/in.tsv"],
+            OptionError,
+            "read and written at once",
+        ),
+        (
+            ["{folder}", "x", "--attention", "-o", "{tmp}/o"],
+            OptionError,
+            "shown on the terminal or written as JSON",
+        ),
         (["{plain}", "x", "--attention"], OptionError, "does not attend to words"),
         (["{folder}", "-i", "{tmp}/bad.txt", "--strict"], DataError, r"line 2 of .*bad\.txt is not UTF-8"),
     ],
@@ -194,16 +230,29 @@ def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
 
 
 def test_texts_that_were_cut_are_reported(tmp_path, regard):
-    encoder = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32, "position": "learned", "max_positions": 6}
+    encoder = {
+        "kind": "transformer",
+        "layers": 1,
+        "heads": 2,
+        "inner": 32,
+        "position": "learned",
+        "max_positions": 6,
+    }
     made = classifier(tmp_path / "m", encoder=encoder, pooling="mean")
     code, out, err = regard(made, "abcdefgh", "abc")
     assert (code, len(out.splitlines())) == (0, 2)
-    assert err == "regard: 1 text was longer than the model's table of positions and labelled by their beginning\n"
+    assert (
+        err
+        == "regard: 1 text was longer than the model's table of positions and labelled by their beginning\n"
+    )
 
 
 def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tmp_path):
     draw = random.Random(1)
-    texts = [" ".join(draw.choices(["good", "bad", "day", "of", "all"], k=draw.randint(0, 6))) for _ in range(20_000)]
+    texts = [
+        " ".join(draw.choices(["good", "bad", "day", "of", "all"], k=draw.randint(0, 6)))
+        for _ in range(20_000)
+    ]
     (tmp_path / "in.tsv").write_text("".join(f"{text}\n" for text in ["text", *texts]), encoding="utf-8")
     args, out = (folder, "-i", tmp_path / "in.tsv", "-o", tmp_path / "o.tsv"), tmp_path / "o.tsv"
     assert start(*args).wait(60) == 0

@@ -9,7 +9,9 @@ import regard
 
 
 def run(*args):
-    done = subprocess.run([sys.executable, "-m", "regard", *args], capture_output=True, text=True, encoding="utf-8", timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", *args], capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -24,7 +26,16 @@ def test_version_and_help():
 def test_cost_prints_quoted_beside_counted_beside_measured():
     code, out, err = run("cost", "-T", "64", "-M", "16", "-K", "8", "--repeat", "1")
     assert code == 0, err
-    for text in ("convolution", "recurrence", "attention", "restricted attention", "KM²", "3M²", "TKM", "T/K"):
+    for text in (
+        "convolution",
+        "recurrence",
+        "attention",
+        "restricted attention",
+        "KM²",
+        "3M²",
+        "TKM",
+        "T/K",
+    ):
         assert text in out
     assert "3TM² = 49,152" in out.replace("\n", " ")
     assert "2T/K = 16" in out.replace("\n", " ")

@@ -21,14 +21,25 @@ def test_the_list_says_what_is_here_and_under_which_licence():
     code, out, err = run()
     assert code == 0, err
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
-    assert "yes" in rows["tatoeba-sample"] and "CC BY 2.0" in rows["tatoeba-sample"] and "21,036" in rows["tatoeba-sample"]
+    assert (
+        "yes" in rows["tatoeba-sample"]
+        and "CC BY 2.0" in rows["tatoeba-sample"]
+        and "21,036" in rows["tatoeba-sample"]
+    )
     assert " no " in rows["multi30k"] and "research" in rows["multi30k"]
 
 
 def test_a_corpus_is_described():
     code, out, err = run("tatoeba-sample", "--split", "test", "--source", "de", "--target", "en", "-n", "2")
     assert code == 0, err
-    for text in ("CC BY 2.0", "manythings.org", "all as the manifest names them", "449 rows; all of them usable", "words", "95 %"):
+    for text in (
+        "CC BY 2.0",
+        "manythings.org",
+        "all as the manifest names them",
+        "449 rows; all of them usable",
+        "words",
+        "95 %",
+    ):
         assert text in out
     assert out.count("\nde: ") + out.startswith("de: ") == 2 and out.count("\nen: ") == 2
 
@@ -90,7 +101,14 @@ def test_a_table_shows_its_columns_and_labels_and_its_header_is_no_row(tmp_path)
     (tmp_path / "my.csv").write_text("stars;review\n" + body, encoding="utf-8")
     code, out, err = run(tmp_path / "my.csv", "-n", "1")
     assert code == 0, err
-    assert "my.csv: 2 columns separated by semicolons, a header; text = column 2 'review', label = column 1 'stars'" in out
-    assert "9 rows; all of them usable" in out and "text: a film, number 0\nlabel: good" in out and "2 labels: bad 6, good 3" in out
+    assert (
+        "my.csv: 2 columns separated by semicolons, a header; text = column 2 'review', label = column 1 'stars'"
+        in out
+    )
+    assert (
+        "9 rows; all of them usable" in out
+        and "text: a film, number 0\nlabel: good" in out
+        and "2 labels: bad 6, good 3" in out
+    )
     code, _, err = run(tmp_path / "my.csv", "--source", "0", "--target", "1")
     assert code == 2 and "there is no column 0: columns are counted from 1" in err

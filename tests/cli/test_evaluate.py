@@ -9,7 +9,14 @@ from regard.cli import main
 from regard.training.trainer import train
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-ROWS = [("good", "yes"), ("bad", "no"), ("so good", "yes"), ("so bad", "no"), ("good good", "yes"), ("bad bad", "no")]
+ROWS = [
+    ("good", "yes"),
+    ("bad", "no"),
+    ("so good", "yes"),
+    ("so bad", "no"),
+    ("good good", "yes"),
+    ("bad bad", "no"),
+]
 
 
 def table(path, rows):
@@ -54,7 +61,9 @@ def test_figures_confusion_and_calibration_are_printed(regard, model):
 def test_json_has_every_class_and_the_labels_go_to_a_file(regard, model, tmp_path):
     code, out, _ = regard("evaluate", model, "--json", "-o", "labels.txt", "--plot", "confusion.png")
     found = json.loads(out)
-    assert code == 0 and found["scores"]["accuracy"] == 1.0 and set(found["scores"]["classes"]) == {"yes", "no"}
+    assert (
+        code == 0 and found["scores"]["accuracy"] == 1.0 and set(found["scores"]["classes"]) == {"yes", "no"}
+    )
     assert (tmp_path / "labels.txt").read_text(encoding="utf-8").split() == [label for _, label in ROWS]
     assert (tmp_path / "confusion.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -68,7 +77,11 @@ def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "args", "says"),
     [
-        ([("good", "yes"), ("hm", "perhaps")], [], "own.csv line 3, column 2: the label 'perhaps' is not among those"),
+        (
+            [("good", "yes"), ("hm", "perhaps")],
+            [],
+            "own.csv line 3, column 2: the label 'perhaps' is not among those",
+        ),
         ([("good", "yes")], ["--beam", "2"], "belong to translators, and this model is a classifier"),
         ([("good", "yes")], ["--by-length"], "belong to translators, and this model is a classifier"),
     ],
@@ -80,7 +93,8 @@ def test_what_cannot_be_scored_is_one_sentence(regard, model, tmp_path, rows, ar
 
 
 @pytest.mark.parametrize(
-    "command", [["generate", "{}", "x"], ["translate", "{}", "x"], ["export", "{}", "--to", "ctranslate2", "-o", "out"]]
+    "command",
+    [["generate", "{}", "x"], ["translate", "{}", "x"], ["export", "{}", "--to", "ctranslate2", "-o", "out"]],
 )
 def test_commands_for_models_that_write_say_what_this_one_is(regard, model, command):
     code, _, err = regard(*(part.format(model) for part in command))

@@ -37,19 +37,33 @@ def test_an_export_prints_what_the_check_found_and_where_it_is(model, tmp_path):
     done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert done.exit_code == 0
     assert "4 of 4 sample sentences equal word for word" in done.output and "README.md" in done.output
-    assert {"model.bin", "tokenizer.json", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"model.bin", "tokenizer.json", "README.md"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
 
 
 def test_a_folder_is_replaced_only_when_asked_and_only_if_regard_wrote_it(model, tmp_path):
     run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     again = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert isinstance(again.exception, OptionError) and "--overwrite" in str(again.exception)
-    done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out", "--overwrite", "--quantization", "int8")
+    done = run(
+        "export",
+        model,
+        "--to",
+        "ctranslate2",
+        "-o",
+        tmp_path / "out",
+        "--overwrite",
+        "--quantization",
+        "int8",
+    )
     assert done.exit_code == 0 and "weights rounded to int8" in done.output
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "mine", "--overwrite")
-    assert isinstance(refused.exception, OptionError) and "was not written by regard" in str(refused.exception)
+    assert isinstance(refused.exception, OptionError) and "was not written by regard" in str(
+        refused.exception
+    )
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
@@ -71,8 +85,16 @@ def test_a_round_trip_through_hugging_face(model, tmp_path):
 def test_wrong_words_are_one_sentence(model, tmp_path):
     for args, kind, said in [
         (("export", model, "--to", "tflite", "-o", tmp_path / "x"), OptionError, "'tflite'"),
-        (("export", model, "--to", "onnx", "--quantization", "int8", "-o", tmp_path / "x"), OptionError, "only ctranslate2"),
-        (("export", tmp_path / "none", "--to", "onnx", "-o", tmp_path / "x"), FolderError, "there is no folder"),
+        (
+            ("export", model, "--to", "onnx", "--quantization", "int8", "-o", tmp_path / "x"),
+            OptionError,
+            "only ctranslate2",
+        ),
+        (
+            ("export", tmp_path / "none", "--to", "onnx", "-o", tmp_path / "x"),
+            FolderError,
+            "there is no folder",
+        ),
         (("import", model, "-o", tmp_path / "x"), FolderError, "model_type null"),
     ]:
         done = run(*args)

@@ -37,17 +37,25 @@ def regard(capfdbinary):
 
 def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard):
     (expected,) = search(load(folder), ["Tom is"], sample=Sample(seed=5, top_k=9), max_length=30)
-    assert regard(folder, "Tom is", "--seed", "5", "--top-k", "9", "--length", "30") == (0, f"Tom is{expected}\n", "")
+    assert regard(folder, "Tom is", "--seed", "5", "--top-k", "9", "--length", "30") == (
+        0,
+        f"Tom is{expected}\n",
+        "",
+    )
 
 
 def test_several_texts_are_drawn_by_count(folder, regard):
     (expected,) = search(load(folder), ["Tom"], sample=Sample(seed=5, count=3), max_length=10)
     texts = [h.text for h in expected.hypotheses]
     assert len(set(texts)) > 1
-    assert regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10")[1] == "".join(f"Tom{text}\n" for text in texts)
+    assert regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10")[1] == "".join(
+        f"Tom{text}\n" for text in texts
+    )
     records = [
         json.loads(line)
-        for line in regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10", "--json")[1].splitlines()
+        for line in regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10", "--json")[
+            1
+        ].splitlines()
     ]
     assert [record["text"] for record in records] == texts
 
@@ -81,11 +89,16 @@ def test_what_cannot_be_is_one_sentence(folder, regard, tmp_path, args, error, s
 def test_standard_input_is_the_prompt_and_a_closed_pipe_is_no_error(folder):
     run = [sys.executable, "-m", "regard", "generate", str(folder), "--seed", "1", "--no-lines"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*run, "--length", "5"], input=b"Tom is\n", capture_output=True, env=environment, timeout=60)
+    done = subprocess.run(
+        [*run, "--length", "5"], input=b"Tom is\n", capture_output=True, env=environment, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"Tom is")
     process = subprocess.Popen(
-        [*run, "x", "--length", "100000", "--min-length", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        [*run, "x", "--length", "100000", "--min-length", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
     )
     assert process.stdout.read(1) == b"x"
     process.stdout.close()

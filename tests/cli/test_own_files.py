@@ -20,7 +20,13 @@ FILES = {
     "my.tsv": "".join(f"one {i} two\teins {i} zwei\tCC\n" for i in range(60)),
     "my.txt": "".join(f"line {i} of a text\n" for i in range(60)),
 }
-SHORT = ["training.steps=4", "schedule.warmup=1", "training.validate_every=4", "training.save_every=4", "training.device=cpu"]
+SHORT = [
+    "training.steps=4",
+    "schedule.warmup=1",
+    "training.validate_every=4",
+    "training.save_every=4",
+    "training.device=cpu",
+]
 
 
 @pytest.fixture
@@ -42,7 +48,12 @@ def regard(monkeypatch, capfd, tmp_path):
 @pytest.mark.parametrize(
     ("word", "name", "assumed", "scored"),
     [
-        ("classifier", "my.csv", "semicolons, a header; text = column 2 'review', label = column 1 'stars'", "accuracy"),
+        (
+            "classifier",
+            "my.csv",
+            "semicolons, a header; text = column 2 'review', label = column 1 'stars'",
+            "accuracy",
+        ),
         ("tagger", "my.conll", "40 rows: a small model", "F1"),
         ("translator", "my.tsv", "tabs, no header; source = column 1, target = column 2", "BLEU"),
         ("language-model", "my.txt", "60 lines: a small model", "perplexity"),
@@ -79,7 +90,12 @@ def test_what_cannot_be_trained_on_is_refused_in_a_sentence(regard, tmp_path):
 def test_the_recipe_is_an_ordinary_one_and_small(regard, tmp_path):
     raw, _ = recipe_for("translator", ["my.tsv"])
     recipe = load(raw)
-    assert (recipe.name, recipe.data.source, recipe.data.target, recipe.data.hold_out) == ("my", "1", "2", 0.05)
+    assert (recipe.name, recipe.data.source, recipe.data.target, recipe.data.hold_out) == (
+        "my",
+        "1",
+        "2",
+        0.05,
+    )
     assert recipe.model.dim == 128 and recipe.training.steps == 300 and recipe.training.minutes == 10
     (tmp_path / "a.en").write_text("one\n", encoding="utf-8")
     (tmp_path / "a.de").write_text("eins\n", encoding="utf-8")

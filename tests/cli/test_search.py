@@ -54,7 +54,9 @@ def made(run, model, texts, tmp_path):
 
 def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, texts, tmp_path):
     code, out, _ = run("search", made, TEXTS[2], "-k", 2, "--by", "vectors")
-    assert code == 0 and out.splitlines()[0] == f"1.0000\t{texts}:3\t{TEXTS[2]}" and len(out.splitlines()) == 2
+    assert (
+        code == 0 and out.splitlines()[0] == f"1.0000\t{texts}:3\t{TEXTS[2]}" and len(out.splitlines()) == 2
+    )
     code, out, _ = run("search", made, "moon", "--by", "bm25", "--json")
     assert code == 0 and [hit["text"] for hit in json.loads(out)["found"]] == [TEXTS[1]]
     more = tmp_path / "more.jsonl"
@@ -64,7 +66,10 @@ def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, tex
     code, out, _ = run("search", made, "the moon shines", "-k", 1)
     assert code == 0 and out.split("\t")[1] == "new"
     assert run("index", "-o", made, "--remove", "new")[1] == "1 removed, 8 documents are left\n"
-    assert run("index", "-o", made, "--compact")[1] == "1 removed document left the disk, 8 documents are there\n"
+    assert (
+        run("index", "-o", made, "--compact")[1]
+        == "1 removed document left the disk, 8 documents are there\n"
+    )
     assert "8 documents, vectors of 32" in run("index", "-o", made)[1]
     assert "the moon shines" not in run("search", made, "the moon shines")[1]
 
@@ -76,7 +81,9 @@ def test_going_on_passes_over_what_is_there(run, made, texts):
     code, _, errors = run("index", texts, "-o", made, "--add")
     assert code == 2 and "has another text called" in errors and errors.count("\n") == 1
     assert run("index", texts, "-o", made, "--replace")[0] == 0
-    assert run("search", made, "another first line", "--by", "bm25")[1].split("\t")[2] == "another first line\n"
+    assert (
+        run("search", made, "another first line", "--by", "bm25")[1].split("\t")[2] == "another first line\n"
+    )
 
 
 def test_stopping_keeps_what_is_done(run, model, texts, tmp_path, monkeypatch):
@@ -92,7 +99,11 @@ def test_stopping_keeps_what_is_done(run, model, texts, tmp_path, monkeypatch):
 
     monkeypatch.setattr(index, "_add", stops)
     code, _, errors = run("index", texts, "-o", tmp_path / "i", "-m", model)
-    assert code == 130 and "stopped after 3 documents, which are kept; go on with: regard index" in errors and "--add" in errors
+    assert (
+        code == 130
+        and "stopped after 3 documents, which are kept; go on with: regard index" in errors
+        and "--add" in errors
+    )
     code, out, errors = run("index", texts, "-o", tmp_path / "i", "--add")
     assert code == 0 and "3 documents are there already" in errors and ": 8 documents" in out
 
@@ -100,7 +111,9 @@ def test_stopping_keeps_what_is_done(run, model, texts, tmp_path, monkeypatch):
 def test_questions_of_a_file_are_scored_by_judgements(run, made, texts, tmp_path):
     (tmp_path / "q.txt").write_text("moon\nspeed\n", encoding="utf-8")
     (tmp_path / "qrels.txt").write_text(f"1 0 {texts}:2 1\n2 0 {texts}:1 1\n", encoding="utf-8")
-    code, out, _ = run("search", made, "-i", tmp_path / "q.txt", "--relevant", tmp_path / "qrels.txt", "--by", "bm25")
+    code, out, _ = run(
+        "search", made, "-i", tmp_path / "q.txt", "--relevant", tmp_path / "qrels.txt", "--by", "bm25"
+    )
     assert code == 0 and out == "bm25: nDCG@10 0.5000, MAP 0.5000, recall@100 0.5000, 2 queries\n"
 
 
@@ -110,23 +123,37 @@ def test_duplicates_are_found_in_files_and_in_an_index(run, model, texts, tmp_pa
     assert code == 0 and out == f"1.0\t{texts}:1\t{texts}:3\t{TEXTS[0]}\t{TEXTS[0]}\n"
     assert "1 pairs of cosine 0.999 and above; 2 of 3 texts are in one" in errors
     run("index", texts, "-o", tmp_path / "i", "-m", model)
-    code, _, _ = run("duplicates", tmp_path / "i", "-t", 0.999, "--groups", "--json", "-o", tmp_path / "out.jsonl")
+    code, _, _ = run(
+        "duplicates", tmp_path / "i", "-t", 0.999, "--groups", "--json", "-o", tmp_path / "out.jsonl"
+    )
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert code == 0 and [(row["group"], row["id"]) for row in found] == [(1, f"{texts}:1"), (1, f"{texts}:3")]
+    assert code == 0 and [(row["group"], row["id"]) for row in found] == [
+        (1, f"{texts}:1"),
+        (1, f"{texts}:3"),
+    ]
 
 
 def test_labels_are_suggested_reviewed_and_taken(run, model, texts, tmp_path):
-    (tmp_path / "few.tsv").write_text(f"label\ttext\nanimal\t{TEXTS[0]}\nthing\t{TEXTS[2]}\nthing\ta jet\n", encoding="utf-8")
+    (tmp_path / "few.tsv").write_text(
+        f"label\ttext\nanimal\t{TEXTS[0]}\nthing\t{TEXTS[2]}\nthing\ta jet\n", encoding="utf-8"
+    )
     review = tmp_path / "review.tsv"
-    code, _, errors = run("label", texts, "-e", tmp_path / "few.tsv", "-m", model, "-o", review, "--neighbours", 3)
+    code, _, errors = run(
+        "label", texts, "-e", tmp_path / "few.tsv", "-m", model, "-o", review, "--neighbours", 3
+    )
     assert code == 0 and "8 texts from 3 examples" in errors
     rows = [line.split("\t") for line in review.read_text(encoding="utf-8").splitlines()]
     assert rows[0] == ["label", "suggested", "confidence", "reviewed", "id", "text"] and len(rows) == 9
     given = {row[5]: row for row in rows[1:]}
     assert given[TEXTS[0]][:4] == ["animal", "animal", "1.0000", "x"]
     changed = ["bird" if row[5] == TEXTS[1] else row[0] for row in rows]
-    review.write_text("".join("\t".join([a, *row[1:]]) + "\n" for a, row in zip(changed, rows, strict=True)), encoding="utf-8")
-    code, _, errors = run("label", texts, "-e", tmp_path / "few.tsv", "-e", review, "-m", model, "-o", tmp_path / "again.tsv")
+    review.write_text(
+        "".join("\t".join([a, *row[1:]]) + "\n" for a, row in zip(changed, rows, strict=True)),
+        encoding="utf-8",
+    )
+    code, _, errors = run(
+        "label", texts, "-e", tmp_path / "few.tsv", "-e", review, "-m", model, "-o", tmp_path / "again.tsv"
+    )
     assert code == 0 and "8 texts from 4 examples" in errors and "bird" in errors
     code, _, errors = run("label", review, "--take", 1.0, "-o", tmp_path / "train.tsv")
     taken = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()
@@ -155,5 +182,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(run, made, model, texts, tm
         (["label", texts, "--take", "0.5"], "line 1 of"),
     ):
         code, _, errors = run(*args)
-        assert code == 2 and sentence in errors and errors.startswith("regard: ") and errors.count("\n") == 1, (args, errors)
+        assert (
+            code == 2 and sentence in errors and errors.startswith("regard: ") and errors.count("\n") == 1
+        ), (args, errors)
         assert not (tmp_path / "x").exists()

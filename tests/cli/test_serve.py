@@ -63,7 +63,10 @@ def test_a_queue_too_small_for_one_request_is_one_sentence(folder):
 
 def test_with_a_token_it_answers_its_bearer_and_curl_shows_how(folder, tmp_path):
     (tmp_path / "token").write_text(TOKEN + "\n", encoding="utf-8")
-    with process(folder, "--host", "127.0.0.1", "--token-file", tmp_path / "token", "--access-log") as (started, client):
+    with process(folder, "--host", "127.0.0.1", "--token-file", tmp_path / "token", "--access-log") as (
+        started,
+        client,
+    ):
         assert client.post("/translate", {"text": "ein Hund"})[0] == 401
         assert 'Authorization: Bearer $REGARD_TOKEN"' in client.curl
         line = client.curl.replace("$REGARD_TOKEN", TOKEN)

@@ -32,10 +32,18 @@ Run = Callable[..., tuple[int, str, str]]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tagger that knows names of persons and places, and nothing else."""
     path = tmp_path_factory.mktemp("models") / "tagger"
-    rows = [(f"{name} Lee went to {place} .", "B-PER I-PER O O B-LOC O") for name in NAMES for place in PLACES]
+    rows = [
+        (f"{name} Lee went to {place} .", "B-PER I-PER O O B-LOC O") for name in NAMES for place in PLACES
+    ]
     source = Tokenizer.train([text for text, _ in rows], "spelled", 100, lowercase=True)
     target = Tokenizer.train([tags for _, tags in rows], "word", 100)
-    given = {"kind": "tagger", "dim": 16, "dropout": 0.0, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "words"}}
+    given = {
+        "kind": "tagger",
+        "dim": 16,
+        "dropout": 0.0,
+        "characters": {"dim": 4, "width": 4},
+        "encoder": {"kind": "words"},
+    }
     config = Block.model_validate(given).model_dump()
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -81,17 +89,35 @@ def test_a_tagger_comes_back_from_its_folder(folder: Path) -> None:
 
 
 def test_spans_of_a_text_are_marked(folder: Path, regard: Run) -> None:
-    assert regard(folder, "Yesterday Ada  Lee (of Ulm) left.")[1] == "Yesterday [PER Ada  Lee] (of [LOC Ulm]) left.\n"
+    assert (
+        regard(folder, "Yesterday Ada  Lee (of Ulm) left.")[1]
+        == "Yesterday [PER Ada  Lee] (of [LOC Ulm]) left.\n"
+    )
     assert regard(folder, "nothing here")[1] == "nothing here\n"
 
 
 def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) -> None:
     model, text = load(folder), "Yesterday Ada  Lee (of Ulm) left."
     found, words, empty = tag(model, [text, ["Ada", "Lee", "saw", "Ulm"], ""])
-    assert found == [Entity("Ada  Lee", "PER", 10, 18), Entity("Ulm", "LOC", 23, 26)] and text[10:18] == found[0].text
-    assert words == [Entity("Ada Lee", "PER", 0, 2), Entity("Ulm", "LOC", 3, 4)] and words.tags == ["B-PER", "I-PER", "O", "B-LOC"]
-    assert f"{found}\n" == regard(folder, text)[1] and str(words) == "[PER Ada Lee] saw [LOC Ulm]" and empty == []
-    assert repr(words[1:]) == "[Entity(text='Ulm', label='LOC', start=3, end=4)]" and str(words[1]) == "Ulm (LOC)"
+    assert (
+        found == [Entity("Ada  Lee", "PER", 10, 18), Entity("Ulm", "LOC", 23, 26)]
+        and text[10:18] == found[0].text
+    )
+    assert words == [Entity("Ada Lee", "PER", 0, 2), Entity("Ulm", "LOC", 3, 4)] and words.tags == [
+        "B-PER",
+        "I-PER",
+        "O",
+        "B-LOC",
+    ]
+    assert (
+        f"{found}\n" == regard(folder, text)[1]
+        and str(words) == "[PER Ada Lee] saw [LOC Ulm]"
+        and empty == []
+    )
+    assert (
+        repr(words[1:]) == "[Entity(text='Ulm', label='LOC', start=3, end=4)]"
+        and str(words[1]) == "Ulm (LOC)"
+    )
     long = tag(model, ["Ada " * 2500])[0]
     assert len(long) == 2500 and long[-1].start == 4 * 2499
     for wrong in ("Ada", None, 3, [1], [None], [["Ada", 1]]):
@@ -117,7 +143,9 @@ def test_json_has_the_place_of_every_span(folder: Path, regard: Run) -> None:
 def test_conll_gets_one_more_column_and_keeps_the_rest(folder: Path, regard: Run, tmp_path: Path) -> None:
     given = "# about\n1\tAda\tO\n2\tLee\tO\n\n\n1\tgo\tO\n2\tUlm\tO"
     (tmp_path / "in.tsv").write_text(given, encoding="utf-8")
-    code, out, _ = regard(folder, "-i", tmp_path / "in.tsv", "--conll", "--column", 2, "-o", tmp_path / "out.conll")
+    code, out, _ = regard(
+        folder, "-i", tmp_path / "in.tsv", "--conll", "--column", 2, "-o", tmp_path / "out.conll"
+    )
     assert (code, out) == (0, "")
     expected = "# about\n1\tAda\tO\tB-PER\n2\tLee\tO\tI-PER\n\n\n1\tgo\tO\tO\n2\tUlm\tO\tB-LOC\n\n"
     assert (tmp_path / "out.conll").read_text(encoding="utf-8") == expected
@@ -127,17 +155,29 @@ def test_what_was_written_as_conll_can_be_read_as_gold(folder: Path, regard: Run
     path = tmp_path / "words.conll.gz"
     path.write_bytes(gzip.compress(b"-DOCSTART- O\n\nAda O\nLee O\n\n#x O\nRom O\n"))
     regard(folder, "-i", path, "-o", tmp_path / "out.conll.gz")
-    assert list(Conll(tmp_path / "out.conll.gz", (1, 3))) == [("Ada Lee", "B-PER I-PER"), ("#x Rom", "O B-LOC")]
+    assert list(Conll(tmp_path / "out.conll.gz", (1, 3))) == [
+        ("Ada Lee", "B-PER I-PER"),
+        ("#x Rom", "O B-LOC"),
+    ]
 
 
 def test_text_becomes_conll_in_the_scheme_that_is_asked_for(folder: Path, regard: Run) -> None:
-    assert regard(folder, "--to-conll", "--scheme", "iobes", "Ada Lee, Ulm")[1] == "Ada\tB-PER\nLee\tE-PER\n,\tO\nUlm\tS-LOC\n\n"
+    assert (
+        regard(folder, "--to-conll", "--scheme", "iobes", "Ada Lee, Ulm")[1]
+        == "Ada\tB-PER\nLee\tE-PER\n,\tO\nUlm\tS-LOC\n\n"
+    )
 
 
-def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(folder: Path, regard: Run, tmp_path: Path) -> None:
+def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(
+    folder: Path, regard: Run, tmp_path: Path
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 7, "text": "to Ulm"}\n', encoding="utf-8")
     found = json.loads(regard(folder, "-i", tmp_path / "a.jsonl", "--json")[1])
-    assert found == {"id": 7, "text": "to Ulm", "spans": [{"start": 3, "end": 6, "type": "LOC", "text": "Ulm"}]}
+    assert found == {
+        "id": 7,
+        "text": "to Ulm",
+        "spans": [{"start": 3, "end": 6, "type": "LOC", "text": "Ulm"}],
+    }
 
 
 def test_conll_as_json_has_words_and_tags(folder: Path, regard: Run, tmp_path: Path) -> None:
@@ -154,7 +194,10 @@ def test_words_that_stand_apart_already_are_left_alone(folder: Path, regard: Run
 
 def test_a_terminal_gets_colours(folder: Path, regard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
-    assert regard(folder, "Ulm Ada")[1] == "\x1b[1;4;36mUlm\x1b[0m\x1b[36m LOC\x1b[0m \x1b[1;4;33mAda\x1b[0m\x1b[33m PER\x1b[0m\n"
+    assert (
+        regard(folder, "Ulm Ada")[1]
+        == "\x1b[1;4;36mUlm\x1b[0m\x1b[36m LOC\x1b[0m \x1b[1;4;33mAda\x1b[0m\x1b[33m PER\x1b[0m\n"
+    )
 
 
 def test_a_job_that_was_stopped_goes_on_between_sentences(
@@ -191,8 +234,18 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
 @pytest.mark.parametrize(
     ("given", "args", "kind", "said"),
     [
-        ("a\tO\nb\n", ("--conll",), DataError, r"line 2 of .* has 1 column and the lines before have 2, so column 2 is missing"),
-        ("a\tO\n", ("--conll", "--column", 3), DataError, "line 1 of .* has 2 columns and the word should stand in column 3"),
+        (
+            "a\tO\nb\n",
+            ("--conll",),
+            DataError,
+            r"line 2 of .* has 1 column and the lines before have 2, so column 2 is missing",
+        ),
+        (
+            "a\tO\n",
+            ("--conll", "--column", 3),
+            DataError,
+            "line 1 of .* has 2 columns and the word should stand in column 3",
+        ),
         ("a\n", ("--conll", "--field", "x"), OptionError, "give one of them"),
         ("a\n", ("--conll", "--spaced"), OptionError, "leave it out"),
         ("a\n", ("--column", 2), OptionError, "--column is about CoNLL files"),
@@ -203,7 +256,13 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
     ],
 )
 def test_what_cannot_be_right_is_one_sentence(
-    folder: Path, regard: Run, tmp_path: Path, given: str, args: tuple[Any, ...], kind: type[RegardError], said: str
+    folder: Path,
+    regard: Run,
+    tmp_path: Path,
+    given: str,
+    args: tuple[Any, ...],
+    kind: type[RegardError],
+    said: str,
 ) -> None:
     (tmp_path / "a.txt").write_text(given, encoding="utf-8")
     with pytest.raises(kind, match=said) as error:

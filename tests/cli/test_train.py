@@ -40,7 +40,13 @@ def regard(monkeypatch, capsys, tmp_path):
 def trained(tmp_path_factory):
     """A run of 20 steps on the carried sample, by a process of its own."""
     folder = tmp_path_factory.mktemp("trained")
-    changes = [*TINY, "training.steps=20", "training.validate_every=10", "training.save_every=10", "training.keep=2"]
+    changes = [
+        *TINY,
+        "training.steps=20",
+        "training.validate_every=10",
+        "training.save_every=10",
+        "training.keep=2",
+    ]
     done = process(["train", "small", *changes], folder)
     assert done.returncode == 0, done.stderr
     return folder / "runs" / "small", done
@@ -66,7 +72,14 @@ def test_training_says_scores_cost_and_where_the_model_is(trained):
     assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", done.stdout)
     assert "runs/small/model" in done.stdout
     assert "validation at step 10" in done.stderr  # plain lines, since nobody watches
-    for name in ("recipe.yaml", "report.json", "curves.png", "model/config.json", "model/card.json", "log.jsonl"):
+    for name in (
+        "recipe.yaml",
+        "report.json",
+        "curves.png",
+        "model/config.json",
+        "model/card.json",
+        "log.jsonl",
+    ):
         assert (run / name).is_file(), name
     assert "steps: 20" in (run / "recipe.yaml").read_text(encoding="utf-8")
 
@@ -91,7 +104,10 @@ def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, t
         (["small", "data.corpus=tatoeba-sampel"], ("tatoeba-sampel", "tatoeba-sample")),
         (["small", "data={train: [[a.en, a.de]], validation: [v.tsv]}"], ("no file", "v.tsv")),
         (["small", "tokenizer.size=20", "data.limit=300"], ("20", "characters")),
-        (["small", "task=language", "data={corpus: tatoeba-sample}", "model.encoder=null"], ("tatoeba-sample", "translate")),
+        (
+            ["small", "task=language", "data={corpus: tatoeba-sample}", "model.encoder=null"],
+            ("tatoeba-sample", "translate"),
+        ),
     ],
 )
 @pytest.mark.parametrize("dry", [False, True], ids=["train", "dry run"])
@@ -118,7 +134,14 @@ def test_a_folder_with_a_run_is_not_overwritten_unless_asked(regard, trained):
 
 
 def test_resuming_with_changed_learning_names_the_keys(regard, trained):
-    fails(regard, ("model.dim", "optimizer.lr", "another name"), "resume", trained[0], "model.dim=64", "optimizer.lr=0.1")
+    fails(
+        regard,
+        ("model.dim", "optimizer.lr", "another name"),
+        "resume",
+        trained[0],
+        "model.dim=64",
+        "optimizer.lr=0.1",
+    )
     fails(regard, ("does not exist",), "resume", trained[0].parent / "other")
 
 
@@ -128,7 +151,9 @@ def test_runs_lists_state_step_score_time_and_cost(regard, trained):
     assert re.search(r"small +finished +20 +\d+\.\d+ +\d+\.\d+ BLEU +test +\d+:\d\d +\d\.\de\+\d+", out), out
     assert re.search(r"run +state +step +validation loss +score +of", out), out
     found = json.loads(regard("runs", trained[0], "--json")[1])
-    assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in found] == [("small", "finished", 20, "test")]
+    assert [(run["name"], run["state"], run["step"], run["score_split"]) for run in found] == [
+        ("small", "finished", 20, "test")
+    ]
     fails(regard, ("there is no folder", "regard train"), "runs", trained[0].parent / "none")
 
 
@@ -152,10 +177,20 @@ def test_runs_says_which_is_damaged_and_shows_the_others(regard, trained, tmp_pa
 
 
 def test_evaluate_scores_the_models_own_test_set_and_saves_translations(regard, trained, tmp_path):
-    code, out, err = regard("evaluate", trained[0], "-o", "out.txt", "--by-length", "--plot", "lengths.png", "--beam", "1")
+    code, out, err = regard(
+        "evaluate", trained[0], "-o", "out.txt", "--by-length", "--plot", "lengths.png", "--beam", "1"
+    )
     assert code == 0, err
     report = json.loads((trained[0] / "report.json").read_text(encoding="utf-8"))
-    for word in ("tok:13a", "chrF", "TER", "words of source", "Transformer (base model)", "3.3e+18", "beam 1"):
+    for word in (
+        "tok:13a",
+        "chrF",
+        "TER",
+        "words of source",
+        "Transformer (base model)",
+        "3.3e+18",
+        "beam 1",
+    ):
         assert word in out, out
     assert f"{report['flops']:.1e}" in out
     assert len((tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()) == json.loads(regard(
@@ -241,11 +276,24 @@ def test_recipes_are_listed_and_printed_as_they_are(regard):
 
 
 def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
-    command = [sys.executable, "-m", "regard", "train", "small", *TINY, "training.steps=100000", "training.log_every=1"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    command = [
+        sys.executable,
+        "-m",
+        "regard",
+        "train",
+        "small",
+        *TINY,
+        "training.steps=100000",
+        "training.log_every=1",
+    ]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         log = tmp_path / "runs" / "small" / "log.jsonl"
         end = time.monotonic() + 200
-        while not (log.is_file() and log.stat().st_size) and running.poll() is None and time.monotonic() < end:
+        while (
+            not (log.is_file() and log.stat().st_size) and running.poll() is None and time.monotonic() < end
+        ):
             time.sleep(0.1)
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=200)
@@ -254,14 +302,18 @@ def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, number, code):
     """So that `regard train … && regard evaluate …` does not evaluate half a run; also with --quiet, and at the second signal."""
     from regard.training import trainer
     from regard.training.run_folder import Result
     from regard.training.signals import StopNow
 
-    monkeypatch.setattr(trainer, "train", lambda *a, **k: Result(Path("runs/x"), False, "interrupted", 7, signal=number))
+    monkeypatch.setattr(
+        trainer, "train", lambda *a, **k: Result(Path("runs/x"), False, "interrupted", 7, signal=number)
+    )
     got, out, err = regard("train", "small")
     assert (got, out) == (code, "") and "stopped after step 7" in err and "`regard resume runs/x`" in err
     assert regard("train", "small", "--quiet") == (code, "", "")
@@ -278,7 +330,11 @@ def test_a_stopped_demo_is_one_sentence(regard, monkeypatch):
     import regard as package
     from regard.training.run_folder import Result
 
-    monkeypatch.setattr(package, "train", lambda *a, **k: Result(Path("/gone"), False, "interrupted", 7, signal=signal.SIGTERM))
+    monkeypatch.setattr(
+        package,
+        "train",
+        lambda *a, **k: Result(Path("/gone"), False, "interrupted", 7, signal=signal.SIGTERM),
+    )
     code, _, err = regard("demo", "ab", "--steps", "1")
     assert code == 143 and err.count("\n") == 1 and "stopped at step 7" in err and "/gone" not in err
 
@@ -292,16 +348,31 @@ def test_bad_input_to_a_process_of_its_own_is_one_line_and_exit_code_two(tmp_pat
 
 
 def test_a_dry_run_shows_the_columns_and_the_first_row_as_read(regard, tmp_path):
-    (tmp_path / "deu.tsv").write_text("Go.\tGeh.\tCC-BY\nHi.\tHallo!\tCC-BY\nRun!\tLauf!\tCC-BY\n" * 40, encoding="utf-8")
+    (tmp_path / "deu.tsv").write_text(
+        "Go.\tGeh.\tCC-BY\nHi.\tHallo!\tCC-BY\nRun!\tLauf!\tCC-BY\n" * 40, encoding="utf-8"
+    )
     tiny = [*TINY[:3], *TINY[4:], "tokenizer.size=60", "--dry-run"]
-    code, out, err = regard("train", "small", "data={train: [deu.tsv], hold_out: 0.3}", "data.source=1", "data.target='2'", *tiny)
+    code, out, err = regard(
+        "train", "small", "data={train: [deu.tsv], hold_out: 0.3}", "data.source=1", "data.target='2'", *tiny
+    )
     assert code == 0, err
     assert "deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2" in out
     assert re.search(r"first row +(Go\. → Geh\.|Hi\. → Hallo!|Run! → Lauf!)\n", out), out
-    (tmp_path / "my.csv").write_text("".join(f"{'yes' if i % 2 else 'no'};film {i}, fine\n" for i in range(60)), encoding="utf-8")
-    words = ["task=classify", "model={encoder: {kind: words}, pooling: mean}", "tokenizer.kind=word", "training.steps=5"]
-    code, out, err = regard("train", "small", "data={train: [my.csv], hold_out: 0.2}", *words, "schedule.warmup=1", "--dry-run")
+    (tmp_path / "my.csv").write_text(
+        "".join(f"{'yes' if i % 2 else 'no'};film {i}, fine\n" for i in range(60)), encoding="utf-8"
+    )
+    words = [
+        "task=classify",
+        "model={encoder: {kind: words}, pooling: mean}",
+        "tokenizer.kind=word",
+        "training.steps=5",
+    ]
+    code, out, err = regard(
+        "train", "small", "data={train: [my.csv], hold_out: 0.2}", *words, "schedule.warmup=1", "--dry-run"
+    )
     assert code == 0, err
-    assert "semicolons, no header; text = column 2, label = column 1" in out and re.search(r"film \d+, fine → (yes|no)\n", out)
+    assert "semicolons, no header; text = column 2, label = column 1" in out and re.search(
+        r"film \d+, fine → (yes|no)\n", out
+    )
     assert " rows a step" in out and "target token" not in out
     assert "warning: 48 training rows for 2 labels are few" in out

@@ -20,7 +20,9 @@ from regard.pipelines.translate_file import TranslateOptions, fingerprint
 from tests.decoding.folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
-SMALL_CHUNKS = "import sys; from regard.decoding import source; source.LINES = 8; from regard.cli.main import run; run()"
+SMALL_CHUNKS = (
+    "import sys; from regard.decoding import source; source.LINES = 8; from regard.cli.main import run; run()"
+)
 REGARD = [sys.executable, "-m", "regard"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -56,7 +58,12 @@ def regard(capfd):
 
 
 def start(*args, command=REGARD, **options):
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "env": ENVIRONMENT} | options
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "stdin": subprocess.DEVNULL,
+        "env": ENVIRONMENT,
+    } | options
     return subprocess.Popen([*command, "translate", *map(str, args)], **options)
 
 
@@ -86,7 +93,9 @@ def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
     (tmp_path / "c.jsonl").write_text('{"t": "hello world"}\n', encoding="utf-8")
     (tmp_path / "d.txt").write_text("b\n", encoding="utf-8")
     assert regard(folder, "-i", tmp_path / "a.txt.gz", tmp_path / "d.txt")[1] == f"{one}\n{two}\n"
-    assert regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt", "-o", tmp_path / "o.gz")[0] == 0
+    assert (
+        regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt", "-o", tmp_path / "o.gz")[0] == 0
+    )
     assert gzip.decompress((tmp_path / "o.gz").read_bytes()).decode() == f"{one}\n{two}\n"
     assert regard(folder, "-i", tmp_path / "b.tsv", "--column", "2")[1] == f"{one}\n{two}\n"
     regard(folder, "-i", tmp_path / "b.tsv", "--column", "2", "-o", tmp_path / "o.tsv")
@@ -134,14 +143,26 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
         (["{folder}", "x", "--precision", "int4"], OptionError, "got 'int4'"),
         (["{folder}", "x", "--attention", "{tmp}/o.txt"], OptionError, r"ends in \.jsonl or \.npz"),
         (["{folder}", "x", "-o", "{tmp}/o", "--align-to", "{tmp}/o"], OptionError, "name each only once"),
-        (["{folder}", "-i", "{tmp}/bad.txt", "-o", "{tmp}/bad.txt"], OptionError, "would be read and written at once"),
+        (
+            ["{folder}", "-i", "{tmp}/bad.txt", "-o", "{tmp}/bad.txt"],
+            OptionError,
+            "would be read and written at once",
+        ),
         (["{folder}", "-i", "{tmp}/bad.txt", "--strict"], DataError, r"line 2 of .*bad\.txt is not UTF-8"),
-        (["{folder}", "x", "--min-length", "9", "--max-length", "3"], OptionError, "min_length 9 is more than max_length 3"),
+        (
+            ["{folder}", "x", "--min-length", "9", "--max-length", "3"],
+            OptionError,
+            "min_length 9 is more than max_length 3",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
-    where = {"folder": folder, "tmp": tmp_path, "lm": language_model(tmp_path / "lm") if "{lm}" in args else ""}
+    where = {
+        "folder": folder,
+        "tmp": tmp_path,
+        "lm": language_model(tmp_path / "lm") if "{lm}" in args else "",
+    }
     with pytest.raises(error, match=says) as raised:
         regard(*(arg.format(**where) for arg in args))
     assert isinstance(raised.value, RegardError)
@@ -200,10 +221,14 @@ def test_a_full_disk_ends_in_one_sentence_and_the_job_goes_on_when_there_is_room
     path, expected = corpus
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], capture_output=True
+    ).returncode:
         pytest.skip("only root can make a small disk")
     try:
-        (disk / "filler").write_bytes(b"x" * 57_344)  # two pages are left: one for the journal, one for a part of the text
+        (disk / "filler").write_bytes(
+            b"x" * 57_344
+        )  # two pages are left: one for the journal, one for a part of the text
         process = chunked(folder, "-i", path, path, "-o", disk / "o")
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2, err
@@ -238,7 +263,9 @@ def test_standard_input_is_answered_line_by_line(folder):
 
 def test_another_column_is_another_job(folder, regard, tmp_path):
     (tmp_path / "in.tsv").write_text("a\tb\n", encoding="utf-8")
-    about = json.dumps({"job": TranslateOptions(column=1, output=str(tmp_path / "o")).about(fingerprint([folder]))})
+    about = json.dumps(
+        {"job": TranslateOptions(column=1, output=str(tmp_path / "o")).about(fingerprint([folder]))}
+    )
     (tmp_path / "o.progress").write_text(f"{about}\n", encoding="utf-8")
     with pytest.raises(OptionError, match=r"another column \(1, now 2\)"):
         regard(folder, "-i", tmp_path / "in.tsv", "--column", "2", "-o", tmp_path / "o")

@@ -50,7 +50,13 @@ def test_columns_that_do_not_fit_come_below_and_say_so():
 
 
 def test_long_words_are_cut_and_control_characters_left_out():
-    text = render(torch.ones(1, 1), ["Donaudampfschifffahrtsgesellschaft"], ["x" * 50 + "\x1b[2J\n"], color=False, width=80)
+    text = render(
+        torch.ones(1, 1),
+        ["Donaudampfschifffahrtsgesellschaft"],
+        ["x" * 50 + "\x1b[2J\n"],
+        color=False,
+        width=80,
+    )
     assert "…" in text and "\x1b" not in text
     assert len(text.splitlines()) == 12 + 1
     assert text.splitlines()[-1] == "x" * 19 + "… ██"

@@ -45,7 +45,9 @@ def prepared(home, tokenizer):
     target = [" ".join(draw.choices(WORDS, k=max(1, n + draw.randint(-3, 3)))) for n in lengths]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(home / "cache"))
-        return prepare(LinePairs(write(home / "a.s", source), write(home / "a.t", target)), tokenizer, tokenizer)
+        return prepare(
+            LinePairs(write(home / "a.s", source), write(home / "a.t", target)), tokenizer, tokenizer
+        )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,9 @@ def test_an_epoch_has_every_row_once_and_as_it_was_prepared(prepared):
             assert batch.source[b, :length].tolist() == prepared.source(row).tolist()
             assert (batch.source[b, length:] == PAD).all()
         assert len(batch) * max(batch.source.shape[1], batch.target.shape[1]) <= 500
-        assert batch.tokens == int(batch.target_lengths.sum()) and batch.source_tokens == int(batch.source_lengths.sum())
+        assert batch.tokens == int(batch.target_lengths.sum()) and batch.source_tokens == int(
+            batch.source_lengths.sum()
+        )
         assert batch.target.dtype == batch.source.dtype == batch.rows.dtype == torch.int64
     assert sorted(seen) == list(range(2000))
     assert batches.epoch == 0
@@ -192,7 +196,9 @@ def test_a_position_of_other_data_or_settings_is_refused(prepared, text):
 def test_what_does_not_fit_into_a_batch_is_named(prepared):
     longest = int(np.maximum(prepared.source_lengths, prepared.target_lengths + 1).max())
     Batches(prepared, tokens=longest, seed=1)
-    with pytest.raises(DataError, match=f"row \\d+ has {longest} tokens, more than the {longest - 1} of a batch"):
+    with pytest.raises(
+        DataError, match=f"row \\d+ has {longest} tokens, more than the {longest - 1} of a batch"
+    ):
         Batches(prepared, tokens=longest - 1, seed=1)
 
 
@@ -201,7 +207,9 @@ def test_more_ranks_than_batches_is_refused(prepared):
         next(Batches(prepared, tokens=40000, seed=1, world=50))
 
 
-@pytest.mark.parametrize("wrong", [{"tokens": 1}, {"seed": -1}, {"max_sentences": 0}, {"rank": 2, "world": 2}])
+@pytest.mark.parametrize(
+    "wrong", [{"tokens": 1}, {"seed": -1}, {"max_sentences": 0}, {"rank": 2, "world": 2}]
+)
 def test_options_are_checked(prepared, wrong):
     with pytest.raises(OptionError):
         Batches(prepared, **{"tokens": 500, "seed": 1, **wrong})
@@ -230,7 +238,11 @@ def test_lines_of_a_text_have_no_source_and_empty_ones_are_left_out(text):
     assert sorted(rows) == [i for i in range(text.rows) if len(text.target(i)) > 1]
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=300), st.integers(50, 300), st.sampled_from([None, 1, 4]))
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=300),
+    st.integers(50, 300),
+    st.sampled_from([None, 1, 4]),
+)
 def test_a_cut_wastes_no_room(widths, tokens, most):
     edges = _cut(np.asarray(widths), tokens, most).tolist()
     assert edges[0] == 0 and edges[-1] == len(widths) and edges == sorted(set(edges))
@@ -254,7 +266,10 @@ def test_a_batch_moves_as_a_whole(prepared):
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_stream_predicts_every_token_once_and_in_order(text, length, sentences, world):
     stream = text.arrays("target")[0]
-    ranks = [Windows(text, length=length, sentences=sentences, seed=1, rank=rank, world=world) for rank in range(world)]
+    ranks = [
+        Windows(text, length=length, sentences=sentences, seed=1, rank=rank, world=world)
+        for rank in range(world)
+    ]
     read = [[[] for _ in range(sentences)] for _ in range(world)]
     for r, rank in enumerate(ranks):
         for i, batch in enumerate(rank.once()):
@@ -298,7 +313,9 @@ def test_windows_go_on_where_they_were_left(text, mode, before):
 
 def test_ranks_crop_in_turn(text):
     alone = Windows(text, length=10, sentences=8, seed=1, mode="crops")
-    ranks = [Windows(text, length=10, sentences=8, seed=1, mode="crops", rank=rank, world=2) for rank in range(2)]
+    ranks = [
+        Windows(text, length=10, sentences=8, seed=1, mode="crops", rank=rank, world=2) for rank in range(2)
+    ]
     for _ in range(5):
         for rank in ranks:
             assert equal(next(alone), next(rank))
@@ -312,7 +329,9 @@ def test_windows_check_their_options(text):
     with pytest.raises(DataError, match="fewer than the 100000"):
         Windows(text, length=10, sentences=100_000, seed=1)
     with pytest.raises(DataError, match="saved with world 2"):
-        Windows(text, length=10, sentences=2, seed=1).restore(Windows(text, length=10, sentences=2, seed=1, world=2).state())
+        Windows(text, length=10, sentences=2, seed=1).restore(
+            Windows(text, length=10, sentences=2, seed=1, world=2).state()
+        )
 
 
 @pytest.mark.parametrize(
@@ -345,6 +364,8 @@ def test_a_batch_rounded_up_to_the_multiple_is_within_the_budget(prepared, multi
 
 
 def test_a_row_that_fits_only_as_it_is_counts_so(prepared):
-    widest = max(max(b.source.shape[1], b.target.shape[1]) for b in Batches(prepared, tokens=400, seed=1).once())
+    widest = max(
+        max(b.source.shape[1], b.target.shape[1]) for b in Batches(prepared, tokens=400, seed=1).once()
+    )
     found = list(Batches(prepared, tokens=widest, seed=1, multiple=2 * widest).once())
     assert sum(map(len, found)) == prepared.rows

@@ -12,7 +12,9 @@ from regard.data.corpus_encoder import Encoder
 from regard.data.tokenizer import SPECIALS, Tokenizer
 from regard.errors import OptionError
 
-WORDS = "lower lowest newer newest wider widest der Hunde Katzen 😀😀 naïve e\u0301e\u0301 2024 ... x".split(" ")
+WORDS = "lower lowest newer newest wider widest der Hunde Katzen 😀😀 naïve e\u0301e\u0301 2024 ... x".split(
+    " "
+)
 
 
 def corpus():
@@ -56,7 +58,9 @@ def test_more_dropout_gives_more_tokens(tokenizer):
 
 def test_a_seed_decides_everything(tokenizer):
     one, again, other = (drawn(tokenizer, corpus(), 0.2, 2, seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for x, y in zip(one, again, strict=True) for a, b in zip(x, y, strict=True))
+    assert all(
+        np.array_equal(a, b) for x, y in zip(one, again, strict=True) for a, b in zip(x, y, strict=True)
+    )
     assert not np.array_equal(one[0][0], other[0][0])
     assert not np.array_equal(one[0][0], one[1][0])  # variants differ
 

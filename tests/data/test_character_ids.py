@@ -27,7 +27,12 @@ def test_a_word_is_its_number_and_its_bytes(spelled: WordBytes) -> None:
     assert spelled.words.vocabulary.keys() >= {"the", "cat"}
     assert "dog" not in spelled.words.vocabulary  # seen once
     the = spelled.words.vocabulary["the"]
-    assert spelled.encode("The dög") == [the, *(base + b for b in b"The"), UNK, *(base + b for b in "dög".encode())]
+    assert spelled.encode("The dög") == [
+        the,
+        *(base + b for b in b"The"),
+        UNK,
+        *(base + b for b in "dög".encode()),
+    ]
     assert len(spelled) == base + 256
 
 
@@ -54,7 +59,11 @@ def test_a_corpus_is_encoded_as_its_texts_are(spelled: WordBytes) -> None:
 
 def test_it_comes_back_from_its_file_and_from_another_process(spelled: WordBytes, tmp_path: Path) -> None:
     spelled.save(tmp_path / "source.json")
-    for found in (Tokenizer.load(tmp_path / "source.json"), pickle.loads(pickle.dumps(spelled)), Tokenizer.read(spelled.text)):
+    for found in (
+        Tokenizer.load(tmp_path / "source.json"),
+        pickle.loads(pickle.dumps(spelled)),
+        Tokenizer.read(spelled.text),
+    ):
         assert isinstance(found, WordBytes)
         assert found == spelled
         assert found.lowercase

@@ -21,7 +21,9 @@ def write(path, text):
 def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, source, target):
     rows = from_files([write(tmp_path / "deu.tsv", TATOEBA)], source, target, True)
     assert list(rows) == [("Go.", "Geh."), ("Hi.", "Hallo!")]
-    assert rows.notes()[0].startswith("deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2")
+    assert rows.notes()[0].startswith(
+        "deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2"
+    )
 
 
 def test_a_file_alone_is_a_table_whatever_its_name(tmp_path):
@@ -42,7 +44,9 @@ def test_a_name_that_is_no_language_and_not_in_the_header_is_refused(tmp_path):
         from_files([write(tmp_path / "a.tsv", TATOEBA)], "english", "german", True)
 
 
-@pytest.mark.parametrize(("separator", "name"), [(",", "commas"), ("\t", "tabs"), (";", "semicolons"), ("|", "pipes")])
+@pytest.mark.parametrize(
+    ("separator", "name"), [(",", "commas"), ("\t", "tabs"), (";", "semicolons"), ("|", "pipes")]
+)
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
 @pytest.mark.parametrize("header", ["", "Kommentar{}Note\n", "text{}label\n"])
 def test_any_separator_and_a_header_are_found(tmp_path, separator, name, ending, header):
@@ -55,10 +59,17 @@ def test_any_separator_and_a_header_are_found(tmp_path, separator, name, ending,
 
 @pytest.mark.parametrize(
     ("line", "columns"),
-    [("{label},{text}", (2, 1)), ("{i},{text},{label}", (2, 3)), ("{label},{i},{text}", (3, 1)), ("{text},{label}", (1, 2))],
+    [
+        ("{label},{text}", (2, 1)),
+        ("{i},{text},{label}", (2, 3)),
+        ("{label},{i},{text}", (3, 1)),
+        ("{text},{label}", (1, 2)),
+    ],
 )
 def test_text_and_label_are_told_apart_by_their_cells(tmp_path, line, columns):
-    body = "".join(line.format(label="ab"[i % 2], text=f'"{text}"', i=i) + "\n" for i, text in enumerate(TEXTS))
+    body = "".join(
+        line.format(label="ab"[i % 2], text=f'"{text}"', i=i) + "\n" for i, text in enumerate(TEXTS)
+    )
     rows = labelled(write(tmp_path / "a.csv", body), None, None)
     assert list(rows) == [(text, "ab"[i % 2]) for i, text in enumerate(TEXTS)]
     assert f"text = column {columns[0]}, label = column {columns[1]}" in rows.notes()[0]
@@ -66,7 +77,9 @@ def test_text_and_label_are_told_apart_by_their_cells(tmp_path, line, columns):
 
 def test_columns_that_are_named_the_wrong_way_round_are_refused(tmp_path):
     path = write(tmp_path / "a.tsv", "".join(f"{'ab'[i % 2]}\t{text}\n" for i, text in enumerate(TEXTS)))
-    with pytest.raises(DataError, match="look swapped in .*12 different values in 12 rows.* set data.source=2 data.target=1"):
+    with pytest.raises(
+        DataError, match="look swapped in .*12 different values in 12 rows.* set data.source=2 data.target=1"
+    ):
         labelled(path, 1, 2)
 
 
@@ -82,26 +95,40 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
         labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
     with pytest.raises(DataError, match="a.csv has no rows, at most a header"):
         load_corpus({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
-    unique = write(tmp_path / "b.csv", "".join(f"{text.replace(',', '')},name {i}\n" for i, text in enumerate(TEXTS)))
-    with pytest.raises(DataError, match="no column of .*b.csv looks like labels: column 2 has 12 different values in 12 rows"):
+    unique = write(
+        tmp_path / "b.csv", "".join(f"{text.replace(',', '')},name {i}\n" for i, text in enumerate(TEXTS))
+    )
+    with pytest.raises(
+        DataError, match="no column of .*b.csv looks like labels: column 2 has 12 different values in 12 rows"
+    ):
         labelled(unique, None, None)
 
 
 def test_a_share_of_nothing_is_refused_before_training(tmp_path):
     path = write(tmp_path / "a.tsv", "fine\tgood\nawful\tbad\nhm\tgood\n")
-    with pytest.raises(DataError, match=r"no row is left for validation: data.hold_out takes 0.1 of each class .* 3 rows in 2 cl"):
+    with pytest.raises(
+        DataError,
+        match=r"no row is left for validation: data.hold_out takes 0.1 of each class .* 3 rows in 2 cl",
+    ):
         load_corpus({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
 
 
 def test_too_little_data_is_warned_of_with_figures(tmp_path):
     body = "".join(f"{text}\t{'ab'[i % 2]}\n" for i, text in enumerate(TEXTS * 5))
     corpus = load_corpus(
-        {"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2}, {"kind": "word"}, "classify"
+        {"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2},
+        {"kind": "word"},
+        "classify",
     )
     said = "\n".join(corpus.warnings)
     assert "1 label has one row to train on (c); add rows" in said
-    assert "training rows for 3 labels are few: below about 100 each" in said and "validation rows are few" in said
-    assert corpus.notes == ["a.tsv: 2 columns separated by tabs, no header; text = column 1, label = column 2"]
+    assert (
+        "training rows for 3 labels are few: below about 100 each" in said
+        and "validation rows are few" in said
+    )
+    assert corpus.notes == [
+        "a.tsv: 2 columns separated by tabs, no header; text = column 1, label = column 2"
+    ]
     pairs = load_corpus({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
     assert pairs.warnings == [
         "18 training pairs are few: below about 2,000 a translator learns them by heart and translates nothing else; add pairs"

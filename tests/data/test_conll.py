@@ -22,7 +22,10 @@ def written(folder: Path, text: str, name: str = "a.conll") -> Path:
 
 
 def test_a_sentence_is_its_words_and_its_tags(tmp_path: Path) -> None:
-    assert list(Conll(written(tmp_path, PLAIN))) == [("Ada Lovelace sleeps", "B-PER I-PER O"), ("#nice day", "O O")]
+    assert list(Conll(written(tmp_path, PLAIN))) == [
+        ("Ada Lovelace sleeps", "B-PER I-PER O"),
+        ("#nice day", "O O"),
+    ]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
@@ -50,7 +53,9 @@ def test_a_hashtag_is_a_word_and_a_comment_is_not(tmp_path: Path) -> None:
 
 
 def test_words_that_hold_spaces_or_nothing_stay_one_word(tmp_path: Path) -> None:
-    assert list(Conll(written(tmp_path, "New York\tB-LOC\n\tO\n\u2003\tO\nx \tO\n"))) == [("New_York _ _ x", "B-LOC O O O")]
+    assert list(Conll(written(tmp_path, "New York\tB-LOC\n\tO\n\u2003\tO\nx \tO\n"))) == [
+        ("New_York _ _ x", "B-LOC O O O")
+    ]
     assert one_word("plain") == "plain"
 
 
@@ -65,15 +70,26 @@ def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a\tO\nb\n", r"line 2 of .*a.conll has 1 column and the lines before have 2, so column 2 is missing"),
-        ("a\tO\nb\tO\tO\n", "line 2 of .* has 3 columns and the lines before have 2, so column 3 is one too many"),
+        (
+            "a\tO\nb\n",
+            r"line 2 of .*a.conll has 1 column and the lines before have 2, so column 2 is missing",
+        ),
+        (
+            "a\tO\nb\tO\tO\n",
+            "line 2 of .* has 3 columns and the lines before have 2, so column 3 is one too many",
+        ),
         ("a O\n\nb c O\n", "line 3 of .* use tabs where words hold spaces"),
-        ("a\tO\n\nb\tI-X\n\nc\tB-X\n", r"line 3, column 2 of .*: I-X cannot begin a sentence in BIO; mend it, or set data.repair"),
+        (
+            "a\tO\n\nb\tI-X\n\nc\tB-X\n",
+            r"line 3, column 2 of .*: I-X cannot begin a sentence in BIO; mend it, or set data.repair",
+        ),
         ("a\tB_X\n", r"line 1, column 2 of .*: 'B_X' is not a tag; a tag is O, or"),
         ("a\t\n", r"line 1, column 2 of .*: '' is not a tag"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_with_its_line_and_column(tmp_path: Path, text: str, said: str) -> None:
+def test_what_does_not_fit_is_one_sentence_with_its_line_and_column(
+    tmp_path: Path, text: str, said: str
+) -> None:
     with pytest.raises(DataError, match=said) as error:
         list(Conll(written(tmp_path, text)))
     assert "\n" not in str(error.value)
@@ -96,7 +112,11 @@ def test_bytes_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
 def test_malformed_gold_is_repaired_as_conlleval_does_when_told_to(tmp_path: Path) -> None:
     path = written(tmp_path, "a\tI-X\nb\tI-Y\nc\tB-Y\n\nd\tO\ne\tI-X\n")
     broken = Conll(path)
-    assert [said.split(" of ")[0] for said in broken.problems()] == ["line 1, column 2", "line 2, column 2", "line 6, column 2"]
+    assert [said.split(" of ")[0] for said in broken.problems()] == [
+        "line 1, column 2",
+        "line 2, column 2",
+        "line 6, column 2",
+    ]
     assert list(Conll(path, repair=True)) == [("a b c", "B-X B-Y B-Y"), ("d e", "O B-X")]
 
 
@@ -115,7 +135,10 @@ def test_sentences_are_written_as_they_were_with_one_more_column() -> None:
         sentence = next(Parser("text").sentences(iter(text.split("\n"))))
         assert sentence.text() == text
         between = text[1]
-        assert sentence.text(["B-Q", "O"]) == f"a{between}x{between}O{between}B-Q\nb{between}y{between}B-P{between}O\n\n"
+        assert (
+            sentence.text(["B-Q", "O"])
+            == f"a{between}x{between}O{between}B-Q\nb{between}y{between}B-P{between}O\n\n"
+        )
 
 
 def test_words_alone_need_no_tags() -> None:
@@ -133,9 +156,19 @@ def test_words_alone_need_no_tags() -> None:
     ],
 )
 def test_the_corpora_have_as_many_sentences_words_and_entities_as_they_say(
-    real_data: Path, corpus: str, file: str, columns: tuple[int, int], sentences: int, words: int, entities: int
+    real_data: Path,
+    corpus: str,
+    file: str,
+    columns: tuple[int, int],
+    sentences: int,
+    words: int,
+    entities: int,
 ) -> None:
     rows = list(Conll(real_data / corpus / file, columns))
     assert len(rows) == sentences
-    assert sum(len(text.split(" ")) for text, _ in rows) == sum(len(tags.split(" ")) for _, tags in rows) == words
+    assert (
+        sum(len(text.split(" ")) for text, _ in rows)
+        == sum(len(tags.split(" ")) for _, tags in rows)
+        == words
+    )
     assert sum(tags.count("B-") for _, tags in rows) == entities

@@ -51,14 +51,20 @@ def test_the_manifest_says_where_from_and_under_which_licence(name):
     for facts in known._facts["files"].values():
         assert len(facts["text"]) == len(facts["packed"]) == 64
     for each in known._facts["sets"]:
-        files = each["files"].values() if "files" in each else [each[key] for key in ("table", "text", "csv") if key in each]
+        files = (
+            each["files"].values()
+            if "files" in each
+            else [each[key] for key in ("table", "text", "csv") if key in each]
+        )
         files = [*files, *(part["file"] for part in each.get("conll", []))]
         assert files
         assert set(files) <= set(known._facts["files"])
     assert set(known.roles.values()) <= set(known.splits)
 
 
-@pytest.mark.parametrize(("key", "count"), ROWS.items(), ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else "")
+@pytest.mark.parametrize(
+    ("key", "count"), ROWS.items(), ids=lambda x: "-".join(map(str, x)) if isinstance(x, tuple) else ""
+)
 def test_rows_are_those_that_are_published(real_data, key, count):
     name, split, source, target = key
     known = corpora.find(name)
@@ -80,7 +86,10 @@ def test_either_direction_of_a_pair(real_data):
         "A group of men are loading cotton onto a truck",
         "Eine Gruppe von Männern lädt Baumwolle auf einen Lastwagen",
     )
-    assert next(iter(known.rows("val", "en", "de", "tok")))[0] == "a group of men are loading cotton onto a truck"
+    assert (
+        next(iter(known.rows("val", "en", "de", "tok")))[0]
+        == "a group of men are loading cotton onto a truck"
+    )
 
 
 def test_the_carried_sample_needs_nothing_else(monkeypatch, tmp_path):
@@ -88,7 +97,11 @@ def test_the_carried_sample_needs_nothing_else(monkeypatch, tmp_path):
     known = corpora.find("tatoeba-sample")
     assert known.present() and [finding.state for finding in known.check()] == ["as named"]
     parts = {split: list(known.rows(split)) for split in ("train", "validation", "test")}
-    assert {split: len(rows) for split, rows in parts.items()} == {"train": 21_036, "validation": 444, "test": 449}
+    assert {split: len(rows) for split, rows in parts.items()} == {
+        "train": 21_036,
+        "validation": 444,
+        "test": 449,
+    }
     english = [{row[0] for row in rows} for rows in parts.values()]
     assert not english[0] & english[1] and not english[0] & english[2] and not english[1] & english[2]
     back = list(known.rows("test", "de", "en"))
@@ -176,7 +189,9 @@ def test_an_unknown_name_gives_the_nearest():
 
 def test_a_corpus_that_is_not_here_says_where_it_was_looked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match="there is no .*nowhere/multi30k with the corpus multi30k; put its files there"):
+    with pytest.raises(
+        DataError, match="there is no .*nowhere/multi30k with the corpus multi30k; put its files there"
+    ):
         corpora.find("multi30k").rows("train", "en", "de")
     monkeypatch.delenv("REGARD_DATA")
     monkeypatch.chdir(tmp_path)

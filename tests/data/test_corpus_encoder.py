@@ -36,7 +36,9 @@ def split(found):
 @pytest.mark.parametrize("kind", KINDS)
 @given(
     st.lists(
-        st.one_of(st.text(st.sampled_from(ALPHABET)), st.text(st.sampled_from("a. \t\u00a0")), st.text()), min_size=1, max_size=30
+        st.one_of(st.text(st.sampled_from(ALPHABET)), st.text(st.sampled_from("a. \t\u00a0")), st.text()),
+        min_size=1,
+        max_size=30,
     )
 )
 @settings(max_examples=100)
@@ -51,7 +53,10 @@ def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
     drawn = texts()
     found = encoder.encode(drawn)
     assert found.pieces.sum() == len(found.tokens)
-    expected = [np.unique(pieces, return_counts=True)[1].tolist() for _, pieces in encoder.tokenizer.encode_pieces(drawn)]
+    expected = [
+        np.unique(pieces, return_counts=True)[1].tolist()
+        for _, pieces in encoder.tokenizer.encode_pieces(drawn)
+    ]
     assert [part.tolist() for part in np.split(found.pieces, np.cumsum(found.piece_counts)[:-1])] == expected
 
 

@@ -21,17 +21,25 @@ def test_a_known_corpus():
     corpus = load_corpus(SAMPLE, SMALL)
     assert corpus.train.rows == 2000 and corpus.train.paired
     assert corpus.source_tokenizer is corpus.target_tokenizer and len(corpus.target_tokenizer) == 500
-    assert corpus.validation is not None and len(corpus.validation.sources) == len(corpus.validation.targets) == 444
+    assert (
+        corpus.validation is not None
+        and len(corpus.validation.sources) == len(corpus.validation.targets) == 444
+    )
     assert corpus.validation.prepared.rows == 444
     row = corpus.validation.prepared.target(3)
     assert row[-1] == EOS and corpus.target_tokenizer.decode(row) == corpus.validation.targets[3]
     assert corpus.test_names == ["test"] and len(corpus.test().targets) == 449
-    assert list(corpus.checksums) == ["samples/tatoeba-sample.tsv.xz"] and len(*corpus.checksums.values()) == 64
+    assert (
+        list(corpus.checksums) == ["samples/tatoeba-sample.tsv.xz"] and len(*corpus.checksums.values()) == 64
+    )
     assert corpus.warnings == []
 
 
 def test_the_other_direction_and_separate_vocabularies():
-    corpus = load_corpus({"corpus": "tatoeba-sample", "source": "de", "target": "en", "limit": 2000}, {"size": 400, "joint": False})
+    corpus = load_corpus(
+        {"corpus": "tatoeba-sample", "source": "de", "target": "en", "limit": 2000},
+        {"size": 400, "joint": False},
+    )
     assert corpus.source_tokenizer != corpus.target_tokenizer
     assert corpus.validation.sources[0].startswith("Darf ich") and corpus.validation.targets[0] == "May I go?"
     assert "ä" in corpus.source_tokenizer.vocabulary and "ä" not in corpus.target_tokenizer.vocabulary
@@ -48,7 +56,10 @@ def test_a_second_call_finds_everything_in_the_cache(cache):
 def test_dropout_is_for_training_alone():
     corpus = load_corpus(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=5)
     assert corpus.train.variants == 3 and corpus.validation.prepared.variants == 1
-    assert load_corpus(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=6).train.checksum != corpus.train.checksum
+    assert (
+        load_corpus(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=6).train.checksum
+        != corpus.train.checksum
+    )
 
 
 @pytest.fixture
@@ -57,13 +68,16 @@ def files(tmp_path):
     for part, count in (("train", 300), ("dev", 20), ("test", 10)):
         for language, words in (("en", "a cat sees the dog"), ("de", "eine Katze sieht den Hund")):
             lines = [" ".join(draw.choices(words.split(), k=draw.randint(1, 6))) for _ in range(count)]
-            (tmp_path / f"{part}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+            (tmp_path / f"{part}.{language}").write_text(
+                "".join(line + "\n" for line in lines), encoding="utf-8"
+            )
     return tmp_path
 
 
 def own(files, **more):
     parts = {
-        role: [str(files / f"{part}.en"), str(files / f"{part}.de")] for role, part in (("train", "train"), ("validation", "dev"))
+        role: [str(files / f"{part}.en"), str(files / f"{part}.de")]
+        for role, part in (("train", "train"), ("validation", "dev"))
     }
     return Section(source="en", target="de", **parts, **more)
 
@@ -143,16 +157,36 @@ def test_a_vocabulary_learns_from_evenly_spaced_rows(tmp_path, monkeypatch):
     [
         ({}, {}, "translate", "names no corpus and no files for train"),
         ({"corpus": "tatoeba-sample"}, {}, "language", "is for task translate, not language"),
-        ({"corpus": "tatoeba-sample"}, {}, "sing", "one of translate, language, classify, tag, embed, got 'sing'"),
+        (
+            {"corpus": "tatoeba-sample"},
+            {},
+            "sing",
+            "one of translate, language, classify, tag, embed, got 'sing'",
+        ),
         ({"corpus": "tatoeba-sample"}, {"kind": "bbpe"}, "translate", "tokenizer.kind is one of"),
-        ({"corpus": "tatoeba-sample"}, {"kind": "word", "dropout": 0.1}, "translate", "tokenizer.dropout is for the kinds bpe"),
+        (
+            {"corpus": "tatoeba-sample"},
+            {"kind": "word", "dropout": 0.1},
+            "translate",
+            "tokenizer.dropout is for the kinds bpe",
+        ),
         ({"corpus": "tatoeba-sample"}, {"size": 30}, "translate", "vocabulary of 30 cannot hold the"),
         ({"corpus": "tatoeba-sample", "max_length": 0}, {}, "translate", "max_length must be at least 1"),
         ({"corpus": "tatoeba-sample", "maxlength": 9}, {}, "translate", "data has no setting 'maxlength'"),
         ({"corpus": "tatoeba-smaple"}, {}, "translate", "did you mean tatoeba-sample"),
-        ({"train": ["no.en", "no.de"], "source": "en", "target": "de"}, {}, "translate", "there is no file no.en"),
+        (
+            {"train": ["no.en", "no.de"], "source": "en", "target": "de"},
+            {},
+            "translate",
+            "there is no file no.en",
+        ),
         ({"corpus": "tatoeba-sample", "test": ["no.tsv"]}, {}, "translate", "there is no file no.tsv"),
-        ({"corpus": "tatoeba-sample"}, {"load": "nowhere.json"}, "translate", "there is no tokenizer file nowhere.json"),
+        (
+            {"corpus": "tatoeba-sample"},
+            {"load": "nowhere.json"},
+            "translate",
+            "there is no tokenizer file nowhere.json",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_leaves_nothing(data, tokenizer, task, says, cache):
@@ -173,8 +207,13 @@ def test_a_file_that_is_not_the_manifests_is_told(real_data, tmp_path, monkeypat
 
 def test_wikitext_has_the_published_counts(real_data):
     corpus = load_corpus({"corpus": "wikitext-2"}, {"kind": "word", "size": 50_000}, "language")
-    counts = [int(part.target_lengths.sum()) for part in (corpus.train, corpus.validation.prepared, corpus.test().prepared)]
+    counts = [
+        int(part.target_lengths.sum())
+        for part in (corpus.train, corpus.validation.prepared, corpus.test().prepared)
+    ]
     assert counts == [2_088_628, 217_646, 245_569]
-    assert len(corpus.target_tokenizer) == 33_278 + 3  # the published number has <eos>; PAD, UNK and BOS are ours
+    assert (
+        len(corpus.target_tokenizer) == 33_278 + 3
+    )  # the published number has <eos>; PAD, UNK and BOS are ours
     assert corpus.train.report.unknown == corpus.validation.prepared.report.unknown == 0
     assert json.dumps(vars(corpus.train.report))

@@ -10,9 +10,16 @@ from regard.errors import DataError
 
 def test_rows_lengths_and_samples(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_bytes(b"".join(b"%s\tx y\n" % (b"w " * (i + 1)).strip() for i in range(100)) + b"\tempty\nbad \xff\tz\n")
+    path.write_bytes(
+        b"".join(b"%s\tx y\n" % (b"w " * (i + 1)).strip() for i in range(100)) + b"\tempty\nbad \xff\tz\n"
+    )
     found = describe(Table(path), samples=4)
-    assert (found.report.read, found.report.kept, found.report.empty, found.report.bad_utf8) == (102, 100, 1, 1)
+    assert (found.report.read, found.report.kept, found.report.empty, found.report.bad_utf8) == (
+        102,
+        100,
+        1,
+        1,
+    )
     words = found.words[0]
     assert (words.mean, words.median, words.high, words.longest) == (50.5, 50, 95, 100)
     assert found.characters[1].longest == 3 and found.whole

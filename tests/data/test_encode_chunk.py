@@ -17,7 +17,13 @@ def tokenizer():
 def test_rows_that_are_too_long_or_too_unequal_are_counted(tokenizer):
     found = ChunkEncoder([tokenizer] * 2, EncodingSettings(max_length=6, max_ratio=2.0)).run(COLUMNS, 0)
     assert found.keep.tolist() == [True, False, False, True]
-    assert found.counts == {"long": 1, "ratio": 1, "unknown": 1, "source_tokens": 1 + 2 + 2, "target_tokens": 2 + 1 + 2}
+    assert found.counts == {
+        "long": 1,
+        "ratio": 1,
+        "unknown": 1,
+        "source_tokens": 1 + 2 + 2,
+        "target_tokens": 2 + 1 + 2,
+    }
     (source, lengths), (target, _) = (side[0] for side in found.sides)
     assert lengths.tolist() == [1, 2] and source.tolist()[-1] == UNK
     assert tokenizer.decode(target) == "a a b"
@@ -44,5 +50,6 @@ def test_the_number_and_the_seed_decide_what_is_drawn_and_the_past_does_not():
     assert not set(tokens(used, 4)) & set(tokens(fresh, 5))
     assert len(set(tokens(fresh, 4))) == 4  # sides and variants differ
     assert not np.array_equal(
-        tokens(ChunkEncoder([bpe, bpe], EncodingSettings(dropout=0.3, variants=2, seed=4)), 4), tokens(fresh, 4)
+        tokens(ChunkEncoder([bpe, bpe], EncodingSettings(dropout=0.3, variants=2, seed=4)), 4),
+        tokens(fresh, 4),
     )

@@ -35,7 +35,9 @@ def tokenizer():
 @pytest.fixture
 def pairs(tmp_path):
     for name, seed in (("en", 1), ("de", 2)):
-        (tmp_path / f"a.{name}").write_text("".join(text + "\n" for text in sentences(300, seed)), encoding="utf-8")
+        (tmp_path / f"a.{name}").write_text(
+            "".join(text + "\n" for text in sentences(300, seed)), encoding="utf-8"
+        )
     return LinePairs(tmp_path / "a.en", tmp_path / "a.de")
 
 
@@ -45,7 +47,9 @@ def test_every_row_is_its_tokens_and_the_end(pairs, tokenizer):
     for i, (source, target) in enumerate(pairs):
         assert found.source(i).tolist() == [*tokenizer.encode(source), EOS]
         assert found.target(i).tolist() == [*tokenizer.encode(target), EOS]
-        assert found.source_lengths[i] == len(found.source(i)) and found.target_lengths[i] == len(found.target(i))
+        assert found.source_lengths[i] == len(found.source(i)) and found.target_lengths[i] == len(
+            found.target(i)
+        )
     assert found.source(0).dtype == np.uint16
     assert found.report.source_tokens == found.source_lengths.sum()
 
@@ -62,12 +66,23 @@ def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
         b"the cat sees a dog and runs home now\tgo", b"a " * 300 + b"\t" + b"a " * 300,
     ]  # fmt: skip
     (tmp_path / "a.tsv").write_bytes(b"\n".join(rows) + b"\n")
-    found = prepare(Table(tmp_path / "a.tsv"), tokenizer, tokenizer, EncodingSettings(max_length=100, max_ratio=3.0))
+    found = prepare(
+        Table(tmp_path / "a.tsv"), tokenizer, tokenizer, EncodingSettings(max_length=100, max_ratio=3.0)
+    )
     report = found.report
     assert (report.read, report.kept) == (9, 2)
-    assert (report.empty, report.bad_utf8, report.missing, report.long_line, report.long, report.ratio) == (2, 1, 1, 1, 1, 1)
+    assert (report.empty, report.bad_utf8, report.missing, report.long_line, report.long, report.ratio) == (
+        2,
+        1,
+        1,
+        1,
+        1,
+        1,
+    )
     assert found.lines.tolist() == [0, 5]
-    assert "2 of 9 rows" in str(report) and "2 empty on a side" in str(report) and "1 not UTF-8" in str(report)
+    assert (
+        "2 of 9 rows" in str(report) and "2 empty on a side" in str(report) and "1 not UTF-8" in str(report)
+    )
 
 
 def test_when_nothing_is_left_it_says_why(tmp_path, tokenizer, cache):
@@ -169,7 +184,8 @@ def test_a_damaged_set_is_made_again(pairs, tokenizer):
     good = tokens.read_bytes()
     tokens.write_bytes(good[:-10])
     assert np.array_equal(
-        prepare(pairs, tokenizer, tokenizer).target(299), np.frombuffer(good, np.uint16)[-first.target_lengths[299] :]
+        prepare(pairs, tokenizer, tokenizer).target(299),
+        np.frombuffer(good, np.uint16)[-first.target_lengths[299] :],
     )
     (first.folder / "meta.json").write_text("{", encoding="utf-8")
     assert prepare(pairs, tokenizer, tokenizer).rows == 300
@@ -180,7 +196,9 @@ def test_pairs_need_two_tokenizers(pairs, tokenizer):
         prepare(pairs, None, tokenizer)
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_length", 0), ("limit", 0), ("variants", 0), ("max_ratio", 0.5), ("seed", -1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_length", 0), ("limit", 0), ("variants", 0), ("max_ratio", 0.5), ("seed", -1)]
+)
 def test_settings_are_checked(name, value):
     with pytest.raises(OptionError, match=name):
         EncodingSettings(**{name: value})
@@ -203,7 +221,9 @@ print(prepared.checksum, prepared.rows, flush=True)
 @pytest.fixture
 def big(tmp_path, tokenizer):
     for name, seed in (("en", 1), ("de", 2)):
-        (tmp_path / f"big.{name}").write_text("".join(text + "\n" for text in sentences(5000, seed)) * 6, encoding="utf-8")
+        (tmp_path / f"big.{name}").write_text(
+            "".join(text + "\n" for text in sentences(5000, seed)) * 6, encoding="utf-8"
+        )
     tokenizer.save(tmp_path / "t.json")
     return tmp_path
 
@@ -248,7 +268,9 @@ def test_europarl_is_prepared_within_one_and_a_half_gibibytes(real_data):
     if not (real_data / "europarl-en-de").is_dir():
         pytest.skip("europarl-en-de is not there")
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-m", "benchmarks.prepare"], capture_output=True, text=True, cwd=root, timeout=1500)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.prepare"], capture_output=True, text=True, cwd=root, timeout=1500
+    )
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("load, empty cache"))
     assert "1,123,463 of 1,123,463 rows" in line

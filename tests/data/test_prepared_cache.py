@@ -50,7 +50,12 @@ def test_pruning_by_age_and_by_size_takes_the_least_recently_used(tmp_path, fold
     assert [entry.path for entry in prepared_cache.prune(older_than=30 * DAY)] == paths[:1]
     sizes = [entry.size for entry in prepared_cache.entries()]
     assert [entry.path for entry in prepared_cache.prune(max_size=sum(sizes[1:]))] == paths[1:2]
-    assert prepared_cache.prune(max_size=10**9) == [] and [path.exists() for path in paths] == [False, False, True, True]
+    assert prepared_cache.prune(max_size=10**9) == [] and [path.exists() for path in paths] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     prepared_cache.prune(older_than=0)
     assert all(name.name.endswith(".lock") for name in folder.iterdir())
 
@@ -63,7 +68,11 @@ def test_what_is_held_stays_until_it_is_let_go(tmp_path):
     assert prepared_cache.entries()[0].in_use and prepared_cache.prune(older_than=0) == [] and path.exists()
     del used
     gc.collect()
-    assert not prepared_cache.entries()[0].in_use and len(prepared_cache.prune(older_than=0)) == 1 and not path.exists()
+    assert (
+        not prepared_cache.entries()[0].in_use
+        and len(prepared_cache.prune(older_than=0)) == 1
+        and not path.exists()
+    )
 
 
 def test_a_set_that_was_pruned_before_it_was_held_is_said(tmp_path):
@@ -87,7 +96,9 @@ time.sleep(60)
 @pytest.mark.parametrize("how", ["hold", "map"])
 def test_what_another_process_uses_stays_until_it_is_killed(tmp_path, how):
     path = make(tmp_path, "a", 40)
-    with subprocess.Popen([sys.executable, "-c", USES, str(path), how], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", USES, str(path), how], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "ready\n"
         assert prepared_cache.prune(older_than=0) == [] and path.exists()
         process.kill()

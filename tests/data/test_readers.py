@@ -60,7 +60,9 @@ def test_parts_of_a_text_are_cut_by_characters(tmp_path):
 def test_drawn_splits_keep_equal_texts_together(tmp_path):
     rows = [(f"sentence {i % 900}", f"Satz {i}") for i in range(3000)]
     (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
-    parts = {split: list(Drawn(Table(tmp_path / "a.tsv"), 0, split)) for split in ("train", "validation", "test")}
+    parts = {
+        split: list(Drawn(Table(tmp_path / "a.tsv"), 0, split)) for split in ("train", "validation", "test")
+    }
     assert sorted(row for part in parts.values() for row in part) == sorted(rows)
     english = {split: {row[0] for row in part} for split, part in parts.items()}
     assert not english["train"] & english["test"] and not english["train"] & english["validation"]
@@ -80,7 +82,9 @@ def test_files_of_a_user_are_told_apart_by_their_endings(sides, tmp_path):
     assert from_files([en, de], None, None, True) == LinePairs(en, de)
     assert list(from_files([str(en), str(en), str(de), str(de)], "en", "de", True)) == PAIRS * 2
     assert list(from_files([[en, de], [en, de]], "en", "de", True)) == PAIRS * 2
-    assert list(from_files([en, de], None, None, False)) == [(text,) for side in zip(*PAIRS, strict=True) for text in side]
+    assert list(from_files([en, de], None, None, False)) == [
+        (text,) for side in zip(*PAIRS, strict=True) for text in side
+    ]
 
 
 def test_a_table_may_name_its_columns(tmp_path):

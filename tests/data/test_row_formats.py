@@ -21,7 +21,9 @@ WORDS = {"kind": "word", "size": 100}
 def test_a_label_is_one_entry_of_its_own_vocabulary_whatever_it_is_spelled_like(tmp_path):
     corpus = load_corpus({"train": [table(tmp_path, GOOD)]}, {**WORDS, "lowercase": True}, "classify")
     assert corpus.target_tokenizer.entries == ("negative", "positive", "rather negative")
-    assert corpus.target_tokenizer.kind == "label" and corpus.target_tokenizer.decode([6]) == "rather negative"
+    assert (
+        corpus.target_tokenizer.kind == "label" and corpus.target_tokenizer.decode([6]) == "rather negative"
+    )
     assert [corpus.train.target(row).tolist() for row in range(3)] == [[5, 3], [4, 3], [6, 3]]
     assert corpus.source_tokenizer is not None and "positive" not in corpus.source_tokenizer.vocabulary
 
@@ -37,7 +39,8 @@ def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
     corpus = load_corpus(data, WORDS, "classify")
     test = table(tmp_path, [("fine", "positive"), ("hm", "neutral")], "test.tsv")
     with pytest.raises(
-        DataError, match=r"test.tsv line 2, column 2: the label 'neutral' is not among .*\(negative, positive, rather"
+        DataError,
+        match=r"test.tsv line 2, column 2: the label 'neutral' is not among .*\(negative, positive, rather",
     ):
         load_split({"test": [test]}, "test", corpus.source_tokenizer, corpus.target_tokenizer, "classify")
     with pytest.raises(DataError, match="line 2, column 2"):
@@ -45,7 +48,10 @@ def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
 
 
 def test_one_class_is_nothing_to_tell_apart(tmp_path):
-    with pytest.raises(DataError, match="every row of .*train.tsv has the label 'x', and a classifier tells at least two apart"):
+    with pytest.raises(
+        DataError,
+        match="every row of .*train.tsv has the label 'x', and a classifier tells at least two apart",
+    ):
         load_corpus({"train": [table(tmp_path, [("a", "x"), ("b", "x")])]}, WORDS, "classify")
 
 
@@ -74,7 +80,10 @@ def test_every_word_has_its_tag(tmp_path):
 def test_pairs_that_mean_the_same_share_one_vocabulary_and_bring_their_scores(real_data):
     corpus = load_corpus({"corpus": "stsb-en-de-fr", "source": "de"}, {"kind": "word"}, "embed")
     assert corpus.source_tokenizer == corpus.target_tokenizer and corpus.train.rows == 1406
-    assert corpus.validation is not None and len(corpus.validation.scores) == len(corpus.validation.sources) == 1500
+    assert (
+        corpus.validation is not None
+        and len(corpus.validation.scores) == len(corpus.validation.sources) == 1500
+    )
     assert corpus.validation.sources[0].startswith("Ein ")
 
 
@@ -82,5 +91,8 @@ def test_bpe_dropout_varies_the_texts_and_never_their_labels(tmp_path):
     tokenizer = {"kind": "bpe", "size": 60, "dropout": 0.5, "variants": 3}
     corpus = load_corpus({"train": [table(tmp_path, GOOD * 4)]}, tokenizer, "classify")
     assert corpus.train.variants == 3
-    texts, labels = ([corpus.train.arrays(side, variant)[0].tolist() for variant in range(3)] for side in ("source", "target"))
+    texts, labels = (
+        [corpus.train.arrays(side, variant)[0].tolist() for variant in range(3)]
+        for side in ("source", "target")
+    )
     assert texts[0] != texts[1] and labels[0] == labels[1] == labels[2]

@@ -25,4 +25,6 @@ def test_the_rule_on_a_few_rows():
 def test_it_is_small_and_names_its_source():
     assert (FOLDER / "tatoeba-sample.tsv.xz").stat().st_size < 400_000
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert "CC BY 2.0" in text and "tatoeba.org" in text and "manythings.org/anki" in text and "21,929" in text
+    assert (
+        "CC BY 2.0" in text and "tatoeba.org" in text and "manythings.org/anki" in text and "21,929" in text
+    )

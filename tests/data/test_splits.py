@@ -30,7 +30,9 @@ def test_folds_are_disjoint_make_up_the_whole_and_have_every_class_alike(table):
 
 def test_the_cut_depends_on_the_texts_and_not_on_their_order(table, tmp_path):
     turned = tmp_path / "turned.tsv"
-    turned.write_text("".join(reversed(table.read_text(encoding="utf-8").splitlines(keepends=True))), encoding="utf-8")
+    turned.write_text(
+        "".join(reversed(table.read_text(encoding="utf-8").splitlines(keepends=True))), encoding="utf-8"
+    )
     assert set(SplitRows(Table(table), 0.2, 0.4)) == set(SplitRows(Table(turned), 0.2, 0.4))
 
 
@@ -59,7 +61,9 @@ def test_a_held_out_share_validates_and_a_fold_tests(table):
     assert {split: len(rows) for split, rows in parts.items()} == {"train": 54, "validation": 18, "test": 18}
     assert sorted(row for rows in parts.values() for row in rows) == sorted(Table(table))
     corpus = load_corpus(data, {"kind": "word"}, "classify")
-    assert corpus.test_names == ["test"] and corpus.validation is not None and len(corpus.test().targets) == 18
+    assert (
+        corpus.test_names == ["test"] and corpus.validation is not None and len(corpus.test().targets) == 18
+    )
 
 
 def test_a_known_corpus_without_splits_has_its_customary_folds(real_data):
@@ -110,4 +114,6 @@ def test_the_end_of_a_text_is_held_out(tmp_path):
     path.write_text("".join(f"line {i}\n" for i in range(50)), encoding="utf-8")
     data = {"train": [str(path)], "hold_out": 0.1}
     train, validation = (list(split_rows(data, split, "language")) for split in ("train", "validation"))
-    assert train == [(f"line {i}",) for i in range(45)] and validation == [(f"line {i}",) for i in range(45, 50)]
+    assert train == [(f"line {i}",) for i in range(45)] and validation == [
+        (f"line {i}",) for i in range(45, 50)
+    ]

@@ -10,7 +10,8 @@ from regard.data.tag_schemes import BIO, IO, IOBES, SCHEMES, Problem, Span, pars
 from regard.errors import DataError, OptionError
 
 ANY_TAGS = st.lists(
-    st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "creative-work"))]), max_size=9
+    st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "creative-work"))]),
+    max_size=9,
 )
 
 
@@ -18,7 +19,9 @@ ANY_TAGS = st.lists(
 def drawn_spans(draw: st.DrawFn) -> tuple[list[Span], int]:
     """Spans side by side, with and without words between them."""
     found, place = [], 0
-    for gap, length, kind in draw(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from("AB")), max_size=5)):
+    for gap, length, kind in draw(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from("AB")), max_size=5)
+    ):
         found.append(Span(place + gap, place + gap + length, kind))
         place += gap + length
     return found, place + draw(st.integers(0, 2))
@@ -75,12 +78,20 @@ def test_spans_are_those_that_seqeval_reads(tags: list[str]) -> None:
     ("tags", "expected"),
     [
         (["I-PER"], [Problem(0, "I-PER cannot begin a sentence in BIO")]),
-        (["O", "I-PER", "I-LOC"], [Problem(1, "I-PER cannot follow O in BIO"), Problem(2, "I-LOC cannot follow I-PER in BIO")]),
+        (
+            ["O", "I-PER", "I-LOC"],
+            [Problem(1, "I-PER cannot follow O in BIO"), Problem(2, "I-LOC cannot follow I-PER in BIO")],
+        ),
         (["S-PER"], [Problem(0, "S-PER does not occur in BIO, which has B, I and O")]),
-        (["B-PER", "b-PER"], [Problem(1, "'b-PER' is not a tag; a tag is O, or B-, I-, E- or S- and a type, as B-PER")]),
+        (
+            ["B-PER", "b-PER"],
+            [Problem(1, "'b-PER' is not a tag; a tag is O, or B-, I-, E- or S- and a type, as B-PER")],
+        ),
     ],
 )
-def test_bio_that_breaks_the_rules_is_reported_where_it_does(tags: list[str], expected: list[Problem]) -> None:
+def test_bio_that_breaks_the_rules_is_reported_where_it_does(
+    tags: list[str], expected: list[Problem]
+) -> None:
     assert BIO.problems(tags) == expected
 
 

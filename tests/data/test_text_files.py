@@ -48,7 +48,12 @@ def test_windows_line_ends_and_a_byte_order_mark_are_no_text(tmp_path):
 
 
 def test_lines_that_are_not_utf8_keep_their_place(tmp_path):
-    assert read(write(tmp_path / "a", b"one\nbad \xff\xfe\nthree\ncut \xe2\x82\n")) == ["one", BAD, "three", BAD]
+    assert read(write(tmp_path / "a", b"one\nbad \xff\xfe\nthree\ncut \xe2\x82\n")) == [
+        "one",
+        BAD,
+        "three",
+        BAD,
+    ]
 
 
 @pytest.mark.parametrize("block", [1, 7, 64])
@@ -78,7 +83,9 @@ def test_a_giant_line_is_never_in_memory(tmp_path):
         "print([line for block in files.lines(Path(sys.argv[1])) for line in block])\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)"
     )
-    out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout.split("\n")
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     assert out[0] == str([LONG, "end"])
     assert int(out[1]) < 200, f"{out[1]} MiB"
 

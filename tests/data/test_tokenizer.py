@@ -48,7 +48,22 @@ def test_text_of_known_characters_comes_back(trained, kind, text):
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "character"])
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "  ", " a", "a ", "a  b", "\t", "a\tb\n", "e\u0301", "👩\u200d👧🏽", "日本語 한글", "a\u00a0b", "\u2028", "▁a ▁"],
+    [
+        "",
+        " ",
+        "  ",
+        " a",
+        "a ",
+        "a  b",
+        "\t",
+        "a\tb\n",
+        "e\u0301",
+        "👩\u200d👧🏽",
+        "日本語 한글",
+        "a\u00a0b",
+        "\u2028",
+        "▁a ▁",
+    ],
 )
 def test_spaces_marks_and_scripts_come_back(trained, kind, text):
     assert trained[kind].decode(trained[kind].encode(text)) == text
@@ -100,7 +115,11 @@ def test_training_again_gives_the_same_vocabulary(trained, kind):
 def test_saved_and_loaded_it_is_the_same(trained, kind, tmp_path):
     trained[kind].save(tmp_path / "deep" / "t.json")
     loaded = Tokenizer.load(tmp_path / "deep" / "t.json")
-    assert (loaded.kind, loaded.fingerprint, len(loaded)) == (kind, trained[kind].fingerprint, len(trained[kind]))
+    assert (loaded.kind, loaded.fingerprint, len(loaded)) == (
+        kind,
+        trained[kind].fingerprint,
+        len(trained[kind]),
+    )
     assert loaded.encode_batch(lines()) == trained[kind].encode_batch(lines())
 
 
@@ -151,7 +170,9 @@ def test_options_are_checked():
         Tokenizer.train(["a"], "bpe", 4)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", "not json", '{"model": {"type": "BPE"}, "pre_tokenizer": null}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1, 2]", "not json", '{"model": {"type": "BPE"}, "pre_tokenizer": null}']
+)
 def test_a_file_that_is_no_tokenizer_is_one_sentence(tmp_path, text):
     (tmp_path / "t.json").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match="not a tokenizer file") as caught:
@@ -192,4 +213,9 @@ def test_a_process_that_encoded_in_parallel_may_fork(trained, tmp_path):
         "if pid == 0: os._exit(0 if t.encode_batch(texts) == a else 1)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
     )
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "t.json")], timeout=60).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "t.json")], timeout=60
+        ).returncode
+        == 0
+    )

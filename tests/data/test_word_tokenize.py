@@ -13,7 +13,10 @@ from regard.data.word_tokenize import WordTokenizer, split_at_spaces
     ("text", "words"),
     [
         ("Ada doesn't like it.", ["Ada", "doesn't", "like", "it", "."]),
-        ("@ada_l: see https://example.org/a?b=c #maths!", ["@ada_l", ":", "see", "https://example.org/a?b=c", "#maths", "!"]),
+        (
+            "@ada_l: see https://example.org/a?b=c #maths!",
+            ["@ada_l", ":", "see", "https://example.org/a?b=c", "#maths", "!"],
+        ),
         ("3.5 e-mails (U.S.) 😀", ["3.5", "e-mails", "(", "U.S", ".", ")", "😀"]),
         ("", []),
         ("  \t\n", []),
@@ -30,7 +33,10 @@ def test_every_word_stands_where_it_says_and_nothing_but_spaces_is_left_out(text
         words = cut(text)
         assert all(text[word.start : word.stop] == word.text for word in words)
         left = "".join(
-            text[a:b] for a, b in zip([0, *(w.stop for w in words)], [*(w.start for w in words), len(text)], strict=True)
+            text[a:b]
+            for a, b in zip(
+                [0, *(w.stop for w in words)], [*(w.start for w in words), len(text)], strict=True
+            )
         )
         assert not left.strip()
 

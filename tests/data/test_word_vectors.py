@@ -16,7 +16,9 @@ NUMBERS = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
 
 
 def glove(words=WORDS, numbers=NUMBERS):
-    return "".join(f"{word} {' '.join(repr(float(x)) for x in row)}\n" for word, row in zip(words, numbers, strict=True)).encode()
+    return "".join(
+        f"{word} {' '.join(repr(float(x)) for x in row)}\n" for word, row in zip(words, numbers, strict=True)
+    ).encode()
 
 
 def text(words=WORDS, numbers=NUMBERS):
@@ -25,7 +27,10 @@ def text(words=WORDS, numbers=NUMBERS):
 
 def binary(words=WORDS, numbers=NUMBERS, end=b"\n"):
     """As word2vec.c writes it: "%s " and then fwrite of each float."""
-    rows = (word.encode() + b" " + struct.pack(f"<{len(row)}f", *row) + end for word, row in zip(words, numbers, strict=True))
+    rows = (
+        word.encode() + b" " + struct.pack(f"<{len(row)}f", *row) + end
+        for word, row in zip(words, numbers, strict=True)
+    )
     return b"%d %d\n" % numbers.shape + b"".join(rows)
 
 
@@ -35,7 +40,9 @@ def write(tmp_path, data, name="vectors"):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress], ids=["plain", "gzip", "xz"])
-@pytest.mark.parametrize("form", [glove, text, binary, lambda: binary(end=b"")], ids=["glove", "text", "binary", "no line feeds"])
+@pytest.mark.parametrize(
+    "form", [glove, text, binary, lambda: binary(end=b"")], ids=["glove", "text", "binary", "no line feeds"]
+)
 def test_every_form_gives_the_words_and_their_numbers(tmp_path, form, pack):
     words, found = read_vectors(write(tmp_path, pack(form())))
     assert words == WORDS
@@ -130,7 +137,9 @@ def test_words_that_are_not_wanted_cost_no_memory(tmp_path):
 
 
 def test_gensim_reads_the_same(tmp_path):
-    gensim = pytest.importorskip("gensim.models", reason="gensim is not installed; the files above are written by hand")
+    gensim = pytest.importorskip(
+        "gensim.models", reason="gensim is not installed; the files above are written by hand"
+    )
     for form, is_binary in ((text, False), (binary, True)):
         theirs = gensim.KeyedVectors.load_word2vec_format(str(write(tmp_path, form())), binary=is_binary)
         words, found = read_vectors(tmp_path / "vectors")

@@ -23,7 +23,9 @@ def chunks(count=5, rows=200):
     draw = random.Random(4)
     words = "the cat sat on a mat , naïve 😀\u2028 über “quotes” x\ty".split(" ")
     for _ in range(count):
-        yield tuple([" ".join(draw.choices(words, k=draw.randint(1, 20))) for _ in range(rows)] for _ in range(2))
+        yield tuple(
+            [" ".join(draw.choices(words, k=draw.randint(1, 20))) for _ in range(rows)] for _ in range(2)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,11 @@ def tokenizers():
 
 
 @pytest.mark.parametrize(
-    "settings", [EncodingSettings(max_length=30, max_ratio=2.0), EncodingSettings(max_length=30, dropout=0.2, variants=3, seed=7)]
+    "settings",
+    [
+        EncodingSettings(max_length=30, max_ratio=2.0),
+        EncodingSettings(max_length=30, dropout=0.2, variants=3, seed=7),
+    ],
 )
 def test_two_workers_give_what_one_process_gives(tokenizers, settings):
     alone, shared = (list(encode_all(chunks(), tokenizers, settings, count)) for count in (1, 2))
@@ -43,11 +49,17 @@ def test_two_workers_give_what_one_process_gives(tokenizers, settings):
         assert np.array_equal(a.keep, b.keep)
         for one, other in zip(a.sides, b.sides, strict=True):
             assert len(one) == len(other) == settings.variants
-            assert all(np.array_equal(x, y) for p, q in zip(one, other, strict=True) for x, y in zip(p, q, strict=True))
+            assert all(
+                np.array_equal(x, y)
+                for p, q in zip(one, other, strict=True)
+                for x, y in zip(p, q, strict=True)
+            )
 
 
 def test_a_worker_loads_no_torch():
-    code = workers._BOOT.replace("serve()\n", "assert 'torch' not in sys.modules and 'numpy' in sys.modules\n")
+    code = workers._BOOT.replace(
+        "serve()\n", "assert 'torch' not in sys.modules and 'numpy' in sys.modules\n"
+    )
     subprocess.run([sys.executable, "-c", code, str(Path(regard.__file__).parent)], check=True, timeout=60)
 
 

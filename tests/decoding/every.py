@@ -23,11 +23,15 @@ def every_text(model, limit, source=SOURCE):
     source = torch.tensor([[*source, EOS]])
     found = {}
     for n in range(limit + 1):
-        texts = torch.tensor(list(itertools.product(WORDS, repeat=n)), dtype=torch.long).reshape(len(WORDS) ** n, n)
+        texts = torch.tensor(list(itertools.product(WORDS, repeat=n)), dtype=torch.long).reshape(
+            len(WORDS) ** n, n
+        )
         target = torch.cat([torch.full((len(texts), 1), BOS), texts], 1)
         log_p = log_probabilities(model(source.expand(len(texts), -1), target))
         before = log_p[:, :n].gather(-1, texts[..., None])[..., 0].sum(1)
-        for text, p, end in zip(texts.tolist(), before.tolist(), (before + log_p[:, n, EOS]).tolist(), strict=True):
+        for text, p, end in zip(
+            texts.tolist(), before.tolist(), (before + log_p[:, n, EOS]).tolist(), strict=True
+        ):
             if n < limit:
                 found[(*text,), True] = end
             else:

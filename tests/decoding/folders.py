@@ -8,7 +8,10 @@ from regard.models.folder import save
 from regard.models.schema import AutoregressiveBlock
 from regard.models.text_schema import Classifier
 
-ENCODER = {"kind": "recurrent", "cell": "gru"}  # with large weights a recurrence is chaotic: what it writes depends on all it read
+ENCODER = {
+    "kind": "recurrent",
+    "cell": "gru",
+}  # with large weights a recurrence is chaotic: what it writes depends on all it read
 DECODER = {"kind": "recurrent", "cell": "gru", "attention": "bilinear"}
 ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?0123456789"
 
@@ -26,7 +29,9 @@ def classifier(folder, *, encoder="words", pooling="attention", labels=("bad", "
     """A classifier of texts of characters, with drawn weights."""
     source, target = Tokenizer.train([ALPHABET], "character", 100), Tokenizer.labels(list(labels))
     encoder = {"kind": encoder} if isinstance(encoder, str) else encoder
-    config = Classifier.model_validate({"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0}).model_dump()
+    config = Classifier.model_validate(
+        {"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0}
+    ).model_dump()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = build(config, len(source), len(target))
@@ -38,7 +43,12 @@ def classifier(folder, *, encoder="words", pooling="attention", labels=("bad", "
 def _folder(folder, encoder, seed, card):
     tokenizer = Tokenizer.train([ALPHABET], "character", 100)
     config = AutoregressiveBlock.model_validate(
-        {"dim": 16, "encoder": encoder, "decoder": DECODER if encoder else DECODER | {"attention": "none"}, "dropout": 0.0}
+        {
+            "dim": 16,
+            "encoder": encoder,
+            "decoder": DECODER if encoder else DECODER | {"attention": "none"},
+            "dropout": 0.0,
+        }
     ).model_dump()
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -8,7 +8,14 @@ import torch
 
 from regard.attention.watching import watch
 from regard.data.tokenizer import BOS, EOS, Tokenizer
-from regard.decoding.attention import KINDS, Attention, attention_maps, attention_of_tokens, best_head, kind_of
+from regard.decoding.attention import (
+    KINDS,
+    Attention,
+    attention_maps,
+    attention_of_tokens,
+    best_head,
+    kind_of,
+)
 from regard.decoding.search import Beam, search
 from regard.errors import DataError, OptionError
 from regard.models.autoregressive import AutoregressiveModel
@@ -67,7 +74,9 @@ class Recorder(AutoregressiveModel):
 
 def padded(sentences):
     longest = max(map(len, sentences))
-    return torch.tensor([s + [0] * (longest - len(s)) for s in sentences]), torch.tensor([len(s) for s in sentences])
+    return torch.tensor([s + [0] * (longest - len(s)) for s in sentences]), torch.tensor(
+        [len(s) for s in sentences]
+    )
 
 
 @pytest.mark.parametrize("encoder", ["gru", "transformer"])
@@ -84,7 +93,10 @@ def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
     written = [[*h.tokens, EOS] if h.ended else h.tokens for _, h in hypotheses]
     compared = 0
     for (i, _), target, attention in zip(
-        hypotheses, written, attention_maps(model, [SENTENCES[i] for i, _ in hypotheses], written), strict=True
+        hypotheses,
+        written,
+        attention_maps(model, [SENTENCES[i] for i, _ in hypotheses], written),
+        strict=True,
     ):
         steps = writer.found[i, (BOS, *target[:-1])]
         assert len(steps) == len(target)
@@ -133,7 +145,9 @@ def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read(
     assert found.names("decoder") == list(found) and not found.names("cross")
     with torch.no_grad(), watch(model) as seen:
         model(torch.tensor([[BOS, 7, 8]]))
-    torch.testing.assert_close(found["decoder.layers.0.attention.self"], seen["decoder.layers.0.attention.self"].weights(batch=0))
+    torch.testing.assert_close(
+        found["decoder.layers.0.attention.self"], seen["decoder.layers.0.attention.self"].weights(batch=0)
+    )
     with pytest.raises(OptionError, match="no attention between target and source"):
         found.cross()
     with pytest.raises(OptionError, match="choose a head"):
@@ -169,7 +183,10 @@ def test_translations_carry_the_attention_of_each_of_their_hypotheses():
 
 
 def attention(**layers):
-    weights = {f"decoder.layers.{i}.cross": torch.tensor(w, dtype=torch.float64) for i, w in enumerate(layers.values())}
+    weights = {
+        f"decoder.layers.{i}.cross": torch.tensor(w, dtype=torch.float64)
+        for i, w in enumerate(layers.values())
+    }
     return Attention(["a", "b", "</s>"], ["x", "y"], ["<s>", "x"], weights)
 
 
@@ -226,10 +243,16 @@ def test_json_lines_hold_every_matrix_to_six_digits(tmp_path, two):
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(r["line"], r["hypothesis"], r["score"]) for r in records] == [(0, 0, -0.5), (2, 1, None)]
     for record, found in zip(records, two, strict=True):
-        assert (record["source"], record["target"], record["inputs"]) == (found.source, found.target, found.inputs)
+        assert (record["source"], record["target"], record["inputs"]) == (
+            found.source,
+            found.target,
+            found.inputs,
+        )
         assert set(record["weights"]) == set(found)
         for name, rows in record["weights"].items():
-            torch.testing.assert_close(torch.tensor(rows, dtype=torch.float64), found[name], atol=5.1e-7, rtol=0)
+            torch.testing.assert_close(
+                torch.tensor(rows, dtype=torch.float64), found[name], atol=5.1e-7, rtol=0
+            )
 
 
 def test_an_archive_holds_every_number_and_needs_no_pickle(tmp_path, two):
@@ -239,7 +262,12 @@ def test_an_archive_holds_every_number_and_needs_no_pickle(tmp_path, two):
     with np.load(tmp_path / "out.npz", allow_pickle=False) as archive:
         for line, found in enumerate(two):
             about = json.loads(str(archive[f"{line}/0/text"]))
-            assert about == {"score": -1.5, "source": found.source, "target": found.target, "inputs": found.inputs}
+            assert about == {
+                "score": -1.5,
+                "source": found.source,
+                "target": found.target,
+                "inputs": found.inputs,
+            }
             for name, w in found.items():
                 assert np.array_equal(archive[f"{line}/0/{name}"], w.numpy())
         assert len(archive.files) == 2 * (1 + len(two[0]))
@@ -261,7 +289,10 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path, two, name):
 
 
 def test_a_place_that_cannot_be_written_is_said_before_work(tmp_path):
-    for path, says in [(tmp_path / "out.txt", "ends in .jsonl or .npz"), (tmp_path / "no" / "out.npz", "its folder is not there")]:
+    for path, says in [
+        (tmp_path / "out.txt", "ends in .jsonl or .npz"),
+        (tmp_path / "no" / "out.npz", "its folder is not there"),
+    ]:
         with pytest.raises(OptionError, match=says), save_attention(path):
             pass
     (tmp_path / "folder.npz").mkdir()

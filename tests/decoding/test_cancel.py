@@ -42,7 +42,10 @@ def never():
 
 
 def shown(found):
-    return [[(h.tokens, h.text, h.ended, round(h.log_p, 6), round(h.score, 6)) for h in t.hypotheses] for t in found]
+    return [
+        [(h.tokens, h.text, h.ended, round(h.log_p, 6), round(h.score, 6)) for h in t.hypotheses]
+        for t in found
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,9 @@ def test_on_the_engine_a_cancelled_sentence_changes_no_bit_of_its_neighbours(pre
     whole = exact(translate_tokens(engine, SENTENCES, max_length=20, workers=1, **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2), never]
-        found = exact(translate_tokens(engine, SENTENCES, max_length=20, workers=1, cancelled=flags, **options))
+        found = exact(
+            translate_tokens(engine, SENTENCES, max_length=20, workers=1, cancelled=flags, **options)
+        )
         assert found[1] == found[3] == []
         assert [found[i] for i in (0, 2, 4)] == [whole[i] for i in (0, 2, 4)]
 

@@ -42,7 +42,9 @@ def test_a_minimum_length_leaves_all_texts_that_have_it(decoder):
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("words", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
 def test_forbidden_words_occur_in_no_text_and_all_others_do(decoder, words):
-    check(tiny(decoder), lambda text: not any(holds(text, w) for w in words), rules=Constraints(forbidden=words))
+    check(
+        tiny(decoder), lambda text: not any(holds(text, w) for w in words), rules=Constraints(forbidden=words)
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -58,12 +60,25 @@ def test_all_texts_begin_with_the_prefix(decoder, prefix):
 
 def test_a_prefix_stands_above_the_rules_and_what_follows_keeps_them():
     found = translate_tokens(
-        tiny(), [SOURCE], beam=Beam(4), prefixes=[(4, 4, 4)], rules=Constraints(no_repeat=1, forbidden=((4,),))
+        tiny(),
+        [SOURCE],
+        beam=Beam(4),
+        prefixes=[(4, 4, 4)],
+        rules=Constraints(no_repeat=1, forbidden=((4,),)),
     )[0]
     assert all(h.tokens[:3] == [4, 4, 4] and not repeats((*h.tokens[2:],), 1) for h in found)
 
 
-REQUIRED = [[(4,)], [(4, 5)], [(4,), (6,)], [(5, 5, 6)], [(4, 5), (5, 6)], [(4, 4, 5)], [(1,), (4,), (5,), (6,)], [(4,), (4, 5)]]
+REQUIRED = [
+    [(4,)],
+    [(4, 5)],
+    [(4,), (6,)],
+    [(5, 5, 6)],
+    [(4, 5), (5, 6)],
+    [(4, 4, 5)],
+    [(1,), (4,), (5,), (6,)],
+    [(4,), (4, 5)],
+]
 
 
 @pytest.mark.parametrize("required", REQUIRED)
@@ -128,12 +143,19 @@ def test_the_rules_look_at_the_words_of_each_row_alone():
     [
         (dict(required=[[(4, 5, 6)]], max_length=2), "has 3 tokens, and it may have 2"),
         (dict(prefixes=[(4, 5, 6)], max_length=2), "has 3 tokens, and it may have 2"),
-        (dict(required=[[(4, 5)]], rules=Constraints(forbidden=((5,),))), "required of sentence 1 is forbidden too"),
+        (
+            dict(required=[[(4, 5)]], rules=Constraints(forbidden=((5,),))),
+            "required of sentence 1 is forbidden too",
+        ),
         (dict(rules=Constraints(min_length=9), max_length=8), "min_length 9 is more than max_length 8"),
         (dict(required=[[(4,)]], sample=Sample(seed=1)), "required words need a plain beam"),
         (dict(required=[[(4,)]], beam=Beam(4, groups=2)), "required words need a plain beam"),
         (
-            dict(required=[[(4,), (5,)]], rules=Constraints(forbidden=((4, 5), (5, 4), (6,), (1,))), max_length=3),
+            dict(
+                required=[[(4,), (5,)]],
+                rules=Constraints(forbidden=((4, 5), (5, 4), (6,), (1,))),
+                max_length=3,
+            ),
             "no text of at most 3 words",
         ),
     ],

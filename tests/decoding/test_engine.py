@@ -128,7 +128,9 @@ def test_batch_order_and_workers_change_no_bit(precision, beam):
     key = lambda found: [[(h.tokens, h.log_p) for h in texts] for texts in found]  # noqa: E731
     assert key(translate_tokens(engine, sentences, beam=Beam(beam))) == key(alone)
     assert key(translate_tokens(engine, sentences[::-1], beam=Beam(beam)))[::-1] == key(alone)
-    assert key(translate_tokens(engine, sentences, beam=Beam(beam), batch_tokens=40)) == key(alone)  # enter as others leave
+    assert key(translate_tokens(engine, sentences, beam=Beam(beam), batch_tokens=40)) == key(
+        alone
+    )  # enter as others leave
     assert key(translate_tokens(engine, sentences, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
 
 
@@ -138,7 +140,9 @@ def test_the_search_finds_what_it_finds_with_torch(beam):
     engine = ready(model)
     exact = make_exact(model)
     for ours, want in zip(
-        translate_tokens(engine, SENTENCES, beam=Beam(beam)), translate_tokens(exact, SENTENCES, beam=Beam(beam)), strict=True
+        translate_tokens(engine, SENTENCES, beam=Beam(beam)),
+        translate_tokens(exact, SENTENCES, beam=Beam(beam)),
+        strict=True,
     ):
         assert [h.score for h in ours] == pytest.approx([h.score for h in want], abs=1e-4)
         assert ours[0].tokens == want[0].tokens or ours[0].score - ours[1].score < 1e-4
@@ -153,7 +157,11 @@ def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
     monkeypatch.setattr(
         Slots,
         "__init__",
-        lambda self, size, rows, dtype: (setattr(self, "buffer", torch.empty(rows, size)), setattr(self, "used", 0), None)[2],
+        lambda self, size, rows, dtype: (
+            setattr(self, "buffer", torch.empty(rows, size)),
+            setattr(self, "used", 0),
+            None,
+        )[2],
     )
     found = translate_tokens(engine, SENTENCES, beam=Beam(3), max_length=40)
     assert tidied
@@ -205,13 +213,13 @@ def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
 
     monkeypatch.setattr(native, "_REPORTED", set())
     monkeypatch.setattr(native, "lacks", lambda *names: None)
-    monkeypatch.setattr(native, "library", lambda source: "no C++ compiler (g++ or clang++) was found on PATH")
+    monkeypatch.setattr(
+        native, "library", lambda source: "no C++ compiler (g++ or clang++) was found on PATH"
+    )
     model = small()
     assert fast(model, "int8") is model
     first = "regard: float32 instead of int8: no C++ compiler (g++ or clang++) was found on PATH\n"
-    told = (
-        "regard: decoding with PyTorch, which is slower than the C++ engine: no C++ compiler (g++ or clang++) was found on PATH\n"
-    )
+    told = "regard: decoding with PyTorch, which is slower than the C++ engine: no C++ compiler (g++ or clang++) was found on PATH\n"
     assert capsys.readouterr().err == first + told
     assert fast(model) is model and not capsys.readouterr().err  # it was said already
 
@@ -234,7 +242,12 @@ def test_switching_native_code_off_says_so_once(switch):
         "from tests.decoding.test_engine import small; from regard.decoding.engine import fast, why_not; model = small();"
         "fast(model); fast(model); print(why_not(model))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "REGARD_NATIVE": switch})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "REGARD_NATIVE": switch},
+    )
     told = "regard: decoding with PyTorch, which is slower than the C++ engine: REGARD_NATIVE=0 switches it off\n"
     if switch == "0":
         assert done.stderr == told
@@ -243,7 +256,9 @@ def test_switching_native_code_off_says_so_once(switch):
 
 
 def test_an_unknown_precision_is_named():
-    with pytest.raises(OptionError, match="precision must be one of auto, float32, int8, bfloat16, got 'int4'"):
+    with pytest.raises(
+        OptionError, match="precision must be one of auto, float32, int8, bfloat16, got 'int4'"
+    ):
         fast(small(), "int4")
 
 

@@ -64,7 +64,9 @@ def ends_early(**changes):
 
 
 def same(found, wanted, near=1e-10):
-    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [[(h.tokens, h.ended) for h in texts] for texts in wanted]
+    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [
+        [(h.tokens, h.ended) for h in texts] for texts in wanted
+    ]
     for texts, others in zip(found, wanted, strict=True):
         assert [h.score for h in texts] == pytest.approx([h.score for h in others], abs=near)
         assert [h.log_p for h in texts] == pytest.approx([h.log_p for h in others], abs=near)
@@ -80,7 +82,10 @@ def padded(sentences):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_whole_search_finds_what_the_plain_one_finds(name, size):
     model = small(**VARIANTS[name])
-    same(translate_tokens(engine(model), SENTENCES, beam=Beam(size)), translate_tokens(model, SENTENCES, beam=Beam(size)))
+    same(
+        translate_tokens(engine(model), SENTENCES, beam=Beam(size)),
+        translate_tokens(model, SENTENCES, beam=Beam(size)),
+    )
 
 
 @pytest.mark.parametrize(("size", "penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (5, 0.6), (40, 1.0)])
@@ -88,7 +93,9 @@ def test_texts_that_end_anywhere_are_found_in_their_order(size, penalty):
     model = ends_early()
     wanted = translate_tokens(model, SENTENCES, beam=Beam(size, penalty))
     every = [h for texts in wanted for h in texts]
-    assert len({len(h.tokens) for h in every if h.ended}) > 3 and (size == 40 or not all(h.ended for h in every))
+    assert len({len(h.tokens) for h in every if h.ended}) > 3 and (
+        size == 40 or not all(h.ended for h in every)
+    )
     same(translate_tokens(engine(model), SENTENCES, beam=Beam(size, penalty)), wanted)
 
 
@@ -120,11 +127,16 @@ def test_sentences_of_one_batch_have_limits_of_their_own():
 
 def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
     sizes, narrow = [], Buffers.narrow
-    monkeypatch.setattr(Buffers, "narrow", lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1])
+    monkeypatch.setattr(
+        Buffers, "narrow", lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1]
+    )
     model = ends_early()
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
     for size in (1, 3):
-        same(translate_tokens(engine(model), sentences, beam=Beam(size)), translate_tokens(model, sentences, beam=Beam(size)))
+        same(
+            translate_tokens(engine(model), sentences, beam=Beam(size)),
+            translate_tokens(model, sentences, beam=Beam(size)),
+        )
     assert len(sizes) >= 2 and min(sizes) < 40
 
 
@@ -199,7 +211,9 @@ def test_steps_are_those_of_the_torch_model_whatever_the_order_of_rows():
         pick = torch.randint(0, len(tokens), (rows,), generator=draw)
         tokens, carried = tokens[pick], [c.reorder(pick) for c in carried]
         if step % 2:
-            (want, carried[0]), (found, carried[1]) = (w.step(tokens, c) for w, c in zip(writers, carried, strict=True))
+            (want, carried[0]), (found, carried[1]) = (
+                w.step(tokens, c) for w, c in zip(writers, carried, strict=True)
+            )
             torch.testing.assert_close(found[:, EOS:], want[:, EOS:], atol=1e-12, rtol=0)
         else:
             answers = [w.best(tokens, c, 5) for w, c in zip(writers, carried, strict=True)]
@@ -237,7 +251,11 @@ def test_the_best_of_chunks_are_the_best_of_all():
         {"beam": Beam(4, groups=2)},
         {"beam": Beam(3), "required": [[[7, 8]] for _ in SENTENCES]},
         {"sample": Sample(count=3, seed=1, top_k=20)},
-        {"beam": Beam(2), "rules": Constraints(min_length=70), "max_length": 80},  # longer than a board is at first
+        {
+            "beam": Beam(2),
+            "rules": Constraints(min_length=70),
+            "max_length": 80,
+        },  # longer than a board is at first
     ],
     ids=["rules", "prefixes", "groups", "required", "sample", "long"],
 )
@@ -250,7 +268,10 @@ def test_all_else_goes_through_the_one_search(options):
 def test_attention_and_coverage_find_the_torch_model():
     model = ends_early()
     beam = Beam(3, coverage_penalty=0.5)
-    same(translate_tokens(engine(model), SENTENCES[:4], beam=beam), translate_tokens(model, SENTENCES[:4], beam=beam))
+    same(
+        translate_tokens(engine(model), SENTENCES[:4], beam=beam),
+        translate_tokens(model, SENTENCES[:4], beam=beam),
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------------- recordings
@@ -295,7 +316,9 @@ class Taped(CapturedGraph):
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
             return  # it wrote where it should
         for held, fresh in zip(out, new, strict=True) if isinstance(out, tuple | list) else [(out, new)]:
-            if isinstance(held, torch.Tensor) and held.data_ptr() != fresh.data_ptr():  # a view is there already
+            if (
+                isinstance(held, torch.Tensor) and held.data_ptr() != fresh.data_ptr()
+            ):  # a view is there already
                 held.copy_(fresh)
 
 
@@ -317,7 +340,10 @@ def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)
-    for options in ({"beam": Beam(3), "rules": Constraints(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 2:
+    for options in (
+        {"beam": Beam(3), "rules": Constraints(min_length=4)},
+        {"sample": Sample(count=2, seed=3, top_k=9)},
+    ) * 2:
         same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
     assert run.replays > 20
 
@@ -338,7 +364,9 @@ def test_a_step_asks_the_host_for_nothing(name, width, k):
 
 
 # ---------------------------------------------------------------------------------------------------------------- which, and sizes
-@pytest.mark.parametrize(("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")])
+@pytest.mark.parametrize(
+    ("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")]
+)
 def test_what_it_does_not_compute_is_refused(changes, says):
     with pytest.raises(Unsupported, match=says):
         engine(small(**changes))
@@ -354,14 +382,19 @@ def test_recurrent_models_are_left_to_torch(capsys):
 def test_int8_is_not_for_a_gpu_and_that_is_said(capsys):
     writer = on_cuda(small().float(), "int8")
     assert writer.dtype == torch.float32
-    assert capsys.readouterr().err == "regard: float32 instead of int8: a GPU computes in float32 or bfloat16 here\n"
+    assert (
+        capsys.readouterr().err
+        == "regard: float32 instead of int8: a GPU computes in float32 or bfloat16 here\n"
+    )
 
 
 def test_the_weights_are_left_as_they_were():
     model = small()
     before = copy.deepcopy(model.state_dict())
     writer = engine(model, torch.bfloat16)
-    assert {str(p.dtype) for p in model.parameters()} == {"torch.float64"} and writer.readout.weight.dtype == torch.bfloat16
+    assert {str(p.dtype) for p in model.parameters()} == {
+        "torch.float64"
+    } and writer.readout.weight.dtype == torch.bfloat16
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
 
 
@@ -378,7 +411,9 @@ def judged(model, source, text):
 
 def stays_near(writer, model):
     for source, texts in zip(SENTENCES, translate_tokens(writer, SENTENCES), strict=True):
-        assert texts[0].log_p == pytest.approx(judged(model, source, texts[0]), abs=0.03 * len(texts[0].whole))
+        assert texts[0].log_p == pytest.approx(
+            judged(model, source, texts[0]), abs=0.03 * len(texts[0].whole)
+        )
 
 
 def test_bfloat16_stays_near():
@@ -389,7 +424,9 @@ def test_bfloat16_stays_near():
 def test_sizes_are_few_and_none_is_half_again_too_large():
     sizes = {bucket(n) for n in range(1, 5000)}
     assert len(sizes) < 24 and all(size % 8 == 0 for size in sizes)
-    assert all(n <= bucket(n) <= max(8, 2 * n, 16) and (n < 16 or bucket(n) < 1.5 * n) for n in range(1, 5000))
+    assert all(
+        n <= bucket(n) <= max(8, 2 * n, 16) and (n < 16 or bucket(n) < 1.5 * n) for n in range(1, 5000)
+    )
 
 
 def test_boards_wait_until_there_are_too_many(monkeypatch):
@@ -435,7 +472,9 @@ def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
     gc.disable()
     try:
         del writer
-        assert len(gone) > 2 and all(x() is None for x in gone)  # at once, not when Python next looks for cycles
+        assert len(gone) > 2 and all(
+            x() is None for x in gone
+        )  # at once, not when Python next looks for cycles
     finally:
         gc.enable()
 
@@ -466,7 +505,10 @@ def test_graphs_in_float64_find_what_the_cpu_finds(size):
 def test_graphs_of_the_one_search_find_what_the_cpu_finds():
     model = ends_early()
     writer = fast(copy.deepcopy(model).cuda())
-    for options in ({"beam": Beam(3), "rules": Constraints(min_length=4)}, {"sample": Sample(count=2, seed=3, top_k=9)}) * 3:
+    for options in (
+        {"beam": Beam(3), "rules": Constraints(min_length=4)},
+        {"sample": Sample(count=2, seed=3, top_k=9)},
+    ) * 3:
         same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
 
 

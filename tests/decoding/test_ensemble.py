@@ -23,7 +23,11 @@ def best_of_all(models, limit):
         longer = {}
         for text, log_p in going.items():
             target = torch.tensor([[BOS, *text]])
-            p = torch.stack([log_probabilities(m(source, target)[0, -1].detach()).exp() for m in models]).mean(0).log()
+            p = (
+                torch.stack([log_probabilities(m(source, target)[0, -1].detach()).exp() for m in models])
+                .mean(0)
+                .log()
+            )
             found[text, True] = (log_p + float(p[EOS])) / (n + 1)
             longer |= {(*text, w): log_p + float(p[w]) for w in WORDS}
         going = longer
@@ -47,7 +51,8 @@ def test_an_ensemble_of_one_model_is_the_model():
 
 
 @pytest.mark.parametrize(
-    "options", [dict(beam=Beam(3)), dict(sample=Sample(count=2, seed=1)), dict(rules=Constraints(no_repeat=1))]
+    "options",
+    [dict(beam=Beam(3)), dict(sample=Sample(count=2, seed=1)), dict(rules=Constraints(no_repeat=1))],
 )
 def test_company_and_workers_change_nothing(options):
     models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("simple", "bahdanau")])
@@ -55,7 +60,9 @@ def test_company_and_workers_change_nothing(options):
     sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
     alone = [[h.tokens for h in translate_tokens(models, [s], **options)[0]] for s in sentences]
     for more in ({}, dict(workers=2), dict(batch_tokens=12)):
-        assert [[h.tokens for h in texts] for texts in translate_tokens(models, sentences, **options, **more)] == alone
+        assert [
+            [h.tokens for h in texts] for texts in translate_tokens(models, sentences, **options, **more)
+        ] == alone
 
 
 def test_an_ensemble_streams_and_generates():
@@ -69,7 +76,9 @@ def test_an_ensemble_streams_and_generates():
 def test_models_that_do_not_fit_are_refused():
     with pytest.raises(OptionError, match="at least one model"):
         Ensemble([])
-    with pytest.raises(OptionError, match="model 2 of the ensemble has another source tokenizer than model 1"):
+    with pytest.raises(
+        OptionError, match="model 2 of the ensemble has another source tokenizer than model 1"
+    ):
         Ensemble([translator(), translator(kind="word")])
     with pytest.raises(OptionError, match="not both"):
         Ensemble([translator(), language_model()])

@@ -17,7 +17,10 @@ SENTENCES = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11], [17, 5, 4, 9, 18, 10, 7, 7, 1
 
 
 def drawn(model, sample, sentences=(SOURCE,), **options):
-    return [[((*h.tokens,), h.ended) for h in texts] for texts in translate_tokens(model, sentences, sample=sample, **options)]
+    return [
+        [((*h.tokens,), h.ended) for h in texts]
+        for texts in translate_tokens(model, sentences, sample=sample, **options)
+    ]
 
 
 def far(counts, p):
@@ -58,7 +61,14 @@ def test_samples_have_the_frequencies_of_the_model(decoder):
 
 @pytest.mark.parametrize(
     "options",
-    [dict(temperature=0.5), dict(temperature=2.0), dict(top_k=2), dict(top_p=0.6), dict(min_p=0.5), dict(top_k=3, top_p=0.7)],
+    [
+        dict(temperature=0.5),
+        dict(temperature=2.0),
+        dict(top_k=2),
+        dict(top_p=0.6),
+        dict(min_p=0.5),
+        dict(top_k=3, top_p=0.7),
+    ],
 )
 def test_words_come_by_the_probabilities_that_the_options_leave(options):
     log_p = torch.log_softmax(torch.tensor([2.0, -1.0, 1.5, 0.0, 0.5, -3.0], dtype=torch.float64), -1)
@@ -82,7 +92,8 @@ def test_words_come_by_the_probabilities_that_the_options_leave(options):
 
 
 @pytest.mark.parametrize(
-    "sample", [Sample(count=3, seed=5), Sample(count=2, top_k=4, seed=5), Sample(top_p=0.8, min_p=0.05, seed=5)]
+    "sample",
+    [Sample(count=3, seed=5), Sample(count=2, top_k=4, seed=5), Sample(top_p=0.8, min_p=0.05, seed=5)],
 )
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_samples_of_a_sentence_do_not_depend_on_the_company(decoder, sample):
@@ -100,7 +111,11 @@ def test_the_first_samples_of_many_are_those_of_few():
 
 def test_another_seed_gives_other_samples_and_none_gives_a_new_one():
     model = tiny()
-    assert drawn(model, Sample(count=5, seed=1)) == drawn(model, Sample(count=5, seed=1)) != drawn(model, Sample(count=5, seed=2))
+    assert (
+        drawn(model, Sample(count=5, seed=1))
+        == drawn(model, Sample(count=5, seed=1))
+        != drawn(model, Sample(count=5, seed=2))
+    )
     fresh = Sample(count=5)
     assert fresh.seed is not None and fresh.seed != Sample(count=5).seed
     assert drawn(model, fresh) == drawn(model, Sample(count=5, seed=fresh.seed))
@@ -109,7 +124,9 @@ def test_another_seed_gives_other_samples_and_none_gives_a_new_one():
 def test_log_p_is_that_of_the_model_whatever_the_temperature():
     model = tiny()
     log_p = every_text(model, 4)
-    for h in translate_tokens(model, [SOURCE], sample=Sample(temperature=3.0, top_p=0.9, count=4, seed=0), max_length=4)[0]:
+    for h in translate_tokens(
+        model, [SOURCE], sample=Sample(temperature=3.0, top_p=0.9, count=4, seed=0), max_length=4
+    )[0]:
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 
 
@@ -126,11 +143,18 @@ def test_a_cold_sample_is_greedy():
 
 
 def test_samples_keep_the_rules_too():
-    found = drawn(tiny(), Sample(count=40, seed=0, top_k=3), rules=Constraints(min_length=2, forbidden=((4,),)), max_length=5)[0]
+    found = drawn(
+        tiny(),
+        Sample(count=40, seed=0, top_k=3),
+        rules=Constraints(min_length=2, forbidden=((4,),)),
+        max_length=5,
+    )[0]
     assert all(4 not in text and len(text) >= 2 for text, _ in found)
 
 
-@pytest.mark.parametrize("sample", [Sample(seed=1), Sample(seed=1, top_p=0.9), Sample(seed=1, top_k=3), Sample(seed=1, min_p=0.1)])
+@pytest.mark.parametrize(
+    "sample", [Sample(seed=1), Sample(seed=1, top_p=0.9), Sample(seed=1, top_k=3), Sample(seed=1, min_p=0.1)]
+)
 def test_rules_that_forbid_every_token_are_one_sentence(sample):
     with pytest.raises(OptionError, match="no text of at most 300 words keeps the rules"):
         drawn(tiny(), sample, rules=Constraints(min_length=300, no_repeat=1), max_length=300)
@@ -140,7 +164,10 @@ def test_rules_that_forbid_every_token_are_one_sentence(sample):
     ("options", "message"),
     [
         (dict(temperature=0), "temperature must be a number of at least 0.0001 and at most 100, got 0"),
-        (dict(temperature=5e-324), "temperature must be a number of at least 0.0001 and at most 100, got 5e-324"),
+        (
+            dict(temperature=5e-324),
+            "temperature must be a number of at least 0.0001 and at most 100, got 5e-324",
+        ),
         (dict(top_k=-1), "top_k must be a whole number of at least 0, got -1"),
         (dict(top_p=1.5), "top_p must be a number above 0 and at most 1, got 1.5"),
         (dict(min_p=float("nan")), "min_p must be a number of at least 0 and at most 1, got nan"),

@@ -28,7 +28,9 @@ SENTENCES = [
 
 
 def same(found, wanted):
-    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [[(h.tokens, h.ended) for h in texts] for texts in wanted]
+    assert [[(h.tokens, h.ended) for h in texts] for texts in found] == [
+        [(h.tokens, h.ended) for h in texts] for texts in wanted
+    ]
     for texts, others in zip(found, wanted, strict=True):
         assert [h.score for h in texts] == pytest.approx([h.score for h in others], abs=1e-11)
 
@@ -46,7 +48,9 @@ def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(d
 def test_a_narrow_beam_is_the_definition_followed_by_hand():
     model, size, limit = tiny(), 3, 5
     log_p = every_text(model, limit)
-    prefix = lambda text: np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])  # noqa: E731
+    prefix = lambda text: np.logaddexp.reduce(
+        [p for (words, _), p in log_p.items() if words[: len(text)] == text]
+    )  # noqa: E731
     beam, over = [((), 0.0)], []
     for n in range(limit):
         every = [(text, True, log_p[text, True]) for text, _ in beam] if n < limit else []
@@ -100,7 +104,9 @@ def test_the_encoder_sees_no_padding_either(encoder):
     same(translate_tokens(model, SENTENCES, beam=Beam(3)), alone)
 
 
-@pytest.mark.parametrize("decoder", ["none", "simple", "parameterised", "bilinear", "input feeding", "bahdanau"])
+@pytest.mark.parametrize(
+    "decoder", ["none", "simple", "parameterised", "bilinear", "input feeding", "bahdanau"]
+)
 def test_sentences_that_enter_a_running_batch_are_translated_as_ever(decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     assert model.joins
@@ -155,7 +161,9 @@ def test_groups_are_the_definition_followed_by_hand():
     """Two groups of two: the second pays for each word the first has chosen at the same step."""
     model, limit, strength = tiny(), 4, 0.7
     log_p = every_text(model, limit)
-    prefix = lambda text: np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])  # noqa: E731
+    prefix = lambda text: np.logaddexp.reduce(
+        [p for (words, _), p in log_p.items() if words[: len(text)] == text]
+    )  # noqa: E731
     beams, over = [[((), 0.0)], [((), 0.0)]], [[], []]
     for n in range(limit):
         chosen = []
@@ -182,7 +190,10 @@ def test_groups_are_the_definition_followed_by_hand():
 def test_diverse_groups_do_not_depend_on_the_company():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     beam = Beam(6, groups=3, diversity=1.0)
-    same(translate_tokens(model, SENTENCES, beam=beam), [translate_tokens(model, [s], beam=beam)[0] for s in SENTENCES])
+    same(
+        translate_tokens(model, SENTENCES, beam=beam),
+        [translate_tokens(model, [s], beam=beam)[0] for s in SENTENCES],
+    )
 
 
 def test_strong_diversity_starts_every_group_with_another_word():
@@ -220,7 +231,14 @@ def test_an_interrupt_stops_all_workers_at_once():
 
     model.step = interrupted
     with pytest.raises(KeyboardInterrupt):
-        translate_tokens(model, [[5, 9]] * 400, workers=2, batch_tokens=30, max_length=200, rules=Constraints(min_length=199))
+        translate_tokens(
+            model,
+            [[5, 9]] * 400,
+            workers=2,
+            batch_tokens=30,
+            max_length=200,
+            rules=Constraints(min_length=199),
+        )
     assert len(steps) < 4000  # of 8000
     deadline = time.monotonic() + 5  # a thread that has ended is counted for a moment more
     while threading.active_count() > before and time.monotonic() < deadline:

@@ -121,14 +121,19 @@ def test_a_sentence_may_be_translated_by_what_its_words_list_and_the_frequent_on
     best[5], best[6] = [20, 21], [21, 22]
     found = Shortlist(best, np.array([9], np.int32), "a", "b", 30).words([[5, 6, EOS], [7, EOS]])
     assert [words.tolist() for words in found] == [[UNK, EOS, 9, 20, 21, 22], [UNK, EOS, 9]]
-    shared = Shortlist(best, np.array([9], np.int32), "a", "a", 30)  # one vocabulary: a word may stay as it is
+    shared = Shortlist(
+        best, np.array([9], np.int32), "a", "a", 30
+    )  # one vocabulary: a word may stay as it is
     assert shared.words([[5, EOS]])[0].tolist() == [UNK, EOS, 5, 9, 20, 21]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @torch.inference_mode()
 def test_scores_outside_of_the_list_are_nothing_and_inside_the_same(precision):
-    with_list, without = engine(drawn(), precision, output_bias=True), engine(None, precision, output_bias=True)
+    with_list, without = (
+        engine(drawn(), precision, output_bias=True),
+        engine(None, precision, output_bias=True),
+    )
     source, lengths = padded(SENTENCES)
     first = torch.full((len(SENTENCES),), BOS)
     memory = with_list.encode(source, lengths)
@@ -151,7 +156,9 @@ def test_scores_outside_of_the_list_are_nothing_and_inside_the_same(precision):
 def test_a_list_of_all_words_changes_no_bit(precision):
     every = drawn(1, 0)
     every = Shortlist(every.best, np.arange(VOCAB, dtype=np.int32), "a", "b", VOCAB)
-    found, want = (translate_tokens(engine(each, precision), SENTENCES, beam=Beam(3)) for each in (every, None))
+    found, want = (
+        translate_tokens(engine(each, precision), SENTENCES, beam=Beam(3)) for each in (every, None)
+    )
     assert key(found) == key(want)
 
 
@@ -162,7 +169,9 @@ def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch
     alone = [translate_tokens(listed, [s], beam=Beam(beam))[0] for s in MANY]
     assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
     assert key(translate_tokens(listed, MANY[::-1], beam=Beam(beam)))[::-1] == key(alone)
-    assert key(translate_tokens(listed, MANY, beam=Beam(beam), batch_tokens=40)) == key(alone)  # enter as others leave
+    assert key(translate_tokens(listed, MANY, beam=Beam(beam), batch_tokens=40)) == key(
+        alone
+    )  # enter as others leave
     assert key(translate_tokens(listed, MANY, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
     monkeypatch.setattr(shared_shortlists, "SIZE", 3)
     assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
@@ -207,7 +216,9 @@ def test_prefixes_and_required_words_need_not_be_listed():
         assert all(str(pair)[1:-1] in str(h.tokens) for h in held[i])
         if not pair:  # its neighbours' prefixes do not change a sentence
             assert [h.tokens for h in begun[i]] == [tokens for tokens, _ in plain[i]]
-    alone = [translate_tokens(listed, [s], beam=Beam(2), prefixes=[p])[0] for s, p in zip(MANY, asked, strict=True)]
+    alone = [
+        translate_tokens(listed, [s], beam=Beam(2), prefixes=[p])[0] for s, p in zip(MANY, asked, strict=True)
+    ]
     assert [[h.tokens for h in texts] for texts in begun] == [[h.tokens for h in texts] for texts in alone]
 
 
@@ -222,7 +233,12 @@ def folder(tmp_path, pairs, cache):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = build(config, len(pairs[1][0]), len(pairs[1][1]))
-    data = {"train": [str(pairs[0] / "s.en"), str(pairs[0] / "s.de")], "source": "en", "target": "de", "max_length": 20}
+    data = {
+        "train": [str(pairs[0] / "s.en"), str(pairs[0] / "s.de")],
+        "source": "en",
+        "target": "de",
+        "max_length": 20,
+    }
     save(tmp_path / "model", model, config, pairs[1][0], pairs[1][1], {"recipe": {"data": data}})
     return tmp_path / "model"
 
@@ -230,7 +246,10 @@ def folder(tmp_path, pairs, cache):
 def test_the_command_learns_from_the_models_own_data_or_from_what_is_named(folder, pairs, capsys):
     shortlist_command.command(folder, None, 3, 2)
     source, target = pairs[1]
-    assert f"{folder / NAME}: 3 target tokens for each of {len(source)} source tokens, 2 for all" in capsys.readouterr().out
+    assert (
+        f"{folder / NAME}: 3 target tokens for each of {len(source)} source tokens, 2 for all"
+        in capsys.readouterr().out
+    )
     own = load(folder)
     want = ibm1.associate(prepared(pairs), source, target, 3, 2)
     assert np.array_equal(own.best, want.best) and np.array_equal(own.frequent, want.frequent)
@@ -267,15 +286,20 @@ def test_a_list_that_does_not_belong_to_the_model_is_refused(folder, pairs):
         asked.append(lambda listed: fast(model, shortlist=listed))
     for check in asked:
         with pytest.raises(
-            FolderError, match="made with another source tokenizer than the model's; make one with `regard shortlist"
+            FolderError,
+            match="made with another source tokenizer than the model's; make one with `regard shortlist",
         ):
             check(other)
-        with pytest.raises(FolderError, match=r"for 150 source and 150 target tokens, and the model has \d+ and \d+"):
+        with pytest.raises(
+            FolderError, match=r"for 150 source and 150 target tokens, and the model has \d+ and \d+"
+        ):
             check(drawn())
     found.check(model)
 
 
-@pytest.mark.parametrize("spoil", [lambda data: data[:40], lambda data: b"", lambda data: data.replace(b'"1"', b'"9"')])
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[:40], lambda data: b"", lambda data: data.replace(b'"1"', b'"9"')]
+)
 def test_a_damaged_list_is_named(folder, spoil):
     shortlist_command.command(folder, None, 2, 1)
     (folder / NAME).write_bytes(spoil((folder / NAME).read_bytes()))
@@ -285,7 +309,8 @@ def test_a_damaged_list_is_named(folder, spoil):
 
 def test_models_that_cannot_have_one_are_told_so(tmp_path):
     with pytest.raises(
-        OptionError, match="a shortlist needs the engine, which does not compute this model: it computes Transformers"
+        OptionError,
+        match="a shortlist needs the engine, which does not compute this model: it computes Transformers",
     ):
         fast(load_model(translator(tmp_path / "gru")), shortlist=drawn())
     with pytest.raises(OptionError, match="is a language model, which has no source words"):
@@ -298,5 +323,7 @@ def test_models_that_cannot_have_one_are_told_so(tmp_path):
             Engine(language, "float32", drawn())
     model: Any = load_model(tmp_path / "gru")
     save(tmp_path / "bare", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
-    with pytest.raises(RegardError, match="card does not say what it was trained on; name a text with --data"):
+    with pytest.raises(
+        RegardError, match="card does not say what it was trained on; name a text with --data"
+    ):
         shortlist_command.command(tmp_path / "bare", None, 2, 1)

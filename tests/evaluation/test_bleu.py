@@ -72,17 +72,25 @@ def test_tokens_need_not_be_words():
 def test_corpus_bleu_adds_up_before_it_divides():
     references, hypotheses = [REFERENCE, list("abcdefgh")], [HYPOTHESIS, list("abcdefxh")]
     matches = [
-        sum((ngrams(r, n) & ngrams(h, n)).total() for r, h in zip(references, hypotheses, strict=True)) for n in (1, 2, 3, 4)
+        sum((ngrams(r, n) & ngrams(h, n)).total() for r, h in zip(references, hypotheses, strict=True))
+        for n in (1, 2, 3, 4)
     ]
     places = [sum(ngrams(h, n).total() for h in hypotheses) for n in (1, 2, 3, 4)]
-    expected = math.exp(1 - 14 / 13) * math.prod(m / p for m, p in zip(matches, places, strict=True)) ** (1 / 4)
+    expected = math.exp(1 - 14 / 13) * math.prod(m / p for m, p in zip(matches, places, strict=True)) ** (
+        1 / 4
+    )
     lines = [[" ".join(s) for s in side] for side in (hypotheses, references)]
     assert corpus_bleu(*lines, tokenize="none") == pytest.approx(100 * expected, abs=1e-9)
-    assert corpus_bleu(lines[0], [lines[1], lines[0]], tokenize="none") == pytest.approx(100)  # the second reference is met
+    assert corpus_bleu(lines[0], [lines[1], lines[0]], tokenize="none") == pytest.approx(
+        100
+    )  # the second reference is met
 
 
 def test_tokenisation_and_case_change_corpus_bleu_as_they_should():
-    hypotheses, references = ["The cat sat on the mat .", "Yes , it did ."], ["The cat sat on the mat.", "Yes, it did."]
+    hypotheses, references = (
+        ["The cat sat on the mat .", "Yes , it did ."],
+        ["The cat sat on the mat.", "Yes, it did."],
+    )
     assert corpus_bleu(hypotheses, references) == pytest.approx(100)
     assert corpus_bleu(hypotheses, references, tokenize="none") < 60
     shouted = [line.upper() for line in hypotheses]
@@ -91,7 +99,9 @@ def test_tokenisation_and_case_change_corpus_bleu_as_they_should():
 
 
 def test_unequal_line_counts_name_both():
-    with pytest.raises(DataError, match="the hypothesis has 2 lines but the reference has 3; give one line for each sentence"):
+    with pytest.raises(
+        DataError, match="the hypothesis has 2 lines but the reference has 3; give one line for each sentence"
+    ):
         corpus_bleu(["a", "b"], ["a", "b", "c"])
     with pytest.raises(DataError, match="has 2 lines but reference 2 has 1"):
         corpus_bleu(["a", "b"], [["a", "b"], ["c"]])

@@ -13,7 +13,9 @@ TWO = ["no", "yes"]
 
 def test_two_bins_are_right_by_hand():
     p = np.array([[0.2, 0.8], [0.1, 0.9], [0.6, 0.4], [0.9, 0.1]])
-    found = calibration(["yes", "no", "no", "no"], p, TWO, bins=2)  # all above one half: confidence 0.8, 0.9, 0.6, 0.9
+    found = calibration(
+        ["yes", "no", "no", "no"], p, TWO, bins=2
+    )  # all above one half: confidence 0.8, 0.9, 0.6, 0.9
     assert [bin.texts for bin in found.bins] == [0, 4]
     assert found.bins[0].confidence is None
     assert found.bins[1].confidence == pytest.approx(0.8)

@@ -19,9 +19,15 @@ def test_every_figure_is_scikit_learns(pairs):
     metrics = pytest.importorskip("sklearn.metrics")
     gold, predicted = map(list, zip(*pairs, strict=True))
     found = scores(gold, predicted, labels=LABELS)
-    precision, recall, f1, support = metrics.precision_recall_fscore_support(gold, predicted, labels=LABELS, zero_division=0)
-    assert found.accuracy == accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
-    assert found.macro_f1 == pytest.approx(metrics.f1_score(gold, predicted, average="macro", zero_division=0))
+    precision, recall, f1, support = metrics.precision_recall_fscore_support(
+        gold, predicted, labels=LABELS, zero_division=0
+    )
+    assert (
+        found.accuracy == accuracy(gold, predicted) == pytest.approx(metrics.accuracy_score(gold, predicted))
+    )
+    assert found.macro_f1 == pytest.approx(
+        metrics.f1_score(gold, predicted, average="macro", zero_division=0)
+    )
     assert macro_f1(gold, predicted) == pytest.approx(found.macro_f1)
     assert [score.precision for score in found.classes] == pytest.approx(list(precision))
     assert [score.recall for score in found.classes] == pytest.approx(list(recall))
@@ -47,7 +53,12 @@ def test_a_label_that_never_occurs_does_not_pull_the_mean_down():
 
 
 def test_the_text_shows_every_label_and_the_matrix():
-    text = scores(["yes", "yes", "no"], ["yes", "no", "no"], np.array([[0.1, 0.9], [0.6, 0.4], [0.8, 0.2]]), ["no", "yes"]).text()
+    text = scores(
+        ["yes", "yes", "no"],
+        ["yes", "no", "no"],
+        np.array([[0.1, 0.9], [0.6, 0.4], [0.8, 0.2]]),
+        ["no", "yes"],
+    ).text()
     assert "accuracy 0.6667 (2 of 3), macro-F1 0.6667" in text
     assert "yes       1.0000  0.5000  0.6667       2" in text.replace("  yes", "yes")
     assert "has ↓  given →  no  yes\nno               1    0\nyes              1    1" in text
@@ -58,7 +69,10 @@ def test_of_many_labels_the_commonest_mistakes_are_listed():
     gold = [f"label {i}" for i in range(20)] + ["label 3"] * 5
     predicted = [f"label {i}" for i in range(20)] + ["label 7"] * 4 + ["label 1"]
     text = scores(gold, predicted).text()
-    assert "the commonest of 5 mistakes, of 2 kinds\n     4  label 3 taken for label 7\n     1  label 3 taken for label 1" in text
+    assert (
+        "the commonest of 5 mistakes, of 2 kinds\n     4  label 3 taken for label 7\n     1  label 3 taken for label 1"
+        in text
+    )
 
 
 def test_json_holds_everything():
@@ -71,11 +85,15 @@ def test_json_holds_everything():
 
 
 def test_pictures_are_drawn(tmp_path):
-    found = scores(["a", "b", "b"], ["a", "a", "b"], np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), ["a", "b"])
+    found = scores(
+        ["a", "b", "b"], ["a", "a", "b"], np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), ["a", "b"]
+    )
     paths = found.draw(tmp_path / "confusion.png")
     assert [path.name for path in paths] == ["confusion.png", "confusion-calibration.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    many = scores([f"a long name of label {i}" for i in range(40)], [f"a long name of label {i}" for i in range(40)])
+    many = scores(
+        [f"a long name of label {i}" for i in range(40)], [f"a long name of label {i}" for i in range(40)]
+    )
     assert many.draw(tmp_path / "many.svg")[0].stat().st_size > 1000
     with pytest.raises(OptionError, match=r"\.png, \.svg or \.pdf, got confusion\.doc"):
         found.draw(tmp_path / "confusion.doc")
@@ -86,7 +104,13 @@ def test_pictures_are_drawn(tmp_path):
     [
         (["a"], ["a", "b"], None, None, "1 right labels and 2 answers"),
         ([], [], None, None, "no texts to score"),
-        (["a", "x"], ["a", "a"], None, ["a", "b"], r"text 2 is labelled 'x', which is none of the labels \(a, b\)"),
+        (
+            ["a", "x"],
+            ["a", "a"],
+            None,
+            ["a", "b"],
+            r"text 2 is labelled 'x', which is none of the labels \(a, b\)",
+        ),
         (["a"], ["x"], None, ["a", "b"], "text 1 was given 'x'"),
         (["a"], ["a"], np.ones((2, 2)), ["a", "b"], r"probabilities of shape \(1, 2\), got \(2, 2\)"),
         (["a"], ["a"], np.array([[3.0, -1.0]]), ["a", "b"], "give the softmax"),

@@ -5,7 +5,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard
-from regard import Additive, Bilinear, Causal, Convolution, Dilated, MultiHead, Recurrence, SlicedMultiHead, Window, cost
+from regard import (
+    Additive,
+    Bilinear,
+    Causal,
+    Convolution,
+    Dilated,
+    MultiHead,
+    Recurrence,
+    SlicedMultiHead,
+    Window,
+    cost,
+)
 from regard.attention import plan
 from regard.evaluation.cost import comparison
 
@@ -62,7 +73,9 @@ def depends(layer, T):
     """Which inputs each output truly depends on, by gradients."""
     x = torch.randn(T, M, dtype=torch.float64, requires_grad=True)
     out = layer.double()(x[None])[0]
-    return torch.stack([torch.autograd.grad(out[t].sum(), x, retain_graph=True)[0].abs().sum(-1) > 0 for t in range(T)])
+    return torch.stack(
+        [torch.autograd.grad(out[t].sum(), x, retain_graph=True)[0].abs().sum(-1) > 0 for t in range(T)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +105,9 @@ def test_the_vector_of_an_additive_energy_is_no_projection(heads):
     assert found.parts["energy's own projections"] == T * 2 * 2 * 8 * 5
     assert found.parts["energies"] == 2 * T * T * 5  # v, once per pair and head
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        layer.energy(torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8))  # its products with matrices are what the counter sees
+        layer.energy(
+            torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8)
+        )  # its products with matrices are what the counter sees
     assert 2 * found.parts["energy's own projections"] == counter.get_total_flops()
 
 

@@ -13,12 +13,19 @@ from regard.evaluation.evaluate import cost, default_split, evaluate, section, w
 from regard.models.build import build
 from regard.recipe.load import load
 
-CARD = {"recipe": {"data": {"corpus": "multi30k", "source": "de", "target": "en", "version": "tok", "test": []}}}
+CARD = {
+    "recipe": {"data": {"corpus": "multi30k", "source": "de", "target": "en", "version": "tok", "test": []}}
+}
 
 
 def test_the_text_is_the_models_own_another_corpus_or_files():
     assert section(CARD) == CARD["recipe"]["data"]
-    assert section(CARD, ["multi30k"]) == {"corpus": "multi30k", "source": "de", "target": "en", "version": "tok"}
+    assert section(CARD, ["multi30k"]) == {
+        "corpus": "multi30k",
+        "source": "de",
+        "target": "en",
+        "version": "tok",
+    }
     assert section(CARD, ["tatoeba-en-de"]) == {"corpus": "tatoeba-en-de", "source": "de", "target": "en"}
     assert section(CARD, ["a.de", "a.en"]) == {"test": ["a.de", "a.en"], "source": "de", "target": "en"}
     assert section(CARD, ["wmt-newstest:newstest2014"])["test"] == ["wmt-newstest:newstest2014"]
@@ -37,7 +44,11 @@ def language_model(mode, tmp_path, monkeypatch, length=8):
     text = ["to be or not", "", "to be that is the question"] * 4
     (tmp_path / "t.txt").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     kind = "recurrent" if mode == "stream" else "transformer"
-    decoder = {"kind": kind} if mode == "stream" else {"kind": kind, "layers": 1, "heads": 2, "inner": 8, "position": "rotary"}
+    decoder = (
+        {"kind": kind}
+        if mode == "stream"
+        else {"kind": kind, "layers": 1, "heads": 2, "inner": 8, "position": "rotary"}
+    )
     changes = {
         "task": "language",
         "data": {"test": [], "train": ["x"], "validation": ["x"]},
@@ -63,7 +74,9 @@ def test_perplexity_is_the_models_own_sum_over_the_text_as_it_reads_it(mode, tmp
         pieces = [([2, *row[:-1]], row) for row in rows]
     else:
         flat = [token for row in rows for token in row]
-        size = len(flat) if mode == "stream" else 8  # a recurrent state is carried; a Transformer sees its window alone
+        size = (
+            len(flat) if mode == "stream" else 8
+        )  # a recurrent state is carried; a Transformer sees its window alone
         pieces = [([2, *flat][i : i + size], flat[i : i + size]) for i in range(0, len(flat), size)]
     if mode != "crops":  # there the text is cut in as many parts as fit a batch, so windows begin elsewhere
         nll = 0.0
@@ -72,7 +85,9 @@ def test_perplexity_is_the_models_own_sum_over_the_text_as_it_reads_it(mode, tmp
                 scores = model(torch.tensor([given])).log_softmax(-1)[0]
                 nll -= float(scores[range(len(wanted)), wanted].sum())
         assert found.language.nll == pytest.approx(nll, rel=1e-9)
-        assert found.language.perplexity == pytest.approx(math.exp(nll / len([t for row in rows for t in row])), rel=1e-9)
+        assert found.language.perplexity == pytest.approx(
+            math.exp(nll / len([t for row in rows for t in row])), rel=1e-9
+        )
 
 
 def test_every_token_is_predicted_once_however_the_windows_fall(tmp_path, monkeypatch):

@@ -21,7 +21,10 @@ def text(count=120, seed=0):
 def translated(lines, wrong=0.4, seed=1):
     """What a middling system makes of them: each word wrong with this chance."""
     rng = random.Random(seed)
-    words = [[rng.choice(WORDS) if rng.random() < wrong else word for word in line.rstrip(".").split()] for line in lines]
+    words = [
+        [rng.choice(WORDS) if rng.random() < wrong else word for word in line.rstrip(".").split()]
+        for line in lines
+    ]
     return [" ".join(line).capitalize() + "." for line in words]
 
 
@@ -49,9 +52,18 @@ def test_a_model_that_says_the_same_always_is_no_suspicion():
 @pytest.mark.parametrize(
     ("moved", "says"),
     [
-        (lambda h: [*h[1:], h[0]], "lines 1 to 119 of the hypothesis match the reference 1 line after their own"),
-        (lambda h: [*h[-2:], *h[:-2]], "match the reference 2 lines before their own; a line was lost or added near line "),
-        (lambda h: [*h[:60], *h[61:], ""], "match the reference 1 line after their own; a line was lost or added near line 6"),
+        (
+            lambda h: [*h[1:], h[0]],
+            "lines 1 to 119 of the hypothesis match the reference 1 line after their own",
+        ),
+        (
+            lambda h: [*h[-2:], *h[:-2]],
+            "match the reference 2 lines before their own; a line was lost or added near line ",
+        ),
+        (
+            lambda h: [*h[:60], *h[61:], ""],
+            "match the reference 1 line after their own; a line was lost or added near line 6",
+        ),
     ],
 )
 def test_lines_moved_by_a_few_are_noticed(moved, says):
@@ -87,7 +99,9 @@ def tokenised(lines):
 
 def test_tokenised_against_detokenised_text_is_noticed_both_ways():
     (one,) = said(tokenised(HYPOTHESIS), REFERENCE)
-    assert one.startswith("the hypothesis looks tokenised (' .' and ' ,' stand apart) and the reference does not")
+    assert one.startswith(
+        "the hypothesis looks tokenised (' .' and ' ,' stand apart) and the reference does not"
+    )
     (other,) = said(HYPOTHESIS, tokenised(REFERENCE))
     assert other.startswith("the reference looks tokenised")
 
@@ -116,9 +130,12 @@ def test_french_spaces_before_question_marks_are_plain_text():
 )
 def test_leftovers_of_a_tokeniser_are_noticed_on_either_side(mark, spoil):
     assert any(
-        f"the hypothesis has {mark}" in s or f"the subword mark {mark}" in s for s in said([*map(spoil, HYPOTHESIS)], REFERENCE)
+        f"the hypothesis has {mark}" in s or f"the subword mark {mark}" in s
+        for s in said([*map(spoil, HYPOTHESIS)], REFERENCE)
     )
-    assert any(s.startswith("the reference has") and mark in s for s in said(HYPOTHESIS, [*map(spoil, REFERENCE)]))
+    assert any(
+        s.startswith("the reference has") and mark in s for s in said(HYPOTHESIS, [*map(spoil, REFERENCE)])
+    )
 
 
 def test_lowercased_against_cased_text_is_noticed_unless_case_is_ignored():
@@ -136,7 +153,9 @@ def test_empty_lines_are_counted():
 
 
 def test_the_same_file_twice_is_noticed():
-    assert said(REFERENCE, REFERENCE) == ["120 of 120 lines of the hypothesis equal the reference; was the same file given twice?"]
+    assert said(REFERENCE, REFERENCE) == [
+        "120 of 120 lines of the hypothesis equal the reference; was the same file given twice?"
+    ]
 
 
 def test_chinese_lines_are_compared_sign_by_sign():
@@ -161,7 +180,13 @@ def test_real_sentences_raise_no_false_alarm():
     for wrong in (0.2, 0.6, 1.0):
         rng = random.Random(0)
         assert (
-            said([" ".join(rng.choice(vocabulary) if rng.random() < wrong else w for w in line.split()) for line in plain], plain)
+            said(
+                [
+                    " ".join(rng.choice(vocabulary) if rng.random() < wrong else w for w in line.split())
+                    for line in plain
+                ],
+                plain,
+            )
             == []
         )
     for name, lines in sides.items():

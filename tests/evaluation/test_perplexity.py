@@ -16,7 +16,12 @@ def test_a_model_that_guesses_among_n_has_perplexity_n():
 def test_a_text_is_measured_with_its_line_ends():
     text = ["naïve café", "", "日本"]
     found = measure(text)
-    assert (found.lines, found.words, found.characters, found.bytes) == (3, 2 + 0 + 1 + 3, 10 + 0 + 2 + 3, 12 + 0 + 6 + 3)
+    assert (found.lines, found.words, found.characters, found.bytes) == (
+        3,
+        2 + 0 + 1 + 3,
+        10 + 0 + 2 + 3,
+        12 + 0 + 6 + 3,
+    )
     assert found.characters == len("\n".join(text) + "\n")
     assert found.bytes == len(("\n".join(text) + "\n").encode())
 

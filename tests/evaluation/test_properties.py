@@ -4,7 +4,16 @@ import pytest
 import torch
 
 import regard
-from regard import Causal, Convolution, MultiHead, Recurrence, SlicedMultiHead, Window, is_equivariant, is_separable
+from regard import (
+    Causal,
+    Convolution,
+    MultiHead,
+    Recurrence,
+    SlicedMultiHead,
+    Window,
+    is_equivariant,
+    is_separable,
+)
 
 CASES = [  # layer, separable, equivariant
     (Convolution(8, 1), True, True),
@@ -18,7 +27,9 @@ CASES = [  # layer, separable, equivariant
 
 
 @pytest.mark.parametrize(
-    ("layer", "separable", "equivariant"), CASES, ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x)
+    ("layer", "separable", "equivariant"),
+    CASES,
+    ids=lambda x: type(x).__name__ if isinstance(x, torch.nn.Module) else str(x),
 )
 def test_the_lectures_examples(layer, separable, equivariant):
     found = is_separable(layer), is_equivariant(layer)

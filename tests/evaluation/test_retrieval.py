@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from regard.errors import DataError
-from regard.evaluation.retrieval import average_precision, ndcg, partners, read_qrels, recall, retrieval_scores
+from regard.evaluation.retrieval import (
+    average_precision,
+    ndcg,
+    partners,
+    read_qrels,
+    recall,
+    retrieval_scores,
+)
 
 
 def test_ndcg_worked_by_hand():
@@ -48,7 +55,9 @@ def test_a_query_that_was_not_answered_counts_as_nothing_found(tmp_path):
 def test_judgements_that_are_none_are_named_by_line(tmp_path):
     path = tmp_path / "qrels.txt"
     path.write_text("1 0 a 1\n1 0 b\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 2 of .*qrels.txt is not `query 0 document relevance`: '1 0 b'"):
+    with pytest.raises(
+        DataError, match=r"line 2 of .*qrels.txt is not `query 0 document relevance`: '1 0 b'"
+    ):
         read_qrels(path)
     with pytest.raises(DataError, match="nothing to score"):
         retrieval_scores({}, {"1": {"a": 0}})
@@ -61,6 +70,8 @@ def test_partners_are_ranked_in_both_directions_and_equals_count_against_them():
     assert partners(a, a) == {"accuracy": 1.0, "mrr": 1.0}
     swapped = partners(a, a[[1, 0, 2]])
     assert swapped["accuracy"] == pytest.approx(1 / 3)
-    assert swapped["mrr"] == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)  # cosine 0 twice and 1 once: rank 3 for the swapped
+    assert swapped["mrr"] == pytest.approx(
+        (1 / 3 + 1 / 3 + 1) / 3
+    )  # cosine 0 twice and 1 once: rank 3 for the swapped
     same = np.ones((4, 1), np.float32)
     assert partners(same, same) == {"accuracy": 0.0, "mrr": 0.25}

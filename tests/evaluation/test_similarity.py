@@ -28,7 +28,10 @@ def test_correlations_are_those_of_scipy():
 def test_pairs_with_scores_are_correlated_and_those_that_mean_the_same_are_partners():
     model = embedder()
     split = SimpleNamespace(
-        name="test", sources=[TEXTS[0], TEXTS[1], TEXTS[2]], targets=[TEXTS[0], TEXTS[1], TEXTS[5]], scores=[5.0, 4.0, 0.0]
+        name="test",
+        sources=[TEXTS[0], TEXTS[1], TEXTS[2]],
+        targets=[TEXTS[0], TEXTS[1], TEXTS[5]],
+        scores=[5.0, 4.0, 0.0],
     )
     found = similarity_scores(model, split)
     assert (found.pairs, found.partners, found.accuracy, found.mrr) == (3, 2, 1.0, 1.0)
@@ -38,7 +41,9 @@ def test_pairs_with_scores_are_correlated_and_those_that_mean_the_same_are_partn
 
 
 def test_pairs_without_scores_are_all_partners():
-    found = similarity_scores(embedder(), SimpleNamespace(name="test", sources=TEXTS, targets=TEXTS, scores=[]))
+    found = similarity_scores(
+        embedder(), SimpleNamespace(name="test", sources=TEXTS, targets=TEXTS, scores=[])
+    )
     assert found.spearman is None and found.accuracy == 1.0 and "spearman" not in found.as_dict()
 
 

@@ -18,9 +18,13 @@ ANY_IOBES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", 
 
 def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]]]:
     """Sentences of gold and answers, ill-formed ones among them, of which some are alike."""
-    sentence = st.lists(st.tuples(st.sampled_from(tags), st.sampled_from([*tags, None, None])), min_size=1, max_size=7)
+    sentence = st.lists(
+        st.tuples(st.sampled_from(tags), st.sampled_from([*tags, None, None])), min_size=1, max_size=7
+    )
     return st.lists(
-        sentence.map(lambda rows: ([a for a, _ in rows], [a if b is None else b for a, b in rows])), min_size=1, max_size=6
+        sentence.map(lambda rows: ([a for a, _ in rows], [a if b is None else b for a, b in rows])),
+        min_size=1,
+        max_size=6,
     )
 
 
@@ -48,7 +52,9 @@ def test_every_figure_is_that_of_seqeval(tags: list[str], data: st.DataObject) -
 def test_a_span_counts_only_as_a_whole() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"]]
     assert tagging_scores(gold, gold).f1 == 1
-    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == Score(gold=1, found=1, right=0)
+    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == Score(
+        gold=1, found=1, right=0
+    )
     assert tagging_scores(gold, [["B-LOC", "I-LOC", "O", "B-LOC"]]).micro == Score(gold=2, found=2, right=1)
 
 
@@ -89,7 +95,12 @@ def test_mentions_are_counted_in_three_ways() -> None:
 def test_a_mention_is_joined_only_with_its_own_name() -> None:
     words = ["@", "a", "b", "@", "c"]
     spans = [Span(0, 1, "PER"), Span(1, 2, "PER"), Span(2, 3, "PER"), Span(3, 4, "PER"), Span(4, 5, "ORG")]
-    assert joined(words, spans) == [Span(0, 2, "PER"), Span(2, 3, "PER"), Span(3, 4, "PER"), Span(4, 5, "ORG")]
+    assert joined(words, spans) == [
+        Span(0, 2, "PER"),
+        Span(2, 3, "PER"),
+        Span(3, 4, "PER"),
+        Span(4, 5, "ORG"),
+    ]
     assert without(words, spans) == [Span(2, 3, "PER")]
 
 

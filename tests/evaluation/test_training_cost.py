@@ -15,10 +15,54 @@ def test_the_table_holds_device_time_times_rate():
 
 def test_the_table_is_the_lectures():
     assert len(WMT_2014) == 10
-    assert [row.bleu_de for row in WMT_2014] == [23.75, None, 24.6, 25.16, 26.03, None, 26.3, 26.36, 27.3, 28.4]
-    assert [row.bleu_fr for row in WMT_2014] == [None, 39.2, 39.92, 40.46, 40.56, 40.4, 41.16, 41.29, 38.1, 41.0]
-    assert [row.flops_de for row in WMT_2014] == [None, None, 2.3e19, 9.6e18, 2e19, None, 1.8e20, 7.7e19, 3.3e18, 2.3e19]
-    assert [row.flops_fr for row in WMT_2014] == [None, 1e20, 1.4e20, 1.5e20, 1.2e20, 8e20, 1.1e21, 1.2e21, None, None]
+    assert [row.bleu_de for row in WMT_2014] == [
+        23.75,
+        None,
+        24.6,
+        25.16,
+        26.03,
+        None,
+        26.3,
+        26.36,
+        27.3,
+        28.4,
+    ]
+    assert [row.bleu_fr for row in WMT_2014] == [
+        None,
+        39.2,
+        39.92,
+        40.46,
+        40.56,
+        40.4,
+        41.16,
+        41.29,
+        38.1,
+        41.0,
+    ]
+    assert [row.flops_de for row in WMT_2014] == [
+        None,
+        None,
+        2.3e19,
+        9.6e18,
+        2e19,
+        None,
+        1.8e20,
+        7.7e19,
+        3.3e18,
+        2.3e19,
+    ]
+    assert [row.flops_fr for row in WMT_2014] == [
+        None,
+        1e20,
+        1.4e20,
+        1.5e20,
+        1.2e20,
+        8e20,
+        1.1e21,
+        1.2e21,
+        None,
+        None,
+    ]
 
 
 def test_a_run_stands_beside_the_table_with_both_figures():

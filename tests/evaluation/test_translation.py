@@ -17,7 +17,11 @@ def peers(hypotheses, documents, lowercase=False):
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     found = {}
-    for name, metric in (("bleu", BLEU(lowercase=lowercase)), ("chrf", CHRF(lowercase=lowercase)), ("ter", TER())):
+    for name, metric in (
+        ("bleu", BLEU(lowercase=lowercase)),
+        ("chrf", CHRF(lowercase=lowercase)),
+        ("ter", TER()),
+    ):
         found[name] = (metric.corpus_score(hypotheses, documents).score, str(metric.get_signature()))
     return found
 
@@ -53,7 +57,15 @@ def test_progress_reaches_the_last_line():
 def test_scores_print_and_become_json():
     found = scores(["", *HYPOTHESIS[1:]], REFERENCE)
     text = str(found)
-    for part in (f"BLEU  {found.bleu:6.2f}", "tok:13a", "chrF", "nc:6", "TER", "tercom", "120 lines, 1 empty, 1 reference"):
+    for part in (
+        f"BLEU  {found.bleu:6.2f}",
+        "tok:13a",
+        "chrF",
+        "nc:6",
+        "TER",
+        "tercom",
+        "120 lines, 1 empty, 1 reference",
+    ):
         assert part in text
     again = json.loads(json.dumps(found.as_dict()))
     assert again["bleu"] == found.bleu
@@ -92,4 +104,9 @@ def test_the_order_of_lines_does_not_matter_to_a_corpus():
 def test_importing_the_scores_loads_neither_sacrebleu_nor_matplotlib():
     names = "text, bleu, lengths, language, training_cost, suspicion"
     code = f"import sys; from regard.evaluation import {names}; print(*({{'sacrebleu', 'matplotlib', 'rich'}} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == ""
+    )

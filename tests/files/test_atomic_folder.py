@@ -92,17 +92,29 @@ def test_cleaning_leaves_what_others_put_there(tmp_path):
     for name in ("mine", "step-5", "step-00000001-kept", ".ipynb_checkpoints", "step-00000001"):
         (tmp_path / name).mkdir()
     atomic_folder.clean(tmp_path, ())
-    assert sorted(f.name for f in tmp_path.iterdir()) == [".ipynb_checkpoints", "mine", "notes.txt", "step-00000001-kept", "step-5"]
+    assert sorted(f.name for f in tmp_path.iterdir()) == [
+        ".ipynb_checkpoints",
+        "mine",
+        "notes.txt",
+        "step-00000001-kept",
+        "step-5",
+    ]
 
 
 def test_what_others_put_into_a_folder_outlives_its_replacement(tmp_path):
-    atomic_folder.commit(tmp_path / "x", lambda p: [(p / name).write_text("one", encoding="utf-8") for name in ("a.txt", "b.txt")])
+    atomic_folder.commit(
+        tmp_path / "x",
+        lambda p: [(p / name).write_text("one", encoding="utf-8") for name in ("a.txt", "b.txt")],
+    )
     (tmp_path / "x" / "README.md").write_text("mine", encoding="utf-8")
     (tmp_path / "x" / "more").mkdir()
     (tmp_path / "x" / "more" / "y").write_text("mine", encoding="utf-8")
     atomic_folder.commit(tmp_path / "x", fill_with("two"))
     atomic_folder.verify(tmp_path / "x")
-    found = {str(f.relative_to(tmp_path / "x")): f.read_text(encoding="utf-8") for f in atomic_folder.files(tmp_path / "x")}
+    found = {
+        str(f.relative_to(tmp_path / "x")): f.read_text(encoding="utf-8")
+        for f in atomic_folder.files(tmp_path / "x")
+    }
     found.pop("checksums.json")
     assert found == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
 
@@ -157,7 +169,10 @@ def test_a_file_size_limit_is_a_clear_stop_and_damages_nothing(tmp_path):
     atomic_folder.commit(tmp_path / "step-00000001", fill_with("one"))
     (tmp_path / "file").write_bytes(b"old")
     command = [sys.executable, "-c", WRITE, str(tmp_path)]
-    check_full(tmp_path, subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True))
+    check_full(
+        tmp_path,
+        subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True),
+    )
 
 
 IN_A_SMALL_DISK = """
@@ -176,9 +191,22 @@ print(json.dumps([found.stdout.splitlines(), (place / "file").read_text(), sorte
 def test_a_full_disk_is_a_clear_stop_and_damages_nothing(tmp_path):
     """A real file system of 1 MiB, mounted in a name space of its own."""
     script = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" -c "$3" "$1" "$4"'
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable]
+    command = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        str(tmp_path),
+        sys.executable,
+    ]
     try:
-        found = subprocess.run([*command, IN_A_SMALL_DISK, WRITE], capture_output=True, text=True, timeout=120)
+        found = subprocess.run(
+            [*command, IN_A_SMALL_DISK, WRITE], capture_output=True, text=True, timeout=120
+        )
     except FileNotFoundError:
         pytest.skip("there is no unshare on this system")
     if found.returncode and ("unshare" in found.stderr or "mount" in found.stderr):

@@ -17,7 +17,9 @@ def test_the_second_is_told_who_has_it_and_gets_it_afterwards(tmp_path):
     first, second = RunLock(tmp_path), RunLock(tmp_path)
     first.acquire()
     first.acquire()
-    with pytest.raises(FolderError, match=rf"{tmp_path} is in use by process {os.getpid()} on host \S+; wait"):
+    with pytest.raises(
+        FolderError, match=rf"{tmp_path} is in use by process {os.getpid()} on host \S+; wait"
+    ):
         second.acquire()
     first.release()
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from regard.errors import DataError
-from regard.files.store import GrowingArray, build_folder, cache_folder, file_sha256, read_array, write_atomically
+from regard.files.store import (
+    GrowingArray,
+    build_folder,
+    cache_folder,
+    file_sha256,
+    read_array,
+    write_atomically,
+)
 
 
 def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):

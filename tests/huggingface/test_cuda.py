@@ -16,7 +16,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and torch with CUDA"),
 ]
 GENERATING = [f for f in FAMILIES if f.kind in ("decoder", "seq2seq")]
-CACHES = {"dynamic": {"cache_implementation": "dynamic"}, "static": {"cache_implementation": "static", "disable_compile": True}}
+CACHES = {
+    "dynamic": {"cache_implementation": "dynamic"},
+    "static": {"cache_implementation": "static", "disable_compile": True},
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,7 +32,10 @@ def on_gpu(family, dtype=torch.float32):
 
 
 def inputs_of(family, model, padded):
-    return {k: v.to("cuda", model.dtype if v.is_floating_point() else v.dtype) for k, v in family.inputs(padded).items()}
+    return {
+        k: v.to("cuda", model.dtype if v.is_floating_point() else v.dtype)
+        for k, v in family.inputs(padded).items()
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
@@ -52,7 +58,13 @@ def test_output_and_gradients_are_those_of_eager(family):
 def test_generation_gives_the_tokens_of_eager(family, cache):
     model = on_gpu(family)
     inputs = {k: v for k, v in inputs_of(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "no_repeat_ngram_size": 2, **CACHES[cache]}
+    options = {
+        "max_new_tokens": 12,
+        "min_new_tokens": 12,
+        "do_sample": False,
+        "no_repeat_ngram_size": 2,
+        **CACHES[cache],
+    }
     found = []
     for name in ("eager", "regard"):
         model.set_attn_implementation(name)
@@ -77,15 +89,22 @@ def test_half_precision_is_as_near_to_float32_as_eager_is(name):
 
 
 def test_sinks_run_on_our_triton_kernel_in_half_precision():
-    q, k, v = (torch.randn(2, 4, 100, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    q, k, v = (
+        torch.randn(2, 4, 100, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
     sinks = torch.randn(4, device="cuda", requires_grad=True)
     options = {"mask": regard.Window(20, 0), "normalize": regard.Softmax(sinks=sinks)}
     assert regard.explain(q, k, v, **options).kernel == "triton"
     leaves = (q, k, v, sinks)
     exact = [x.detach().double().requires_grad_() for x in leaves]
     out = regard.attend(q, k, v, **options)
-    true = regard.attend(*exact[:3], mask=options["mask"], normalize=regard.Softmax(sinks=exact[3]), kernel="reference")
+    true = regard.attend(
+        *exact[:3], mask=options["mask"], normalize=regard.Softmax(sinks=exact[3]), kernel="reference"
+    )
     grad = torch.randn_like(out)
-    found, truth = (out, *torch.autograd.grad(out, leaves, grad)), (true, *torch.autograd.grad(true, exact, grad.double()))
+    found, truth = (
+        (out, *torch.autograd.grad(out, leaves, grad)),
+        (true, *torch.autograd.grad(true, exact, grad.double())),
+    )
     for a, b in zip(found, truth, strict=True):
         assert (a.double() - b).abs().max() <= 0.02 * (1 + b.abs().max())

@@ -44,7 +44,11 @@ def quiet(monkeypatch):
 
 def model_in(family, dtype=None):
     """The shared model, in the precision in which its eager attention can be compared."""
-    return model_of(family.name).to(dtype or (torch.float32 if family.name in IN_FLOAT32 else torch.float64)).eval()
+    return (
+        model_of(family.name)
+        .to(dtype or (torch.float32 if family.name in IN_FLOAT32 else torch.float64))
+        .eval()
+    )
 
 
 def inputs_in(family, model, padded=False):
@@ -83,11 +87,16 @@ def test_a_padded_batch_is_that_of_eager_at_real_positions(family):
     model = model_in(family)
     inputs = inputs_in(family, model, padded=True)
     eager, ours = on_both(model, lambda: family.output(model, inputs))
-    real = torch.ones_like(inputs["decoder_input_ids"]) if family.kind == "seq2seq" else inputs["attention_mask"]
+    real = (
+        torch.ones_like(inputs["decoder_input_ids"]) if family.kind == "seq2seq" else inputs["attention_mask"]
+    )
     assert_near(eager[real.bool()], ours[real.bool()], model.dtype)
     if family.kind != "encoder":
         model.set_attn_implementation("regard")
-        alone = {k: v[:1, 4:] if k != "decoder_input_ids" and family.kind == "decoder" else v[:1] for k, v in inputs.items()}
+        alone = {
+            k: v[:1, 4:] if k != "decoder_input_ids" and family.kind == "decoder" else v[:1]
+            for k, v in inputs.items()
+        }
         if family.kind == "decoder":  # learned positions count from the first real token
             position = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
             ours = family.output(model, inputs, position_ids=position)
@@ -106,7 +115,13 @@ CACHES = {
 def test_generation_gives_the_tokens_of_eager(family, cache):
     model = model_in(family)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "no_repeat_ngram_size": 2, **CACHES[cache]}
+    options = {
+        "max_new_tokens": 12,
+        "min_new_tokens": 12,
+        "do_sample": False,
+        "no_repeat_ngram_size": 2,
+        **CACHES[cache],
+    }
     eager, ours = on_both(model, lambda: model.generate(**inputs, **options))
     assert torch.equal(eager, ours)
     assert len(set(ours[0].tolist())) > 4
@@ -119,7 +134,12 @@ def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name
     model = model_in(family)
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    options = {
+        "max_new_tokens": 12,
+        "min_new_tokens": 12,
+        "do_sample": False,
+        "cache_implementation": "static",
+    }
     assert torch.equal(*on_both(model, lambda: model.generate(**inputs, **options)))
 
 
@@ -149,7 +169,9 @@ def test_a_training_step_has_the_gradients_of_eager(family):
     assert eager.keys() == ours.keys()
     largest = max(float(g.abs().max()) for g in eager.values())
     for name, grad in eager.items():
-        assert (grad - ours[name]).abs().max() <= (5e-5 if model.dtype == torch.float32 else 1e-11) * largest, name
+        assert (grad - ours[name]).abs().max() <= (
+            5e-5 if model.dtype == torch.float32 else 1e-11
+        ) * largest, name
     if family.name == "GPT-OSS":
         assert float(ours["model.layers.0.self_attn.sinks"].abs().max()) > 0
     model.zero_grad()
@@ -168,7 +190,11 @@ def test_watch_gives_the_weights_of_each_layer(family):
     assert set(family.attention) <= set(seen)
     attentions = {}
     if family.kind == "seq2seq":
-        for kind, ending in (("encoder", "encoder_attentions"), ("decoder", "decoder_attentions"), ("cross", "cross_attentions")):
+        for kind, ending in (
+            ("encoder", "encoder_attentions"),
+            ("decoder", "decoder_attentions"),
+            ("cross", "cross_attentions"),
+        ):
             attentions |= {(kind, i): w for i, w in enumerate(told[ending])}
     else:
         attentions = {("", i): w for i, w in enumerate(told["attentions"])}
@@ -177,7 +203,13 @@ def test_watch_gives_the_weights_of_each_layer(family):
         layer = int(re.search(r"\.(\d+)\.", name)[1])
         kind = ""
         if family.kind == "seq2seq":
-            kind = "cross" if re.search("encoder_attn|EncDec", name) else "encoder" if "encoder." in name else "decoder"
+            kind = (
+                "cross"
+                if re.search("encoder_attn|EncDec", name)
+                else "encoder"
+                if "encoder." in name
+                else "decoder"
+            )
         assert_near(attentions[kind, layer], seen[name].weights(), model.dtype)
 
 
@@ -196,7 +228,12 @@ def test_generation_with_a_static_cache_compiles_and_gives_the_tokens_of_eager(n
     family = next(f for f in FAMILIES if f.name == name)
     model = model_in(family)
     inputs = {k: v for k, v in inputs_in(family, model, padded=True).items() if k != "decoder_input_ids"}
-    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    options = {
+        "max_new_tokens": 12,
+        "min_new_tokens": 12,
+        "do_sample": False,
+        "cache_implementation": "static",
+    }
     model.set_attn_implementation("eager")
     eager = model.generate(**inputs, **options)
     model.set_attn_implementation("regard")
@@ -232,7 +269,9 @@ def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_whole_text(name
             cache = hf.StaticCache(config=model.config, max_cache_len=20)
             steps = [model(ids[:, :8], attention_mask=mask[:, :8], past_key_values=cache).logits[:, 4:]]
             for t in range(8, 11):
-                steps.append(run(ids[:, t : t + 1], attention_mask=mask[:, : t + 1], past_key_values=cache).logits)
+                steps.append(
+                    run(ids[:, t : t + 1], attention_mask=mask[:, : t + 1], past_key_values=cache).logits
+                )
             assert_near(whole, torch.cat(steps, 1), torch.float32)
 
 
@@ -278,7 +317,16 @@ def test_half_precision_is_as_near_to_the_truth_as_eager(family):
     assert (ours - exact).abs().mean() <= 2 * (eager - exact).abs().mean() + 1e-3
 
 
-ROWS = ["prefill", "generate: dynamic cache", "static cache", "no cache", "padded batch", "training step", "watch", "torch.compile"]
+ROWS = [
+    "prefill",
+    "generate: dynamic cache",
+    "static cache",
+    "no cache",
+    "padded batch",
+    "training step",
+    "watch",
+    "torch.compile",
+]
 
 
 def test_the_table_in_the_documentation_has_these_families_and_cells():
@@ -286,7 +334,11 @@ def test_the_table_in_the_documentation_has_these_families_and_cells():
     header = next(line for line in page.splitlines() if line.startswith("| |") and "Llama" in line)
     assert [x.strip() for x in header.strip("| ").split("|")] == [f.name for f in FAMILIES]
     for row in ROWS:
-        cells = next(line for line in page.splitlines() if line.startswith(f"| {row} |")).strip("| ").split("|")[1:]
+        cells = (
+            next(line for line in page.splitlines() if line.startswith(f"| {row} |"))
+            .strip("| ")
+            .split("|")[1:]
+        )
         for family, cell in zip(FAMILIES, cells, strict=True):
             applies = (
                 family.kind in ("decoder", "seq2seq")

@@ -16,7 +16,9 @@ from regard.huggingface import register
 from regard.huggingface.masks import ModelMask, make_mask
 
 register()
-BLOCKS = torch.tensor([[-1, -1, 0, 0, 0, -1, 1, 1, -1, -1, -1, -1], [0, 0, -1, -1, 1, 1, 1, -1, -1, -1, 2, 2]])
+BLOCKS = torch.tensor(
+    [[-1, -1, 0, 0, 0, -1, 1, 1, -1, -1, -1, -1], [0, 0, -1, -1, 1, 1, 1, -1, -1, -1, 2, 2]]
+)
 PACKED = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2], [0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3]])
 START = torch.tensor([3, 0])
 
@@ -35,7 +37,9 @@ FUNCTIONS = {
     "chunked": theirs.chunked_causal_mask_function(4, START),
     "packed": theirs.and_masks(theirs.causal_mask_function, theirs.packed_sequence_mask_function(PACKED)),
     "blocks": theirs.or_masks(theirs.causal_mask_function, theirs.blockwise_overlay(BLOCKS)),
-    "sliding blocks": theirs.or_masks(theirs.sliding_window_causal_mask_function(3), theirs.blockwise_overlay(BLOCKS)),
+    "sliding blocks": theirs.or_masks(
+        theirs.sliding_window_causal_mask_function(3), theirs.blockwise_overlay(BLOCKS)
+    ),
     "padding inside": theirs.and_masks(theirs.causal_mask_function, theirs.padding_mask_function(PACKED > 0)),
     "own": odd,
     "own and causal": theirs.and_masks(theirs.causal_mask_function, odd),
@@ -77,13 +81,23 @@ def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, plac
 @torch.no_grad()
 def test_a_mask_made_while_tracing_allows_the_same_pairs():
     """Under torch.compile no value is read and the counter of a static cache stays a tensor."""
-    for function, (Tq, Tk, q_offset, kv_offset) in itertools.product(FUNCTIONS.values(), [(1, 12, 6, 0), (2, 5, 7, 4)]):
-        asked = {"batch_size": 2, "q_length": Tq, "kv_length": Tk, "kv_offset": kv_offset, "mask_function": function}
+    for function, (Tq, Tk, q_offset, kv_offset) in itertools.product(
+        FUNCTIONS.values(), [(1, 12, 6, 0), (2, 5, 7, 4)]
+    ):
+        asked = {
+            "batch_size": 2,
+            "q_length": Tq,
+            "kv_length": Tk,
+            "kv_offset": kv_offset,
+            "mask_function": function,
+        }
 
         def traced(at, padding, asked=asked):
             return make_mask(**asked, q_offset=at, attention_mask=padding).tensor()
 
-        expected = theirs.sdpa_mask(**asked, q_offset=q_offset, attention_mask=LEFT, allow_is_causal_skip=False)
+        expected = theirs.sdpa_mask(
+            **asked, q_offset=q_offset, attention_mask=LEFT, allow_is_causal_skip=False
+        )
         torch._dynamo.reset()
         found = torch.compile(traced, backend="eager", fullgraph=True)(torch.tensor(q_offset), LEFT)
         assert torch.equal(found, expected)
@@ -142,7 +156,11 @@ def test_packed_texts_are_found_by_positions_that_start_again():
     position = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3]])
     config = LlamaConfig(attn_implementation="regard")
     mask = theirs.create_causal_mask(
-        config=config, inputs_embeds=torch.zeros(1, 9, 4), attention_mask=None, past_key_values=None, position_ids=position
+        config=config,
+        inputs_embeds=torch.zeros(1, 9, 4),
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=position,
     )
     assert kinds(mask.mask) == {Causal, Documents}
     assert mask.tensor()[0, 0, 4].tolist() == [False] * 3 + [True] * 2 + [False] * 4
@@ -152,7 +170,11 @@ def test_a_prepared_mask_is_given_back():
     config, cache = GPT2Config(attn_implementation="regard"), DynamicCache()
     mask = make_mask(2, 3, 3)
     again = theirs.create_causal_mask(
-        config=config, inputs_embeds=torch.zeros(2, 3, 4), attention_mask=mask, past_key_values=cache, position_ids=None
+        config=config,
+        inputs_embeds=torch.zeros(2, 3, 4),
+        attention_mask=mask,
+        past_key_values=cache,
+        position_ids=None,
     )
     assert again is mask
 
@@ -161,9 +183,18 @@ def test_model_code_that_computes_with_a_mask_gets_the_right_tensor():
     mask = make_mask(2, 3, 5, q_offset=2, attention_mask=LEFT[:, :5])
     dense, scores = mask.tensor(), torch.randn(2, 4, 3, 5)
     added = scores + torch.where(dense, 0.0, torch.finfo(torch.float32).min)
-    assert mask.shape == (2, 1, 3, 5) and mask.ndim == 4 and mask.dtype == torch.bool and mask.device.type == "cpu"
+    assert (
+        mask.shape == (2, 1, 3, 5)
+        and mask.ndim == 4
+        and mask.dtype == torch.bool
+        and mask.device.type == "cpu"
+    )
     assert torch.equal(mask[:, :, :, :2], dense[..., :2])
-    assert torch.equal(~mask, ~dense) and torch.equal(mask & ~dense, dense & ~dense) and torch.equal(mask | dense, dense)
+    assert (
+        torch.equal(~mask, ~dense)
+        and torch.equal(mask & ~dense, dense & ~dense)
+        and torch.equal(mask | dense, dense)
+    )
     assert torch.equal(torch.where(mask, 0.0, 1.0), torch.where(dense, 0.0, 1.0))
     assert torch.equal(scores.masked_fill(~mask, 0.0), scores.masked_fill(~dense, 0.0))
     assert torch.equal(torch.cat([mask, mask], -1), torch.cat([dense, dense], -1))

@@ -70,7 +70,9 @@ def test_sparse_attention_in_the_last_layers_keeps_the_meaning_and_changes_the_v
         assert nearest.tolist() == [1, 0, 3, 2, 5, 4]
     with regard.watch(minilm[0]) as seen:
         vectors(minilm, "regard-sparse")
-    share = [float((seen[f"encoder.layer.{i}.attention.self"].weights()[-1] == 0).float().mean()) for i in (3, 5)]
+    share = [
+        float((seen[f"encoder.layer.{i}.attention.self"].weights()[-1] == 0).float().mean()) for i in (3, 5)
+    ]
     assert share[0] == 0 and share[1] > 0.2
 
 

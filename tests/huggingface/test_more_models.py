@@ -96,7 +96,9 @@ def test_the_tokens_are_those_of_eager(name, cache):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("how", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 4}], ids=lambda x: next(iter(x)))
+@pytest.mark.parametrize(
+    "how", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 4}], ids=lambda x: next(iter(x))
+)
 @pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
 def test_tokens_checked_several_at_a_time_are_those_of_eager(name, how):
     torch.manual_seed(0)

@@ -17,7 +17,19 @@ pytest.importorskip("transformers", minversion="5")
 import transformers as hf
 
 import regard
-from regard import ALiBi, Causal, Cosine, Documents, Entmax, OptionError, Prefix, RelativeBuckets, Softmax, Sparsemax, Window
+from regard import (
+    ALiBi,
+    Causal,
+    Cosine,
+    Documents,
+    Entmax,
+    OptionError,
+    Prefix,
+    RelativeBuckets,
+    Softmax,
+    Sparsemax,
+    Window,
+)
 from regard.huggingface import masks, register
 from regard.huggingface.interface import make_attention
 from tests.huggingface.families import FAMILIES, model_of
@@ -46,7 +58,10 @@ def by_hand(model, name, change, layers=(0, 1)):
     for i in layers:
         call = seen[f"model.layers.{i}.self_attn"].call
         options = {"mask": Causal(), **change}
-        found[i] = (seen[f"model.layers.{i}.self_attn"].weights(), regard.weights(call.query, call.key, **options))
+        found[i] = (
+            seen[f"model.layers.{i}.self_attn"].weights(),
+            regard.weights(call.query, call.key, **options),
+        )
     return found
 
 
@@ -117,7 +132,9 @@ def test_a_variant_generates_with_every_cache_what_it_generates_without(name, ca
     assert torch.equal(without, model.generate(**inputs, **options, cache_implementation=cache))
 
 
-def test_positions_of_a_variant_are_those_of_the_text_where_the_counter_of_a_static_cache_is_not_read(monkeypatch):
+def test_positions_of_a_variant_are_those_of_the_text_where_the_counter_of_a_static_cache_is_not_read(
+    monkeypatch,
+):
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)  # as on a GPU
     register("regard-near", mask=Window(4), bias=ALiBi(4))
     model, inputs = llama("regard-near"), family["Llama"].inputs(padded=True)
@@ -130,7 +147,10 @@ def test_positions_of_a_variant_are_those_of_the_text_where_the_counter_of_a_sta
 
 def test_layers_are_chosen_by_index_and_by_name():
     window = {"mask": Window(2)}
-    by_index, by_name = register("regard-index", layers={1: window}), register("regard-name", layers={"model.layers.1.*": window})
+    by_index, by_name = (
+        register("regard-index", layers={1: window}),
+        register("regard-name", layers={"model.layers.1.*": window}),
+    )
     everywhere = register("regard-but", mask=Window(2), layers={0: {"mask": None}})
     outputs = [logits(llama(name)) for name in (by_index, by_name, everywhere)]
     assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
@@ -156,10 +176,15 @@ def test_layers_by_name_tell_encoder_decoder_and_cross_attention_apart():
 def test_layers_by_name_hold_for_a_model_that_is_made_with_the_variant():
     name = register("regard-name", layers={"model.layers.1.*": {"mask": Window(2)}})
     torch.manual_seed(0)
-    model = hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**family["Llama"].options), attn_implementation=name).eval()
+    model = hf.LlamaForCausalLM._from_config(
+        hf.LlamaConfig(**family["Llama"].options), attn_implementation=name
+    ).eval()
     with regard.watch(model) as seen:
         logits(model)
-    assert [int(seen[f"model.layers.{i}.self_attn"].weights()[0, 0, 9].count_nonzero()) for i in (0, 1)] == [10, 3]
+    assert [int(seen[f"model.layers.{i}.self_attn"].weights()[0, 0, 9].count_nonzero()) for i in (0, 1)] == [
+        10,
+        3,
+    ]
 
 
 def test_a_new_part_can_be_trained_within_a_pretrained_model():
@@ -208,7 +233,11 @@ def test_a_float_mask_that_does_more_than_hide_is_added():
     mask = torch.randn(2, 4, 11, 11)
     ids = family["Llama"].inputs()["input_ids"]
     with torch.no_grad():
-        assert torch.allclose(llama("eager")(ids, attention_mask=mask).logits, llama()(ids, attention_mask=mask).logits, atol=1e-4)
+        assert torch.allclose(
+            llama("eager")(ids, attention_mask=mask).logits,
+            llama()(ids, attention_mask=mask).logits,
+            atol=1e-4,
+        )
 
 
 def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
@@ -219,10 +248,14 @@ def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
         outputs = []
         for name in ("eager", "regard"):
             model.set_attn_implementation(name)
-            outputs.append(model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides}).logits)
+            outputs.append(
+                model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides}).logits
+            )
         assert torch.allclose(*outputs, atol=1e-4)
         hides[..., 0] -= 1
-        with pytest.raises(OptionError, match=r"Gemma2Attention \(model.layers.0.self_attn\) has a soft cap.*boolean"):
+        with pytest.raises(
+            OptionError, match=r"Gemma2Attention \(model.layers.0.self_attn\) has a soft cap.*boolean"
+        ):
             model(ids, attention_mask={"full_attention": hides, "sliding_attention": hides})
 
 
@@ -244,7 +277,9 @@ def test_packed_texts_are_those_of_separate_ones():
 @pytest.mark.parametrize("name", [f.name for f in FAMILIES])
 @torch.no_grad()
 def test_output_attentions_gives_the_true_weights(name):
-    model = model_of(name).to(torch.float64 if name == "T5" else torch.float32).eval()  # T5's scores are large
+    model = (
+        model_of(name).to(torch.float64 if name == "T5" else torch.float32).eval()
+    )  # T5's scores are large
     inputs, found = family[name].inputs(), []
     for implementation in ("eager", "regard"):
         model.set_attn_implementation(implementation)
@@ -300,21 +335,29 @@ def test_options_of_the_wrong_kind_are_refused():
     refusal("-1 is no layer", layers={-1: {}})
     refusal("True is no layer", layers={True: {}})
     refusal(r"layers\[0\] must be a dict", layers={0: Window(3)})
-    refusal(r"layers\[0\] has no option 'masks'; there are energy, mask, bias, normalize", layers={0: {"masks": Window(3)}})
+    refusal(
+        r"layers\[0\] has no option 'masks'; there are energy, mask, bias, normalize",
+        layers={0: {"masks": Window(3)}},
+    )
     with pytest.raises(OptionError, match="must be 'regard' or begin with 'regard-', .* got 'sdpa'"):
         register("sdpa")
 
 
 def test_a_layer_that_the_model_has_not_is_refused_by_name():
     register("regard-far", layers={7: {"mask": Window(3)}})
-    with pytest.raises(OptionError, match=r"layers=\{7: …\} names no layer of LlamaForCausalLM, which has layers 0 to 1"):
+    with pytest.raises(
+        OptionError, match=r"layers=\{7: …\} names no layer of LlamaForCausalLM, which has layers 0 to 1"
+    ):
         llama("regard-far")
     register("regard-far", layers={"encoder.*": {"mask": Window(3)}})
     with pytest.raises(
-        OptionError, match=r"'encoder\.\*'.*names no attention module of LlamaForCausalLM.*'model.layers.0.self_attn'"
+        OptionError,
+        match=r"'encoder\.\*'.*names no attention module of LlamaForCausalLM.*'model.layers.0.self_attn'",
     ):
         llama("regard-far")
-    made = hf.LlamaForCausalLM._from_config(hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far")
+    made = hf.LlamaForCausalLM._from_config(
+        hf.LlamaConfig(**family["Llama"].options), attn_implementation="regard-far"
+    )
     with pytest.raises(OptionError, match="names no attention module of LlamaForCausalLM"):
         logits(made)
     register("regard-embedding", layers={"model.embed_tokens": {"mask": Window(3)}})
@@ -343,12 +386,17 @@ def test_modules_that_keep_their_own_attention_are_named():
         encoder_ffn_dim=32, decoder_ffn_dim=32,
     )  # fmt: skip
     model = hf.BigBirdPegasusModel(config)
-    with pytest.warns(UserWarning, match=r"BigBirdPegasusModel: encoder.layers.0.self_attn.* in their own code, not on regard"):
+    with pytest.warns(
+        UserWarning,
+        match=r"BigBirdPegasusModel: encoder.layers.0.self_attn.* in their own code, not on regard",
+    ):
         model.set_attn_implementation("regard")
 
 
 def test_a_keyword_that_regard_does_not_know_is_refused_by_name():
-    with pytest.raises(OptionError, match=r"LlamaAttention \(model.layers.0.self_attn\) passes curvature= .*eager"):
+    with pytest.raises(
+        OptionError, match=r"LlamaAttention \(model.layers.0.self_attn\) passes curvature= .*eager"
+    ):
         logits(llama(), curvature=0.3)
     logits(llama(), curvature=None)
 
@@ -363,9 +411,13 @@ def test_masks_that_cannot_be_read_are_refused_with_the_name_of_the_module():
         (torch.ones(2, 1, 11, 11).long(), "torch.int64"),
         ("causal", "got a str"),
     ):
-        with pytest.raises(OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) got a .*{why}|{why}"):
+        with pytest.raises(
+            OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) got a .*{why}|{why}"
+        ):
             attention(x, position, attention_mask=mask)
-    with pytest.raises(regard.ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"):
+    with pytest.raises(
+        regard.ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"
+    ):
         llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
 
 
@@ -409,13 +461,17 @@ def test_another_normaliser_does_not_take_the_sinks_away():
     register("regard-sparse", normalize=Sparsemax())
     model = model_of("GPT-OSS").float().eval()
     model.set_attn_implementation("regard-sparse")
-    with pytest.raises(OptionError, match=r"GptOssAttention \(model.layers.0.self_attn\) has sinks.*Sparsemax"):
+    with pytest.raises(
+        OptionError, match=r"GptOssAttention \(model.layers.0.self_attn\) has sinks.*Sparsemax"
+    ):
         logits(model, "GPT-OSS")
     register("regard-sparse", normalize=Softmax(2.0))
     with regard.watch(model) as seen:
         logits(model, "GPT-OSS")
     normalize = seen["model.layers.0.self_attn"].call.normalize
-    assert normalize.temperature == 2.0 and torch.equal(normalize.sinks, model.model.layers[0].self_attn.sinks)
+    assert normalize.temperature == 2.0 and torch.equal(
+        normalize.sinks, model.model.layers[0].self_attn.sinks
+    )
 
 
 def test_a_missing_or_old_transformers_is_told_in_a_sentence(monkeypatch):
@@ -425,7 +481,9 @@ def test_a_missing_or_old_transformers_is_told_in_a_sentence(monkeypatch):
     with pytest.raises(OptionError, match="4.57.1 is installed; pip install -U transformers"):
         register()
     monkeypatch.setattr(variants.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(OptionError, match=r'needs transformers 5 or later; pip install "regard\[transformers\]"'):
+    with pytest.raises(
+        OptionError, match=r'needs transformers 5 or later; pip install "regard\[transformers\]"'
+    ):
         register()
 
 

@@ -48,7 +48,9 @@ def ratings(seed=0, users=60, items=40, rows=2000):
     w, v, b = rng.normal(size=(2, users)), rng.normal(size=(2, items)), rng.normal(size=users)
     y = 3 + b[u] + (w[:, u] * v[:, i]).sum(0) + 0.1 * rng.normal(size=rows)
     row = np.arange(rows)
-    x = sparse.csr_matrix((np.ones(2 * rows), (np.append(row, row), np.append(u, users + i))), shape=(rows, users + items))
+    x = sparse.csr_matrix(
+        (np.ones(2 * rows), (np.append(row, row), np.append(u, users + i))), shape=(rows, users + items)
+    )
     return x, y
 
 
@@ -108,7 +110,9 @@ def test_the_shapes_are_the_lectures():
 def test_a_seed_is_a_result():
     x, y = ratings()
     for solver in ("als", "variational", "sgd"):
-        found = [FactorizationMachine(2, solver=solver, random_state=s).fit(x, y).predict(x) for s in (1, 1, 2)]
+        found = [
+            FactorizationMachine(2, solver=solver, random_state=s).fit(x, y).predict(x) for s in (1, 1, 2)
+        ]
         assert (found[0] == found[1]).all() and (found[0] != found[2]).any()
 
 

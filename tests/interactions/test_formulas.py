@@ -60,7 +60,10 @@ def test_matrix_factorisation_is_the_machine_with_block_matrices_and_the_symmetr
     symmetric = 0.5 * (left.T @ right + right.T @ left)
     assert x @ symmetric @ x == pytest.approx(want)
     assert np.linalg.matrix_rank(symmetric) == 2 * np.linalg.matrix_rank(w.T @ v) <= 2 * factors
-    twice = {"W": 0.5 * np.vstack([left, right]).T, "V": np.vstack([right, left]).T}  # 2K factors give the symmetric matrix itself
+    twice = {
+        "W": 0.5 * np.vstack([left, right]).T,
+        "V": np.vstack([right, left]).T,
+    }  # 2K factors give the symmetric matrix itself
     np.testing.assert_allclose(twice["W"] @ twice["V"].T, symmetric, atol=1e-12)
     assert LowRank().score(x[None], p | twice)[0] == pytest.approx(want)
 
@@ -78,7 +81,9 @@ def test_an_attention_layers_energies_are_the_machine_on_each_pair_of_a_sequence
     zero = np.zeros((width, factors))
     pairs = {"b": 0.0, "w": np.zeros(2 * width), "W": np.vstack([w.T, zero]), "V": np.vstack([zero, v.T])}
     for t in range(5):
-        both = np.hstack([np.tile(x[t], (5, 1)), x])  # (x_t, x_s) for every s: matrix factorisation with dense x₁, x₂
+        both = np.hstack(
+            [np.tile(x[t], (5, 1)), x]
+        )  # (x_t, x_s) for every s: matrix factorisation with dense x₁, x₂
         np.testing.assert_allclose(scores[t], LowRank().score(both, pairs), atol=1e-9)
 
 
@@ -95,7 +100,9 @@ def test_gradients_are_those_of_finite_differences(form):
                 moved = flat.copy()
                 moved[place] += step
                 ends.append(slope @ form.score(x, p | {name: moved if name != "b" else moved[0]}))
-            assert np.atleast_1d(found[name])[place] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-8)
+            assert np.atleast_1d(found[name])[place] == pytest.approx(
+                (ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-8
+            )
 
 
 def test_no_square_matrix_is_made_for_a_million_predictors():

@@ -21,7 +21,8 @@ def written(tmp_path):
 
 def triples(ratings):
     return [
-        (ratings.users[u], ratings.items[i], float(r)) for u, i, r in zip(ratings.user, ratings.item, ratings.rating, strict=True)
+        (ratings.users[u], ratings.items[i], float(r))
+        for u, i, r in zip(ratings.user, ratings.item, ratings.rating, strict=True)
     ]
 
 
@@ -47,14 +48,19 @@ def test_columns_are_found_by_name_or_number(written):
     assert triples(read([path], {"user": "who", "item": "3", "rating": "Much"})) == WANT[:2]
     with pytest.raises(DataError, match="no column 'whom' for the user; it has when, who, what, much"):
         read([path], {"user": "whom"})
-    with pytest.raises(DataError, match="must be three columns, not user in column 2, item in column 2, rating in column 4"):
+    with pytest.raises(
+        DataError, match="must be three columns, not user in column 2, item in column 2, rating in column 4"
+    ):
         read([path], {"user": "who", "item": "2", "rating": "4"})
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("user,item,rating\nann,x,4\nbob,x,good\n", "line 3 of .*ratings.csv, column 3: the rating 'good' is no number"),
+        (
+            "user,item,rating\nann,x,4\nbob,x,good\n",
+            "line 3 of .*ratings.csv, column 3: the rating 'good' is no number",
+        ),
         ("user,item,rating\nann,x,4\nbob,x,nan\n", "line 3 of .*, column 3: the rating 'nan' is no number"),
         ("user,item,rating\nann,x,\n", "line 2 of .*, column 3: the rating '' is no number"),
         ("user,item,rating\nann,x\n", "line 2 of .* has 2 columns and 3 are needed"),
@@ -86,7 +92,9 @@ def test_of_a_pair_rated_twice_the_last_rating_counts_and_it_is_said(written):
 
 def test_items_have_titles_and_genres_as_far_as_they_are_known(written):
     ratings = read([written("user,item,rating\nann,7,4\nann,8,3\n")])
-    known = with_items(ratings, written('movieId,title,genres\n9,Other,Drama\n7,"Misérables, Les",Drama|War\n', "movies.csv"))
+    known = with_items(
+        ratings, written('movieId,title,genres\n9,Other,Drama\n7,"Misérables, Les",Drama|War\n', "movies.csv")
+    )
     assert known.titles == ["Misérables, Les", "8"]
     assert known.tags == [["Drama", "War"], []]
     with pytest.raises(DataError, match="line 1 of .*bad.csv names no column title or genres, but a, b"):

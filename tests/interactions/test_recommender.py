@@ -26,10 +26,18 @@ def ratings():
     tagged = [list(rng.choice(GENRES, rng.integers(1, 3), replace=False)) for _ in range(40)]
     likes, good = rng.normal(size=(60, 3)), rng.normal(size=40)
     user, item = np.divmod(rng.permutation(60 * 40)[:1500], 40)
-    taste = np.array([np.mean([likes[u, GENRES.index(t)] for t in tagged[i]]) for u, i in zip(user, item, strict=True)])
+    taste = np.array(
+        [np.mean([likes[u, GENRES.index(t)] for t in tagged[i]]) for u, i in zip(user, item, strict=True)]
+    )
     rating = np.clip(np.round(2 * (3 + 0.3 * good[item] + taste + 0.2 * rng.normal(size=1500))) / 2, 1, 5)
     return Ratings(
-        [f"u{n}" for n in range(60)], [f"i{n}" for n in range(40)], user, item, rating, [f"Film {n}" for n in range(40)], tagged
+        [f"u{n}" for n in range(60)],
+        [f"i{n}" for n in range(40)],
+        user,
+        item,
+        rating,
+        [f"Film {n}" for n in range(40)],
+        tagged,
     )
 
 
@@ -67,7 +75,9 @@ def test_a_folder_gives_back_the_same_recommender(kind, ratings, tmp_path):
     fitted.save(tmp_path / "model")
     again = Recommender.load(tmp_path / "model")
     assert again.top("u5", 7) == fitted.top("u5", 7) and again.card == fitted.card
-    np.testing.assert_array_equal(again.predict(ratings.user, ratings.item), fitted.predict(ratings.user, ratings.item))
+    np.testing.assert_array_equal(
+        again.predict(ratings.user, ratings.item), fitted.predict(ratings.user, ratings.item)
+    )
 
 
 def test_the_best_items_are_new_ones_in_order(ratings):
@@ -79,7 +89,9 @@ def test_the_best_items_are_new_ones_in_order(ratings):
     numbers = np.array([ratings.items.index(item) for item, _, _ in top])
     np.testing.assert_allclose([score for _, _, score in top], fitted.predict(np.full(len(top), 5), numbers))
     stranger = fitted.top("nobody", 3)
-    assert [item for item, _, _ in stranger] == [fitted.items[i] for i in np.argsort(-fitted.item_bias, kind="stable")[:3]]
+    assert [item for item, _, _ in stranger] == [
+        fitted.items[i] for i in np.argsort(-fitted.item_bias, kind="stable")[:3]
+    ]
 
 
 def test_damaged_and_foreign_folders_are_one_sentence(ratings, tmp_path):
@@ -105,7 +117,10 @@ def test_folds_cover_every_rating_once():
         splits(3, 5)
 
 
-@pytest.mark.skipif(not (data_folder() / "movielens-latest-small").is_dir(), reason="REGARD_DATA has no movielens-latest-small")
+@pytest.mark.skipif(
+    not (data_folder() / "movielens-latest-small").is_dir(),
+    reason="REGARD_DATA has no movielens-latest-small",
+)
 def test_movielens_is_predicted_as_well_as_the_docs_say():
     """Five folds of surprise's SVD give 0.876 ± 0.006 when tuned."""
     files = corpus("movielens-latest-small")
@@ -132,29 +147,55 @@ def files(ratings, tmp_path):
     rows = zip(ratings.user, ratings.item, ratings.rating, strict=True)
     text = "user,item,rating\n" + "".join(f"u{u},i{i},{r}\n" for u, i, r in rows)
     (tmp_path / "ratings.csv").write_text(text, encoding="utf-8")
-    films = "id,title,genres\n" + "".join(f"i{n},Film {n},{'|'.join(each)}\n" for n, each in enumerate(ratings.tags))
+    films = "id,title,genres\n" + "".join(
+        f"i{n},Film {n},{'|'.join(each)}\n" for n, each in enumerate(ratings.tags)
+    )
     (tmp_path / "films.csv").write_text(films, encoding="utf-8")
     return tmp_path
 
 
 def test_the_command_fits_prints_keeps_and_recommends(run, files):
     code, out, err = run(
-        files / "ratings.csv", "--items", files / "films.csv", "--factors", 3, "-o", files / "model", "--user", "u5", "-n", 2
+        files / "ratings.csv",
+        "--items",
+        files / "films.csv",
+        "--factors",
+        3,
+        "-o",
+        files / "model",
+        "--user",
+        "u5",
+        "-n",
+        2,
     )
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0] == "1,500 ratings of 40 items by 60 users"
-    baseline, ours = (float(next(line for line in lines if line.startswith(kind)).split()[1]) for kind in ("biases", "machine"))
+    baseline, ours = (
+        float(next(line for line in lines if line.startswith(kind)).split()[1])
+        for kind in ("biases", "machine")
+    )
     assert ours < baseline
     code, again, _ = run("--model", files / "model", "--user", "u5", "-n", 2)
     assert code == 0 and again.split() == out[out.index("user u5") :].split() and "Film" in again
     card = json.loads((files / "model" / "card.json").read_text(encoding="utf-8"))
-    assert card["held out"]["machine"][0]["rmse"] == pytest.approx(ours, abs=1e-4) and len(card["data"]["ratings.csv"]) == 64
+    assert (
+        card["held out"]["machine"][0]["rmse"] == pytest.approx(ours, abs=1e-4)
+        and len(card["data"]["ratings.csv"]) == 64
+    )
 
 
 def test_all_kinds_in_folds_as_json(run, files):
     code, out, err = run(
-        files / "ratings.csv", "--compare", "--folds", 2, "--json", "--sweeps", 3, "--features", ",".join(FEATURES)
+        files / "ratings.csv",
+        "--compare",
+        "--folds",
+        2,
+        "--json",
+        "--sweeps",
+        3,
+        "--features",
+        ",".join(FEATURES),
     )
     assert code == 0, err
     found = json.loads(out)["held_out"]

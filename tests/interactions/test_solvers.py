@@ -8,7 +8,13 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import PolynomialFeatures
 
-from regard.interactions import FactorizationMachine, Linear, LinearClassifier, MatrixFactorization, Polynomial2
+from regard.interactions import (
+    FactorizationMachine,
+    Linear,
+    LinearClassifier,
+    MatrixFactorization,
+    Polynomial2,
+)
 from regard.interactions.als import TwoSided, alternate
 from regard.interactions.fm_solver import AllPairs
 from regard.interactions.loss import Logistic, Squared
@@ -27,7 +33,9 @@ def dense():
 def test_linear_is_ridge_and_logistic_regression(dense):
     x, y = dense
     ours, theirs = Linear(penalty=2.0).fit(x, y), Ridge(2.0).fit(x, y)
-    np.testing.assert_allclose(np.append(ours.coef_, ours.intercept_), np.append(theirs.coef_, theirs.intercept_), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.append(ours.coef_, ours.intercept_), np.append(theirs.coef_, theirs.intercept_), rtol=1e-5
+    )
     label = y > np.median(y)
     ours, theirs = (
         LinearClassifier(penalty=2.0, max_iter=5000, tol=1e-9).fit(x, label),
@@ -40,7 +48,9 @@ def test_polynomial_is_ridge_on_all_products(dense):
     x, y = dense
     features = PolynomialFeatures(2, include_bias=False)
     theirs = Ridge(1.0).fit(features.fit_transform(x), y)
-    np.testing.assert_allclose(Polynomial2().fit(x, y).predict(x), theirs.predict(features.transform(x)), rtol=1e-4)
+    np.testing.assert_allclose(
+        Polynomial2().fit(x, y).predict(x), theirs.predict(features.transform(x)), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("loss", [Squared(), Logistic()], ids=["squared", "logistic"])
@@ -52,7 +62,9 @@ def test_no_sweep_makes_the_fit_worse_and_they_settle(form, loss):
     start = [rng.normal(0, 0.1, (2, x.shape[1])) for _ in "WV"]
     blocks, rows = np.zeros(x.shape[1], int), Rows(x)
     if form == "lecture":
-        model = TwoSided(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, m) for m in start], intercept=False)
+        model = TwoSided(
+            x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, m) for m in start], intercept=False
+        )
     else:
         model = AllPairs(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, start[0])], intercept=False)
     totals = [loss.total(y, model.score()) + sum(part.size() for part in model.parts)]
@@ -68,7 +80,9 @@ def test_stochastic_gradients_reach_the_same_sum(form):
     x, y = ratings()
     totals = []
     for solver, rounds in (("als", 50), ("sgd", 30)):
-        m = FactorizationMachine(2, form=form, solver=solver, penalty=1.0, max_iter=rounds, tol=0.0, batch=16, rate=0.5).fit(x, y)
+        m = FactorizationMachine(
+            2, form=form, solver=solver, penalty=1.0, max_iter=rounds, tol=0.0, batch=16, rate=0.5
+        ).fit(x, y)
         weights = [m.coef_, m.V_] + ([m.W_] if form == "lecture" else [])
         totals.append(0.5 * ((m.predict(x) - y) ** 2).sum() + 0.5 * sum((w**2).sum() for w in weights))
     assert totals[1] == pytest.approx(totals[0], rel=0.1)
@@ -111,7 +125,8 @@ def test_a_learned_ridge_tells_useful_columns_from_useless_ones():
     held = rng.normal(size=(1000, 60))
     truth = held[:, :20] @ np.linalg.lstsq(x[:, :20], y, rcond=None)[0]
     errors = {
-        g: np.mean((Linear(solver="variational", groups=g and groups).fit(x, y).predict(held) - truth) ** 2) for g in (None, True)
+        g: np.mean((Linear(solver="variational", groups=g and groups).fit(x, y).predict(held) - truth) ** 2)
+        for g in (None, True)
     }
     assert errors[True] < 0.6 * errors[None]
 
@@ -130,4 +145,6 @@ def test_a_column_that_no_row_has_keeps_its_start_without_a_penalty(dense):
     found = Linear(penalty=0.0).fit(x, y)
     assert found.coef_[-1] == 0 and np.isfinite(found.predict(x)).all()
     for form in ("lecture", "rendle"):
-        assert np.isfinite(FactorizationMachine(2, form=form, solver="als", penalty=0.0).fit(x, y).predict(x)).all()
+        assert np.isfinite(
+            FactorizationMachine(2, form=form, solver="als", penalty=0.0).fit(x, y).predict(x)
+        ).all()

@@ -46,7 +46,12 @@ def run_readme(folder, lines):
     program = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)[1]
     given = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], input=given, capture_output=True, text=True, encoding="utf-8", check=False
+        [sys.executable, "-c", program, str(folder)],
+        input=given,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -33,7 +33,11 @@ TRANSLATORS = {
         {"position": "rotary", "key_heads": 2, "activation": "swish", **PRE, **RMS},
         {"tie": "none", "output_bias": True, "scale_words": False},
     ),
-    "learned and no positions": ({"position": "learned"}, {"position": "none", "activation": "gelu-tanh"}, {}),
+    "learned and no positions": (
+        {"position": "learned"},
+        {"position": "none", "activation": "gelu-tanh"},
+        {},
+    ),
 }
 
 
@@ -55,7 +59,9 @@ def test_language_models_are_equal(tmp_path, position):
 
 
 def test_an_export_is_checked_and_its_readme_runs(tmp_path):
-    model = make(LAYER, LAYER, source=tokenizer(size=300), target=tokenizer("byte-bpe"), tie="target", output_bias=True)
+    model = make(
+        LAYER, LAYER, source=tokenizer(size=300), target=tokenizer("byte-bpe"), tie="target", output_bias=True
+    )
     assert export(model, tmp_path / "out", CTranslate2()).passed
     assert len(run_readme(tmp_path / "out", ["I like  it, < s > don't you?", "Yes."])) == 2
     assert not list(tmp_path.glob(".*"))
@@ -112,7 +118,11 @@ def test_a_tie_is_told_from_a_difference():
 @pytest.mark.parametrize(
     ("encoder", "decoder", "reason"),
     [
-        ({"kind": "recurrent"}, {"kind": "bahdanau"}, "encoder has kind recurrent and CTranslate2 knows transformer"),
+        (
+            {"kind": "recurrent"},
+            {"kind": "bahdanau"},
+            "encoder has kind recurrent and CTranslate2 knows transformer",
+        ),
         (LAYER, {"kind": "recurrent"}, "decoder has kind recurrent"),
         ({**LAYER, "position": "alibi"}, LAYER, "encoder has position alibi"),
         ({**LAYER, "mask": "diagonal"}, LAYER, "encoder has mask diagonal"),

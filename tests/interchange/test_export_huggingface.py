@@ -86,7 +86,11 @@ def test_an_export_is_checked_and_its_readme_runs(tmp_path):
 @pytest.mark.parametrize(
     ("encoder", "decoder", "reason"),
     [
-        ({**LAYER, "norm": "pre"}, LAYER, "MarianMT cannot express this model: its encoder has norm pre and MarianMT knows post"),
+        (
+            {**LAYER, "norm": "pre"},
+            LAYER,
+            "MarianMT cannot express this model: its encoder has norm pre and MarianMT knows post",
+        ),
         (LAYER, {**LAYER, "position": "rotary"}, "decoder has position rotary and MarianMT knows sinusoidal"),
         ({**LAYER, "activation": "gelu"}, LAYER, "encoder has activation gelu and its decoder relu"),
         (LAYER, {"kind": "recurrent"}, "decoder has kind recurrent"),

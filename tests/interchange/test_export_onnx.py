@@ -27,13 +27,21 @@ MODELS = {
         {},
     ),
     "convolution and Bahdanau": ({"kind": "convolutional", "layers": 1}, {"kind": "bahdanau"}, {}),
-    "input feeding": (THIN, {"kind": "recurrent", "cell": "lstm", "attention": "bilinear", "input_feeding": True}, {}),
+    "input feeding": (
+        THIN,
+        {"kind": "recurrent", "cell": "lstm", "attention": "bilinear", "input_feeding": True},
+        {},
+    ),
     "windows, sparsemax, cosine": (
         {**THIN, "mask": {"kind": "centered", "width": 4}, "normalize": "sparsemax"},
         {**THIN, "energy": "cosine"},
         {},
     ),
-    "simple attention": ({"kind": "recurrent", "cell": "lstm"}, {"kind": "recurrent", "cell": "lstm", "attention": "simple"}, {}),
+    "simple attention": (
+        {"kind": "recurrent", "cell": "lstm"},
+        {"kind": "recurrent", "cell": "lstm", "attention": "simple"},
+        {},
+    ),
     "additive and bilinear energies, sigmoid": (
         {**THIN, "energy": "additive"},
         {**THIN, "energy": "bilinear", "normalize": "sigmoid"},
@@ -60,7 +68,10 @@ def test_a_transformer_is_equal_alone_and_in_padded_batches_and_its_readme_runs(
     assert export(model, tmp_path / "out", Onnx()).passed
     graphs = Onnx().load(model, tmp_path / "out")
     assert graphs.encoder is not None
-    source, lengths = torch.tensor([[5, 6, 7, 8, 9, 3], [5, 6, 3, 0, 0, 0], [9, 8, 7, 3, 0, 0]]), torch.tensor([6, 3, 4])
+    source, lengths = (
+        torch.tensor([[5, 6, 7, 8, 9, 3], [5, 6, 3, 0, 0, 0], [9, 8, 7, 3, 0, 0]]),
+        torch.tensor([6, 3, 4]),
+    )
     given = {"source": source.numpy(), "lengths": lengths.numpy()}
     names = [x.name for x in graphs.encoder.get_outputs()]
     feed = given | dict(zip(names, graphs.encoder.run(names, given), strict=True))
@@ -68,7 +79,9 @@ def test_a_transformer_is_equal_alone_and_in_padded_batches_and_its_readme_runs(
     words, found = torch.tensor([[2, 7, 9], [2, 8, 4], [2, 5, 5]]), []
     for t in range(3):
         taken = {x.name: feed[x.name] for x in graphs.decoder.get_inputs() if x.name != "tokens"}
-        scores, feed["key_0"], feed["value_0"] = graphs.decoder.run(None, taken | {"tokens": words[:, t].numpy()})
+        scores, feed["key_0"], feed["value_0"] = graphs.decoder.run(
+            None, taken | {"tokens": words[:, t].numpy()}
+        )
         found.append(torch.from_numpy(scores))
     with torch.inference_mode():
         torch.testing.assert_close(torch.stack(found, 1), model(source, words, lengths), rtol=0, atol=2e-5)
@@ -93,7 +106,9 @@ def test_sentences_of_unequal_length_share_a_batch_of_a_recurrence(tmp_path):
     assert encoder is not None
     source, lengths = torch.tensor([[5, 6, 7, 8, 9, 3], [5, 6, 3, 0, 0, 0]]), torch.tensor([6, 3])
     names = [x.name for x in encoder.get_outputs()]
-    found = dict(zip(names, encoder.run(names, {"source": source.numpy(), "lengths": lengths.numpy()}), strict=True))
+    found = dict(
+        zip(names, encoder.run(names, {"source": source.numpy(), "lengths": lengths.numpy()}), strict=True)
+    )
     with torch.inference_mode():
         memory = model.encode(source, lengths)
         first = model.start(memory, source[:, 0]).hidden[0][0]

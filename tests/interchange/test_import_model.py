@@ -31,7 +31,11 @@ def save_marian(folder, **changes):
     vocabulary = {"</s>": 0, "<unk>": 1}
     for side, lines in (("source", ENGLISH), ("target", GERMAN)):
         spm.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_prefix=str(folder / side), vocab_size=300, model_type="unigram", minloglevel=2
+            sentence_iterator=iter(lines),
+            model_prefix=str(folder / side),
+            vocab_size=300,
+            model_type="unigram",
+            minloglevel=2,
         )
         (folder / f"{side}.model").rename(folder / f"{side}.spm")
         inner = spm.SentencePieceProcessor(str(folder / f"{side}.spm"))
@@ -62,7 +66,10 @@ def test_a_marian_model_gives_the_same_scores_and_reads_the_same(tmp_path):
         reader = transformers.MarianTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         assert [*rows.theirs(ours.source_tokenizer.encode(text)), 0] == reader(text).input_ids, text
-    source, target = torch.tensor([[*ours.source_tokenizer.encode(ENGLISH[3]), EOS]]), torch.tensor([[BOS, 9, 40, 17]])
+    source, target = (
+        torch.tensor([[*ours.source_tokenizer.encode(ENGLISH[3]), EOS]]),
+        torch.tensor([[BOS, 9, 40, 17]]),
+    )
     with torch.inference_mode():
         given = [torch.tensor([rows.theirs(x[0].tolist())]) for x in (source, target)]
         found = theirs(input_ids=given[0], decoder_input_ids=given[1]).logits
@@ -94,11 +101,15 @@ def test_a_gpt2_model_gives_the_same_scores_and_reads_the_same(tmp_path):
     for text in TEXTS:
         ids = ours.target_tokenizer.encode(text)
         assert rows.theirs(ids) == reader(text).input_ids, text
-        assert ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()  # a space in front is regard's own, and is taken away
+        assert (
+            ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
+        )  # a space in front is regard's own, and is taken away
     words = torch.tensor([[BOS, 7, 90, 44]])
     with torch.inference_mode():
         found = theirs(input_ids=torch.tensor([rows.theirs(words[0].tolist())])).logits
-        torch.testing.assert_close(ours(words)[..., 3:], found[..., rows.theirs(range(3, len(rows.of)))], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            ours(words)[..., 3:], found[..., rows.theirs(range(3, len(rows.of)))], rtol=0, atol=1e-5
+        )
 
 
 def test_an_exported_model_comes_back_as_it_was(tmp_path):
@@ -123,14 +134,18 @@ def test_folders_that_cannot_be_imported_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(FolderError, match=r"has no model.safetensors; the folder is incomplete"):
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "pytorch_model.bin").write_bytes(b"any code")
-    with pytest.raises(FolderError, match=r"holds its weights as a pickle .* convert it to model.safetensors"):
+    with pytest.raises(
+        FolderError, match=r"holds its weights as a pickle .* convert it to model.safetensors"
+    ):
         import_model(tmp_path, tmp_path / "out")
 
 
 def test_a_marian_model_with_language_codes_or_without_its_vocabulary_is_refused(tmp_path):
     save_marian(tmp_path)
     names = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
-    (tmp_path / "vocab.json").write_text(json.dumps({(">>fr<<" if i == 9 else piece): i for piece, i in names.items()}))
+    (tmp_path / "vocab.json").write_text(
+        json.dumps({(">>fr<<" if i == 9 else piece): i for piece, i in names.items()})
+    )
     with pytest.raises(FolderError, match="codes such as >>fr<<"):
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "vocab.json").unlink()

@@ -73,14 +73,26 @@ LEARNED = {
     "energy that is a module": (lambda: dict(energy=Score()), "options.energy.function.weight"),
     "bias that is a module": (lambda: dict(bias=Slope()), "options.bias.function.weight"),
     "bias of positions": (lambda: dict(bias=PositionBias(Slope())), "options.bias.function.weight"),
-    "bias that is a parameter": (lambda: dict(bias=nn.Parameter(torch.randn(2, T, T))), "options.bias.tensor"),
-    "dense bias of a parameter": (lambda: dict(bias=DenseBias(nn.Parameter(torch.randn(T, T)))), "options.bias.tensor"),
+    "bias that is a parameter": (
+        lambda: dict(bias=nn.Parameter(torch.randn(2, T, T))),
+        "options.bias.tensor",
+    ),
+    "dense bias of a parameter": (
+        lambda: dict(bias=DenseBias(nn.Parameter(torch.randn(T, T)))),
+        "options.bias.tensor",
+    ),
     "bias of one's own": (lambda: dict(bias=OwnBias()), "options.bias.table.weight"),
     "normaliser that is a module": (lambda: dict(normalize=Cooled()), "options.normalize.function.weight"),
-    "normaliser around a module": (lambda: dict(normalize=CustomNormalizer(Cooled())), "options.normalize.function.weight"),
+    "normaliser around a module": (
+        lambda: dict(normalize=CustomNormalizer(Cooled())),
+        "options.normalize.function.weight",
+    ),
     "normaliser of one's own": (lambda: dict(normalize=OwnNormalizer()), "options.normalize.power"),
     "gate that is a parameter": (lambda: dict(gate=nn.Parameter(torch.randn(T, T))), "gate"),
-    "gate around a parameter": (lambda: dict(gate=DenseBias(nn.Parameter(torch.randn(T, T)))), "options.gate.tensor"),
+    "gate around a parameter": (
+        lambda: dict(gate=DenseBias(nn.Parameter(torch.randn(T, T)))),
+        "options.gate.tensor",
+    ),
     "gate around a module": (lambda: dict(gate=PositionBias(Slope())), "options.gate.function.weight"),
     "gate that is a module": (lambda: dict(gate=regard.RelativeBuckets(2)), "gate.weight"),
 }
@@ -127,7 +139,9 @@ HELD = {
     "dense mask": lambda: dict(mask=Dense(torch.rand(T, T) > 0.3)),
     "padding": lambda: dict(mask=Padding([5, 3, 4])),
     "documents": lambda: dict(mask=Documents.of_lengths([2, 3])),
-    "masks joined": lambda: dict(mask=Causal() & ~Padding(torch.tensor([1, 2, 0])) | Documents.of_lengths([2, 3])),
+    "masks joined": lambda: dict(
+        mask=Causal() & ~Padding(torch.tensor([1, 2, 0])) | Documents.of_lengths([2, 3])
+    ),
     "offsets": lambda: dict(mask=Causal(offset=torch.tensor([0, 1, 2]))),
 }
 
@@ -136,7 +150,12 @@ def tensors_of(x):
     """All tensors of an option, also of the masks it is made of."""
     if isinstance(x, torch.Tensor):
         return [x]
-    return [t for part in vars(x).values() if isinstance(part, torch.Tensor | regard.Mask) for t in tensors_of(part)]
+    return [
+        t
+        for part in vars(x).values()
+        if isinstance(part, torch.Tensor | regard.Mask)
+        for t in tensors_of(part)
+    ]
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -150,11 +169,16 @@ def test_tensors_of_an_option_move_with_the_layer_and_are_not_saved(kind, name):
     assert not torch.allclose(before, plain(x))
     torch.testing.assert_close(copy.deepcopy(layer)(x), before)
     torch.testing.assert_close(layer.double()(x.double()).float(), before)
-    assert [t.device.type for t in tensors_of(getattr(layer.to("meta"), what))] == ["meta"] * len(tensors_of(options[what]))
+    assert [t.device.type for t in tensors_of(getattr(layer.to("meta"), what))] == ["meta"] * len(
+        tensors_of(options[what])
+    )
 
 
 def test_an_option_can_be_replaced():
-    layer, x = MultiHead(8, 2, bias=torch.randn(T, T), mask=Padding([2, 3, 4]), gate=torch.rand(T, T)), torch.randn(3, T, 8)
+    layer, x = (
+        MultiHead(8, 2, bias=torch.randn(T, T), mask=Padding([2, 3, 4]), gate=torch.rand(T, T)),
+        torch.randn(3, T, 8),
+    )
     layer.bias, layer.mask, layer.gate = regard.ALiBi(2), Causal(), None
     plain = MultiHead(8, 2, bias=regard.ALiBi(2), mask=Causal())
     plain.load_state_dict(layer.state_dict())
@@ -178,5 +202,8 @@ def test_an_option_without_tensors_stays_the_object_it_is():
 
 
 def test_a_layer_with_registered_options_compiles():
-    layer, x = MultiHead(8, 2, bias=nn.Parameter(torch.randn(T, T)), mask=Padding([2, 3, 4])), torch.randn(3, T, 8)
+    layer, x = (
+        MultiHead(8, 2, bias=nn.Parameter(torch.randn(T, T)), mask=Padding([2, 3, 4])),
+        torch.randn(3, T, 8),
+    )
     torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))

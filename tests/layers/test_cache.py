@@ -83,7 +83,9 @@ def test_attention_over_a_static_cache_is_attention_over_each_rows_own_keys(new,
         torch.testing.assert_close(out[b], alone)
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "flex"])  # the conformance suite has its time to compile
+@pytest.mark.parametrize(
+    "kernel", [k for k in KERNELS if k != "flex"]
+)  # the conformance suite has its time to compile
 @pytest.mark.parametrize("new", [1, 3])
 @torch.no_grad()
 def test_every_kernel_reads_a_static_cache_alike_or_refuses(kernel, new):
@@ -100,7 +102,9 @@ def test_every_kernel_reads_a_static_cache_alike_or_refuses(kernel, new):
         torch.testing.assert_close(out.double(), true, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [dict(mask=Causal()), dict(mask=Causal() & Window(3), bias=ALiBi(2), rotary=Rotary(4))])
+@pytest.mark.parametrize(
+    "options", [dict(mask=Causal()), dict(mask=Causal() & Window(3), bias=ALiBi(2), rotary=Rotary(4))]
+)
 @torch.no_grad()
 def test_a_layer_in_chunks_with_padded_prompts_is_the_layer_on_each_row(options):
     torch.manual_seed(0)
@@ -132,7 +136,9 @@ def test_sliced_heads_and_tensor_masks_take_a_static_cache():
     torch.testing.assert_close(torch.cat(parts, 1), layer(x))
     seen = torch.arange(6) != 3  # hides one key from all
     cache.crop(2)
-    torch.testing.assert_close(layer(x[:, 2:], mask=seen.expand(4, 6), cache=cache), layer(x, mask=seen.expand(6, 6))[:, 2:])
+    torch.testing.assert_close(
+        layer(x[:, 2:], mask=seen.expand(4, 6), cache=cache), layer(x, mask=seen.expand(6, 6))[:, 2:]
+    )
 
 
 @torch.no_grad()
@@ -225,7 +231,10 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda c, x: [c.append(x, x) for _ in range(3)], "room for 12 tokens in a row and a row of 10 cannot take 5 more"),
+        (
+            lambda c, x: [c.append(x, x) for _ in range(3)],
+            "room for 12 tokens in a row and a row of 10 cannot take 5 more",
+        ),
         (lambda c, x: c.append(x[:, :1], x), r"a key of shape \(3, 2, k, 4\), got \(3, 1, 5, 4\)"),
         (lambda c, x: c.append(x, x[:, :, :2]), "5 new keys and 2 new values"),
         (lambda c, x: c.append(x.float(), x.float()), "make the cache with dtype=torch.float32"),
@@ -236,9 +245,18 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         (lambda c, x: c.crop(-1), "crop's length must be a whole number of at least 0, got -1"),
         (lambda c, x: c.crop(torch.tensor([1, 2])), r"the batch is \(3,\)"),
         (lambda c, x: c.crop(torch.tensor([0.5] * 3)), "whole numbers, got torch.float32"),
-        (lambda c, x: StaticCache(3, 2, 0, 4), "StaticCache's max_len must be a whole number of at least 1, got 0"),
-        (lambda c, x: StaticCache.of(SlicedMultiHead(8, 2), 3, 5), "takes a MultiHead, got SlicedMultiHead; give the sizes"),
-        (lambda c, x: MultiHead(8, 2)(torch.randn(3, 2, 8), torch.randn(3, 2, 8), cache=c), "is for self-attention"),
+        (
+            lambda c, x: StaticCache(3, 2, 0, 4),
+            "StaticCache's max_len must be a whole number of at least 1, got 0",
+        ),
+        (
+            lambda c, x: StaticCache.of(SlicedMultiHead(8, 2), 3, 5),
+            "takes a MultiHead, got SlicedMultiHead; give the sizes",
+        ),
+        (
+            lambda c, x: MultiHead(8, 2)(torch.randn(3, 2, 8), torch.randn(3, 2, 8), cache=c),
+            "is for self-attention",
+        ),
     ],
 )
 def test_a_cache_that_does_not_fit_says_what_and_how_to_fix_it(make, says):

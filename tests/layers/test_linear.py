@@ -34,7 +34,10 @@ def test_second_derivatives_are_those_of_the_plain_product():
     x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
     assert torch.autograd.gradgradcheck(_Affine.apply, (x, weight, bias))
     penalties = []
-    for f in (_Affine.apply, torch.nn.functional.linear):  # a gradient penalty after .sum(): its incoming gradient is a constant
+    for f in (
+        _Affine.apply,
+        torch.nn.functional.linear,
+    ):  # a gradient penalty after .sum(): its incoming gradient is a constant
         (slope,) = torch.autograd.grad(f(x, weight, bias).sum(), x, create_graph=True)
         penalties.append(torch.autograd.grad(slope.square().sum(), weight)[0])
     assert penalties[1].abs().sum() > 0
@@ -50,10 +53,14 @@ def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
     assert taken == [1]  # without a transform the quick way is taken
     sum_of = lambda *t: affine(*t).sin().sum()  # noqa: E731
     plain = lambda *t: torch.nn.functional.linear(*t).sin().sum()  # noqa: E731
-    torch.testing.assert_close(torch.func.grad(sum_of, 1)(x, weight, bias), torch.func.grad(plain, 1)(x, weight, bias))
+    torch.testing.assert_close(
+        torch.func.grad(sum_of, 1)(x, weight, bias), torch.func.grad(plain, 1)(x, weight, bias)
+    )
     per_row = torch.func.vmap(torch.func.grad(sum_of, 1), (0, None, None))
     torch.testing.assert_close(per_row(x, weight, bias).sum(0), torch.func.grad(plain, 1)(x, weight, bias))
-    torch.testing.assert_close(*(torch.func.jvp(f, (x, weight, bias), (x, weight, bias))[1] for f in (sum_of, plain)))
+    torch.testing.assert_close(
+        *(torch.func.jvp(f, (x, weight, bias), (x, weight, bias))[1] for f in (sum_of, plain))
+    )
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert affine(x, weight, bias).shape == (3, 5)
     with torch.autograd.forward_ad.dual_level():
@@ -61,7 +68,9 @@ def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
     assert taken == [1]
 
 
-@pytest.mark.parametrize("options", [{}, {"key_heads": 2}, {"linear_bias": False}, {"memory_dim": 6}, {"rotary": Rotary(2)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"key_heads": 2}, {"linear_bias": False}, {"memory_dim": 6}, {"rotary": Rotary(2)}]
+)
 def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options, monkeypatch):
     monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer = MultiHead(8, 4, **options).double()

@@ -115,7 +115,10 @@ def test_a_cache_for_cross_attention_projects_the_memory_once():
 
 @pytest.mark.parametrize("call", [lambda x: (x, x), lambda x: (x, x, x), lambda x: (x, None, x)])
 def test_the_query_given_again_as_key_and_value_is_self_attention(call):
-    layer, x = MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double(), torch.randn(2, 6, 8, dtype=torch.float64)
+    layer, x = (
+        MultiHead(8, 2, mask=Causal(), rotary=Rotary(4)).double(),
+        torch.randn(2, 6, 8, dtype=torch.float64),
+    )
     whole = layer(x)
     with regard.watch(layer) as seen:
         torch.testing.assert_close(layer(*call(x)), whole)
@@ -181,8 +184,14 @@ def test_convolution_and_recurrence_keep_the_length():
     assert torch.allclose(causal(x)[:, :5], causal(changed)[:, :5])
     layer = Convolution(6, 3, bias=False)
     padded = torch.nn.functional.pad(x, (0, 0, 1, 1))
-    assert torch.allclose(layer(x), sum(padded[:, j : j + 9] @ layer.weight.weight[:, :, j].T for j in range(3)), atol=1e-5)
-    for make in (lambda: Recurrence(6, cell="rn"), lambda: Convolution(6, 0), lambda: Recurrence(5, bidirectional=True)):
+    assert torch.allclose(
+        layer(x), sum(padded[:, j : j + 9] @ layer.weight.weight[:, :, j].T for j in range(3)), atol=1e-5
+    )
+    for make in (
+        lambda: Recurrence(6, cell="rn"),
+        lambda: Convolution(6, 0),
+        lambda: Recurrence(5, bidirectional=True),
+    ):
         with pytest.raises(regard.OptionError):
             make()
     for layer in (Recurrence(6), Convolution(6, 3)):
@@ -216,14 +225,20 @@ def doubled(module, *_):
 
 def changes(name):
     """A way to change what a layer's Wk computes."""
-    set_forward = lambda layer: setattr(layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight))  # noqa: E731
+    set_forward = lambda layer: setattr(
+        layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight)
+    )  # noqa: E731
     return {
         "lora": lambda layer: setattr(layer, "Wk", LoRA(layer.Wk)),
         "torch's own": lambda layer: setattr(layer, "Wk", nn.Sequential(layer.Wk, nn.Tanh())),
         "forward hook": lambda layer: layer.Wk.register_forward_hook(doubled),
         "forward pre hook": lambda layer: layer.Wk.register_forward_pre_hook(lambda _, x: (2 * x[0],)),
-        "parametrisation": lambda layer: parametrize.register_parametrization(layer.Wk, "weight", Symmetric()),
-        "weight norm": lambda layer: nn.utils.parametrizations.weight_norm(layer.Wk).parametrizations.weight.original0.data.mul_(3),
+        "parametrisation": lambda layer: parametrize.register_parametrization(
+            layer.Wk, "weight", Symmetric()
+        ),
+        "weight norm": lambda layer: nn.utils.parametrizations.weight_norm(
+            layer.Wk
+        ).parametrizations.weight.original0.data.mul_(3),
         "forward of its own": set_forward,
         "no bias": lambda layer: setattr(layer, "Wk", Linear(8, 8, bias=False).double()),
     }[name]
@@ -242,7 +257,16 @@ def test_maps_as_they_were_made_are_one_matmul_where_that_is_faster(fused_on_cpu
 
 @pytest.mark.parametrize(
     "name",
-    ["lora", "torch's own", "forward hook", "forward pre hook", "parametrisation", "weight norm", "forward of its own", "no bias"],
+    [
+        "lora",
+        "torch's own",
+        "forward hook",
+        "forward pre hook",
+        "parametrisation",
+        "weight norm",
+        "forward of its own",
+        "no bias",
+    ],
 )
 @pytest.mark.parametrize("crossed", [False, True])
 def test_what_is_done_to_one_of_its_maps_counts_with_and_without_gradients(name, crossed, fused_on_cpu):
@@ -252,7 +276,9 @@ def test_what_is_done_to_one_of_its_maps_counts_with_and_without_gradients(name,
     changes(name)(layer)
     found = layer(*call)
     with torch.no_grad():
-        torch.testing.assert_close(found, layer(*call))  # without gradients the maps are always called one by one
+        torch.testing.assert_close(
+            found, layer(*call)
+        )  # without gradients the maps are always called one by one
     assert not torch.allclose(found, before)
     found.sum().backward()
 

@@ -26,7 +26,10 @@ def layer_of(case, dtype=torch.float64):
 
 
 def inputs(layer):
-    return (torch.randn(2, n, width, dtype=torch.float64) for n, width in ((4, 12), (5, layer.kdim), (5, layer.vdim)))
+    return (
+        torch.randn(2, n, width, dtype=torch.float64)
+        for n, width in ((4, 12), (5, layer.kdim), (5, layer.vdim))
+    )
 
 
 def run(layer, q, k, v, **given):
@@ -65,7 +68,10 @@ def test_device_dtype_and_mode_are_kept():
 @pytest.mark.parametrize(
     ("layer", "says"),
     [
-        (nn.MultiheadAttention(8, 2, add_bias_kv=True), "add_bias_kv=True attends to a key that no input stands for"),
+        (
+            nn.MultiheadAttention(8, 2, add_bias_kv=True),
+            "add_bias_kv=True attends to a key that no input stands for",
+        ),
         (nn.MultiheadAttention(8, 2, add_zero_attn=True), "add_zero_attn=True attends"),
         (nn.Linear(8, 8), "takes an nn.MultiheadAttention, got Linear"),
     ],
@@ -114,4 +120,7 @@ def test_frozen_weights_stay_frozen_both_ways():
     ours = regard.MultiHead.from_torch(theirs)
     assert not any(p.requires_grad for p in ours.parameters())
     assert not any(p.requires_grad for p in ours.to_torch().parameters())
-    assert all(p.requires_grad for p in regard.MultiHead.from_torch(nn.MultiheadAttention(8, 2)).to_torch().parameters())
+    assert all(
+        p.requires_grad
+        for p in regard.MultiHead.from_torch(nn.MultiheadAttention(8, 2)).to_torch().parameters()
+    )

@@ -25,7 +25,10 @@ def test_a_stack_is_torchs_recurrence_of_several_layers(cell, bidirectional):
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_a_cut_sequence_goes_on_from_its_state(cell):
-    stack, x = RecurrentStack(6, 8, cell=cell, layers=2, last_width=5).double(), torch.randn(3, 7, 6, dtype=torch.float64)
+    stack, x = (
+        RecurrentStack(6, 8, cell=cell, layers=2, last_width=5).double(),
+        torch.randn(3, 7, 6, dtype=torch.float64),
+    )
     whole, last = stack(x)
     a, state = stack(x[:, :3])
     b, state = stack(x[:, 3:], state)
@@ -61,7 +64,9 @@ def test_a_sequence_without_tokens_leaves_the_state_as_it_was(cell, bidirectiona
         out, last = stack(x, state, lengths)
         assert bool((out[[0, 2]] == 0).all())
         rows = [1, 3]
-        want, after = stack(x[rows], None if state is None else reorder(state, torch.tensor(rows)), lengths[rows])
+        want, after = stack(
+            x[rows], None if state is None else reorder(state, torch.tensor(rows)), lengths[rows]
+        )
         torch.testing.assert_close(out[rows], want)
         for found, alone, before in zip(last, after, stack.zeros(x) if state is None else state, strict=True):
             for h, a, b in zip(found, alone, before, strict=True):
@@ -102,9 +107,14 @@ def test_dropout_keeps_the_mean_and_drops_its_share(p, dtype):
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())  # what was dropped learns nothing
     assert float((y == 0).double().mean()) == pytest.approx(p, abs=0.01)
-    assert set(y.detach().unique().tolist()) == {0.0, float(torch.tensor(1 / (1 - round(p * 65536) / 65536), dtype=dtype))}
+    assert set(y.detach().unique().tolist()) == {
+        0.0,
+        float(torch.tensor(1 / (1 - round(p * 65536) / 65536), dtype=dtype)),
+    }
     together = float(((y[:, 1:] == 0) & (y[:, :-1] == 0)).double().mean())
-    assert together == pytest.approx(p * p, abs=0.01)  # neighbours share bits of one number and are independent all the same
+    assert together == pytest.approx(
+        p * p, abs=0.01
+    )  # neighbours share bits of one number and are independent all the same
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -132,8 +142,13 @@ def test_what_a_dropout_keeps_is_finite_and_keeps_the_mean(p, dtype):
     table = torch.ones(200_000, 1, dtype=dtype)
     for y in (Dropout(p)(x), Locked(p)(table.reshape(-1, 1, 1)), drop_words(table, p)):
         kept = y[y != 0].double()
-        assert bool(y.isfinite().all()) and abs(len(kept) - (1 - p) * y.numel()) <= 6 * (p * (1 - p) * y.numel()) ** 0.5 + 1
-        torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), rtol=0.5 if p > 0.9 else 1e-4, atol=0)
+        assert (
+            bool(y.isfinite().all())
+            and abs(len(kept) - (1 - p) * y.numel()) <= 6 * (p * (1 - p) * y.numel()) ** 0.5 + 1
+        )
+        torch.testing.assert_close(
+            kept, torch.full_like(kept, 1 / (1 - p)), rtol=0.5 if p > 0.9 else 1e-4, atol=0
+        )
 
 
 def test_nothing_in_is_nothing_out():

@@ -26,7 +26,9 @@ def test_swiglu_gates_one_half_with_the_other():
 def test_the_norm_stands_where_it_is_put(kind):
     x, f = torch.randn(3, 4, dtype=torch.float64), torch.sin
     norm = {
-        "layer": lambda y: (y - y.mean(-1, keepdim=True)) / (y.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt(),
+        "layer": lambda y: (
+            (y - y.mean(-1, keepdim=True)) / (y.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        ),
         "rms": lambda y: y / (y.square().mean(-1, keepdim=True) + torch.finfo(y.dtype).eps).sqrt(),
     }[kind]
     made = {place: Residual(4, norm=place, norm_kind=kind).double() for place in ("post", "pre", "none")}

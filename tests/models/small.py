@@ -16,7 +16,11 @@ ENCODERS = {
     "lstm": {"kind": "recurrent", "cell": "lstm", "layers": 2},
     "convolutional": {"kind": "convolutional", "layers": 2},
     "transformer": {"kind": "transformer", **LAYER},
-    "attention on gru": {"kind": "stacked", "below": {"kind": "recurrent"}, "above": {**LAYER, "position": "none"}},
+    "attention on gru": {
+        "kind": "stacked",
+        "below": {"kind": "recurrent"},
+        "above": {**LAYER, "position": "none"},
+    },
     "attention on convolution": {
         "kind": "stacked",
         "below": {"kind": "convolutional", "layers": 1},
@@ -36,7 +40,9 @@ DECODERS = {
 
 def make(encoder=None, decoder=None, *, dim=32, vocab=VOCAB, **rest):
     """A model in float64, without dropout."""
-    section = AutoregressiveBlock.model_validate({"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **rest})
+    section = AutoregressiveBlock.model_validate(
+        {"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **rest}
+    )
     return build(section.model_dump(), vocab if encoder is not None else None, vocab).double()
 
 
@@ -49,4 +55,10 @@ def make_batch():
         source[i, SOURCE_LENGTHS[i] :] = 0
         target[i, TARGET_LENGTHS[i]] = 3
         target[i, TARGET_LENGTHS[i] + 1 :] = 0
-    return Batch(target=target, target_lengths=TARGET_LENGTHS, rows=torch.arange(3), source=source, source_lengths=SOURCE_LENGTHS)
+    return Batch(
+        target=target,
+        target_lengths=TARGET_LENGTHS,
+        rows=torch.arange(3),
+        source=source,
+        source_lengths=SOURCE_LENGTHS,
+    )

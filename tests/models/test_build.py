@@ -61,7 +61,9 @@ def test_reordered_states_go_on_as_the_rows_they_came_from(decoder):
 def test_every_pair_learns_one_batch_by_heart(encoder, decoder):
     torch.manual_seed(1)
     model, batch = make(ENCODERS[encoder], DECODERS[decoder]).float(), make_batch()
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)  # twice that, and some pairs jump about for long
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=5e-3
+    )  # twice that, and some pairs jump about for long
     for _ in range(150):
         loss = model.loss(batch)
         mean = loss.total / loss.tokens
@@ -84,11 +86,19 @@ def check_steps(model, batch, whole):
 
 
 @pytest.mark.parametrize(
-    "position", ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"]
+    "position",
+    ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none"],
 )
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_every_position_scheme_and_norm_decodes_as_it_trains(position, norm):
-    layer = {"kind": "transformer", **LAYER, "position": position, "norm": norm, "norm_kind": "rms", "activation": "swiglu"}
+    layer = {
+        "kind": "transformer",
+        **LAYER,
+        "position": position,
+        "norm": norm,
+        "norm_kind": "rms",
+        "activation": "swiglu",
+    }
     model, batch = make(layer, layer).eval(), make_batch()
     whole = model(batch.source, batch.target[:, :-1], batch.source_lengths)
     check_steps(model, batch, whole)
@@ -215,9 +225,13 @@ def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where
     found = model.loss(batch, 0.1, agreement=agreement)
     labels = batch.target[:, 1:]
     scores = model(batch.target[:, :-1])[labels != 0]
-    want = torch.nn.functional.cross_entropy(scores, labels[labels != 0], label_smoothing=0.1, reduction="sum")
+    want = torch.nn.functional.cross_entropy(
+        scores, labels[labels != 0], label_smoothing=0.1, reduction="sum"
+    )
     torch.testing.assert_close(found.total, want)  # without dropout both readings agree
-    torch.testing.assert_close(found.nll, torch.nn.functional.cross_entropy(scores, labels[labels != 0], reduction="sum"))
+    torch.testing.assert_close(
+        found.nll, torch.nn.functional.cross_entropy(scores, labels[labels != 0], reduction="sum")
+    )
     assert found.tokens == len(scores) and not torch.allclose(found.total, before)
 
 

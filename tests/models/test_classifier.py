@@ -36,7 +36,14 @@ POOLINGS = [
 def make(encoder="kim", pooling: object = "max", **more):
     source = Tokenizer.train(TEXTS[:4], "word", 50)
     target = Tokenizer.labels(LABELS)
-    section = {"kind": "classifier", "dim": 12, "dropout": 0.0, "encoder": ENCODERS[encoder], "pooling": pooling, **more}
+    section = {
+        "kind": "classifier",
+        "dim": 12,
+        "dropout": 0.0,
+        "encoder": ENCODERS[encoder],
+        "pooling": pooling,
+        **more,
+    }
     model = build(section, len(source), len(target)).eval()
     model.source_tokenizer, model.target_tokenizer = source, target
     return model
@@ -60,7 +67,9 @@ def test_every_pooling_learns(pooling):
     model = make("words", pooling, head={"layers": 1, "width": 8}).train()
     loss = model.loss(batch(model))
     loss.total.backward()
-    assert loss.tokens == 3 and all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert loss.tokens == 3 and all(
+        p.grad is not None and p.grad.isfinite().all() for p in model.parameters()
+    )
 
 
 def batch(model):
@@ -76,7 +85,9 @@ def test_the_loss_is_cross_entropy_of_the_label():
     given = batch(model)
     scores = model(given.source, given.source_lengths)
     for smoothing in (0.0, 0.1):
-        want = torch.nn.functional.cross_entropy(scores, torch.tensor([2, 0, 1]), reduction="sum", label_smoothing=smoothing)
+        want = torch.nn.functional.cross_entropy(
+            scores, torch.tensor([2, 0, 1]), reduction="sum", label_smoothing=smoothing
+        )
         found = model.loss(given, smoothing)
         torch.testing.assert_close(found.total, want)
     torch.testing.assert_close(model.loss(given, 0.1).nll, model.loss(given).total.detach())
@@ -116,12 +127,21 @@ def test_dropped_words_are_unknown_in_training_alone():
 
 def test_a_saved_classifier_answers_as_before(tmp_path):
     model = make("transformer", {"kind": "attention"})
-    save(tmp_path / "m", model, model_config(), model.source_tokenizer, model.target_tokenizer, {"task": "classify"})
+    save(
+        tmp_path / "m",
+        model,
+        model_config(),
+        model.source_tokenizer,
+        model.target_tokenizer,
+        {"task": "classify"},
+    )
     again = load(tmp_path / "m")
     assert again.kind == "classifier" and again.labels == tuple(LABELS)
     np.testing.assert_allclose(predict(again, TEXTS)[1], predict(model, TEXTS)[1], rtol=1e-5)
     text = (tmp_path / "m" / "config.json").read_text(encoding="utf-8")
-    (tmp_path / "m" / "config.json").write_text(text.replace('"kind": "classifier",\n  "source', '"kind": "oracle",\n  "source'))
+    (tmp_path / "m" / "config.json").write_text(
+        text.replace('"kind": "classifier",\n  "source', '"kind": "oracle",\n  "source')
+    )
     with pytest.raises(FolderError, match="is a 'oracle' .* which this regard does not know"):
         load(tmp_path / "m")
 
@@ -129,7 +149,12 @@ def test_a_saved_classifier_answers_as_before(tmp_path):
 def model_config():
     from regard.models.text_schema import Classifier
 
-    section = {"dim": 12, "dropout": 0.0, "encoder": ENCODERS["transformer"], "pooling": {"kind": "attention"}}
+    section = {
+        "dim": 12,
+        "dropout": 0.0,
+        "encoder": ENCODERS["transformer"],
+        "pooling": {"kind": "attention"},
+    }
     return Classifier.model_validate(section).model_dump()
 
 

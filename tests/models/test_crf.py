@@ -12,7 +12,17 @@ from torch import Tensor
 
 from regard.data.tag_schemes import BIO, IO, IOBES, Scheme
 from regard.errors import DataError
-from regard.models.crf import CRF, Steps, check_rules, log_sum, negative_log_likelihood, none, path_score, rules, viterbi
+from regard.models.crf import (
+    CRF,
+    Steps,
+    check_rules,
+    log_sum,
+    negative_log_likelihood,
+    none,
+    path_score,
+    rules,
+    viterbi,
+)
 
 TAGS = {
     "bio": ["O", "B-A", "I-A", "B-B", "I-B"],
@@ -40,7 +50,10 @@ def scored(emissions: Tensor, path: tuple[int, ...], steps: Steps) -> float:
 
 def counted(emissions: Tensor, steps: Steps) -> dict[tuple[int, ...], float]:
     """Every path of one sentence and its score."""
-    return {path: scored(emissions, path, steps) for path in product(range(emissions.shape[1]), repeat=len(emissions))}
+    return {
+        path: scored(emissions, path, steps)
+        for path in product(range(emissions.shape[1]), repeat=len(emissions))
+    }
 
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 10**6))
@@ -58,7 +71,9 @@ def test_it_is_what_counting_every_path_gives(count: int, lengths: list[int], se
         given_path = next(iter(every))
         tags = torch.zeros(1, max(lengths), dtype=torch.long)
         tags[0, :length] = torch.tensor(given_path)
-        torch.testing.assert_close(path_score(emissions[i : i + 1], tags, ends[i : i + 1], steps)[0], values[0])
+        torch.testing.assert_close(
+            path_score(emissions[i : i + 1], tags, ends[i : i + 1], steps)[0], values[0]
+        )
 
 
 def test_probabilities_of_all_paths_add_up_to_one() -> None:
@@ -73,13 +88,17 @@ def test_the_gradient_is_right_and_padding_has_none() -> None:
     emissions = torch.where(emissions > 1e5, 0.5, emissions).requires_grad_()
     tags = torch.tensor([[0, 2, 1], [1, 0, 0]])
     parts = tuple(each.clone().requires_grad_() for each in steps)
-    assert torch.autograd.gradcheck(lambda e, *s: negative_log_likelihood(e, tags, ends, Steps(*s)), (emissions, *parts))
+    assert torch.autograd.gradcheck(
+        lambda e, *s: negative_log_likelihood(e, tags, ends, Steps(*s)), (emissions, *parts)
+    )
     negative_log_likelihood(emissions, tags, ends, steps).sum().backward()
     assert emissions.grad is not None
     assert not emissions.grad[1, 1:].any()
 
 
-@given(st.sampled_from(sorted(TAGS)), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6))
+@given(
+    st.sampled_from(sorted(TAGS)), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 10**6)
+)
 def test_no_path_breaks_its_scheme_whatever_the_scores(name: str, lengths: list[int], seed: int) -> None:
     tags, scheme = TAGS[name], SCHEMES[name]
     emissions, ends, learned = drawn(len(tags), lengths, seed)
@@ -104,7 +123,9 @@ def test_training_under_rules_gives_forbidden_steps_no_weight_and_no_nan() -> No
     steps = crf.steps + rules(tags).like(emissions).at_least(-1e4)
     nll = negative_log_likelihood(emissions, torch.tensor([[0, 2, 3]]), ends, steps)
     legal = [path for path in product(range(4), repeat=3) if not BIO.problems([tags[i] for i in path])]
-    values = torch.tensor([scored(emissions[0], path, none(4).like(emissions)) for path in legal], dtype=torch.float64)
+    values = torch.tensor(
+        [scored(emissions[0], path, none(4).like(emissions)) for path in legal], dtype=torch.float64
+    )
     right = scored(emissions[0], (0, 2, 3), none(4).like(emissions))
     assert float(nll.detach()) == pytest.approx(float(values.logsumexp(0)) - right)
     nll.sum().backward()

@@ -31,7 +31,10 @@ PAIRS = [([5, 6, 7], [8, 9]), ([10, 11], [12, 13, 14, 15]), ([16], [17, 18, 19])
 def test_the_loss_is_infonce_in_both_directions(begin):
     model = embedder(begin=begin, temperature=0.1)
     front = [BOS] if begin else []
-    x, y = (torch.cat([model.encode(torch.tensor([[*front, *pair[side], EOS]])) for pair in PAIRS]) for side in (0, 1))
+    x, y = (
+        torch.cat([model.encode(torch.tensor([[*front, *pair[side], EOS]])) for pair in PAIRS])
+        for side in (0, 1)
+    )
     scores = (x @ y.T / 0.1).detach().double()
     expected = -sum(s.log_softmax(-1).diagonal().sum().item() for s in (scores, scores.T)) / 2
     found = model.loss(batch(PAIRS))
@@ -71,7 +74,9 @@ def test_every_model_that_reads_lends_its_encoder():
     other = torch.nn.Module()
     other.source, other.encoder, other.pooling = model.source, model.encoder, model.pooling
     other.training = False
-    assert torch.equal(Embedder.of(other).encode(torch.tensor([[5, 6]])), model.encode(torch.tensor([[5, 6]])))
+    assert torch.equal(
+        Embedder.of(other).encode(torch.tensor([[5, 6]])), model.encode(torch.tensor([[5, 6]]))
+    )
     with pytest.raises(OptionError, match="reads no source"):
         Embedder.of(torch.nn.Linear(2, 2))
 
@@ -93,7 +98,9 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
     draw = np.random.default_rng(1)
     lines = [" ".join(draw.choice(words, 4)) for _ in range(400)]
     for name, some in (("train", lines[:360]), ("test", lines[360:])):
-        (tmp_path / f"{name}.tsv").write_text("".join(f"{line}\t{line.upper()}\n" for line in some), encoding="utf-8")
+        (tmp_path / f"{name}.tsv").write_text(
+            "".join(f"{line}\t{line.upper()}\n" for line in some), encoding="utf-8"
+        )
     recipe = {
         "name": "pairs", "task": "embed", "seed": 1,
         "data": {"train": [str(tmp_path / "train.tsv")], "validation": [str(tmp_path / "test.tsv")]},

@@ -107,7 +107,9 @@ def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
             a = SOFTMAX(torch.tanh(energy.Wq.weight @ state[0] + h @ energy.Wk.weight.T) @ energy.v, 0)
             context, y = a @ h, vector(model.target, batch.target[b, t])
             state = cell_of(kind, w, state, torch.cat([y, context]))
-            torch.testing.assert_close(got[b, t], model.output.words.weight @ torch.cat([state[0], context, y]))
+            torch.testing.assert_close(
+                got[b, t], model.output.words.weight @ torch.cat([state[0], context, y])
+            )
 
 
 def both_directions(kind, model, words):

@@ -41,13 +41,19 @@ def test_a_loaded_model_computes_the_same(tmp_path, section):
     model = write(tmp_path, **section)
     before = torch.random.get_rng_state()
     loaded = folders.load(tmp_path)
-    assert torch.equal(before, torch.random.get_rng_state())  # loading draws nothing from the caller's generator
+    assert torch.equal(
+        before, torch.random.get_rng_state()
+    )  # loading draws nothing from the caller's generator
     tokens = torch.tensor([model_ids(loaded, "ein Hund")])
     given = (tokens, tokens) if section["encoder"] else (tokens,)
     weights = model.state_dict()
     assert all(torch.equal(x, weights[name]) for name, x in loaded.state_dict().items())
-    torch.testing.assert_close(loaded(*given), model(*given))  # where weights lie in memory may change the rounding
-    assert loaded.card == {"name": "small"} and loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
+    torch.testing.assert_close(
+        loaded(*given), model(*given)
+    )  # where weights lie in memory may change the rounding
+    assert (
+        loaded.card == {"name": "small"} and loaded.target_tokenizer.decode(tokens[0].tolist()) == "ein Hund"
+    )
 
 
 def model_ids(model, text):

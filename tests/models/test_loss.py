@@ -18,14 +18,20 @@ def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monk
     labels = torch.randint(0, 11, (3, 5))
     found = cross_entropy(x, w, labels, smoothing, b)
     want = torch.nn.functional.cross_entropy(
-        (x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum", label_smoothing=smoothing
+        (x @ w.T + b).flatten(0, 1),
+        labels.flatten(),
+        ignore_index=0,
+        reduction="sum",
+        label_smoothing=smoothing,
     )
     torch.testing.assert_close(found.total, want)
     for got, expected in zip(
         torch.autograd.grad(3 * found.total, (x, w, b)), torch.autograd.grad(3 * want, (x, w, b)), strict=True
     ):
         torch.testing.assert_close(got, expected)
-    plain = torch.nn.functional.cross_entropy((x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum")
+    plain = torch.nn.functional.cross_entropy(
+        (x @ w.T + b).flatten(0, 1), labels.flatten(), ignore_index=0, reduction="sum"
+    )
     torch.testing.assert_close(found.nll, plain.detach())
     assert found.tokens == int((labels != 0).sum())
 
@@ -37,25 +43,34 @@ def test_the_way_without_counting_padding_gives_the_same():
     total, nll = loss._Chunked.apply(x[None], w, None, labels, labels != 0, 0.1, 0.0)
     found = cross_entropy(x, w, labels, 0.1)
     torch.testing.assert_close((total, nll), (found.total, found.nll))
-    for a, b in zip(torch.autograd.grad(total, (x, w)), torch.autograd.grad(found.total, (x, w)), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(total, (x, w)), torch.autograd.grad(found.total, (x, w)), strict=True
+    ):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("room", [1 << 22, 64])
 def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
     monkeypatch.setitem(loss.ROOM, "cpu", room)
-    x, w, b = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 5, 8), (11, 8), (11,)))
+    x, w, b = (
+        torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 5, 8), (11, 8), (11,))
+    )
     labels = torch.randint(0, 11, (3, 5))
     found = cross_entropy(x, w, labels, 0.1, b, agreement=5.0)
     scores, real = (x @ w.T + b).flatten(1, 2), labels.flatten() != 0
     entropies = [
-        torch.nn.functional.cross_entropy(s, labels.flatten(), ignore_index=0, reduction="sum", label_smoothing=0.1) for s in scores
+        torch.nn.functional.cross_entropy(
+            s, labels.flatten(), ignore_index=0, reduction="sum", label_smoothing=0.1
+        )
+        for s in scores
     ]
     p, q = torch.log_softmax(scores[0][real], -1), torch.log_softmax(scores[1][real], -1)
     apart = ((p.exp() * (p - q)).sum() + (q.exp() * (q - p)).sum()) / 2
     want = sum(entropies) / 2 + 5.0 / 2 * apart
     torch.testing.assert_close(found.total, want)
-    for got, expected in zip(torch.autograd.grad(found.total, (x, w, b)), torch.autograd.grad(want, (x, w, b)), strict=True):
+    for got, expected in zip(
+        torch.autograd.grad(found.total, (x, w, b)), torch.autograd.grad(want, (x, w, b)), strict=True
+    ):
         torch.testing.assert_close(got, expected)
     total, nll = loss._Chunked.apply(x.flatten(1, 2), w, b, labels.flatten(), real, 0.1, 5.0)
     torch.testing.assert_close((total, nll), (found.total, found.nll))
@@ -76,10 +91,14 @@ def plain(x, w, b, labels, smoothing, agreement):
 
 def leaves(readings):
     sizes = ((readings, 6, 4), (7, 4), (7,))
-    return [torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in sizes], torch.tensor([3, 0, 6, 1, 0, 2])
+    return [torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in sizes], torch.tensor(
+        [3, 0, 6, 1, 0, 2]
+    )
 
 
-@pytest.mark.parametrize("counted", [True, False])  # padding left out beforehand, or kept and multiplied by zero
+@pytest.mark.parametrize(
+    "counted", [True, False]
+)  # padding left out beforehand, or kept and multiplied by zero
 @pytest.mark.parametrize(("smoothing", "agreement"), [(0.0, 0.0), (0.1, 0.0), (0.1, 5.0)])
 def test_second_derivatives_are_those_of_the_plain_formula(smoothing, agreement, counted):
     (x, w, b), labels = leaves(2 if agreement else 1)
@@ -93,7 +112,9 @@ def test_second_derivatives_are_those_of_the_plain_formula(smoothing, agreement,
     assert torch.autograd.gradgradcheck(ours, (x, w, b))
     found, want = [], []
     for kept, total in ((found, ours(x, w, b)), (want, plain(x, w, b, labels, smoothing, agreement))):
-        slopes = torch.autograd.grad(total, (x, w, b), create_graph=True)  # the incoming gradient is a constant
+        slopes = torch.autograd.grad(
+            total, (x, w, b), create_graph=True
+        )  # the incoming gradient is a constant
         kept += [*slopes, *torch.autograd.grad(sum(s.square().sum() for s in slopes), (x, w, b))]
     torch.testing.assert_close(found, want)
 
@@ -102,7 +123,10 @@ def test_second_derivatives_where_the_features_depend_on_the_weights():
     (x, w, _), labels = leaves(1)
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
     found = []
-    for f in (lambda *t: cross_entropy(*t, labels).total, lambda x, w: plain(x[None], w, 0, labels, 0.0, 0.0)):
+    for f in (
+        lambda *t: cross_entropy(*t, labels).total,
+        lambda x, w: plain(x[None], w, 0, labels, 0.0, 0.0),
+    ):
         (slope,) = torch.autograd.grad(f(x[0] * w.mean() * scale, w), w, create_graph=True)
         found.append(torch.autograd.grad(slope.sin().sum(), (x, w, scale)))
     torch.testing.assert_close(*found)
@@ -114,7 +138,10 @@ def test_frozen_features_or_weights_have_second_derivatives_too():
         held = [t.detach().requires_grad_(i != frozen) for i, t in enumerate((x, w, b))]
         learning = [t for t in held if t.requires_grad]
         found = []
-        for total in (cross_entropy(held[0][0], held[1], labels, 0.1, held[2]).total, plain(*held, labels, 0.1, 0.0)):
+        for total in (
+            cross_entropy(held[0][0], held[1], labels, 0.1, held[2]).total,
+            plain(*held, labels, 0.1, 0.0),
+        ):
             slopes = torch.autograd.grad(total, learning, create_graph=True)
             found.append(torch.autograd.grad(sum(s.square().sum() for s in slopes), learning))
         torch.testing.assert_close(*found)
@@ -131,7 +158,9 @@ def test_torch_func_takes_the_plain_formula(agreement):
     want = torch.autograd.grad(plain(x if agreement else x[:1], w, b, labels, 0.1, agreement), (w, b))
     torch.testing.assert_close(torch.func.grad(ours, (1, 2))(given, w, b, labels), want)
     rows = given.unsqueeze(-2)  # one word at a time
-    each = torch.func.vmap(torch.func.grad(ours, (1, 2)), (rows.ndim - 3, None, None, 0))(rows, w, b, labels[:, None])
+    each = torch.func.vmap(torch.func.grad(ours, (1, 2)), (rows.ndim - 3, None, None, 0))(
+        rows, w, b, labels[:, None]
+    )
     torch.testing.assert_close(tuple(g.sum(0) for g in each), want)
 
 
@@ -161,7 +190,9 @@ def test_no_tensor_of_batch_times_vocabulary_exists():
 
 
 def test_no_words_are_no_loss():
-    found = cross_entropy(torch.randn(2, 3, 4, requires_grad=True), torch.randn(7, 4), torch.zeros(2, 3, dtype=torch.long))
+    found = cross_entropy(
+        torch.randn(2, 3, 4, requires_grad=True), torch.randn(7, 4), torch.zeros(2, 3, dtype=torch.long)
+    )
     assert float(found.total.detach()) == 0 and found.tokens == 0
     found.total.backward()
 
@@ -170,7 +201,9 @@ def test_no_words_are_no_loss():
 def test_half_precise_features_learn_from_a_right_word_that_is_nearly_sure(agreement):
     """p rounded to bfloat16 would be 1 and its gradient 0; it is rounded after the 1 is taken off."""
     w = torch.eye(4, dtype=torch.bfloat16)[:, :3].contiguous().requires_grad_()
-    x = torch.tensor([[0.0, 7.0, 0.0]] * (2 if agreement else 1), dtype=torch.bfloat16)[:, None].requires_grad_()
+    x = torch.tensor([[0.0, 7.0, 0.0]] * (2 if agreement else 1), dtype=torch.bfloat16)[
+        :, None
+    ].requires_grad_()
     found = cross_entropy(x if agreement else x[0], w, torch.tensor([1]), 0.0, agreement=agreement)
     (grad,) = torch.autograd.grad(found.total, x)
     want = torch.softmax(torch.tensor([0.0, 7.0, 0.0, 0.0]), 0)[1] - 1

@@ -11,7 +11,10 @@ from regard.models.text_schema import Classifier
 from tests.models.small import make
 
 QUESTION, STATEMENT = "are you happy today", "you are happy today"
-TEACHER, STUDENTS = "the teacher told the students to open their", "the students told the teacher to open their"
+TEACHER, STUDENTS = (
+    "the teacher told the students to open their",
+    "the students told the teacher to open their",
+)
 VOCABULARY = sorted({*QUESTION.split(), *TEACHER.split()})
 LAYER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 32}
 SCHEMES = ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors"]
@@ -21,7 +24,10 @@ BLIND = {
     "max of words": ({"kind": "words"}, "max"),
     "attention pooling": ({"kind": "words"}, "attention"),
     "three additive queries": ({"kind": "words"}, {"kind": "attention", "queries": 3, "energy": "additive"}),
-    "sparse attention pooling": ({"kind": "words"}, {"kind": "attention", "heads": 2, "normalize": "sparsemax"}),
+    "sparse attention pooling": (
+        {"kind": "words"},
+        {"kind": "attention", "heads": 2, "normalize": "sparsemax"},
+    ),
     "transformer, mean": ({**LAYER, "position": "none"}, "mean"),
     "transformer, attention pooling": ({**LAYER, "position": "none"}, "attention"),
     "transformer, the end mark's state": ({**LAYER, "position": "none"}, "last"),
@@ -38,12 +44,16 @@ ORDERED = {
 def classifier(encoder, pooling, labels=2):
     """In float64, with drawn weights."""
     section = Classifier.model_validate({"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0})
-    return build(section.model_dump(), len(SPECIALS) + len(VOCABULARY), len(SPECIALS) + labels).double().eval()
+    return (
+        build(section.model_dump(), len(SPECIALS) + len(VOCABULARY), len(SPECIALS) + labels).double().eval()
+    )
 
 
 def tokens(*texts, end=True):
     """Words as their numbers, and the end mark as every text has it."""
-    return torch.tensor([[len(SPECIALS) + VOCABULARY.index(w) for w in text.split()] + [EOS] * end for text in texts])
+    return torch.tensor(
+        [[len(SPECIALS) + VOCABULARY.index(w) for w in text.split()] + [EOS] * end for text in texts]
+    )
 
 
 @pytest.mark.parametrize("name", BLIND)
@@ -95,7 +105,12 @@ def test_some_training_does_with_them(name):
 def test_a_symmetric_scheme_cannot_tell_a_text_from_its_mirror():
     """ALiBi knows how far, not which way: without a mark at one end a text read backwards is the same."""
     forwards, backwards = tokens(TEACHER, " ".join(reversed(TEACHER.split())), end=False)
-    for scheme, told in (("alibi", False), ("rotary", True), ("relative-buckets", True), ("relative-vectors", True)):
+    for scheme, told in (
+        ("alibi", False),
+        ("rotary", True),
+        ("relative-buckets", True),
+        ("relative-vectors", True),
+    ):
         model = classifier({**LAYER, "position": scheme}, "mean")
         one, other = model(torch.stack([forwards, backwards]))
         assert ((one - other).abs().max() > 1e-9) == told, scheme
@@ -107,6 +122,10 @@ def test_a_symmetric_scheme_cannot_tell_a_text_from_its_mirror():
 @pytest.mark.parametrize(("layers", "told"), [(1, False), (2, True)])
 def test_a_causal_mask_is_an_order_from_the_second_layer_on(layers, told):
     """One layer sees the set of the words before; two see sets of sets, which only one order has."""
-    model = make(None, {"kind": "transformer", "layers": layers, "heads": 2, "inner": 32, "position": "none"}, tie="none").eval()
+    model = make(
+        None,
+        {"kind": "transformer", "layers": layers, "heads": 2, "inner": 32, "position": "none"},
+        tie="none",
+    ).eval()
     one, other = model(tokens(TEACHER, STUDENTS, end=False))[:, -1]
     assert ((one - other).abs().max() > 1e-9) == told

@@ -51,11 +51,15 @@ def test_a_text_without_words_is_zeros(name):
     found = pooling(Memory(states(2), torch.tensor([4, 0])))
     assert found[1].eq(0).all() and found[0].abs().sum() > 0
     for lengths in (torch.tensor([0, 0]), None):  # all of them, with and without room for states
-        assert pooling(Memory(states(2, 0), lengths)).equal(torch.zeros(2, pooling.width, dtype=torch.float64))
+        assert pooling(Memory(states(2, 0), lengths)).equal(
+            torch.zeros(2, pooling.width, dtype=torch.float64)
+        )
     assert pooling(Memory(states(2), torch.tensor([0, 0]))).eq(0).all()
 
 
-@pytest.mark.parametrize("name", [name for name in POOLINGS if name != "additive"])  # attend's tiles do not take an empty batch
+@pytest.mark.parametrize(
+    "name", [name for name in POOLINGS if name != "additive"]
+)  # attend's tiles do not take an empty batch
 @pytest.mark.parametrize("length", [0, 5])
 def test_no_texts_are_no_vectors(name, length):
     pooling = POOLINGS[name]().double()
@@ -82,10 +86,14 @@ def test_attention_is_a_weighted_mean_of_projected_states_and_regard_watches_it(
     torch.testing.assert_close((weights @ pooling.attention.Wv(x[0])).flatten(), out[0])
 
 
-@pytest.mark.parametrize("name", ["mean", "sum", "max", "attention", "additive", "bilinear in heads", "sparse"])
+@pytest.mark.parametrize(
+    "name", ["mean", "sum", "max", "attention", "additive", "bilinear in heads", "sparse"]
+)
 def test_the_order_of_the_states_does_not_matter(name):
     pooling, x = POOLINGS[name]().double(), states(1)
-    torch.testing.assert_close(pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        pooling(Memory(x, None)), pooling(Memory(x.flip(1), None)), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["last", "recurrent"])

@@ -29,16 +29,31 @@ ENCODERS: dict[str, Any] = {
     "recurrent": {"kind": "recurrent", "cell": "lstm"},
     "convolutional": {"kind": "convolutional", "layers": 2, "kernel": 3},
     "transformer": TRANSFORMER,
-    "stacked": {"kind": "stacked", "below": {"kind": "recurrent"}, "above": {**TRANSFORMER, "position": "none"}},
+    "stacked": {
+        "kind": "stacked",
+        "below": {"kind": "recurrent"},
+        "above": {**TRANSFORMER, "position": "none"},
+    },
 }
 
 
-def made(encoder: str = "recurrent", *, letters: bool = True, dtype: torch.dtype = torch.float64, **more: Any) -> Tagger:
+def made(
+    encoder: str = "recurrent", *, letters: bool = True, dtype: torch.dtype = torch.float64, **more: Any
+) -> Tagger:
     """A small tagger with its tokenizers, and no dropout unless wanted."""
     characters = {"dim": 4, "width": 8, "kernel": 3} if letters else None
-    given = {"kind": "tagger", "dim": 20, "dropout": 0.0, "encoder": ENCODERS[encoder], "characters": characters, **more}
+    given = {
+        "kind": "tagger",
+        "dim": 20,
+        "dropout": 0.0,
+        "encoder": ENCODERS[encoder],
+        "characters": characters,
+        **more,
+    }
     config = Block.model_validate(given).model_dump()
-    source = Tokenizer.train([text for text, _ in ROWS], "spelled" if letters else "word", 100, lowercase=True)
+    source = Tokenizer.train(
+        [text for text, _ in ROWS], "spelled" if letters else "word", 100, lowercase=True
+    )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
     model = build_tagger(config, len(source), len(target)).to(dtype)
     model.source_tokenizer, model.target_tokenizer = source, target
@@ -51,7 +66,9 @@ def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
     targets = [torch.tensor([BOS, *model.target_tokenizer.encode(tags), EOS]) for _, tags in rows]
     pad = lambda many: torch.nn.utils.rnn.pad_sequence(many, batch_first=True, padding_value=PAD)  # noqa: E731
     lengths = lambda many, less: torch.tensor([len(each) - less for each in many])  # noqa: E731
-    return Batch(pad(targets), lengths(targets, 1), torch.arange(len(rows)), pad(sources), lengths(sources, 0))
+    return Batch(
+        pad(targets), lengths(targets, 1), torch.arange(len(rows)), pad(sources), lengths(sources, 0)
+    )
 
 
 def test_spelled_rows_come_apart_into_words_and_letters() -> None:
@@ -116,7 +133,11 @@ def test_what_stands_beside_a_sentence_in_a_batch_changes_nothing(encoder: str, 
     together = model.loss(batch(model, ROWS))
     alone = [model.loss(batch(model, [row])) for row in ROWS]
     torch.testing.assert_close(together.total, torch.stack([loss.total for loss in alone]).sum())
-    assert together.tokens == sum(int(loss.tokens) for loss in alone) == sum(len(text.split()) for text, _ in ROWS)
+    assert (
+        together.tokens
+        == sum(int(loss.tokens) for loss in alone)
+        == sum(len(text.split()) for text, _ in ROWS)
+    )
 
 
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
@@ -130,8 +151,12 @@ def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str
     found = model.tag(sentences)
     assert [len(tags) for tags in found] == [1, 7, 3, 12, 0]
     assert all(model.scheme.problems(tags) == [] for tags in found)
-    assert any(name[0] == "I" for tags in found for name in tags)  # asked for, and given where a span was begun
-    words, letters, lengths = model.read(torch.tensor([[*model.source_tokenizer.encode("a b"), EOS]]), torch.tensor([5]))
+    assert any(
+        name[0] == "I" for tags in found for name in tags
+    )  # asked for, and given where a span was begun
+    words, letters, lengths = model.read(
+        torch.tensor([[*model.source_tokenizer.encode("a b"), EOS]]), torch.tensor([5])
+    )
     greedy = [model.tags[i] for i in model(words, letters, lengths)[0].argmax(-1).tolist()]
     assert model.scheme.problems(greedy)
 
@@ -139,7 +164,11 @@ def test_no_answer_is_ill_formed_however_much_the_scores_ask_for_it(encoder: str
 def test_answers_stand_where_their_sentences_stood_however_they_are_batched() -> None:
     model = made()
     sentences = [text.split() for text, _ in ROWS] * 3
-    assert model.tag(sentences, batch_tokens=30) == model.tag(sentences) == [model.tag([words])[0] for words in sentences]
+    assert (
+        model.tag(sentences, batch_tokens=30)
+        == model.tag(sentences)
+        == [model.tag([words])[0] for words in sentences]
+    )
 
 
 def test_an_unseen_word_is_known_by_its_letters() -> None:
@@ -158,7 +187,9 @@ def test_an_unseen_word_is_known_by_its_letters() -> None:
 
 def test_a_word_of_the_vocabulary_is_one_in_any_case_but_its_letters_tell() -> None:
     model = made()
-    words, letters, _ = model.read(torch.tensor([[*model.source_tokenizer.encode("London LONDON"), EOS]]), torch.tensor([15]))
+    words, letters, _ = model.read(
+        torch.tensor([[*model.source_tokenizer.encode("London LONDON"), EOS]]), torch.tensor([15])
+    )
     assert words[0, 0] == words[0, 1] != UNK
     assert letters is not None and not torch.equal(letters[0, 0], letters[0, 1])
 

@@ -46,8 +46,13 @@ def translator(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "tagger"
-    source, target = Tokenizer.train(["Ada saw Ulm"], "spelled", 40), Tokenizer.train(["B-PER O B-LOC"], "word", 40)
-    config = Tagger.model_validate({"dim": 16, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "words"}}).model_dump()
+    source, target = (
+        Tokenizer.train(["Ada saw Ulm"], "spelled", 40),
+        Tokenizer.train(["B-PER O B-LOC"], "word", 40),
+    )
+    config = Tagger.model_validate(
+        {"dim": 16, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "words"}}
+    ).model_dump()
     folders.save(path, build(config, len(source), len(target)), config, source, target, {})
     return path
 
@@ -68,7 +73,9 @@ def test_a_flipped_bit_is_found_in_every_file(copied, name):
 def test_a_file_is_hashed_once_and_again_when_it_changed(copied, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     hashed = []
-    monkeypatch.setattr(checksums, "file_sha256", lambda path: hashed.append(path.name) or store.file_sha256(path))
+    monkeypatch.setattr(
+        checksums, "file_sha256", lambda path: hashed.append(path.name) or store.file_sha256(path)
+    )
     folders.load(copied)
     assert sorted(hashed) == ["card.json", "config.json", "model.safetensors", "tokenizer.json"]
     folders.load(copied)

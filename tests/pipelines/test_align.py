@@ -34,7 +34,12 @@ from regard.pipelines.align import (
 )
 from tests.models.small import DECODERS, ENCODERS, make
 
-LINES = ["ein kleiner Hund läuft über die Straße", "a small dog's run, 12 times", "犬が 走る 🐕 👩‍🚀", "zwei  Leerzeichen\tund Tab"]
+LINES = [
+    "ein kleiner Hund läuft über die Straße",
+    "a small dog's run, 12 times",
+    "犬が 走る 🐕 👩‍🚀",
+    "zwei  Leerzeichen\tund Tab",
+]
 TOKENIZERS = {kind: Tokenizer.train(LINES, kind, 300) for kind in KINDS} | {
     "lower": Tokenizer.train(LINES, "bpe", 90, lowercase=True)
 }
@@ -90,18 +95,27 @@ def test_a_piece_of_space_belongs_to_the_word_that_follows():
 def test_word_weights_sum_source_pieces_and_average_target_pieces():
     source = Words(["der", "Hund"], torch.tensor([[1, 0], [0, 1], [0, 1]]).double())
     target = Words(["the", "dog"], torch.tensor([[1, 0], [1, 0], [0, 1]]).double())
-    cross = torch.tensor([[0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.3, 0.1], [0.1, 0.4, 0.4, 0.1], [0, 0, 0, 1]])  # end marks last
+    cross = torch.tensor(
+        [[0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.3, 0.1], [0.1, 0.4, 0.4, 0.1], [0, 0, 0, 1]]
+    )  # end marks last
     found = word_weights(cross, source, target)
     torch.testing.assert_close(found, torch.tensor([[0.4, 0.45], [0.1, 0.8]]).double())
     assert pharaoh(strongest(found)) == "1-0 1-1"
     assert pharaoh(at_least(found, 0.4)) == "0-0 1-0 1-1"
-    assert strongest(torch.zeros(2, 3)) == strongest(torch.zeros(2, 0)) == strongest(torch.zeros(0, 3)) == frozenset()
+    assert (
+        strongest(torch.zeros(2, 3))
+        == strongest(torch.zeros(2, 0))
+        == strongest(torch.zeros(0, 3))
+        == frozenset()
+    )
     assert strongest(torch.tensor([[0.2, 0.4, 0.4]])) == {(1, 0)}  # of equals the first
 
 
 def test_the_shifted_view_takes_the_step_that_reads_a_word():
     rows = torch.arange(6.0).view(1, 3, 2)
-    attention = Attention(["a", "</s>"], ["x", "y", "</s>"], ["<s>", "x", "y"], {"decoder.layers.0.cross": rows})
+    attention = Attention(
+        ["a", "</s>"], ["x", "y", "</s>"], ["<s>", "x", "y"], {"decoder.layers.0.cross": rows}
+    )
     assert View()(attention).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert View(shift=True)(attention).tolist() == [[2, 3], [4, 5], [4, 5]]
     assert View(0, 0, True)(attention).tolist() == [[2, 3], [4, 5], [4, 5]]
@@ -131,7 +145,9 @@ def test_links_are_those_of_the_attention_that_look_gives(model):
     tokenizer = model.source_tokenizer
     source, target = tokenizer.encode(SOURCES[0]), tokenizer.encode(TARGETS[0])
     (attention,) = attention_maps(model, [source], [[*target, EOS]])
-    weights = word_weights(attention.cross(0, 2), Words.of_tokens(tokenizer, source), Words.of_tokens(tokenizer, [*target, EOS]))
+    weights = word_weights(
+        attention.cross(0, 2), Words.of_tokens(tokenizer, source), Words.of_tokens(tokenizer, [*target, EOS])
+    )
     assert align(model, SOURCES[:1], TARGETS[:1], view=View(0, 2)) == [strongest(weights)]
     assert align(model, SOURCES[:1], TARGETS[:1], view=View(0, 2), threshold=0.2) == [at_least(weights, 0.2)]
     assert best_view(model, SOURCES[:1], TARGETS[:1], shift=True) == View(*attention.best_head(), True)
@@ -148,16 +164,33 @@ def test_a_model_that_has_learned_to_reverse_words_aligns_them_in_reverse(tmp_pa
     lines = [" ".join(draw.sample("abcdefghijkl", draw.randint(2, 8))) for _ in range(8200)]
     for name, part in (("train", lines[:8000]), ("validation", lines[8000:])):
         (tmp_path / f"{name}.in").write_text("\n".join(part) + "\n", encoding="utf-8")
-        (tmp_path / f"{name}.out").write_text("\n".join(" ".join(s.split()[::-1]) for s in part) + "\n", encoding="utf-8")
+        (tmp_path / f"{name}.out").write_text(
+            "\n".join(" ".join(s.split()[::-1]) for s in part) + "\n", encoding="utf-8"
+        )
     recipe = {
         "name": "reverse",
-        "data": {name: [[str(tmp_path / f"{name}.in"), str(tmp_path / f"{name}.out")]] for name in ("train", "validation")},
+        "data": {
+            name: [[str(tmp_path / f"{name}.in"), str(tmp_path / f"{name}.out")]]
+            for name in ("train", "validation")
+        },
         "tokenizer": {"kind": "word", "size": 20},
-        "model": {"dim": 64, "dropout": 0.0, "encoder": {"kind": "recurrent"}, "decoder": {"kind": "bahdanau"}},
+        "model": {
+            "dim": 64,
+            "dropout": 0.0,
+            "encoder": {"kind": "recurrent"},
+            "decoder": {"kind": "bahdanau"},
+        },
         "batch": {"tokens": 1024},
         "optimizer": {"lr": 0.003},
         "schedule": {"kind": "cosine", "warmup": 50},
-        "training": {"steps": 400, "smoothing": 0.0, "validate_every": 400, "save_every": 400, "device": "cpu", "threads": 1},
+        "training": {
+            "steps": 400,
+            "smoothing": 0.0,
+            "validate_every": 400,
+            "save_every": 400,
+            "device": "cpu",
+            "threads": 1,
+        },
         "decoding": {"beam": 1},
     }
     model = regard.load(regard.train(recipe, folder=tmp_path / "run", quiet=True).folder)
@@ -189,7 +222,11 @@ def test_two_directions_join_as_worked_out_by_hand():
     square = frozenset({(0, 0), (1, 1), (0, 1)})
     assert grow_diag_final_and(square, frozenset({(0, 0), (1, 1)})) == {(0, 0), (1, 1)}
     # Diagonal neighbours count, and growth goes on from what was added.
-    assert grow_diag_final_and(frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)})) == {(0, 0), (1, 1), (2, 2)}
+    assert grow_diag_final_and(frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)})) == {
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    }
 
 
 @given(
@@ -200,7 +237,9 @@ def test_growing_stays_between_intersection_and_union(forward, backward):
     grown = grow_diag_final_and(forward, backward)
     assert forward & backward <= grown <= forward | backward
     assert grow_diag_final_and(forward, forward) == forward
-    for s, t in (forward | backward) - grown:  # whatever stays out would join two words of which one is linked
+    for s, t in (
+        forward | backward
+    ) - grown:  # whatever stays out would join two words of which one is linked
         assert any(s == a or t == b for a, b in grown)
     assert flipped(flipped(forward)) == forward
 
@@ -244,7 +283,9 @@ def test_two_directions_are_joined_by_their_weights_or_by_their_links():
         joined(forward, backward, "grow")
 
 
-@pytest.mark.parametrize("decoder", [{"kind": "transformer", "layers": 3, "heads": 4, "inner": 64}, DECODERS["bahdanau"]])
+@pytest.mark.parametrize(
+    "decoder", [{"kind": "transformer", "layers": 3, "heads": 4, "inner": 64}, DECODERS["bahdanau"]]
+)
 def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
     torch.manual_seed(2)
     model = make(ENCODERS["transformer"], decoder, vocab=len(TOKENIZERS["bpe"])).eval()
@@ -255,7 +296,11 @@ def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
     def count(view):
         return sum(map(len, align(model, *texts, view=view, both=True)))
 
-    counts = [count(View(layer, shift=shift)) for layer in range(decoder.get("layers", 1)) for shift in (False, True)]
+    counts = [
+        count(View(layer, shift=shift))
+        for layer in range(decoder.get("layers", 1))
+        for shift in (False, True)
+    ]
     assert count(view) == max(counts)
     assert len(counts) == 2 or max(counts) > min(counts)
 

@@ -65,7 +65,9 @@ def test_the_weights_of_attention_pooling_are_those_it_took(model):
     # A space is a piece of the word that follows it.
     by_hand = [weights[0:1].sum(), weights[1:6].sum(), weights[6:10].sum()]
     assert looked.weights == pytest.approx([float(w) for w in by_hand], abs=1e-6)
-    assert sum(looked.weights) == pytest.approx(1 - float(weights[10]), abs=1e-6)  # the rest went to the end mark
+    assert sum(looked.weights) == pytest.approx(
+        1 - float(weights[10]), abs=1e-6
+    )  # the rest went to the end mark
 
 
 def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing(tmp_path):

@@ -27,11 +27,20 @@ def test_a_batch_holds_rows_of_like_length_and_no_more_tokens_than_it_may():
 
 def test_of_a_long_text_the_beginning_is_read():
     model = embedder(
-        encoder={"kind": "transformer", "layers": 1, "heads": 2, "inner": 16, "position": "learned", "max_positions": 8}
+        encoder={
+            "kind": "transformer",
+            "layers": 1,
+            "heads": 2,
+            "inner": 16,
+            "position": "learned",
+            "max_positions": 8,
+        }
     )
     assert model.longest == 8
     long, longer = "the cat sat on the mat " * 5, "the cat sat on the mat " * 6
-    np.testing.assert_allclose(*embed(model, [long, longer]), rtol=0, atol=1e-6)  # rows of a product may be rounded differently
+    np.testing.assert_allclose(
+        *embed(model, [long, longer]), rtol=0, atol=1e-6
+    )  # rows of a product may be rounded differently
 
 
 def test_a_model_in_training_is_read_without_dropout_and_trains_on():

@@ -51,7 +51,9 @@ def test_a_prompt_read_at_once_is_the_prompt_read_word_by_word(decoder):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("options", [dict(beam=3), dict(sample=Sample(count=2, seed=1)), dict(beam=Beam(4, groups=2))])
+@pytest.mark.parametrize(
+    "options", [dict(beam=3), dict(sample=Sample(count=2, seed=1)), dict(beam=Beam(4, groups=2))]
+)
 def test_a_text_does_not_depend_on_the_company(decoder, options):
     model = language_model(decoder)
     tokens = lambda found: [[h.tokens for h in g.hypotheses] for g in found]  # noqa: E731
@@ -83,7 +85,12 @@ def test_a_model_of_lines_ends_with_its_line_and_a_model_of_texts_goes_on():
     assert any(h.ended for h in ended) and not any("\n" in h.text for h in ended)
     going = generate(whole, [""], sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
     assert all(len(h.tokens) == 200 and not h.ended for h in going) and any("\n" in h.text for h in going)
-    assert any(h.ended for h in generate(whole, [""], lines=False, sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses)
+    assert any(
+        h.ended
+        for h in generate(whole, [""], lines=False, sample=Sample(count=20, seed=0), max_length=200)[
+            0
+        ].hypotheses
+    )
 
 
 def test_a_text_as_a_whole_is_prompted_as_it_was_learned():
@@ -108,7 +115,8 @@ def test_a_table_of_positions_bounds_the_length():
     model = language_model(position="learned", max_positions=10)
     given = 1 + len(model.target_tokenizer.encode("the cat"))
     with pytest.raises(
-        OptionError, match=f"has 10 positions, and prompt 1 has {given} tokens; set max_length to at most {10 - given}"
+        OptionError,
+        match=f"has 10 positions, and prompt 1 has {given} tokens; set max_length to at most {10 - given}",
     ):
         generate(model, ["the cat"], max_length=10)
     assert generate(model, ["the cat"], max_length=10 - given)

@@ -34,7 +34,9 @@ def leave(outputs):
         file._file.close()
 
 
-@pytest.mark.parametrize(("name", "unpack"), [("o.txt", bytes), ("o.gz", gzip.decompress), ("o.txt.xz", lzma.decompress)])
+@pytest.mark.parametrize(
+    ("name", "unpack"), [("o.txt", bytes), ("o.gz", gzip.decompress), ("o.txt.xz", lzma.decompress)]
+)
 def test_a_job_that_was_left_goes_on_and_ends_in_the_same_bytes(tmp_path, name, unpack):
     whole = begin(tmp_path / f"whole.{name}")
     write(whole, b"a\n", b"b\n", b"c\n")
@@ -187,6 +189,8 @@ def test_a_file_that_may_not_grow_is_one_sentence_and_the_job_goes_on_when_it_ma
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_500, 50_500))
 
     failed = subprocess.run(run, capture_output=True, text=True, preexec_fn=limited, timeout=60)
-    assert "cannot be written: File too large; 50 lines are written; the same command goes on" in failed.stderr
+    assert (
+        "cannot be written: File too large; 50 lines are written; the same command goes on" in failed.stderr
+    )
     assert subprocess.run(run, timeout=60).returncode == 0
     assert (tmp_path / "o").read_bytes() == b"".join(b"%04d\n" % i * 200 for i in range(100))

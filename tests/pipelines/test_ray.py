@@ -21,7 +21,10 @@ CHUNKS = "import sys; from regard.decoding import source; source.LINES = {}; fro
 
 def write_lines(path, count):
     draw = random.Random(1)
-    lines = [" ".join("".join(draw.choices("abcdefgh", k=4)) for _ in range(draw.randint(0, 6))) for _ in range(count)]
+    lines = [
+        " ".join("".join(draw.choices("abcdefgh", k=4)) for _ in range(draw.randint(0, 6)))
+        for _ in range(count)
+    ]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
@@ -57,7 +60,9 @@ def workers(process):
 def test_the_output_is_that_of_one_machine_even_when_workers_die(tmp_path, environment):
     folder, path = translator(tmp_path / "model"), write_lines(tmp_path / "in.txt", 1500)
     options = ["-i", path, "--beam", "2", "--align"]
-    subprocess.run(command(20, folder, *options, "-o", tmp_path / "here"), env=environment, check=True, timeout=200)
+    subprocess.run(
+        command(20, folder, *options, "-o", tmp_path / "here"), env=environment, check=True, timeout=200
+    )
     there = command(20, folder, *options, "-o", tmp_path / "there", "--on", "ray")
     killed, deadline = set(), time.monotonic() + 200
     with subprocess.Popen(there, env=environment, stderr=subprocess.PIPE) as process:

@@ -20,7 +20,9 @@ def test_a_translation_is_its_best_text_and_holds_the_others():
         assert isinstance(found, str) and found == found.hypotheses[0].text
         assert len(found.hypotheses) == 3
         assert all(h.text == model.target_tokenizer.decode(h.tokens) for h in found.hypotheses)
-        assert [h.score for h in found.hypotheses] == sorted((h.score for h in found.hypotheses), reverse=True)
+        assert [h.score for h in found.hypotheses] == sorted(
+            (h.score for h in found.hypotheses), reverse=True
+        )
         assert found.source_tokens == model.source_tokenizer.encode(text)
 
 
@@ -44,11 +46,15 @@ def test_a_translation_survives_a_pickle():
 
 def test_a_beam_may_be_given_as_an_object():
     model = translator()
-    assert translate(model, LINES, beam=regard.Beam(3, 0.5)) == translate(model, LINES, beam=3, length_penalty=0.5)
+    assert translate(model, LINES, beam=regard.Beam(3, 0.5)) == translate(
+        model, LINES, beam=3, length_penalty=0.5
+    )
 
 
 def test_prefixes_and_words_are_texts():
-    found = translate(translator(), LINES[:2], beam=3, prefixes=["die Katze", ""], required=[[], ["Hund", "the"]], nbest=3)
+    found = translate(
+        translator(), LINES[:2], beam=3, prefixes=["die Katze", ""], required=[[], ["Hund", "the"]], nbest=3
+    )
     assert all(h.text.startswith("die Katze") for h in found[0].hypotheses)
     assert all(" Hund" in " " + h.text and " the" in " " + h.text for h in found[1].hypotheses)
 
@@ -95,7 +101,9 @@ def test_the_pieces_of_a_stream_are_the_translation(kind, sample):
 def test_a_stream_never_shows_half_a_character():
     model = translator(kind="byte-bpe")
     target = "süß 🐱 日本"
-    pieces = list(stream(model, "the cat", prefix=target, max_length=len(model.target_tokenizer.encode(target))))
+    pieces = list(
+        stream(model, "the cat", prefix=target, max_length=len(model.target_tokenizer.encode(target)))
+    )
     assert "".join(pieces) == target and "\ufffd" not in "".join(pieces) and len(pieces) > 3
 
 
@@ -118,7 +126,9 @@ def test_many_workers_keep_the_order(monkeypatch):
     model = translator()
     lines = [f"{line} {n}" for n in range(8) for line in LINES]
     before = threading.active_count()
-    assert translate(model, lines, beam=2, workers=4, batch_tokens=200) == translate(model, lines, beam=2, workers=1)
+    assert translate(model, lines, beam=2, workers=4, batch_tokens=200) == translate(
+        model, lines, beam=2, workers=1
+    )
     assert threading.active_count() == before
 
 

@@ -36,8 +36,12 @@ def plain(folder, texts, **options):
 
 
 def test_lines_are_translated_in_order_and_empty_ones_stay(folder):
-    expected = [str(found) if text.strip() else "" for text, found in zip(LINES, plain(folder, LINES), strict=True)]
-    assert written(folder, TranslateOptions(output="-"), *LINES) == ["".join(f"{line}\n" for line in expected)]
+    expected = [
+        str(found) if text.strip() else "" for text, found in zip(LINES, plain(folder, LINES), strict=True)
+    ]
+    assert written(folder, TranslateOptions(output="-"), *LINES) == [
+        "".join(f"{line}\n" for line in expected)
+    ]
     assert len(set(expected)) == 5
 
 
@@ -47,12 +51,18 @@ def test_the_n_best_are_written_as_moses_did(folder):
     rows = [line.split(" ||| ") for line in text.splitlines()]
     assert [int(row[0]) for row in rows] == [0, 0, 1, 2, 2, 3, 4, 4, 5, 5]
     assert [row[1] for row in rows if row[0] == "2"] == [h.text for h in found[2].hypotheses]
-    assert [float(row[2]) for row in rows if row[0] == "2"] == [round(h.score, 4) for h in found[2].hypotheses]
+    assert [float(row[2]) for row in rows if row[0] == "2"] == [
+        round(h.score, 4) for h in found[2].hypotheses
+    ]
     assert rows[2][1:] == ["", "0.0000"]
 
 
 def test_a_line_longer_than_the_model_was_trained_for_is_translated_by_its_sentences(folder):
-    sentences = ["Tom is here and there.", "I like cats.", "Do you?"]  # 22 + 12 + 7 characters, and 40 at most
+    sentences = [
+        "Tom is here and there.",
+        "I like cats.",
+        "Do you?",
+    ]  # 22 + 12 + 7 characters, and 40 at most
     expected = plain(folder, sentences)
     assert written(folder, TranslateOptions(output="-"), "  ".join(sentences)) == ["  ".join(expected) + "\n"]
     assert written(folder, TranslateOptions(output="-", split=False), "  ".join(sentences)) == [
@@ -67,7 +77,9 @@ def test_alignments_of_a_line_in_parts_count_its_words_on(folder):
     whole, links = written(folder, settings, " ".join(sentences))[0].strip().split("\t")
     expected, before = [], [0, 0]
     for sentence, (text, found) in zip(sentences, parts, strict=True):
-        expected += [tuple(int(n) + b for n, b in zip(pair.split("-"), before, strict=True)) for pair in found.split()]
+        expected += [
+            tuple(int(n) + b for n, b in zip(pair.split("-"), before, strict=True)) for pair in found.split()
+        ]
         before = [before[0] + len(sentence.split()), before[1] + len(text.split())]
     assert whole == " ".join(text for text, _ in parts)
     assert {tuple(map(int, pair.split("-"))) for pair in links.split()} == set(expected)
@@ -78,19 +90,33 @@ def test_json_lines_keep_what_they_hold_and_gain_a_translation(folder, tmp_path)
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n", encoding="utf-8")
     settings = TranslateOptions(output=str(tmp_path / "out.jsonl"), form="json", field="text")
-    run_job(Source((path,), layout=Field("text")), Outputs([output(Path(settings.output))], {}), make_job([folder], settings), 3)
+    run_job(
+        Source((path,), layout=Field("text")),
+        Outputs([output(Path(settings.output))], {}),
+        make_job([folder], settings),
+        3,
+    )
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
     one, two, three = plain(folder, ["hello world", "b", "Tom"])
-    assert found[0] == {"id": 1, "text": "hello world", "translation": one, "score": round(one.hypotheses[0].score, 4)}
+    assert found[0] == {
+        "id": 1,
+        "text": "hello world",
+        "translation": one,
+        "score": round(one.hypotheses[0].score, 4),
+    }
     assert (found[1]["translation"], found[1]["odd"]) == (f"{two}\n\n{three}", "\ud83d")
     assert found[2]["translation"] == ""
 
 
 @pytest.mark.parametrize("name", ["seen.jsonl", "seen.npz"])
 def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name):
-    settings = TranslateOptions(output=str(tmp_path / "o"), attention=str(tmp_path / name), nbest=2, search={"beam": 2})
+    settings = TranslateOptions(
+        output=str(tmp_path / "o"), attention=str(tmp_path / name), nbest=2, search={"beam": 2}
+    )
     source = Source(texts=("hello world", "", "Tom is here and there. I like cats. Do you?"))
-    run_job(source, Outputs([output(Path(path)) for path in settings.paths], {}), make_job([folder], settings), 3)
+    run_job(
+        source, Outputs([output(Path(path)) for path in settings.paths], {}), make_job([folder], settings), 3
+    )
     if name.endswith("npz"):
         with np.load(tmp_path / name) as found:
             keys = {key.rsplit("/", 1)[0] for key in found.files}
@@ -106,10 +132,17 @@ def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name)
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
 def test_how_lines_fall_into_chunks_changes_nothing(folder, tmp_path, monkeypatch, pieces):
-    settings = TranslateOptions(output=str(tmp_path / "o"), search={"beam": 2}, aligned=str(tmp_path / "a"), align=True)
+    settings = TranslateOptions(
+        output=str(tmp_path / "o"), search={"beam": 2}, aligned=str(tmp_path / "a"), align=True
+    )
     whole = [data.decode() for data in make_job([folder], settings)(chunk(*LINES))]
     monkeypatch.setattr(source_module, "LINES", pieces)
-    run_job(Source(texts=tuple(LINES)), Outputs([output(Path(p)) for p in settings.paths], {}), make_job([folder], settings), 6)
+    run_job(
+        Source(texts=tuple(LINES)),
+        Outputs([output(Path(p)) for p in settings.paths], {}),
+        make_job([folder], settings),
+        6,
+    )
     assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("o", "a")] == whole
 
 
@@ -128,7 +161,9 @@ def test_another_text_than_the_job_began_with_is_refused(folder, tmp_path, monke
         run_job(Source(texts=tuple(LINES)), outputs, stopped, 6)
     outputs._journal._file.close()
     again = Outputs([output(tmp_path / "o")], {})
-    with pytest.raises(OptionError, match=r"the first 2 lines are not those that .*o was begun with; .*--restart"):
+    with pytest.raises(
+        OptionError, match=r"the first 2 lines are not those that .*o was begun with; .*--restart"
+    ):
         run_job(Source(texts=("other", *LINES[1:])), again, work, 6)
     again._journal._file.close()
     run_job(Source(texts=tuple(LINES)), Outputs([output(tmp_path / "o")], {}), work, 6)
@@ -137,7 +172,9 @@ def test_another_text_than_the_job_began_with_is_refused(folder, tmp_path, monke
 
 def test_prefixes_and_required_and_forbidden_words_reach_the_search(folder):
     settings = TranslateOptions(output="-", prefix="abc", search={"beam": 4})
-    assert all(line.startswith("abc") for line in written(folder, settings, "b", "hello world")[0].splitlines())
+    assert all(
+        line.startswith("abc") for line in written(folder, settings, "b", "hello world")[0].splitlines()
+    )
     settings = TranslateOptions(output="-", required=["xyz"], search={"beam": 4})
     assert all("xyz" in line for line in written(folder, settings, "b", "hello world")[0].splitlines())
     first = written(folder, TranslateOptions(output="-"), "b")[0][0]
@@ -146,7 +183,9 @@ def test_prefixes_and_required_and_forbidden_words_reach_the_search(folder):
 
 def test_samples_of_a_line_do_not_depend_on_its_neighbours(folder):
     settings = TranslateOptions(output="-", sample={"seed": 3, "temperature": 1.5}, nbest=3)
-    texts = lambda *lines: [line.split(" ||| ")[1] for line in written(folder, settings, *lines)[0].splitlines()]  # noqa: E731
+    texts = lambda *lines: [
+        line.split(" ||| ")[1] for line in written(folder, settings, *lines)[0].splitlines()
+    ]  # noqa: E731
     alone = texts("hello world")
     assert len(set(alone)) > 1
     assert texts("b", "hello world")[3:] == alone
@@ -157,7 +196,9 @@ def test_samples_of_a_line_do_not_depend_on_its_neighbours(folder):
 def test_models_translate_together_and_what_does_not_fit_is_refused(folder, tmp_path):
     other = translator(tmp_path / "other", seed=5)
     both = make_job([folder, other], TranslateOptions(output="-"))
-    assert both(chunk("hello world")) == make_job([other, folder], TranslateOptions(output="-"))(chunk("hello world"))
+    assert both(chunk("hello world")) == make_job([other, folder], TranslateOptions(output="-"))(
+        chunk("hello world")
+    )
     with pytest.raises(OptionError, match="without --with"):
         make_job([folder, other], TranslateOptions(output="-", align=True))
     with pytest.raises(FolderError, match="is a language model"):

@@ -66,7 +66,14 @@ def test_a_name_is_the_files_unless_given(tmp_path):
 
 def test_overrides_are_read_as_the_file_is():
     recipe = load(
-        BASE, ["optimizer.lr=1e-3", "model.encoder.layers=2", "data.source=no", "optimizer.betas=[0.9, 0.95]", "training.epochs=2"]
+        BASE,
+        [
+            "optimizer.lr=1e-3",
+            "model.encoder.layers=2",
+            "data.source=no",
+            "optimizer.betas=[0.9, 0.95]",
+            "training.epochs=2",
+        ],
     )
     assert recipe.optimizer.lr == 0.001
     assert recipe.model.encoder.layers == 2
@@ -91,8 +98,14 @@ def test_overriding_does_not_touch_what_was_given():
         ("model.heads=2", ("model has no key 'heads'", "model.encoder.heads", "model.decoder.heads")),
         ("model.colour=red", ("model has no key 'colour'", "dim, tie")),
         ("schedule={kind: cosine, flor: 2}", ("schedule has no key 'flor'", "'floor'")),
-        ("model.encoder={kind: stacked, below: {kind: convolutional, kernl: 2}}", ("model.encoder.below", "'kernl'", "'kernel'")),
-        ("model.encoder.mask={kind: and, of: [diagonal, {kind: window, lef: 3}]}", ("model.encoder.mask.of[1]", "'lef'", "'left'")),
+        (
+            "model.encoder={kind: stacked, below: {kind: convolutional, kernl: 2}}",
+            ("model.encoder.below", "'kernl'", "'kernel'"),
+        ),
+        (
+            "model.encoder.mask={kind: and, of: [diagonal, {kind: window, lef: 3}]}",
+            ("model.encoder.mask.of[1]", "'lef'", "'left'"),
+        ),
         (
             "model.decoder={kind: bahdanau, input_feeding: true}",
             ("input_feeding", "enters the recurrence already", "kind: recurrent"),
@@ -172,13 +185,20 @@ def test_an_override_cannot_go_through_a_value():
         ),
         (["model.shared_recurrence=true"], ("shared_recurrence", "kind recurrent")),
         (
-            ["model.shared_recurrence=true", "model.encoder={kind: recurrent}", "model.decoder={kind: recurrent}"],
+            [
+                "model.shared_recurrence=true",
+                "model.encoder={kind: recurrent}",
+                "model.decoder={kind: recurrent}",
+            ],
             ("shared_recurrence", "bidirectional: false"),
         ),
         (["batch.mode=crops"], ("batch.mode is crops", "lines")),
         (["schedule.warmup=20000"], ("schedule.warmup is 20000", "10000")),
         (["training.steps=null"], ("never end",)),
-        (["training.steps=null", "training.minutes=3", "schedule={kind: cosine}"], ("cosine", "training.steps")),
+        (
+            ["training.steps=null", "training.minutes=3", "schedule={kind: cosine}"],
+            ("cosine", "training.steps"),
+        ),
         (["training.average=5"], ("average is 5", "keep 3")),
         (["tokenizer.kind=byte-bpe", "tokenizer.size=100"], ("tokenizer.size is 100", "alphabet", "260")),
         (["tokenizer.kind=word", "tokenizer.dropout=0.1"], ("tokenizer.dropout", "word")),
@@ -198,7 +218,10 @@ def test_parts_that_do_not_fit_are_named_with_the_fix(overrides, words):
         (["model.encoder={}"], ("model.encoder", "decoder alone")),
         (["data.source=en"], ("data.source", "language model")),
         (["model.decoder={kind: bahdanau}"], ("bahdanau", "nothing to attend to")),
-        (["model.decoder={kind: recurrent, attention: simple}"], ("attention is simple", "nothing to attend to")),
+        (
+            ["model.decoder={kind: recurrent, attention: simple}"],
+            ("attention is simple", "nothing to attend to"),
+        ),
         (["batch.mode=stream"], ("stream", "Transformer")),
         (["batch.tokens=100"], ("batch.tokens 100", "window of batch.length 256")),
     ],
@@ -249,10 +272,14 @@ def test_a_missing_file_and_a_wrong_name_say_what_there_is(tmp_path):
         assert all(word in str(caught.value) for word in words)
 
 
-def test_files_count_from_the_recipes_folder_and_those_of_overrides_from_the_working_one(tmp_path, monkeypatch):
+def test_files_count_from_the_recipes_folder_and_those_of_overrides_from_the_working_one(
+    tmp_path, monkeypatch
+):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    path = written(tmp_path, "data: {train: [[a.en, a.de]], validation: [v.tsv]}\ntokenizer: {load: words.json}\n")
+    path = written(
+        tmp_path, "data: {train: [[a.en, a.de]], validation: [v.tsv]}\ntokenizer: {load: words.json}\n"
+    )
     recipe = load(path, ["data.test=[t.tsv]"])
     assert recipe.data.train == [[str(tmp_path / "a.en"), str(tmp_path / "a.de")]]
     assert recipe.data.validation == [str(tmp_path / "v.tsv")]
@@ -274,7 +301,13 @@ def test_a_dump_has_the_order_of_the_schema_and_reads_back_with_any_yaml():
     assert list(yaml.safe_load(dump(recipe))) == list(Recipe.model_fields)
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none() | st.text(max_size=20))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers()
+    | st.booleans()
+    | st.none()
+    | st.text(max_size=20)
+)
 def test_a_plain_value_written_as_yaml_reads_back_as_itself(value):
     found = parse(write({"a": value}))["a"]
     assert found == value
@@ -303,14 +336,29 @@ def test_plain_values_are_those_of_yaml_1_2(text, value):
 def test_places_lists_nested_keys_once():
     found = places()
     assert len(found) == len(set(found))
-    assert {"model.encoder.below.kernel", "model.decoder.attention", "schedule.warmup", "model.encoder.mask.of"} <= set(found)
+    assert {
+        "model.encoder.below.kernel",
+        "model.decoder.attention",
+        "schedule.warmup",
+        "model.encoder.mask.of",
+    } <= set(found)
 
 
 def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
     recipe = load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
     assert (recipe.data.source, recipe.data.target) == ("1", "2")
-    assert load(written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")).data.source == "2"
-    assert load("small", ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]).data.target == "2"
+    assert (
+        load(written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")).data.source
+        == "2"
+    )
+    assert (
+        load(
+            "small", ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]
+        ).data.target
+        == "2"
+    )
     for zero in (0, "0"):
-        with pytest.raises(RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"):
+        with pytest.raises(
+            RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"
+        ):
             load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})

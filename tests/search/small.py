@@ -14,9 +14,19 @@ TEXTS = [
 
 def embedder(seed=1, dim=32, **changes):
     tokenizer = Tokenizer.train(TEXTS, "bpe", 200)
-    given = {"dim": dim, "encoder": {"kind": "transformer", "layers": 2, "heads": 4, "inner": 32}, "dropout": 0.1, **changes}
+    given = {
+        "dim": dim,
+        "encoder": {"kind": "transformer", "layers": 2, "heads": 4, "inner": 32},
+        "dropout": 0.1,
+        **changes,
+    }
     config = Settings.model_validate(given).model_dump()
     torch.manual_seed(seed)
     model = build_embedder(config, len(tokenizer))
-    model.config, model.source_tokenizer, model.target_tokenizer, model.card = config, tokenizer, tokenizer, {}
+    model.config, model.source_tokenizer, model.target_tokenizer, model.card = (
+        config,
+        tokenizer,
+        tokenizer,
+        {},
+    )
     return model.eval()

@@ -30,7 +30,10 @@ def test_compressed_files_and_standard_endings(tmp_path):
 
 def test_columns_by_number_and_by_name(tmp_path):
     table = written(tmp_path, "a.csv", 'id,body\n7,"one, two"\n8,"three\nfour"\n')
-    assert read_documents([table], text="body", name="id").found == [Document("7", "one, two"), Document("8", "three\nfour")]
+    assert read_documents([table], text="body", name="id").found == [
+        Document("7", "one, two"),
+        Document("8", "three\nfour"),
+    ]
     plain = written(tmp_path, "b.tsv", "7\tone\n8\ttwo\n")
     assert read_documents([plain], text="2", name="1").found == [Document("7", "one"), Document("8", "two")]
     fields = written(tmp_path, "c.jsonl", '{"text": "one", "meta": {"id": "x"}}\n')
@@ -41,7 +44,10 @@ def test_files_of_a_folder_are_documents(tmp_path):
     written(tmp_path, "f/b/x.txt", "two\nlines\n")
     written(tmp_path, "f/a.txt", "one")
     written(tmp_path, "f/ignored.md", "no")
-    assert read_documents([tmp_path / "f"]).found == [Document("a.txt", "one"), Document("b/x.txt", "two lines")]
+    assert read_documents([tmp_path / "f"]).found == [
+        Document("a.txt", "one"),
+        Document("b/x.txt", "two lines"),
+    ]
 
 
 def test_what_is_not_utf8_is_counted_or_refused(tmp_path):

@@ -22,7 +22,9 @@ def test_near_copies_are_found_and_nothing_else(exact):
     x = vectors()
     found = pairs(x, 0.95, exact=exact, threads=1)
     assert {(pair.first, pair.second) for pair in found} == {(i, 500 + i) for i in range(5)}
-    assert all(pair.cosine == pytest.approx(float(x[pair.first] @ x[pair.second]), abs=1e-6) for pair in found)
+    assert all(
+        pair.cosine == pytest.approx(float(x[pair.first] @ x[pair.second]), abs=1e-6) for pair in found
+    )
     assert found == sorted(found, key=lambda pair: -pair.cosine)
 
 
@@ -38,7 +40,10 @@ def test_pairs_of_several_blocks_are_each_found_once(monkeypatch):
 
 
 def test_groups_hang_together_by_pairs():
-    assert groups([Pair(4, 9, 1.0), Pair(1, 2, 1.0), Pair(2, 7, 1.0), Pair(0, 7, 1.0)]) == [[0, 1, 2, 7], [4, 9]]
+    assert groups([Pair(4, 9, 1.0), Pair(1, 2, 1.0), Pair(2, 7, 1.0), Pair(0, 7, 1.0)]) == [
+        [0, 1, 2, 7],
+        [4, 9],
+    ]
     assert groups([]) == []
 
 

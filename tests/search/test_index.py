@@ -64,7 +64,11 @@ def test_documents_are_found_as_comparing_with_all_finds_them(folder, many):
 def test_asking_for_more_than_there_are_gives_what_there_is(folder):
     index = build_index.add(folder, documents(3), drawn(3))
     numbers, cosines = index.near(drawn(2, 5), 10)
-    assert sorted(numbers[0, :3]) == [0, 1, 2] and (numbers[:, 3:] == -1).all() and np.isneginf(cosines[:, 3:]).all()
+    assert (
+        sorted(numbers[0, :3]) == [0, 1, 2]
+        and (numbers[:, 3:] == -1).all()
+        and np.isneginf(cosines[:, 3:]).all()
+    )
 
 
 def test_a_single_query_goes_through_a_graph_too(folder):
@@ -100,15 +104,25 @@ def test_words_find_documents_and_removed_ones_no_longer(folder):
 def test_compacting_forgets_what_was_removed_and_finds_the_same(folder, many):
     x, queries = drawn(60), drawn(8, 2)
     build_index.add(folder, documents(40), x[:40], many=many, threads=1)
-    build_index.add(folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], many=many, threads=1)
+    build_index.add(
+        folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], many=many, threads=1
+    )
     before = build_index.remove(folder, ["secret", "d3"])
     names = [[before.document(int(n)).id for n in row] for row in before.near(queries, 5)[0]]
-    words = [(before.document(int(n)).id, score) for n, score in zip(*before.words("number 17", 9), strict=True)]
+    words = [
+        (before.document(int(n)).id, score) for n, score in zip(*before.words("number 17", 9), strict=True)
+    ]
     before.close()  # while it is open, its files stay
     index = build_index.compact(folder, many=many, threads=1)
-    assert (index.graph is None) == (many == 10_000) and len(index) == len(index.live()) == 58 and not len(index.removed)
+    assert (
+        (index.graph is None) == (many == 10_000)
+        and len(index) == len(index.live()) == 58
+        and not len(index.removed)
+    )
     assert [[index.document(int(n)).id for n in row] for row in index.near(queries, 5)[0]] == names
-    assert [(index.document(int(n)).id, score) for n, score in zip(*index.words("number 17", 9), strict=True)] == words
+    assert [
+        (index.document(int(n)).id, score) for n, score in zip(*index.words("number 17", 9), strict=True)
+    ] == words
     assert not any(b"a secret" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert len(build_index.add(folder, [Document("d3", "again")], x[3:4], many=many)) == 59
     assert len(build_index.compact(folder, many=many)) == 59
@@ -144,14 +158,18 @@ def test_a_text_finds_itself_by_vectors(tmp_path):
     build_index.create(tmp_path / "i", IndexInfo("m", model.fingerprint(), model.width))
     index = build_index.add(tmp_path / "i", [Document(text, text) for text in TEXTS], embed(model, TEXTS))
     index.check(model.fingerprint())
-    assert [index.document(hits[0].number).id for hits in VectorSearch(model).search(index, TEXTS, 2)] == TEXTS
+    assert [
+        index.document(hits[0].number).id for hits in VectorSearch(model).search(index, TEXTS, 2)
+    ] == TEXTS
     with pytest.raises(OptionError, match="at least 1, got 0"):
         VectorSearch(model).search(index, TEXTS, 0)
 
 
 def test_an_index_of_another_model_or_width_is_refused(folder):
     index = Index(folder)
-    with pytest.raises(FolderError, match=r"built by another model \(m, ffffffffffff\) than this one \(000000000000\)"):
+    with pytest.raises(
+        FolderError, match=r"built by another model \(m, ffffffffffff\) than this one \(000000000000\)"
+    ):
         index.check("0" * 64)
     with pytest.raises(DataError, match="are 16 wide, and a query of shape"):
         index.near(np.zeros((1, 8), np.float32), 3)
@@ -238,7 +256,9 @@ def test_damaged_parts_are_named(folder):
     index = build_index.add(folder, documents(30), drawn(30), many=10)
     part = folder / index.top["parts"][0]["name"]
     flip(part / "vectors.npy", -1)
-    with pytest.raises(FolderError, match=r"vectors.npy is damaged: its SHA-256 is not the one in checksums.json"):
+    with pytest.raises(
+        FolderError, match=r"vectors.npy is damaged: its SHA-256 is not the one in checksums.json"
+    ):
         Index(folder)
     for place in (part, folder / index.top["graph"]):  # an index of before, which is read without
         (place / "checksums.json").unlink()
@@ -268,8 +288,14 @@ def test_an_index_that_is_open_keeps_its_parts_while_others_write(folder, many):
     build_index.add(folder, documents(20), drawn(20), many=many, threads=1)
     index = Index(folder)  # nothing of it is read yet
     build_index.remove(folder, ["d3"])
-    assert len(build_index.compact(folder, many=many, threads=1)) == 19 and build_index.leftovers(Index(folder))
-    assert index.near(drawn(1), 1)[0].tolist() == [[0]] and index.document(3).id == "d3" and len(index.words("number 3", 3)[0]) == 3
+    assert len(build_index.compact(folder, many=many, threads=1)) == 19 and build_index.leftovers(
+        Index(folder)
+    )
+    assert (
+        index.near(drawn(1), 1)[0].tolist() == [[0]]
+        and index.document(3).id == "d3"
+        and len(index.words("number 3", 3)[0]) == 3
+    )
     index.close()
     assert not build_index.leftovers(build_index.compact(folder, many=many, threads=1))
 

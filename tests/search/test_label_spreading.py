@@ -12,7 +12,9 @@ def clouds(far=3.0):
     """Three clouds of 60 vectors."""
     draw = np.random.default_rng(1)
     centres = far * np.eye(3, 8)
-    x = np.concatenate([centre + 0.5 * draw.standard_normal((60, 8)) for centre in centres]).astype(np.float32)
+    x = np.concatenate([centre + 0.5 * draw.standard_normal((60, 8)) for centre in centres]).astype(
+        np.float32
+    )
     return x / np.linalg.norm(x, axis=1, keepdims=True), np.repeat(["a", "b", "c"], 60)
 
 

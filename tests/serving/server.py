@@ -22,7 +22,9 @@ TRANSFORMER = {"kind": "transformer", **LAYER}
 def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
     """A model folder with drawn weights: it translates every line to something, and always to the same. Loaded in float64."""
     tokenizer = Tokenizer.train(LINES, "character", 60)
-    config = AutoregressiveBlock.model_validate({"dim": 32, "encoder": encoder, "decoder": decoder}).model_dump()
+    config = AutoregressiveBlock.model_validate(
+        {"dim": 32, "encoder": encoder, "decoder": decoder}
+    ).model_dump()
     model = build(config, len(tokenizer) if encoder else None, len(tokenizer)).eval()
     for p in model.parameters():
         if p.ndim > 1:
@@ -55,7 +57,9 @@ class Client:
     def post(self, path, body, headers=None, keep=None):
         """The status and the JSON that came back."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, _, found = self.raw("POST", path, data, {"content-type": "application/json", **(headers or {})}, keep)
+        status, _, found = self.raw(
+            "POST", path, data, {"content-type": "application/json", **(headers or {})}, keep
+        )
         return status, json.loads(found)
 
 

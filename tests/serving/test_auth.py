@@ -23,7 +23,9 @@ def test_loopback_means_this_machine_alone(host, own):
 def test_other_machines_need_a_token():
     check_binding("127.0.0.1", None)
     check_binding("0.0.0.0", TOKEN)
-    with pytest.raises(OptionError, match="--host 0.0.0.0 lets other machines in, so it needs a token; give --token-file"):
+    with pytest.raises(
+        OptionError, match="--host 0.0.0.0 lets other machines in, so it needs a token; give --token-file"
+    ):
         check_binding("0.0.0.0", None)
 
 
@@ -57,7 +59,9 @@ def test_without_a_token_loopback_names_are_answered(host):
     assert Authentication(None, "127.0.0.1").check(host, None) is True
 
 
-@pytest.mark.parametrize("host", ["evil.example:8000", "", "192.168.0.7", "127.0.0.1.evil.example", "[::2]:1", "localhost@evil"])
+@pytest.mark.parametrize(
+    "host", ["evil.example:8000", "", "192.168.0.7", "127.0.0.1.evil.example", "[::2]:1", "localhost@evil"]
+)
 def test_without_a_token_other_names_are_not(host):
     with pytest.raises(Refusal, match="localhost only") as refused:
         Authentication(None, "127.0.0.1").check(host, None)
@@ -65,7 +69,18 @@ def test_without_a_token_other_names_are_not(host):
 
 
 @pytest.mark.parametrize(
-    "given", [None, "", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN, "Bearer ÿ"]
+    "given",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        TOKEN,
+        "Bearer ÿ",
+    ],
 )
 def test_with_a_token_nobody_else_is_let_in(given):
     with pytest.raises(Refusal, match="Authorization: Bearer TOKEN") as refused:

@@ -96,7 +96,10 @@ def test_what_costs_too_much_is_refused_and_nothing_is_computed(client, path, as
     assert status == 422
     assert says in found["error"]
     assert len(found["error"]) < 300 and "\n" not in found["error"]
-    assert before == client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
+    assert (
+        before
+        == client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
+    )
 
 
 def test_the_limits_are_the_owners(model):
@@ -111,10 +114,15 @@ def test_the_limits_are_the_owners(model):
 
 def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
     torch.manual_seed(4)
-    with running(GenerationService(write_model(tmp_path, encoder=None), "small", RequestLimits(tokens=50), workers=1)) as client:
+    with running(
+        GenerationService(write_model(tmp_path, encoder=None), "small", RequestLimits(tokens=50), workers=1)
+    ) as client:
         for stream in (False, True):
             status, found = client.post("/generate", {"prompt": "x" * 30, "max_length": 21, "stream": stream})
-            assert (status, found["error"].partition(" and at")[0]) == (422, "the prompt with its answer has 51 tokens")
+            assert (status, found["error"].partition(" and at")[0]) == (
+                422,
+                "the prompt with its answer has 51 tokens",
+            )
 
 
 def test_a_request_that_ran_out_of_time_stops_computing(model):
@@ -132,7 +140,9 @@ def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_an
     options = {"max_length": 40, "min_length": 30, "beam": 2}
     expected = [shown(t) for t in translate(model, ["Wolken!"], **options)]
     with running(service, log=True) as client:
-        first = in_background(lambda: client.post("/translate", {"text": "a", "max_length": 3, "min_length": 3}))
+        first = in_background(
+            lambda: client.post("/translate", {"text": "a", "max_length": 3, "min_length": 3})
+        )
         until(lambda: service.steps)  # the worker is busy: what follows shares a batch
         leaving = client.connect()
         body = json.dumps({"text": "ein Hund", **options}).encode()

@@ -39,7 +39,9 @@ def closed(sock):
         return True
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /translate HTTP/1.1\r\nHost: lo"], ids=["nothing", "half a header"]
+)
 def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
     with running(GenerationService(model, "small", RequestLimits(connections=10), workers=1)) as client:
         talking = client.connect()
@@ -181,7 +183,10 @@ def test_errors_of_the_loop_are_one_line(capsys):
             info = sys.exc_info()
         text = f"socket.accept() out of system resource\nsocket: {number}"
         handler.emit(logging.LogRecord("asyncio", logging.ERROR, "", 0, text, (), info))
-    assert capsys.readouterr().err == "regard: socket.accept() out of system resource: [Errno 24] Too many open files\n"
+    assert (
+        capsys.readouterr().err
+        == "regard: socket.accept() out of system resource: [Errno 24] Too many open files\n"
+    )
 
 
 def test_fewer_open_files_mean_fewer_connections():
@@ -190,6 +195,8 @@ def test_fewer_open_files_mean_fewer_connections():
         "from regard.serving.connections import allowed; from regard.serving.log import Log\n"
         "print(allowed(1000, Log()), allowed(50, Log()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert found.stdout.split() == ["108", "50", "300"]
     assert "at most 108 connections and not 1000: this system allows 300 open files" in found.stderr

@@ -44,12 +44,16 @@ def events(client, asked):
 def test_texts_are_those_of_the_python_call(model, client):
     sample = {"seed": 5, "top_k": 6, "count": 3, "temperature": 1.5}
     drawn = generate(model, ["ein"], sample=Sample(**sample), max_length=12, no_repeat=2)[0]
-    status, found = client.post("/generate", {"prompt": "ein", "sample": sample, "max_length": 12, "no_repeat": 2})
+    status, found = client.post(
+        "/generate", {"prompt": "ein", "sample": sample, "max_length": 12, "no_repeat": 2}
+    )
     assert status == 200
     assert [t["text"] for t in found["texts"]] == [h.text for h in drawn.hypotheses]
     best = generate(model, ["ein"], beam=3, max_length=9)[0]
     found = client.post("/generate", {"prompt": "ein", "beam": 3, "max_length": 9})[1]
-    assert [(t["text"], t["score"]) for t in found["texts"]] == [(h.text, round(h.score, 6)) for h in best.hypotheses]
+    assert [(t["text"], t["score"]) for t in found["texts"]] == [
+        (h.text, round(h.score, 6)) for h in best.hypotheses
+    ]
 
 
 def test_a_stream_is_the_same_text_piece_by_piece(client):

@@ -36,7 +36,13 @@ def client(model):
 def shown(found):
     """A translation as the server tells it."""
     many = [
-        {"text": h.text, "score": round(h.score, 6), "log_p": round(h.log_p, 6), "tokens": len(h.tokens), "ended": h.ended}
+        {
+            "text": h.text,
+            "score": round(h.score, 6),
+            "log_p": round(h.log_p, 6),
+            "tokens": len(h.tokens),
+            "ended": h.ended,
+        }
         for h in found.hypotheses
     ]
     if not many:
@@ -54,7 +60,10 @@ def shown(found):
         ({"no_repeat": 2, "min_length": 3, "forbidden": ["s", "ei"]}, None),
         ({"prefix": "der "}, {"prefixes": ["der "] * 4}),
         ({"prefix": "", "required": [""]}, {}),
-        ({"beam": 4, "required": ["Hu"], "max_length": 12}, {"beam": 4, "required": [["Hu"]] * 4, "max_length": 12}),
+        (
+            {"beam": 4, "required": ["Hu"], "max_length": 12},
+            {"beam": 4, "required": [["Hu"]] * 4, "max_length": 12},
+        ),
         ({"sample": {"seed": 5, "top_k": 4, "count": 2}}, {"sample": Sample(seed=5, top_k=4, count=2)}),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
@@ -79,7 +88,9 @@ def test_draws_without_a_seed_differ(client):
 
 def test_attention_is_that_of_a_look_at_the_best_translation(model, client):
     best = translate(model, ["ein Hund"], beam=2, max_length=4)[0]
-    seen = attention_maps(model, [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended])[0]
+    seen = attention_maps(
+        model, [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended]
+    )[0]
     status, found = client.post("/attention", {"text": "ein Hund", "beam": 2, "max_length": 4})
     assert status == 200
     assert found["text"] == best
@@ -103,17 +114,25 @@ def test_attention_of_nothing_is_no_matrices(client):
 
 def test_health_and_page_and_description(client):
     status, headers, body = client.get("/health")
-    assert (status, json.loads(body)) == (200, {"status": "ready", "model": "small", "kind": "translator", "version": __version__})
+    assert (status, json.loads(body)) == (
+        200,
+        {"status": "ready", "model": "small", "kind": "translator", "version": __version__},
+    )
     assert "server" not in headers
     status, headers, body = client.get("/")
     assert status == 200
     assert "default-src 'none'" in headers["content-security-policy"]
     text = body.decode()
-    assert all(word in text for word in ("POST /translate", "POST /attention", "GET /health", "GET /metrics", "length_penalty"))
+    assert all(
+        word in text
+        for word in ("POST /translate", "POST /attention", "GET /health", "GET /metrics", "length_penalty")
+    )
     assert "http://" not in text and "https://" not in text and "<script" not in text
     described = json.loads(client.get("/openapi.json")[2])
     assert set(described["paths"]) == {"/translate", "/attention", "/health", "/metrics"}
-    fields = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    fields = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"][
+        "properties"
+    ]
     assert list(fields)[:2] == ["text", "texts"]
     assert fields["sample"]["anyOf"][0]["properties"]["temperature"]["minimum"] == 1e-4
     assert "$defs" not in json.dumps(described["paths"])
@@ -161,9 +180,18 @@ BAD = [
     (b'{"text": "a", "bean": 2}', "there is no field 'bean'; did you mean 'beam'?"),
     (b'{"text": "a", "sample": {"temprature": 2}}', "did you mean 'temperature'?"),
     (b'{"text": "a", "sample": {"temperature": 0}}', "sample.temperature is 0, and must be at least 0.0001"),
-    (b'{"text": "a", "sample": {"temperature": 5e-324}}', "sample.temperature is 5e-324, and must be at least 0.0001"),
-    (b'{"text": "a", "sample": {"top_k": 2147483648}}', "sample.top_k is 2147483648, and must be less than 2147483648"),
-    (b'{"text": "a", "no_repeat": 1, "min_length": 900, "sample": {}}', "no text of at most 900 words keeps the rules"),
+    (
+        b'{"text": "a", "sample": {"temperature": 5e-324}}',
+        "sample.temperature is 5e-324, and must be at least 0.0001",
+    ),
+    (
+        b'{"text": "a", "sample": {"top_k": 2147483648}}',
+        "sample.top_k is 2147483648, and must be less than 2147483648",
+    ),
+    (
+        b'{"text": "a", "no_repeat": 1, "min_length": 900, "sample": {}}',
+        "no text of at most 900 words keeps the rules",
+    ),
     (b'{"text": "a", "nbest": 2}', "nbest 2 needs a beam of at least 2"),
     (b'{"text": "a", "required": ["a"], "sample": {}}', "required words need a plain beam"),
     (b'{"text": "' + b"a" * 10_001 + b'"}', "text has 10,001 characters and at most 10,000"),
@@ -191,10 +219,19 @@ def test_any_text_is_translated(client):
 
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client):
     status, found = client.post("/translate", b"x" * (3 << 20))
-    assert (status, found) == (413, {"error": "the request has more than 1,048,576 bytes; send fewer texts at once"})
+    assert (status, found) == (
+        413,
+        {"error": "the request has more than 1,048,576 bytes; send fewer texts at once"},
+    )
 
     connection = client.connect()  # chunked: its length is known only when it has come
-    connection.request("POST", "/translate", iter([b"x" * 65536] * 40), {"content-type": "application/json"}, encode_chunked=True)
+    connection.request(
+        "POST",
+        "/translate",
+        iter([b"x" * 65536] * 40),
+        {"content-type": "application/json"},
+        encode_chunked=True,
+    )
     assert connection.getresponse().status == 413
     connection.close()
 
@@ -210,7 +247,10 @@ def test_addresses_methods_and_content_types_are_named(client):
     status, _, body = client.raw(
         "POST", "/translate", b'{"text": "a"}', {"content-type": "text/plain"}
     )  # all a foreign page can send
-    assert (status, json.loads(body)["error"]) == (415, "the content type is 'text/plain', and must be application/json")
+    assert (status, json.loads(body)["error"]) == (
+        415,
+        "the content type is 'text/plain', and must be application/json",
+    )
 
 
 def test_no_foreign_page_is_let_in(client):
@@ -241,7 +281,9 @@ def test_with_a_token_strangers_learn_nothing(model):
             assert (status, headers["www-authenticate"]) == (401, "Bearer")
             assert "small" not in body.decode()
         assert client.post("/translate", {"text": "a"}, {"authorization": "Bearer wrong"})[0] == 401
-        status, found = client.post("/translate", {"text": "a"}, {"authorization": f"Bearer {TOKEN}", "host": "example.org"})
+        status, found = client.post(
+            "/translate", {"text": "a"}, {"authorization": f"Bearer {TOKEN}", "host": "example.org"}
+        )
         assert status == 200
         assert len(found["translations"]) == 1
 
@@ -279,7 +321,9 @@ def test_a_full_queue_is_429_and_what_was_accepted_is_answered(model):
         until(lambda: service.metrics.in_flight and not service.batcher.waiting)
         second = in_background(lambda: client.post("/translate", {"texts": ["zwei", "drei"]}))
         until(lambda: service.batcher.waiting == 2)
-        status, headers, body = client.raw("POST", "/translate", b'{"text": "vier"}', {"content-type": "application/json"})
+        status, headers, body = client.raw(
+            "POST", "/translate", b'{"text": "vier"}', {"content-type": "application/json"}
+        )
         assert (status, headers["retry-after"]) == (429, "1")
         assert "2 texts are waiting and the queue holds 2" in json.loads(body)["error"]
         service.go.set()
@@ -327,7 +371,10 @@ def test_what_takes_too_long_is_503_and_is_not_computed_later(model):
         first[0].join(20)
         until(lambda: not service.batcher.waiting)
         assert client.post("/translate", {"text": "drei"})[0] == 200
-        assert service.metrics.tokens.value("source") in (len("drei"), len("einsdrei"))  # "zwei" was never computed
+        assert service.metrics.tokens.value("source") in (
+            len("drei"),
+            len("einsdrei"),
+        )  # "zwei" was never computed
 
 
 def test_a_client_that_leaves_is_not_worked_for(model):
@@ -368,7 +415,10 @@ def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
         client.get("/health")
         client.get("/a%0aGET%20/fake%20200")
     lines = capfd.readouterr().err.splitlines()
-    assert [line.split()[1:4] for line in lines] == [["GET", "/health", "200"], ["GET", "/a%0aGET%20/fake%20200", "404"]]
+    assert [line.split()[1:4] for line in lines] == [
+        ["GET", "/health", "200"],
+        ["GET", "/a%0aGET%20/fake%20200", "404"],
+    ]
 
 
 def test_concurrent_requests_share_batches_and_get_their_own_answers(model):

@@ -19,7 +19,10 @@ WORDS = "the small dog and two dogs run over there I like you very much 🐕".sp
 
 
 def sentences(count):
-    return [" ".join(WORDS[(i * 7 + j * (2 + i // 45)) % len(WORDS)] for j in range(1 + i % 9)) for i in range(count)]
+    return [
+        " ".join(WORDS[(i * 7 + j * (2 + i // 45)) % len(WORDS)] for j in range(1 + i % 9))
+        for i in range(count)
+    ]
 
 
 def load_with(client, requests, connections):
@@ -53,7 +56,9 @@ def check(folder, count, connections):
     beams = [(1, 1, 2, 4)[i % 4] for i in range(count)]
     requests = [{"texts": texts[i : i + 1 + i % 3], "beam": beams[i]} for i in range(count)]
     model = load(folder)
-    expected = {beam: dict(zip(texts, translate(model, texts, beam=beam), strict=True)) for beam in set(beams)}
+    expected = {
+        beam: dict(zip(texts, translate(model, texts, beam=beam), strict=True)) for beam in set(beams)
+    }
     with process(folder) as (_, client):
         found, seconds = load_with(client, requests, connections)
         counted = parse(client.get("/metrics")[2].decode())
@@ -74,7 +79,9 @@ def check(folder, count, connections):
     print(
         f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s: {count / seconds:.0f} requests/s, "
     )
-    print(f"{total / seconds:.0f} texts/s, {batches:.1f} texts a batch; {ties} of {total} differ by a near tie")
+    print(
+        f"{total / seconds:.0f} texts/s, {batches:.1f} texts a batch; {ties} of {total} differ by a near tie"
+    )
 
 
 @pytest.fixture(scope="module")

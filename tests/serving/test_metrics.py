@@ -32,7 +32,10 @@ def test_a_counter_adds_up_by_its_labels():
     counter.add("/translate", "200")
     counter.add("/translate", "200", count=4)
     counter.add("other", "404")
-    assert counter.lines() == ['c_total{route="/translate",status="200"} 5', 'c_total{route="other",status="404"} 1']
+    assert counter.lines() == [
+        'c_total{route="/translate",status="200"} 5',
+        'c_total{route="other",status="404"} 1',
+    ]
     assert counter.value("/translate", "200") == 5
 
 

@@ -28,7 +28,9 @@ class Worker:
 
 
 def batcher(work, tokens=100, queue=100, workers=1, metrics=None):
-    return Batcher(work, lambda _, text: len(text), batch_tokens=tokens, queue=queue, workers=workers, metrics=metrics)
+    return Batcher(
+        work, lambda _, text: len(text), batch_tokens=tokens, queue=queue, workers=workers, metrics=metrics
+    )
 
 
 def held(work, pool):
@@ -140,7 +142,10 @@ def test_no_texts_are_answered_by_none():
 
 
 def test_many_threads_and_workers_lose_nothing():
-    pool, metrics = batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=(metrics := Metrics())), metrics
+    pool, metrics = (
+        batcher(Worker(), tokens=30, queue=10_000, workers=3, metrics=(metrics := Metrics())),
+        metrics,
+    )
     found = {}
 
     def ask(n):
@@ -153,12 +158,21 @@ def test_many_threads_and_workers_lose_nothing():
     for thread in threads:
         thread.join()
     pool.close()
-    assert found == {(n, i): [f"{i % 3}:{f'{n}.{i}'[::-1]}", f"{i % 3}:{f'{i}.{n}'[::-1]}"] for n in range(8) for i in range(50)}
+    assert found == {
+        (n, i): [f"{i % 3}:{f'{n}.{i}'[::-1]}", f"{i % 3}:{f'{i}.{n}'[::-1]}"]
+        for n in range(8)
+        for i in range(50)
+    }
     assert "regard_batch_texts_sum 800" in metrics.text()
 
 
 def test_work_that_answers_too_little_is_an_error_and_not_the_end_of_the_worker():
-    pool = Batcher(lambda _, texts, cancelled: [text for text in texts if text != "lost"], lambda *_: 1, batch_tokens=9, queue=9)
+    pool = Batcher(
+        lambda _, texts, cancelled: [text for text in texts if text != "lost"],
+        lambda *_: 1,
+        batch_tokens=9,
+        queue=9,
+    )
     with pytest.raises(AssertionError, match="0 answers to 1 texts"):
         pool.submit("a", ["lost"]).result(10)
     assert pool.submit("a", ["good"]).result(10) == ["good"]

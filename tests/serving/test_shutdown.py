@@ -36,10 +36,15 @@ def test_a_draining_server_finishes_refuses_and_tells(slow):
     with running(slow) as client:
         kept = client.connect()
         assert client.raw("GET", "/health", keep=kept)[0] == 200
-        accepted = [in_background(lambda i=i: client.post("/translate", {"text": "ein Hund" + "!" * i})) for i in range(4)]
+        accepted = [
+            in_background(lambda i=i: client.post("/translate", {"text": "ein Hund" + "!" * i}))
+            for i in range(4)
+        ]
         until(lambda: slow.metrics.in_flight == 4)
         client.server.drain()
-        status, headers, body = client.raw("POST", "/translate", b'{"text": "a"}', {"content-type": "application/json"}, kept)
+        status, headers, body = client.raw(
+            "POST", "/translate", b'{"text": "a"}', {"content-type": "application/json"}, kept
+        )
         assert (status, headers["retry-after"]) == (503, "5")
         assert "shutting down" in json.loads(body)["error"]
         status, _, body = client.get("/health")
@@ -73,7 +78,9 @@ def test_draining_does_not_wait_for_ever(folder):
 def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
     with process(folder, "--workers", "1") as (started, client):
         texts = ["ein kleiner Hund läuft"] * 40
-        asked = [in_background(lambda: client.post("/translate", {"texts": texts, "beam": 8})) for _ in range(4)]
+        asked = [
+            in_background(lambda: client.post("/translate", {"texts": texts, "beam": 8})) for _ in range(4)
+        ]
         until(lambda: b"regard_requests_in_flight 5" in client.get("/metrics")[2])
         os.kill(started.pid, number)
         for thread, found in asked:
@@ -90,7 +97,10 @@ def test_a_port_that_is_taken_is_one_sentence():
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(OptionError, match=f"port {port} of 127.0.0.1 is in use by another program; choose another with --port"):
+        with pytest.raises(
+            OptionError,
+            match=f"port {port} of 127.0.0.1 is in use by another program; choose another with --port",
+        ):
             server.bind("127.0.0.1", port)
 
 

@@ -35,8 +35,12 @@ def classifier(tmp_path_factory):
 
 def tagger(path):
     torch.manual_seed(5)
-    config = Block.model_validate({"kind": "tagger", "dim": 20, "encoder": ENCODERS["recurrent"]}).model_dump()
-    source = Tokenizer.train([text for text, _ in ROWS], "spelled" if config["characters"] else "word", 100, lowercase=True)
+    config = Block.model_validate(
+        {"kind": "tagger", "dim": 20, "encoder": ENCODERS["recurrent"]}
+    ).model_dump()
+    source = Tokenizer.train(
+        [text for text, _ in ROWS], "spelled" if config["characters"] else "word", 100, lowercase=True
+    )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
     save(path, build_tagger(config, len(source), len(target)), config, source, target, {"name": "tagger"})
     return path
@@ -55,10 +59,14 @@ def test_classify_gives_labels_with_probabilities(classifier):
         assert status == 200
         assert [each["label"] for each in found["labels"]] == [str(each) or None for each in expected]
         for each, want in zip(found["labels"], expected, strict=True):
-            assert list(each["probabilities"].items()) == [(k, round(p, 6)) for k, p in list(want.probabilities.items())[:2]]
+            assert list(each["probabilities"].items()) == [
+                (k, round(p, 6)) for k, p in list(want.probabilities.items())[:2]
+            ]
         one = client.post("/classify", {"text": TEXTS[0], "threshold": 1.0})[1]
         assert one["labels"][0]["label"] is None and one["labels"][0]["probability"] > 0
-        assert client.post("/classify", {"text": "a", "topp": 2})[1] == {"error": "there is no field 'topp'; did you mean 'top'?"}
+        assert client.post("/classify", {"text": "a", "topp": 2})[1] == {
+            "error": "there is no field 'topp'; did you mean 'top'?"
+        }
         assert client.post("/classify", {"text": "a", "threshold": 2})[0] == 422
         assert client.post("/classify", {})[0] == 422
         status, found = client.post("/translate", {"text": "a"})
@@ -140,7 +148,8 @@ def test_a_shortlist_is_for_models_that_write(classifier):
     command = [sys.executable, "-m", "regard", "serve", str(classifier), "--port", "0", "--shortlist"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode != 0
-    assert "--shortlist is for translators and language models, and this is a classifier; leave it out" in " ".join(
-        found.stderr.split()
+    assert (
+        "--shortlist is for translators and language models, and this is a classifier; leave it out"
+        in " ".join(found.stderr.split())
     )
     assert "Traceback" not in found.stderr

@@ -87,13 +87,18 @@ def test_resuming_gives_the_same_bits_though_words_are_dropped_at_random(tmp_pat
     [
         ({"tokenizer": {"kind": "bpe"}}, "each word has one tag; take spelled"),
         ({"tokenizer": {"kind": "word"}}, "tokenizer.kind is word and model.characters reads letters"),
-        ({"model": {**MODEL, "characters": None}}, "tokenizer.kind is spelled and model.characters does not read letters"),
+        (
+            {"model": {**MODEL, "characters": None}},
+            "tokenizer.kind is spelled and model.characters does not read letters",
+        ),
         ({"model": {**MODEL, "dim": 8}}, "leaves nothing of dim 8 for the word"),
         ({"training__smoothing": 0.1}, "for taggers without a CRF"),
         ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain is about training a CRF"),
     ],
 )
-def test_what_does_not_fit_together_is_said_before_anything_runs(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_together_is_said_before_anything_runs(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(RecipeError, match=said):
         train(recipe(tmp_path, **changes), folder=tmp_path / "run", quiet=True)
 

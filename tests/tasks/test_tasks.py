@@ -62,7 +62,11 @@ def run(files, tmp_path_factory, own_cache):
 
 
 def test_a_classifier_learns_what_only_the_order_of_words_tells(run):
-    assert run.scores["test"]["accuracy"] > 0.95 and set(run.scores["test"]) == {"loss", "accuracy", "macro_f1"}
+    assert run.scores["test"]["accuracy"] > 0.95 and set(run.scores["test"]) == {
+        "loss",
+        "accuracy",
+        "macro_f1",
+    }
     assert run.report["best"]["accuracy"] == run.scores["validation"]["accuracy"]
     model = run.load()
     assert model.labels == ("bad first", "good first")
@@ -77,7 +81,11 @@ def test_losses_are_means_over_texts(run):
 
 def test_the_run_is_listed_with_its_own_figure(run):
     found = summary(run.folder)
-    assert (found.task, found.score_name, found.score) == ("classify", "accuracy", run.scores["test"]["accuracy"])
+    assert (found.task, found.score_name, found.score) == (
+        "classify",
+        "accuracy",
+        run.scores["test"]["accuracy"],
+    )
     assert (run.folder / "curves.png").is_file()
 
 
@@ -119,12 +127,21 @@ def vectors(path, words, width=8):
 
 
 def test_word_vectors_are_loaded_and_stay_when_frozen(files, tmp_path):
-    made = recipe(files, training__steps=6, model__vectors=vectors(tmp_path / "v.txt", ["good", "bad"]), model__freeze_vectors=True)
+    made = recipe(
+        files,
+        training__steps=6,
+        model__vectors=vectors(tmp_path / "v.txt", ["good", "bad"]),
+        model__freeze_vectors=True,
+    )
     model = train(made, folder=tmp_path / "run", quiet=True).load()
     number = model.source_tokenizer.vocabulary
     table = model.source.table.weight.detach().numpy()
     np.testing.assert_array_equal(table[[number["good"], number["bad"]]], [[1.0] * 8, [2.0] * 8])
-    learned = train(recipe(files, training__steps=6, model__vectors=made["model"]["vectors"]), folder=tmp_path / "free", quiet=True)
+    learned = train(
+        recipe(files, training__steps=6, model__vectors=made["model"]["vectors"]),
+        folder=tmp_path / "free",
+        quiet=True,
+    )
     assert (learned.load().source.table.weight.detach().numpy()[number["good"]] != 1.0).any()
 
 

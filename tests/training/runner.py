@@ -23,7 +23,9 @@ from regard.training.trainer import resume, train
 
 
 def run(verb, recipe, folder, overrides):
-    (Path(folder).parent / f"pid-{os.environ.get('RANK', '0')}").write_text(str(os.getpid()), encoding="utf-8")
+    (Path(folder).parent / f"pid-{os.environ.get('RANK', '0')}").write_text(
+        str(os.getpid()), encoding="utf-8"
+    )
     try:
         if verb == "train":
             result = train(recipe, folder=folder, overrides=overrides)
@@ -33,7 +35,14 @@ def run(verb, recipe, folder, overrides):
         print(error, file=sys.stderr)
         return 2
     print(
-        json.dumps({"finished": result.finished, "reason": result.reason, "steps": result.steps, "signal": result.signal}),
+        json.dumps(
+            {
+                "finished": result.finished,
+                "reason": result.reason,
+                "steps": result.steps,
+                "signal": result.signal,
+            }
+        ),
         flush=True,
     )
     return 0

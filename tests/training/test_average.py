@@ -25,7 +25,10 @@ def run(tmp_path_factory):
 def mean_of(files, prefix=""):
     found = [load_file(file) for file in files]
     names = [name for name in found[0] if name.startswith(prefix)]
-    return {name.removeprefix(prefix): torch.stack([f[name].double() for f in found]).mean(0).float() for name in names}
+    return {
+        name.removeprefix(prefix): torch.stack([f[name].double() for f in found]).mean(0).float()
+        for name in names
+    }
 
 
 def test_the_mean_of_model_folders_is_a_model_folder(run, tmp_path):

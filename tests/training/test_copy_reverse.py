@@ -61,7 +61,14 @@ def test_a_pair_gets_99_of_100_unseen_strings_exactly_right(pair, reverse, tmp_p
         "batch": {"tokens": 1024},
         "optimizer": {"lr": 0.003},
         "schedule": {"kind": "cosine", "warmup": 100},
-        "training": {"steps": 2000, "smoothing": 0.0, "validate_every": 500, "save_every": 2000, "device": "cpu", "threads": 1},
+        "training": {
+            "steps": 2000,
+            "smoothing": 0.0,
+            "validate_every": 500,
+            "save_every": 2000,
+            "device": "cpu",
+            "threads": 1,
+        },
         "decoding": {"beam": 1},
     }
     result = regard.train(recipe, folder=tmp_path / "run", quiet=True)

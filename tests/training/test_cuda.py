@@ -8,8 +8,16 @@ from regard.errors import RegardError
 from regard.training.trainer import resume, train
 from tests.training import tiny
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
-CHANGES = {"training__device": "cuda", "training__steps": 30, "training__validate_every": 15, "training__save_every": 10}
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+CHANGES = {
+    "training__device": "cuda",
+    "training__steps": 30,
+    "training__validate_every": 15,
+    "training__save_every": 10,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +27,19 @@ def _cache(tmp_path_factory, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_every_precision_learns(tmp_path, precision):
-    result = train(tiny.recipe(tmp_path, **CHANGES, training__precision=precision), folder=tmp_path / "run", quiet=True)
+    result = train(
+        tiny.recipe(tmp_path, **CHANGES, training__precision=precision), folder=tmp_path / "run", quiet=True
+    )
     losses = [e["loss"] for e in tiny.log(result.folder)]
     assert losses[-1] < losses[0] - 0.3 and result.finished
 
 
 def test_a_gpu_learns_what_a_cpu_learns(tmp_path):
-    same = {"model__dropout": 0.0, "training__validate_every": 30, "schedule": {"kind": "constant", "warmup": 5}}
+    same = {
+        "model__dropout": 0.0,
+        "training__validate_every": 30,
+        "schedule": {"kind": "constant", "warmup": 5},
+    }
     curves = []
     for device in ("cpu", "cuda"):
         made = tiny.recipe(tmp_path, **{**CHANGES, **same, "training__device": device})
@@ -34,7 +48,9 @@ def test_a_gpu_learns_what_a_cpu_learns(tmp_path):
 
 
 def test_a_step_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path):
-    made = tiny.recipe(tmp_path, **{**CHANGES, "optimizer__lr": 1e30, "optimizer__clip": None}, schedule={"kind": "constant"})
+    made = tiny.recipe(
+        tmp_path, **{**CHANGES, "optimizer__lr": 1e30, "optimizer__clip": None}, schedule={"kind": "constant"}
+    )
     with pytest.raises(RegardError, match="is not finite"):
         train(made, folder=tmp_path / "run", quiet=True)
     for folder in (tmp_path / "run" / "checkpoints").glob("step-*"):
@@ -44,7 +60,10 @@ def test_a_step_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path)
 def test_a_run_can_be_resumed_and_moved_to_the_cpu(tmp_path):
     train(tiny.recipe(tmp_path, **CHANGES), folder=tmp_path / "run", quiet=True)
     assert resume(tmp_path / "run", overrides=["training.steps=35"], quiet=True).steps == 35
-    assert resume(tmp_path / "run", overrides=["training.steps=40", "training.device=cpu"], quiet=True).steps == 40
+    assert (
+        resume(tmp_path / "run", overrides=["training.steps=40", "training.device=cpu"], quiet=True).steps
+        == 40
+    )
 
 
 def test_recorded_training_can_be_resumed(tmp_path):
@@ -69,5 +88,7 @@ def test_recorded_training_of_many_long_sentences(tmp_path):
         "batch__tokens": 40000,
         "schedule": {"kind": "constant"},
     }
-    made = tiny.recipe(tmp_path, **{**CHANGES, **many, "training__graph": True, "training__precision": "bfloat16"})
+    made = tiny.recipe(
+        tmp_path, **{**CHANGES, **many, "training__graph": True, "training__precision": "bfloat16"}
+    )
     assert train(made, folder=tmp_path / "run", quiet=True).finished

@@ -18,10 +18,14 @@ def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sente
         assert max(shape[1:]) % (STEP if multiple == 1 else multiple) == 0
         found.add(shape)
     assert len(found) <= stream.per_epoch() / 4
-    assert len({(rows, max(sides)) for rows, *sides in found}) == len({max(sides) for _, *sides in found})  # rows go by width
+    assert len({(rows, max(sides)) for rows, *sides in found}) == len(
+        {max(sides) for _, *sides in found}
+    )  # rows go by width
 
 
 def test_batches_made_of_multiples_are_padded_within_their_budget(prepared):  # noqa: F811
     for batch in Batches(prepared, tokens=400, seed=1, multiple=4).once():
-        rows, source, target = Shapes(400, None, 4).of(len(batch), batch.source.shape[1], batch.target.shape[1] - 1)
+        rows, source, target = Shapes(400, None, 4).of(
+            len(batch), batch.source.shape[1], batch.target.shape[1] - 1
+        )
         assert rows * max(source, target) <= 400

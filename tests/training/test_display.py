@@ -4,7 +4,15 @@ import io
 
 from regard.training import display
 
-VALUES = {"step": 1200, "steps": 10_000, "epochs": 3.14, "loss": 3.2141, "tokens_per_second": 15_300.4, "rate": 7e-4, "left": 730.0}
+VALUES = {
+    "step": 1200,
+    "steps": 10_000,
+    "epochs": 3.14,
+    "loss": 3.2141,
+    "tokens_per_second": 15_300.4,
+    "rate": 7e-4,
+    "left": 730.0,
+}
 
 
 def test_a_line_says_where_training_stands():

@@ -25,28 +25,38 @@ CHANGES = {
 
 
 def curve(run):
-    return [(e["step"], e["epochs"], e["tokens"], e["flops"]) for e in tiny.log(run)], [e["loss"] for e in tiny.log(run)]
+    return [(e["step"], e["epochs"], e["tokens"], e["flops"]) for e in tiny.log(run)], [
+        e["loss"] for e in tiny.log(run)
+    ]
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """A run of two processes, one batch each a step."""
     folder = tmp_path_factory.mktemp("two")
-    tiny.finish(tiny.torchrun(folder, "train", tiny.recipe(folder, **CHANGES, batch__accumulate=1), folder / "run"))
+    tiny.finish(
+        tiny.torchrun(folder, "train", tiny.recipe(folder, **CHANGES, batch__accumulate=1), folder / "run")
+    )
     return folder
 
 
 def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(two):
     tiny.start(two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=2), two / "one").finish()
     (where, losses), (where_one, losses_one) = curve(two / "run"), curve(two / "one")
-    assert where == where_one and len(losses) >= 4  # the same sentences in the same steps, over several epochs
+    assert (
+        where == where_one and len(losses) >= 4
+    )  # the same sentences in the same steps, over several epochs
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(losses_one), rtol=2e-5, atol=0)
     for a, b in zip(tiny.log(two / "run", "validation"), tiny.log(two / "one", "validation"), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4) and a["bleu"] == pytest.approx(b["bleu"], abs=5)
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4) and a["bleu"] == pytest.approx(
+            b["bleu"], abs=5
+        )
 
 
 def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, tmp_path):
-    process = tiny.torchrun(two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2)
+    process = tiny.torchrun(
+        two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2
+    )
     while not atomic_folder.steps(tmp_path / "run" / "checkpoints") and process.poll() is None:
         time.sleep(0.01)
     victim = int((tmp_path / "pid-1").read_text(encoding="utf-8"))

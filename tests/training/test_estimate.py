@@ -51,7 +51,9 @@ def test_a_mean_of_weights_and_accumulation_count():
 def test_epochs_and_minutes_end_a_run_too():
     by_epochs = estimate("small", [*TINY, "training.steps=null", "training.epochs=2"])
     assert by_epochs.steps is not None
-    assert by_epochs.steps * by_epochs.tokens_per_step == pytest.approx(2 * 400 * 8, rel=0.35)  # about 8 tokens a sentence
+    assert by_epochs.steps * by_epochs.tokens_per_step == pytest.approx(
+        2 * 400 * 8, rel=0.35
+    )  # about 8 tokens a sentence
     by_clock = estimate("small", [*TINY, "training.steps=null", "training.minutes=3"])
     assert by_clock.steps is None
     assert by_clock.seconds == 180
@@ -69,9 +71,17 @@ def test_of_a_long_text_a_sample_is_read_and_the_recipes_vocabulary_taken():
 def test_files_of_ones_own_are_counted(tmp_path):
     (tmp_path / "a.tsv").write_text("one two\teins zwei\n" * 70, encoding="utf-8")
     (tmp_path / "v.tsv").write_text("one two\teins zwei\n" * 5, encoding="utf-8")
-    data = {"train": [str(tmp_path / "a.tsv")] * 2, "validation": [str(tmp_path / "v.tsv")], "test": [str(tmp_path / "v.tsv")]}
+    data = {
+        "train": [str(tmp_path / "a.tsv")] * 2,
+        "validation": [str(tmp_path / "v.tsv")],
+        "test": [str(tmp_path / "v.tsv")],
+    }
     recipe = load({"data": data}, [change for change in TINY if not change.startswith(("data", "tokenizer"))])
-    assert estimate(recipe, ["tokenizer={kind: word, size: 50}"]).rows == {"training": 140, "validation": 5, "test": 5}
+    assert estimate(recipe, ["tokenizer={kind: word, size: 50}"]).rows == {
+        "training": 140,
+        "validation": 5,
+        "test": 5,
+    }
 
 
 def test_a_language_model_and_a_recurrent_translator_are_estimated(tmp_path):
@@ -79,10 +89,15 @@ def test_a_language_model_and_a_recurrent_translator_are_estimated(tmp_path):
     text = {"train": [str(tmp_path / "t.txt")], "validation": [str(tmp_path / "t.txt")]}
     model = {"dim": 16, "decoder": {"kind": "recurrent", "cell": "lstm"}}
     tokenizer, batch = {"kind": "character", "size": 60}, {"length": 20, "sentences": 8}
-    found = estimate({"task": "language", "data": text, "tokenizer": tokenizer, "model": model, "batch": batch})
+    found = estimate(
+        {"task": "language", "data": text, "tokenizer": tokenizer, "model": model, "batch": batch}
+    )
     assert found.vocabulary[0] is None
     assert found.tokens_per_step == 160
-    bahdanau = estimate("small", [*TINY[3:], "model.dim=32", "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"])
+    bahdanau = estimate(
+        "small",
+        [*TINY[3:], "model.dim=32", "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"],
+    )
     assert bahdanau.flops_per_token > 0
 
 

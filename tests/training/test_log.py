@@ -21,7 +21,11 @@ def test_each_event_is_a_line_of_json(tmp_path):
 def test_numbers_that_are_not_finite_become_null(tmp_path):
     with Log(tmp_path / "log.jsonl") as log:
         log.add("train", loss=float("nan"), norm=float("inf"))
-    assert json.loads((tmp_path / "log.jsonl").read_text(encoding="utf-8")) == {"event": "train", "loss": None, "norm": None}
+    assert json.loads((tmp_path / "log.jsonl").read_text(encoding="utf-8")) == {
+        "event": "train",
+        "loss": None,
+        "norm": None,
+    }
 
 
 def test_going_on_drops_what_stands_behind_the_position(tmp_path):
@@ -31,7 +35,9 @@ def test_going_on_drops_what_stands_behind_the_position(tmp_path):
         log.add("train", step=2)
     with Log(tmp_path / "log.jsonl", position) as log:
         log.add("train", step=3)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [
+        json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert steps == [1, 3]
 
 
@@ -47,7 +53,12 @@ def steps_in(path):
         (lambda path, content: path.write_bytes(b""), []),
         (lambda path, content: path.write_bytes(content.replace(b'"step": 1', b'"step": oops')), [2, 3]),
         (lambda path, content: path.write_bytes(content + b'{"event": "train", "step": 4}\n' * 3), [1, 2, 3]),
-        (lambda path, content: path.write_bytes(content.splitlines(True)[0] + b'{"event": "train", "step": 9}\n' * 9), [1]),
+        (
+            lambda path, content: path.write_bytes(
+                content.splitlines(True)[0] + b'{"event": "train", "step": 9}\n' * 9
+            ),
+            [1],
+        ),
     ],
     ids=["lost", "cut in a line", "emptied", "edited", "longer", "later lines at its place"],
 )
@@ -62,4 +73,6 @@ def test_a_lost_or_damaged_log_keeps_its_whole_lines_up_to_the_checkpoint(tmp_pa
         log.add("train", step=4)
         assert log.position == path.stat().st_size
     assert steps_in(path) == [*kept, 4]
-    assert len(said) == (kept != [1, 2, 3]) and all(str(path) in text and "not affected" in text for text in said)
+    assert len(said) == (kept != [1, 2, 3]) and all(
+        str(path) in text and "not affected" in text for text in said
+    )

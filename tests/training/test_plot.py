@@ -26,6 +26,9 @@ def test_nothing_to_draw_gives_no_picture(tmp_path):
 
 
 def test_perplexities_alone_are_drawn_too(tmp_path):
-    write(tmp_path / "log.jsonl", [{"event": "validation", "step": s, "loss": 1.0, "perplexity": 1000.0 / s} for s in (1, 500)])
+    write(
+        tmp_path / "log.jsonl",
+        [{"event": "validation", "step": s, "loss": 1.0, "perplexity": 1000.0 / s} for s in (1, 500)],
+    )
     plot.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000

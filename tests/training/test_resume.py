@@ -25,7 +25,9 @@ def kill_again_and_again(folder, reference, length, kills, draw, **changes):
     while done < kills or runs == 0:
         run = folder / "killed"
         begun = (run / "recipe.yaml").is_file()
-        process = tiny.start(folder, "resume" if begun else "train", None if begun else tiny.recipe(folder, **changes), run)
+        process = tiny.start(
+            folder, "resume" if begun else "train", None if begun else tiny.recipe(folder, **changes), run
+        )
         if done < kills and process.wait(draw.uniform(0, 0.7 * length)) is None and process.kill():
             done += 1
             continue
@@ -139,8 +141,12 @@ def test_two_signals_stop_at_once(finished, tmp_path):
 def test_a_full_disk_stops_clearly_and_the_run_can_go_on(finished, tmp_path):
     """A limit on the size of files that lets small ones through and the checkpoints' tensors not."""
     process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run", largest_file=20_000)
-    assert process.wait() == 2 and "no room left" in process.said() and "Traceback" not in process.said(), process.said()
-    left = [str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")]
+    assert process.wait() == 2 and "no room left" in process.said() and "Traceback" not in process.said(), (
+        process.said()
+    )
+    left = [
+        str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")
+    ]
     assert left == []
     tiny.start(finished, "resume", None, tmp_path / "run").finish()
     tiny.assert_same_run(tmp_path / "run", finished / "run")

@@ -13,7 +13,13 @@ CPU = torch.device("cpu")
 
 def drawn():
     # numpy's old generator is the one that libraries draw from
-    return random.random(), random.gauss(0, 1), np.random.rand(3).tolist(), np.random.randn(), torch.rand(3).tolist()  # noqa: NPY002
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(3).tolist(),
+        np.random.randn(),
+        torch.rand(3).tolist(),
+    )  # noqa: NPY002
 
 
 def test_every_generator_goes_on_where_it_was_after_packing_and_unpacking():

@@ -53,10 +53,14 @@ def test_how_long_and_how_often_may_change(tmp_path, recipe, change):
     check_unchanged(recipe, load(recipe, [change]), tmp_path)
 
 
-@pytest.mark.parametrize("change", ["training.validate_every=1", "decoding.validation_beam=3", "decoding.max_length=5"])
+@pytest.mark.parametrize(
+    "change", ["training.validate_every=1", "decoding.validation_beam=3", "decoding.max_length=5"]
+)
 def test_validation_stays_as_it_is_while_the_plateau_or_early_stopping_counts_on_it(tmp_path, recipe, change):
     key = change.partition("=")[0]
-    with pytest.raises(RecipeError, match=rf"^{key} may not change .*: the plateau schedule counts .* put it back"):
+    with pytest.raises(
+        RecipeError, match=rf"^{key} may not change .*: the plateau schedule counts .* put it back"
+    ):
         check_unchanged(recipe, load(recipe, [change]), tmp_path)
     early = load(recipe, ["schedule={kind: constant}", "training.patience=3"])
     with pytest.raises(RecipeError, match=rf"^{key} may not change .*: early stopping"):
@@ -77,7 +81,12 @@ def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
     run.begin(recipe, overwrite=False)
     for place in (run.best / "step-00000001", run.checkpoints / "step-00000002", run.model):
         atomic_folder.commit(place, lambda p: (p / "x").write_text("ours", encoding="utf-8"))
-    theirs = [run.best / "mine" / "x", run.checkpoints / "step-2-kept" / "x", run.model / "notes.txt", run.folder / "plan.txt"]
+    theirs = [
+        run.best / "mine" / "x",
+        run.checkpoints / "step-2-kept" / "x",
+        run.model / "notes.txt",
+        run.folder / "plan.txt",
+    ]
     for path in theirs:
         path.parent.mkdir(exist_ok=True)
         path.write_text("theirs", encoding="utf-8")
@@ -85,7 +94,9 @@ def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
     assert sorted(p for p in run.folder.rglob("*") if p.is_file()) == sorted([*theirs, run.recipe])
 
 
-@pytest.mark.parametrize("change", ["seed=9", "model.dim=8", "optimizer.lr=1.0", "training.ema=0.5", "training.precision=bfloat16"])
+@pytest.mark.parametrize(
+    "change", ["seed=9", "model.dim=8", "optimizer.lr=1.0", "training.ema=0.5", "training.precision=bfloat16"]
+)
 def test_what_is_learned_may_not_change_and_the_key_is_named(tmp_path, recipe, change):
     with pytest.raises(RecipeError, match=rf"^{change.partition('=')[0]} is not what .*regard train"):
         check_unchanged(recipe, load(recipe, [change]), tmp_path)

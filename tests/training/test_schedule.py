@@ -33,7 +33,15 @@ def test_the_constant_rises_in_a_straight_line_and_stays():
 def test_the_plateau_cuts_after_more_than_patience_validations_in_vain():
     plateau = schedule.Plateau(1.0, warmup=2, factor=0.5, patience=1, floor=0.2)
     assert plateau.rate(1) == 0.5 and plateau.rate(9) == 1.0
-    for better, rate in ((True, 1.0), (False, 1.0), (False, 0.5), (False, 0.5), (True, 0.5), (False, 0.5), (False, 0.25)):
+    for better, rate in (
+        (True, 1.0),
+        (False, 1.0),
+        (False, 0.5),
+        (False, 0.5),
+        (True, 0.5),
+        (False, 0.5),
+        (False, 0.25),
+    ):
         plateau.observe(better)
         assert plateau.rate(9) == rate
     for _ in range(4):
@@ -52,7 +60,10 @@ def test_a_restored_plateau_goes_on_where_the_other_was():
 
 
 def test_every_kind_of_a_recipe_has_its_schedule():
-    made = [schedule.make(s, 0.5, 100) for s in (schema.InverseSqrt(), schema.Cosine(), schema.Plateau(), schema.Constant())]
+    made = [
+        schedule.make(s, 0.5, 100)
+        for s in (schema.InverseSqrt(), schema.Cosine(), schema.Plateau(), schema.Constant())
+    ]
     assert [type(s).__name__ for s in made] == ["InverseSqrt", "Cosine", "Plateau", "Constant"]
     assert all(s.state() == {} for s in (made[0], made[3])) and made[1].state() == {"steps": 100}
 

@@ -43,7 +43,9 @@ def portion(*batches):
 def stepper(tmp_path):
     recipe = load(tiny.recipe(tmp_path, optimizer__clip=None))
     model = Line()
-    return Stepper(model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, HERE, Ema(model, 0.5))
+    return Stepper(
+        model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, HERE, Ema(model, 0.5)
+    )
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_tokens(stepper):

@@ -31,7 +31,9 @@ class Pretended(World):
 
 def feed(prepared, rank=0, size=1, accumulate=1, tokens=60, flops=lambda s, t: s + 10 * t):
     world = Pretended(torch.device("cpu"), rank, size)
-    return StepIterator(Batches(prepared, tokens=tokens, seed=1, rank=rank, world=size), world, accumulate, flops)
+    return StepIterator(
+        Batches(prepared, tokens=tokens, seed=1, rank=rank, world=size), world, accumulate, flops
+    )
 
 
 def rows(portion):
@@ -69,7 +71,11 @@ def test_a_portion_counts_its_tokens_and_three_forward_passes(prepared):
     portion = feed(prepared, accumulate=2).next()
     source = np.concatenate([b.source_lengths for b in portion.batches])
     target = np.concatenate([b.target_lengths for b in portion.batches])
-    assert portion.tokens == target.sum() and portion.source_tokens == source.sum() and portion.sentences == len(source)
+    assert (
+        portion.tokens == target.sum()
+        and portion.source_tokens == source.sum()
+        and portion.sentences == len(source)
+    )
     assert portion.flops == 3 * (source + 10 * target).sum()
 
 

@@ -14,7 +14,12 @@ from regard.models.folder import load
 from regard.training.trainer import resume, train
 from tests.training import tiny
 
-SHORT = {"training__steps": 6, "training__validate_every": 3, "training__save_every": 2, "training__log_every": 1}
+SHORT = {
+    "training__steps": 6,
+    "training__validate_every": 3,
+    "training__save_every": 2,
+    "training__log_every": 1,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +43,10 @@ def done(tmp_path_factory):
 def test_a_run_leaves_model_report_log_picture_and_checkpoints(done):
     names = {f.name for f in done.folder.iterdir()}
     assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
-    assert [f.name for f in atomic_folder.steps(done.folder / "checkpoints")] == ["step-00000004", "step-00000006"]
+    assert [f.name for f in atomic_folder.steps(done.folder / "checkpoints")] == [
+        "step-00000004",
+        "step-00000006",
+    ]
     assert len(atomic_folder.steps(done.folder / "best")) == 2
     assert done.finished and done.reason == "steps" and done.steps == 6
     report = json.loads((done.folder / "report.json").read_text(encoding="utf-8"))
@@ -93,14 +101,29 @@ def test_training_leaves_the_callers_random_numbers_and_threads_alone(tmp_path):
 def test_how_often_one_looks_does_not_change_what_is_learned(done, tmp_path):
     plain = {"schedule": {"kind": "constant"}, "training__keep": 1, "training__average": 1}
     often = run(tmp_path, name="often", **plain, training__validate_every=1)
-    seldom = run(tmp_path, name="seldom", **plain, training__validate_every=6, training__save_every=5, training__log_every=4)
-    a, b = (load_file(atomic_folder.steps(r.folder / "checkpoints")[-1] / "tensors.safetensors") for r in (often, seldom))
+    seldom = run(
+        tmp_path,
+        name="seldom",
+        **plain,
+        training__validate_every=6,
+        training__save_every=5,
+        training__log_every=4,
+    )
+    a, b = (
+        load_file(atomic_folder.steps(r.folder / "checkpoints")[-1] / "tensors.safetensors")
+        for r in (often, seldom)
+    )
     assert all(a[name].equal(b[name]) for name in a)
 
 
 def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path):
     """Normalised by the tokens of the whole step: batches of unequal size weigh by their tokens."""
-    same = {"model__dropout": 0.0, "training__ema": 0.0, "schedule": {"kind": "constant"}, "optimizer__clip": None}
+    same = {
+        "model__dropout": 0.0,
+        "training__ema": 0.0,
+        "schedule": {"kind": "constant"},
+        "optimizer__clip": None,
+    }
     parts = run(tmp_path, name="parts", **same, batch={"tokens": 400, "accumulate": 4, "sentences": 20})
     whole = run(tmp_path, name="whole", **same, batch={"tokens": 1000, "accumulate": 1, "sentences": 80})
     losses = [[e["loss"] for e in tiny.log(r.folder)] for r in (parts, whole)]
@@ -120,7 +143,9 @@ def test_float16_resumes_with_its_loss_scale(tmp_path):
     whole = run(tmp_path, **changes)
     half = run(tmp_path, name="half", **{**changes, "training__steps": 6})
     resume(half.folder, overrides=["training.steps=10"], quiet=True)
-    a, b = (load_file(r.folder / "checkpoints" / "step-00000010" / "tensors.safetensors") for r in (whole, half))
+    a, b = (
+        load_file(r.folder / "checkpoints" / "step-00000010" / "tensors.safetensors") for r in (whole, half)
+    )
     assert all(a[name].equal(b[name]) for name in a)
 
 
@@ -159,7 +184,13 @@ def test_a_run_that_is_there_is_not_overwritten_unless_asked(done):
 
 def test_overwriting_begins_anew(tmp_path):
     first = run(tmp_path)
-    second = train(tiny.recipe(tmp_path, **SHORT), folder=first.folder, overwrite=True, overrides=["training.steps=5"], quiet=True)
+    second = train(
+        tiny.recipe(tmp_path, **SHORT),
+        folder=first.folder,
+        overwrite=True,
+        overrides=["training.steps=5"],
+        quiet=True,
+    )
     assert second.steps == 5 and [e["step"] for e in tiny.log(second.folder)] == [1, 2, 3, 4, 5]
 
 
@@ -190,7 +221,8 @@ def test_missing_files_stop_before_anything_is_made(tmp_path):
 
 def test_resuming_with_a_changed_recipe_names_the_keys_and_the_way_on(done):
     with pytest.raises(
-        RecipeError, match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run of another"
+        RecipeError,
+        match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run of another",
     ):
         resume(done.folder, overrides=["optimizer.lr=0.5", "batch.tokens=99"], quiet=True)
 
@@ -212,7 +244,10 @@ def test_a_cosine_cannot_be_made_longer_in_the_middle(tmp_path):
 def test_changed_data_is_noticed_on_resumption(tmp_path):
     first = run(tmp_path)
     tiny.write_pairs(tmp_path, seed=99)
-    with pytest.raises(RegardError, match=r"the training set of .* is not the one of its checkpoint .*train.x, .*train.y back"):
+    with pytest.raises(
+        RegardError,
+        match=r"the training set of .* is not the one of its checkpoint .*train.x, .*train.y back",
+    ):
         resume(first.folder, overrides=["training.steps=9"], quiet=True)
 
 
@@ -221,7 +256,9 @@ def test_a_changed_validation_set_is_noticed_on_resumption(tmp_path):
     file = tmp_path / "validation.y"
     before = file.read_text(encoding="utf-8")
     file.write_text(before.replace(before[0], "a" if before[0] != "a" else "b", 1), encoding="utf-8")
-    with pytest.raises(DataError, match=r"the validation set of .* is not the one of its checkpoint .*validation.y"):
+    with pytest.raises(
+        DataError, match=r"the validation set of .* is not the one of its checkpoint .*validation.y"
+    ):
         resume(first.folder, overrides=["training.steps=9"], quiet=True)
     file.write_text(before, encoding="utf-8")
     assert resume(first.folder, overrides=["training.steps=9"], quiet=True).steps == 9
@@ -252,13 +289,18 @@ def stopped(done, tmp_path):
     return copy
 
 
-@pytest.mark.parametrize("lost", [["log.jsonl"], ["recipe.yaml"], ["best"], ["log.jsonl", "recipe.yaml", "best", "curves.png"]])
+@pytest.mark.parametrize(
+    "lost", [["log.jsonl"], ["recipe.yaml"], ["best"], ["log.jsonl", "recipe.yaml", "best", "curves.png"]]
+)
 def test_the_checkpoint_alone_is_enough_to_resume(done, stopped, lost, capsys):
     for name in lost:
         shutil.rmtree(stopped / name) if (stopped / name).is_dir() else (stopped / name).unlink()
     result = resume(stopped)
     assert result.finished and result.steps == 6
-    last = [load_file(folder / "checkpoints" / "step-00000006" / "tensors.safetensors") for folder in (stopped, done.folder)]
+    last = [
+        load_file(folder / "checkpoints" / "step-00000006" / "tensors.safetensors")
+        for folder in (stopped, done.folder)
+    ]
     assert all(last[0][name].equal(last[1][name]) for name in last[1])
     if "log.jsonl" in lost:
         assert "log.jsonl is missing; it continues after 0 lines" in capsys.readouterr().err
@@ -272,7 +314,9 @@ def edit_state(folder, change):
     change(state)
     file.write_text(json.dumps(state), encoding="utf-8")
     sums = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
-    (folder / "checksums.json").write_text(json.dumps({**sums, "state.json": atomic_folder.digest(file)}), encoding="utf-8")
+    (folder / "checksums.json").write_text(
+        json.dumps({**sums, "state.json": atomic_folder.digest(file)}), encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,7 +372,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_named_and_saved(tmp_path
     batch = saved["batches"][0]
     words = (tmp_path / "train.x").read_text(encoding="utf-8").split()
     assert [row["text"] for row in batch["source"]] == [words[i] for i in batch["rows"]]
-    for folder in atomic_folder.steps(tmp_path / "run" / "checkpoints"):  # nothing that is not finite was ever saved
+    for folder in atomic_folder.steps(
+        tmp_path / "run" / "checkpoints"
+    ):  # nothing that is not finite was ever saved
         tensors = load_file(folder / "tensors.safetensors")
         assert all(bool(torch.isfinite(x).all()) for x in tensors.values())
 
@@ -381,4 +427,6 @@ def test_the_cache_says_which_recipe_made_its_entries(tmp_path, monkeypatch):
     run(tmp_path, training__steps=5)
     notes = {entry.made_by for entry in prepared_cache.entries() if entry.kind == "data"}
     assert any(note.startswith("training set of") and note.endswith("recipe tiny") for note in notes)
-    assert any(note.startswith("validation set of") for note in notes) and any(note.startswith("test set of") for note in notes)
+    assert any(note.startswith("validation set of") for note in notes) and any(
+        note.startswith("test set of") for note in notes
+    )

@@ -77,7 +77,10 @@ class Child:
 
     def wait(self, seconds=None):
         """The exit code, negative after a signal; None when it is still at work after so many seconds."""
-        if self.code is None and select.select([self.server.stdout], [], [], self.timeout if seconds is None else seconds)[0]:
+        if (
+            self.code is None
+            and select.select([self.server.stdout], [], [], self.timeout if seconds is None else seconds)[0]
+        ):
             self.code = int(self.server.stdout.readline())
         if self.code is None and seconds is None:
             self.kill()
@@ -107,7 +110,13 @@ def server():
     """A process with everything imported, for all tests of this one."""
     command = [sys.executable, "-m", "tests.training.runner", "serve"]
     found = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
     atexit.register(found.kill)
     return found
@@ -123,7 +132,11 @@ def start(folder, verb, target, run, *overrides, largest_file=0):
 
 
 def environment(**more):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "RANK", "WORLD", "LOCAL_RANK", "MASTER"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("TORCHELASTIC", "RANK", "WORLD", "LOCAL_RANK", "MASTER"))
+    }
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **more}
 
 
@@ -141,7 +154,9 @@ def torchrun(folder, verb, target, run, *overrides, restarts=0):
     ]
     command = [*launcher, "-m", "tests.training.runner", verb, json.dumps(target), str(run), *overrides]
     env = environment(REGARD_CACHE=str(folder / "cache"))
-    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def finish(process, timeout=300):
@@ -159,7 +174,9 @@ def log(run, event="train"):
     """The log without its times."""
     times = {"seconds", "tokens_per_second"}
     return [
-        {k: v for k, v in e.items() if k not in times} for e in atomic_folder.read_lines(run / "log.jsonl") if e["event"] == event
+        {k: v for k, v in e.items() if k not in times}
+        for e in atomic_folder.read_lines(run / "log.jsonl")
+        if e["event"] == event
     ]
 
 

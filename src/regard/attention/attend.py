@@ -122,7 +122,9 @@ SIGNATURES = 4096
 _prepared: dict[Hashable, _Prepared] = {}
 
 
-def explain(query: Tensor, key: Tensor, value: Tensor, *, kernel: str | None = None, **options: Unpack[Options]) -> Plan:
+def explain(
+    query: Tensor, key: Tensor, value: Tensor, *, kernel: str | None = None, **options: Unpack[Options]
+) -> Plan:
     """Which kernel `attend` would run with the same arguments, why, why none that is faster, and the memory it needs."""
     return make_plan(make_call(query, key, value, **options), kernel)
 

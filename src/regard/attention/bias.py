@@ -55,7 +55,9 @@ class Bias(Movable):
 
 def _check_heads(name: str, made: int, heads: int) -> None:
     if made not in (1, heads):
-        raise ShapeError(f"this {name} was made for {made} heads and the call has {heads}; make it for {heads}")
+        raise ShapeError(
+            f"this {name} was made for {made} heads and the call has {heads}; make it for {heads}"
+        )
 
 
 class ALiBi(Bias):
@@ -120,7 +122,9 @@ class RelativeBuckets(nn.Module, Bias):
     finite = True
     uses_query = False
 
-    def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
+    def __init__(
+        self, heads: int, *, buckets: int = 32, max_distance: int = 128, causal: bool = False
+    ) -> None:
         super().__init__()
         self.heads, self.buckets = size("heads", heads), size("buckets", buckets, 4, even=True)
         self.max_distance, self.causal = size("max_distance", max_distance, buckets), causal
@@ -134,7 +138,9 @@ class RelativeBuckets(nn.Module, Bias):
             n = self.buckets // 2
             start, distance = (distance > 0).long() * n, distance.abs()
         near = n // 2
-        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (n - near)
+        far = (
+            torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (n - near)
+        )
         return start + torch.where(distance < near, distance, (near + far.long()).clamp(max=n - 1))
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
@@ -245,8 +251,12 @@ class PositionBias(Bias):
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         t, s = grid.position(), grid.k
         if t.ndim > 2:  # an offset per sequence: the function is asked about one after the other
-            rows = [self._of(grid, row, s) for row in t.reshape(-1, *t.shape[-2:])]  # (n, m) or (heads, n, m) each
-            found = torch.stack([x if x.ndim > 2 else x[None] for x in rows]) if rows else t.new_zeros(0, 1, 1, 1)
+            rows = [
+                self._of(grid, row, s) for row in t.reshape(-1, *t.shape[-2:])
+            ]  # (n, m) or (heads, n, m) each
+            found = (
+                torch.stack([x if x.ndim > 2 else x[None] for x in rows]) if rows else t.new_zeros(0, 1, 1, 1)
+            )
             return found.unflatten(0, t.shape[:-3]).to(exact_dtype(query.dtype))
         return self._of(grid, t, s).to(exact_dtype(query.dtype))
 
@@ -255,7 +265,9 @@ class PositionBias(Bias):
         want = (t.shape[-2], s.shape[-1])
         given = tuple(found.shape) if isinstance(found, Tensor) else ()
         if len(given) not in (2, 3) or any(a not in (1, b) for a, b in zip(given[-2:], want, strict=True)):
-            raise ShapeError(f"the bias function gave {given or type(found).__name__} and must give {want} or (heads, *{want})")
+            raise ShapeError(
+                f"the bias function gave {given or type(found).__name__} and must give {want} or (heads, *{want})"
+            )
         return grid.of_heads(found) if len(given) == 3 else found
 
     def __repr__(self) -> str:

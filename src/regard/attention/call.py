@@ -124,7 +124,9 @@ class Call:
         return self.bias is not None and not self.bias.finite
 
     def options(self) -> tuple[Energy | Mask | Bias | Normalizer, ...]:
-        return tuple(x for x in (self.energy, self.mask, self.bias, self.normalize, self.gate) if x is not None)
+        return tuple(
+            x for x in (self.energy, self.mask, self.bias, self.normalize, self.gate) if x is not None
+        )
 
     def option_tensors(self) -> list[Tensor] | None:
         """All tensors that the options read; None when one of them is a function or a class that does not say."""
@@ -146,7 +148,13 @@ class Call:
             return x
         return x.expand(*x.shape[:-3], self.heads, *x.shape[-2:]) if x.shape[-3] == 1 else self.grouped(x)
 
-    def grid(self, queries: Index = None, keys: Index = None, head: Index = None, batch: Sequence[Index] | None = None) -> Grid:
+    def grid(
+        self,
+        queries: Index = None,
+        keys: Index = None,
+        head: Index = None,
+        batch: Sequence[Index] | None = None,
+    ) -> Grid:
         return Grid(
             self.Tq,
             self.Tk,
@@ -202,15 +210,25 @@ def signature(
     if query.is_nested or key.dtype is not dtype or value.dtype is not dtype:
         return None
     if query.is_cpu and key.is_cpu and value.is_cpu:
-        place: Hashable = _is_any_autocast_enabled() and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        place: Hashable = (
+            _is_any_autocast_enabled()
+            and torch.is_autocast_enabled("cpu")
+            and torch.get_autocast_dtype("cpu")
+        )
     elif query.is_cuda:
-        autocast = _is_any_autocast_enabled() and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        autocast = (
+            _is_any_autocast_enabled()
+            and torch.is_autocast_enabled("cuda")
+            and torch.get_autocast_dtype("cuda")
+        )
         long = (mask is not None or bias is not None) and query.shape[-2] >= LONG  # where Flex may be chosen
         recording = long and torch.cuda.is_current_stream_capturing()
         place = (query.get_device(), key.get_device(), value.get_device(), autocast, recording)
     else:
         return None
-    learns = (query.requires_grad, key.requires_grad, value.requires_grad) if torch.is_grad_enabled() else None
+    learns = (
+        (query.requires_grad, key.requires_grad, value.requires_grad) if torch.is_grad_enabled() else None
+    )
     found = (query.shape, key.shape, value.shape, dtype, place, learns, softcap, dropout, kernel)
     if energy is SCALED_DOT and normalize is SOFTMAX and bias is None and gate is None:
         if mask is None:
@@ -225,7 +243,9 @@ def signature(
         None if gate is None else _known(gate),
     )
     given = (True, mask is not None, bias is not None, True, gate is not None)
-    return None if any(x is None and there for x, there in zip(parts, given, strict=True)) else (*found, *parts)
+    return (
+        None if any(x is None and there for x, there in zip(parts, given, strict=True)) else (*found, *parts)
+    )
 
 
 def _known(option: object, of_tensor: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable | None:
@@ -268,7 +288,12 @@ def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
 
 
 def fit(
-    query: Tensor, key: Tensor, value: Tensor, leading: tuple[int, ...], heads: int, autocast: torch.dtype | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    leading: tuple[int, ...],
+    heads: int,
+    autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Autocast's dtype, a heads axis, and queries for all batches and heads: one query may meet many."""
     if autocast is not None:
@@ -284,8 +309,14 @@ def _check_options(call: Call) -> None:
     call.energy.check(query, call.key, heads)
     for x in call.energy.tensors() or ():
         check_device(type(call.energy).__name__, "energy", x, query.device)
-        if x.dtype != query.dtype and call.autocast is None and isinstance(call.energy, Additive | ProjectedAdditive):
-            raise DtypeError(f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; make them one with .to()")
+        if (
+            x.dtype != query.dtype
+            and call.autocast is None
+            and isinstance(call.energy, Additive | ProjectedAdditive)
+        ):
+            raise DtypeError(
+                f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; make them one with .to()"
+            )
     if call.mask is not None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)
         check_alignment(call.mask, call.bias, call.gate)
@@ -307,9 +338,13 @@ def _check_tensor(name: str, x: object) -> None:
             f"{name} must be a plain tensor, got a {kind} one; pad it and pass mask=Padding(lengths), or use .to_dense()"
         )
     if x.ndim < 2:
-        raise ShapeError(f"{name} needs at least (time, dim), got shape {tuple(x.shape)}; add axes with x[None]")
+        raise ShapeError(
+            f"{name} needs at least (time, dim), got shape {tuple(x.shape)}; add axes with x[None]"
+        )
     if x.dtype not in DTYPES:
-        raise DtypeError(f"{name} must hold real numbers (float16, bfloat16, float32, float64), got {x.dtype}; use .float()")
+        raise DtypeError(
+            f"{name} must hold real numbers (float16, bfloat16, float32, float64), got {x.dtype}; use .float()"
+        )
 
 
 def _autocast(query: Tensor) -> torch.dtype | None:
@@ -326,7 +361,9 @@ def _check_dtypes(query: Tensor, key: Tensor, value: Tensor, autocast: torch.dty
             f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together with .to()"
         )
     if autocast is None and not query.dtype == key.dtype == value.dtype:
-        raise DtypeError(f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; make them one with .to()")
+        raise DtypeError(
+            f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; make them one with .to()"
+        )
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
@@ -390,7 +427,9 @@ def wrap_energy(x: EnergyLike) -> Energy:
         return x
     if callable(x) and not isinstance(x, type):
         return Custom(x)
-    raise OptionError(f"energy must be an Energy such as ScaledDot() or a function of (query, key), got {_called(x)}")
+    raise OptionError(
+        f"energy must be an Energy such as ScaledDot() or a function of (query, key), got {_called(x)}"
+    )
 
 
 def wrap_mask(x: object) -> Mask | None:
@@ -408,7 +447,9 @@ def wrap_bias(x: BiasLike | None) -> Bias | None:
         return DenseBias(x)
     if callable(x) and not isinstance(x, type):
         return PositionBias(x)
-    raise OptionError(f"bias must be a Bias such as ALiBi(heads), a tensor, a function of two positions or None, got {_called(x)}")
+    raise OptionError(
+        f"bias must be a Bias such as ALiBi(heads), a tensor, a function of two positions or None, got {_called(x)}"
+    )
 
 
 def wrap_normalizer(x: NormalizerLike) -> Normalizer:

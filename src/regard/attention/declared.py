@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def forget_declared(cls: type, rule: tuple[str, ...], facts: Mapping[str, Any], always: Mapping[str, Any]) -> None:
+def forget_declared(
+    cls: type, rule: tuple[str, ...], facts: Mapping[str, Any], always: Mapping[str, Any]
+) -> None:
     """Reset what `cls` inherits: `facts` if it redefines one of `rule`, `always` in any case; its own definitions stay."""
     lost = dict(always)
     if any(name in cls.__dict__ for name in rule):

@@ -24,9 +24,15 @@ class Movable:
             target = torch.device(device)
         except (RuntimeError, TypeError):
             name = f"{type(self).__name__}.to"
-            raise OptionError(f"{name} takes a device such as 'cpu' or 'cuda', got {device!r}; tensors keep their types") from None
+            raise OptionError(
+                f"{name} takes a device such as 'cpu' or 'cuda', got {device!r}; tensors keep their types"
+            ) from None
         try:
-            return nn.Module.to(self, target) if isinstance(self, nn.Module) else _with_moved_attributes(self, target)  # type: ignore[return-value]
+            return (
+                nn.Module.to(self, target)
+                if isinstance(self, nn.Module)
+                else _with_moved_attributes(self, target)
+            )  # type: ignore[return-value]
         except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
             why = (str(error) or type(error).__name__).splitlines()[0]
             raise DeviceError(f"{type(self).__name__} cannot be moved to {device!r}: {why}") from error
@@ -59,7 +65,9 @@ def _moved(x: Any, device: torch.device) -> Any:
 def check_device(name: str, option: str, x: Tensor, device: torch.device) -> None:
     """Raise when a tensor of an option is not where the query is. `option`: what the user moves, "mask", "bias" or "energy"."""
     if x.device != device:
-        raise DeviceError(f"{name} is on {x.device} and the query on {device}; move it with {option}.to({str(device)!r})")
+        raise DeviceError(
+            f"{name} is on {x.device} and the query on {device}; move it with {option}.to({str(device)!r})"
+        )
 
 
 def as_device(value: object) -> torch.device:

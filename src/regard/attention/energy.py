@@ -42,7 +42,10 @@ class DistanceForm(NamedTuple):
     scale: float
 
     def energies(self) -> Tensor:
-        return -(exact(self.query)[..., :, None, :] - exact(self.key)[..., None, :, :]).square().sum(-1) * self.scale
+        return (
+            -(exact(self.query)[..., :, None, :] - exact(self.key)[..., None, :, :]).square().sum(-1)
+            * self.scale
+        )
 
 
 class AdditiveForm(NamedTuple):
@@ -64,13 +67,17 @@ class Energy(Movable):
     A subclass defines `__call__`, or `as_dot` or `as_additive`, which fused kernels can run.
     """
 
-    form: str | None = None  # "dot" or "additive", where `as_dot` or `as_additive` is this energy, or "distance"
+    form: str | None = (
+        None  # "dot" or "additive", where `as_dot` or `as_additive` is this energy, or "distance"
+    )
     heads: int | None = None  # of an energy with parameters per head
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"form": None, "heads": None, "pair_features": Energy.pair_features}
-        forget_declared(cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors})
+        forget_declared(
+            cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors}
+        )
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         has_dot = type(self).as_dot is not Energy.as_dot
@@ -230,7 +237,13 @@ class Bilinear(nn.Module, Energy):
     form = "dot"
 
     def __init__(
-        self, query_dim: int, key_dim: int | None = None, *, rank: int | None = None, heads: int | None = None, scale: float = 1.0
+        self,
+        query_dim: int,
+        key_dim: int | None = None,
+        *,
+        rank: int | None = None,
+        heads: int | None = None,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         key_dim = query_dim if key_dim is None else key_dim
@@ -238,7 +251,9 @@ class Bilinear(nn.Module, Energy):
         self.query_dim, self.key_dim, self.rank, self.heads = query_dim, key_dim, rank, heads
         self.scale = _finite("Bilinear's scale", scale)
         head = () if heads is None else (heads,)
-        self.W = nn.Parameter(torch.empty(*head, query_dim if rank is None else rank, key_dim if rank is None else query_dim))
+        self.W = nn.Parameter(
+            torch.empty(*head, query_dim if rank is None else rank, key_dim if rank is None else query_dim)
+        )
         self.V = None if rank is None else nn.Parameter(torch.empty(*head, rank, key_dim))
         for weight in self.parameters():
             nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
@@ -275,7 +290,14 @@ class Additive(nn.Module, Energy):
 
     form = "additive"
 
-    def __init__(self, query_dim: int, key_dim: int | None = None, hidden: int | None = None, *, heads: int | None = None) -> None:
+    def __init__(
+        self,
+        query_dim: int,
+        key_dim: int | None = None,
+        hidden: int | None = None,
+        *,
+        heads: int | None = None,
+    ) -> None:
         super().__init__()
         key_dim = query_dim if key_dim is None else key_dim
         hidden = query_dim if hidden is None else hidden
@@ -296,7 +318,15 @@ class Additive(nn.Module, Energy):
         return self.hidden
 
     def signature(self) -> Hashable | None:
-        return Additive, self.query_dim, self.key_dim, self.hidden, self.heads, describe_tensor(self.v), _learning(self)
+        return (
+            Additive,
+            self.query_dim,
+            self.key_dim,
+            self.hidden,
+            self.heads,
+            describe_tensor(self.v),
+            _learning(self),
+        )
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -332,7 +362,9 @@ class ProjectedAdditive(Energy):
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
         _check_widths(self.additive, query, key.new_empty(0, self.additive.key_dim), heads)
         if key.shape[-1] != self.additive.hidden:
-            raise ShapeError(f"projected keys have width {self.additive.hidden}, got {tuple(key.shape)}; apply Wk first")
+            raise ShapeError(
+                f"projected keys have width {self.additive.hidden}, got {tuple(key.shape)}; apply Wk first"
+            )
 
     def __repr__(self) -> str:
         return f"ProjectedAdditive({self.additive.extra_repr()})"
@@ -367,9 +399,13 @@ def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads
     name = type(energy).__name__
     for side, x, want in (("queries", query, energy.query_dim), ("keys", key, energy.key_dim)):
         if x.shape[-1] != want:
-            raise ShapeError(f"this {name} takes {side} of width {want}, got {tuple(x.shape)}; make it for {x.shape[-1]}")
+            raise ShapeError(
+                f"this {name} takes {side} of width {want}, got {tuple(x.shape)}; make it for {x.shape[-1]}"
+            )
     if energy.heads not in (None, 1, heads):
-        raise ShapeError(f"this {name} has {energy.heads} heads and the call has {heads}; make it for {heads}")
+        raise ShapeError(
+            f"this {name} has {energy.heads} heads and the call has {heads}; make it for {heads}"
+        )
 
 
 def _positive(**sizes: int | None) -> None:

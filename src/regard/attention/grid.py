@@ -64,7 +64,9 @@ class Grid:
     @property
     def is_span(self) -> bool:
         """Whether the queries and the keys asked about are each neighbours in order."""
-        return all(i is None or (isinstance(i, slice) and i.step in (None, 1)) for i in (self.queries, self.keys))
+        return all(
+            i is None or (isinstance(i, slice) and i.step in (None, 1)) for i in (self.queries, self.keys)
+        )
 
     @property
     def q(self) -> Tensor:
@@ -168,7 +170,9 @@ class Point(Grid):
     def _at(self, x: Tensor, *inner: Tensor) -> Tensor:
         """The element of x, (*leading, *inner), for this pair; axes of size 1 stand for all."""
         index, rest = list(inner), self.b
-        for size in reversed(self.leading[len(self.leading) - (x.ndim - len(inner)) :] if x.ndim > len(inner) else ()):
+        for size in reversed(
+            self.leading[len(self.leading) - (x.ndim - len(inner)) :] if x.ndim > len(inner) else ()
+        ):
             index.insert(0, rest % size)
             rest = torch.div(rest, size, rounding_mode="floor")
         return x[tuple(i if n > 1 else i * 0 for i, n in zip(index, x.shape, strict=True))] if index else x

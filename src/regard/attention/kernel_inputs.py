@@ -26,7 +26,9 @@ def needs_clearing(call: Call) -> bool:
 
 def clear_unseen(call: Call) -> Call:
     """Set queries that see no key, and keys and values that no query sees, to zero; their gradient is then zero too."""
-    if call.is_empty or (may_read(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))):
+    if call.is_empty or (
+        may_read(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
+    ):
         return call
     rows, keys = _seen(call)
     keys = _to_key_heads(call, keys)
@@ -60,7 +62,9 @@ def _seen(call: Call) -> tuple[Tensor, Tensor]:
     return allowed.any(-1), allowed.any(-2)
 
 
-def rows_and_keys_seen(mask: Mask, Tq: int, Tk: int, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+def rows_and_keys_seen(
+    mask: Mask, Tq: int, Tk: int, device: torch.device | str | None
+) -> tuple[Tensor, Tensor]:
     """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk); no T×T where the mask is ranges."""
     ranges = mask.key_ranges(Tq, Tk, device)
     if ranges is None:
@@ -108,7 +112,12 @@ def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
     """Queries and keys with the mean key as origin, values, and 1/temperature: moving all vectors changes no distance."""
     origin = centre(call.key)
     key, value = _one_number_of_heads(call, call.key - origin, call.value, grouped=True)
-    return call.merge_batch(call.query - origin), call.merge_batch(key), call.merge_batch(value), 1 / call.temperature
+    return (
+        call.merge_batch(call.query - origin),
+        call.merge_batch(key),
+        call.merge_batch(value),
+        1 / call.temperature,
+    )
 
 
 def centre(key: Tensor) -> Tensor:
@@ -122,7 +131,12 @@ def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     a, b, v = call.energy.as_additive(call.query, call.key)
     a, b, v = (x.to(call.dtype) for x in (a, b, v))
     b, value = _one_number_of_heads(call, b, call.value, grouped=True)
-    return call.merge_batch(a), call.merge_batch(b), v.expand(call.heads, v.shape[-1]), call.merge_batch(value)
+    return (
+        call.merge_batch(a),
+        call.merge_batch(b),
+        v.expand(call.heads, v.shape[-1]),
+        call.merge_batch(value),
+    )
 
 
 def _one_number_of_heads(call: Call, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:

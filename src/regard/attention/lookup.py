@@ -11,7 +11,12 @@ from regard.attention.normalize import Raw, Softmax
 
 
 def lookup(
-    query: Tensor, key: Tensor, value: Tensor, *, temperature: float | None = None, similarity: EnergyLike | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    temperature: float | None = None,
+    similarity: EnergyLike | None = None,
 ) -> Tensor:
     """z = Σⱼ 1[q = kⱼ] vⱼ, a dictionary: a missing key gives zeros, equal keys add up. query (..., Tq, D) → (..., Tq, Dv).
 

@@ -23,7 +23,17 @@ from regard.attention.torch_modes import surely
 from regard.errors import DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
-FACTS = ("block_bounds", "key_ranges", "allows_all", "covers", "allows_diagonal", "static_band", "share", "prefix_rows", "at")
+FACTS = (
+    "block_bounds",
+    "key_ranges",
+    "allows_all",
+    "covers",
+    "allows_diagonal",
+    "static_band",
+    "share",
+    "prefix_rows",
+    "at",
+)
 Ranges = tuple[Tensor, Tensor]
 
 
@@ -46,7 +56,9 @@ class Mask(Movable):
 
     def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
         """For each block: is every pair surely allowed, and is any pair possibly allowed. Unless a mask knows better: unsure."""
-        some = torch.ones(corners.q[0].shape[0], corners.k[0].shape[1], dtype=torch.bool, device=corners.q[0].device)
+        some = torch.ones(
+            corners.q[0].shape[0], corners.k[0].shape[1], dtype=torch.bool, device=corners.q[0].device
+        )
         return ~some, some
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
@@ -93,7 +105,9 @@ class Mask(Movable):
         allowed = self.allowed(Grid(Tq, Tk, device=device))
         return allowed.expand(*allowed.shape[:-2], Tq, Tk)
 
-    def blocks(self, Tq: int, Tk: int, block: int | tuple[int, int] = 128, device: torch.device | str | None = None) -> Tensor:
+    def blocks(
+        self, Tq: int, Tk: int, block: int | tuple[int, int] = 128, device: torch.device | str | None = None
+    ) -> Tensor:
         """EMPTY (0), PARTIAL (1) or FULL (2) for each block, (..., ⌈Tq/block⌉, ⌈Tk/block⌉). Unsure is PARTIAL."""
         size = (block, block) if isinstance(block, int) else block
         every, some = self.block_bounds(Corners(Tq, Tk, size, device))
@@ -132,8 +146,15 @@ def whole_offset(name: str, offset: object) -> int | Tensor:
     """An offset as a number or an int64 tensor: narrow types wrap around in sums and differences."""
     if isinstance(offset, int) and not isinstance(offset, bool):
         return offset
-    if not isinstance(offset, Tensor) or offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool:
-        raise OptionError(f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}")
+    if (
+        not isinstance(offset, Tensor)
+        or offset.is_floating_point()
+        or offset.is_complex()
+        or offset.dtype == torch.bool
+    ):
+        raise OptionError(
+            f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}"
+        )
     return offset.to(torch.int64)
 
 
@@ -184,7 +205,12 @@ class Dense(Mask):
 
 
 def check_numbers(
-    name: str, x: object, leading: Sequence[int], device: torch.device, length: int | None = None, option: str = "mask"
+    name: str,
+    x: object,
+    leading: Sequence[int],
+    device: torch.device,
+    length: int | None = None,
+    option: str = "mask",
 ) -> None:
     """A tensor of numbers per sequence (and per position, if length is given) fits the call."""
     if not isinstance(x, Tensor):
@@ -193,7 +219,9 @@ def check_numbers(
     shape = tuple(x.shape)
     if length is not None:
         if shape[-1] != length:
-            raise ShapeError(f"{name} was made for {shape[-1]} positions and the call has {length}; make it for {length}")
+            raise ShapeError(
+                f"{name} was made for {shape[-1]} positions and the call has {length}; make it for {length}"
+            )
         shape = shape[:-1]
     given = (1,) * (len(leading) - len(shape)) + shape
     if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
@@ -209,7 +237,9 @@ def check_pairs(name: str, x: Tensor, full: tuple[int, ...]) -> None:
         fix = "each of its axes must be 1 or equal, counted from the right"
         if name == "the mask" and x.ndim == 2 and tuple(x.shape) == (*full[:-3], full[-1]):
             fix = "for one row of keys per sequence, (batch, Tk), write mask[:, None, None, :] or Padding(lengths)"
-        raise ShapeError(f"{name} of shape {tuple(x.shape)} does not broadcast to (…, heads, Tq, Tk) = {full}; {fix}")
+        raise ShapeError(
+            f"{name} of shape {tuple(x.shape)} does not broadcast to (…, heads, Tq, Tk) = {full}; {fix}"
+        )
 
 
 class _Pair(Mask):
@@ -222,7 +252,9 @@ class _Pair(Mask):
         self.a.check(Tq, Tk, heads, leading, device)
         self.b.check(Tq, Tk, heads, leading, device)
 
-    def both_ranges(self, Tq: int, Tk: int, device: torch.device | str | None) -> tuple[Ranges, Ranges] | None:
+    def both_ranges(
+        self, Tq: int, Tk: int, device: torch.device | str | None
+    ) -> tuple[Ranges, Ranges] | None:
         a = self.a.key_ranges(Tq, Tk, device)
         b = self.b.key_ranges(Tq, Tk, device) if a is not None else None
         return None if a is None or b is None else (a, b)
@@ -259,7 +291,9 @@ class And(_Pair):
 
     def covers(self, Tq: int, Tk: int) -> bool:
         """Two prefixes that hold a key have the first in common, and the last query sees of both all there is."""
-        return super().covers(Tq, Tk) or (self.prefix_rows and self.a.covers(Tq, Tk) and self.b.covers(Tq, Tk))
+        return super().covers(Tq, Tk) or (
+            self.prefix_rows and self.a.covers(Tq, Tk) and self.b.covers(Tq, Tk)
+        )
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.a.allows_diagonal(Tq, Tk) and self.b.allows_diagonal(Tq, Tk)

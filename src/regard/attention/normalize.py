@@ -32,7 +32,12 @@ class Normalizer:
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"hides": False, "bears_nothing": False, "is_softmax": False}
-        forget_declared(cls, ("rows", "__call__"), facts, {"signature": Normalizer.signature, "tensors": Normalizer.tensors})
+        forget_declared(
+            cls,
+            ("rows", "__call__"),
+            facts,
+            {"signature": Normalizer.signature, "tensors": Normalizer.tensors},
+        )
 
     def __call__(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         if scores.shape[-1] == 0:
@@ -81,11 +86,25 @@ class Softmax(Normalizer):
     is_softmax = True
 
     def __init__(self, temperature: float = 1.0, *, sinks: Tensor | None = None) -> None:
-        if isinstance(temperature, Tensor) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-            raise OptionError(f"temperature must be a number above 0, got {temperature!r}; for τ → 0 use Hard()")
-        if sinks is not None and not (isinstance(sinks, Tensor) and sinks.ndim == 1 and sinks.is_floating_point()):
-            got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if isinstance(sinks, Tensor) else repr(sinks)[:60]
-            raise OptionError(f"sinks must be a tensor of real numbers, one per head, shape (heads,), got {got}")
+        if (
+            isinstance(temperature, Tensor)
+            or not isinstance(temperature, int | float)
+            or not 0 < temperature < math.inf
+        ):
+            raise OptionError(
+                f"temperature must be a number above 0, got {temperature!r}; for τ → 0 use Hard()"
+            )
+        if sinks is not None and not (
+            isinstance(sinks, Tensor) and sinks.ndim == 1 and sinks.is_floating_point()
+        ):
+            got = (
+                f"{sinks.dtype} of shape {tuple(sinks.shape)}"
+                if isinstance(sinks, Tensor)
+                else repr(sinks)[:60]
+            )
+            raise OptionError(
+                f"sinks must be a tensor of real numbers, one per head, shape (heads,), got {got}"
+            )
         self.temperature, self.sinks = float(temperature), sinks
         if sinks is not None:
             self.is_softmax = False  # kernels that compute a plain softmax refuse the call
@@ -112,9 +131,13 @@ class Softmax(Normalizer):
         if self.sinks is None:
             return
         if self.sinks.shape[0] not in (1, heads):
-            raise ShapeError(f"sinks were given for {self.sinks.shape[0]} heads and the call has {heads}; give {heads} numbers")
+            raise ShapeError(
+                f"sinks were given for {self.sinks.shape[0]} heads and the call has {heads}; give {heads} numbers"
+            )
         if self.sinks.device != device:
-            raise DeviceError(f"the sinks are on {self.sinks.device} and the query on {device}; move one with .to()")
+            raise DeviceError(
+                f"the sinks are on {self.sinks.device} and the query on {device}; move one with .to()"
+            )
 
     def signature(self) -> Hashable | None:
         return Softmax, self.temperature, None if self.sinks is None else describe_tensor(self.sinks)
@@ -276,7 +299,12 @@ class _EntmaxWithTangent(_Entmax):
 def _entmax_slope(p: Tensor, x: Tensor, alpha: float) -> Tensor:
     """The (symmetric) Jacobian of entmax times x."""
     support = p > 0
-    slope = torch.where(support, p, 1.0).pow(2 - alpha).clamp(max=torch.finfo(p.dtype).max).masked_fill(~support, 0.0)
+    slope = (
+        torch.where(support, p, 1.0)
+        .pow(2 - alpha)
+        .clamp(max=torch.finfo(p.dtype).max)
+        .masked_fill(~support, 0.0)
+    )
     # Only ratios of slopes count in the mean, so the largest becomes 1: their sum cannot overflow.
     share = slope / slope.amax(-1, keepdim=True)
     mean = (share * torch.where(support, x, 0.0)).sum(-1, keepdim=True) / share.sum(-1, keepdim=True)
@@ -306,7 +334,9 @@ def _entmax15_threshold(half: Tensor) -> Tensor:
     tau = mean - room.clamp(min=0).sqrt()
     size = (tau <= ordered).sum(-1, keepdim=True).clamp(min=1)
     tau = tau.gather(-1, size - 1)
-    for _ in range(3):  # the difference above loses half of all digits when many weights are small; Newton's steps restore them
+    for _ in range(
+        3
+    ):  # the difference above loses half of all digits when many weights are small; Newton's steps restore them
         part = (half - tau).clamp(min=0)
         tau = tau + (part.square().sum(-1, keepdim=True) - 1) / (2 * part.sum(-1, keepdim=True))
     return tau

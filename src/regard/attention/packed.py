@@ -45,7 +45,9 @@ class Packed(Mask):
 
     def __post_init__(self) -> None:
         queries, numbers = _boundaries("cu_seqlens", self.cu_seqlens)
-        keys, key_numbers = (None, numbers) if self.cu_seqlens_k is None else _boundaries("cu_seqlens_k", self.cu_seqlens_k)
+        keys, key_numbers = (
+            (None, numbers) if self.cu_seqlens_k is None else _boundaries("cu_seqlens_k", self.cu_seqlens_k)
+        )
         if key_numbers == numbers:
             keys = None
         if len(key_numbers) != len(numbers):
@@ -53,7 +55,9 @@ class Packed(Mask):
                 f"cu_seqlens has {len(numbers) - 1} sequences and cu_seqlens_k {len(key_numbers) - 1}; give both the same number"
             )
         if self.mask is not None and not isinstance(self.mask, Mask):
-            raise OptionError(f"Packed's mask is a Mask such as Causal() or None, got {type(self.mask).__name__}; {_JOIN}")
+            raise OptionError(
+                f"Packed's mask is a Mask such as Causal() or None, got {type(self.mask).__name__}; {_JOIN}"
+            )
         for part in parts(self.mask):
             if isinstance(part, Dense | Documents | Packed):
                 raise OptionError(
@@ -61,12 +65,16 @@ class Packed(Mask):
                 )
         ids, index = _numbered(queries, numbers[-1])
         key_ids, key_index = (ids, index) if keys is None else _numbered(keys, key_numbers[-1])
-        made = dict(cu_seqlens=queries, cu_seqlens_k=keys, ids=ids, key_ids=key_ids, index=index, key_index=key_index)
+        made = dict(
+            cu_seqlens=queries, cu_seqlens_k=keys, ids=ids, key_ids=key_ids, index=index, key_index=key_index
+        )
         for name, x in made.items():
             object.__setattr__(self, name, x)
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int], key_lengths: Sequence[int] | None = None, *, mask: Mask | None = None) -> Packed:
+    def of_lengths(
+        cls, lengths: Sequence[int], key_lengths: Sequence[int] | None = None, *, mask: Mask | None = None
+    ) -> Packed:
         """Sequences of these lengths, one after the other."""
         return cls(_summed(lengths), None if key_lengths is None else _summed(key_lengths), mask)
 
@@ -90,7 +98,9 @@ class Packed(Mask):
             some = (a <= d) & (c <= b)
             return torch.zeros_like(some), some
         (start, last_start), (first_stop, stop) = (corners.range_of(x, 0) for x in ranges)
-        return (last_start <= corners.k[0]) & (first_stop > corners.k[1]), (start <= corners.k[1]) & (stop > corners.k[0])
+        return (last_start <= corners.k[0]) & (first_stop > corners.k[1]), (start <= corners.k[1]) & (
+            stop > corners.k[0]
+        )
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.cu_seqlens_k is None and (self.mask is None or self.mask.allows_diagonal(Tq, Tk))
@@ -117,10 +127,18 @@ class Packed(Mask):
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         check_device("Packed", "mask", self.ids, device)
         names = ("cu_seqlens", "cu_seqlens" if self.cu_seqlens_k is None else "cu_seqlens_k")
-        for name, what, ids, T in zip(names, ("queries", "keys"), (self.ids, self.key_ids), (Tq, Tk), strict=True):
+        for name, what, ids, T in zip(
+            names, ("queries", "keys"), (self.ids, self.key_ids), (Tq, Tk), strict=True
+        ):
             if len(ids) != T:
-                hint = "; give cu_seqlens_k for keys of other lengths" if what == "keys" and self.cu_seqlens_k is None else ""
-                raise ShapeError(f"{name} ends at {len(ids)} and the call has {T} {what}; it must end at {T}{hint}")
+                hint = (
+                    "; give cu_seqlens_k for keys of other lengths"
+                    if what == "keys" and self.cu_seqlens_k is None
+                    else ""
+                )
+                raise ShapeError(
+                    f"{name} ends at {len(ids)} and the call has {T} {what}; it must end at {T}{hint}"
+                )
         if self.mask is not None:
             self.mask.check(Tq, Tk, heads, (self.sequences,), device)
 
@@ -139,10 +157,14 @@ def _boundaries(name: str, given: object) -> tuple[Tensor, list[int]]:
         raise DtypeError(f"{name} holds whole numbers, got {given.dtype}; use .int()")
     numbers = given.tolist()
     if numbers[0] != 0:
-        raise OptionError(f"{name} must start at 0, got {numbers[0]}; give the cumulative lengths with a 0 before them")
+        raise OptionError(
+            f"{name} must start at 0, got {numbers[0]}; give the cumulative lengths with a 0 before them"
+        )
     for i, (a, b) in enumerate(pairwise(numbers)):
         if b < a:
-            raise OptionError(f"{name} must not decrease, got {b} after {a} at index {i + 1}; give cumulative lengths")
+            raise OptionError(
+                f"{name} must not decrease, got {b} after {a} at index {i + 1}; give cumulative lengths"
+            )
     return given.to(torch.int64, copy=True), numbers
 
 
@@ -162,7 +184,12 @@ class _Within(Grid):
     """The pairs of a grid, counted within their own sequences. Pairs of different sequences mean nothing here."""
 
     def __init__(self, grid: Grid, packed: Packed, start: int | Tensor | None = None) -> None:
-        self.grid, self.packed, self.start, self.heads = grid, packed, start, 1 if isinstance(grid, Point) else grid.heads
+        self.grid, self.packed, self.start, self.heads = (
+            grid,
+            packed,
+            start,
+            1 if isinstance(grid, Point) else grid.heads,
+        )
 
     q = property(lambda self: self.grid.of_queries(self.packed.index))  # type: ignore[assignment]
     k = property(lambda self: self.grid.of_keys(self.packed.key_index))  # type: ignore[assignment]
@@ -181,7 +208,9 @@ class _Within(Grid):
         return x[self.grid.of_queries(self.packed.ids)] if x.ndim else x
 
     def _refuse(self, x: Tensor | None = None) -> Tensor:
-        raise OptionError(f"Packed's mask is counted within each sequence, so it cannot read one tensor for the whole row; {_JOIN}")
+        raise OptionError(
+            f"Packed's mask is counted within each sequence, so it cannot read one tensor for the whole row; {_JOIN}"
+        )
 
     of_queries = of_keys = of_pairs = _refuse  # type: ignore[assignment]
     Tq = Tk = leading = property(_refuse)  # type: ignore[assignment]

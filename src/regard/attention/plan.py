@@ -26,7 +26,9 @@ from regard.attention.machine import Machine
 from regard.errors import KernelError
 
 # Fastest first, where more than one can run. The last can run everything.
-KERNELS: dict[str, Kernel] = {k.name: k for k in (Cpp(), Triton(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())}
+KERNELS: dict[str, Kernel] = {
+    k.name: k for k in (Cpp(), Triton(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())
+}
 
 
 @dataclass
@@ -39,7 +41,10 @@ class Plan:
     memory: int = 0
 
     def __str__(self) -> str:
-        lines = [f"{self.kernel}: {self.why}", f"memory beside inputs and output: about {_bytes(self.memory)}"]
+        lines = [
+            f"{self.kernel}: {self.why}",
+            f"memory beside inputs and output: about {_bytes(self.memory)}",
+        ]
         return "\n".join(lines + [f"not {name}: {reason}" for name, reason in self.not_used.items()])
 
 
@@ -56,7 +61,9 @@ def choose(call: Call, machine: Machine, not_used: dict[str, str] | None = None)
     """The fastest kernel that can run the call."""
     for kernel in KERNELS.values():
         reason = kernel.refuses(call, machine)
-        if reason is None and not machine.tracer:  # the sizes of a traced call may be symbols, which cannot be compared
+        if (
+            reason is None and not machine.tracer
+        ):  # the sizes of a traced call may be symbols, which cannot be compared
             reason = kernel.not_worth(call, machine)
         if reason is None:
             return kernel
@@ -72,7 +79,9 @@ def requested(call: Call, name: str, machine: Machine) -> Kernel:
         raise KernelError(f"no kernel is called {quoted(name)}; {hint}")
     reason = KERNELS[name].refuses(call, machine)
     if reason is not None:
-        raise KernelError(f"kernel={name!r} cannot run this call: {reason}; leave kernel out to let regard choose")
+        raise KernelError(
+            f"kernel={name!r} cannot run this call: {reason}; leave kernel out to let regard choose"
+        )
     return KERNELS[name]
 
 

@@ -22,7 +22,9 @@ def size(name: str, value: object, least: int = 1, even: bool = False) -> int:
 
 def _check_input(name: str, x: Tensor, dim: int | None) -> None:
     if x.ndim < 2 or not x.is_floating_point():
-        raise ShapeError(f"{name} takes numbers of shape (…, T, dim), got {x.dtype} of shape {tuple(x.shape)}")
+        raise ShapeError(
+            f"{name} takes numbers of shape (…, T, dim), got {x.dtype} of shape {tuple(x.shape)}"
+        )
     if dim is not None and x.shape[-1] != dim:
         raise ShapeError(f"{name} was made for width {dim}, got {tuple(x.shape)}; make it for {x.shape[-1]}")
 
@@ -36,7 +38,11 @@ class Sinusoidal(nn.Module):
         self.base = number("base", base, 1e-9)
 
     def table(
-        self, T: int, offset: int = 0, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+        self,
+        T: int,
+        offset: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         """PE of T positions, (T, dim)."""
         t = torch.arange(T, device=device, dtype=torch.float64) + (self.first + offset)
@@ -48,7 +54,9 @@ class Sinusoidal(nn.Module):
         """PE(t)·PE(t + distance)/PE(t)·PE(t) for distances 0 … n−1: Σ cos(distance · rate)/(dim/2), the same for all t."""
         table = self.table(distances, dtype=torch.float64)
         return (
-            (table @ table[0]) / (self.dim / 2) if self.first == 0 else Sinusoidal(self.dim, base=self.base).similarity(distances)
+            (table @ table[0]) / (self.dim / 2)
+            if self.first == 0
+            else Sinusoidal(self.dim, base=self.base).similarity(distances)
         )
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
@@ -104,7 +112,9 @@ class Rotary(nn.Module):
     k + dim/2 as GPT-NeoX does. `fraction` below 1 turns only the first part of the components.
     """
 
-    def __init__(self, dim: int, *, base: float = 10000.0, halves: bool = False, fraction: float = 1.0) -> None:
+    def __init__(
+        self, dim: int, *, base: float = 10000.0, halves: bool = False, fraction: float = 1.0
+    ) -> None:
         super().__init__()
         self.dim, self.base = size("dim", dim, 2, even=True), number("base", base, 1e-9)
         self.halves, self.fraction = flag("halves", halves), number("fraction", fraction)
@@ -116,7 +126,9 @@ class Rotary(nn.Module):
         _check_input("Rotary", x, self.dim)
         n = self.turned
         t = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
-        t = t + (offset if isinstance(offset, int) else offset.to(torch.float64)[..., None, None])  # (batch, 1, T)
+        t = t + (
+            offset if isinstance(offset, int) else offset.to(torch.float64)[..., None, None]
+        )  # (batch, 1, T)
         rate = self.base ** (-torch.arange(0, n, 2, device=x.device, dtype=torch.float64) / n)
         angle = t[..., None] * rate
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

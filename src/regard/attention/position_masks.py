@@ -92,7 +92,9 @@ class _Band(Mask):
         shift, (low, high) = self._shift(Tq, Tk), self.band()
         if shift is None or not surely(Tq > 0):
             return False
-        return (low is None or surely(shift + Tq - 1 + low <= 0)) and (high is None or surely(shift + high >= Tk - 1))
+        return (low is None or surely(shift + Tq - 1 + low <= 0)) and (
+            high is None or surely(shift + high >= Tk - 1)
+        )
 
     def covers(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
@@ -226,7 +228,9 @@ class Dilated(Mask):
         return some & ((least == most) | (self.step == 1)), some
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
-        return not isinstance(self.offset, Tensor) and surely((Tk - Tq if self.offset is None else self.offset) == 0)
+        return not isinstance(self.offset, Tensor) and surely(
+            (Tk - Tq if self.offset is None else self.offset) == 0
+        )
 
     def signature(self) -> Hashable | None:
         return Dilated, self.step, describe_tensor(self.offset)
@@ -277,7 +281,9 @@ class _FirstKeys(Mask):
         name, n = type(self).__name__, self.count()
         check_numbers(f"{name}'s counts", n, leading, device)
         if not isinstance(n, Tensor) and n > Tk:
-            raise ShapeError(f"{name}({n}) was made for at least {n} keys and the call has {Tk}; give at most {Tk}")
+            raise ShapeError(
+                f"{name}({n}) was made for at least {n} keys and the call has {Tk}; give at most {Tk}"
+            )
 
 
 def _set_counts(mask: Mask, name: str) -> None:
@@ -316,7 +322,13 @@ class Padding(_FirstKeys):
         """The keys that are real, (batch, 1, 1, Tk), or a form of that; made once for all layers that share this mask."""
         lengths: Tensor = self.lengths  # type: ignore[assignment]
         made = self.__dict__.get("_made")
-        if made is not None and made[0] is lengths and made[1] == lengths._version and made[2] is position and made[3] is form:
+        if (
+            made is not None
+            and made[0] is lengths
+            and made[1] == lengths._version
+            and made[2] is position
+            and made[3] is form
+        ):
             return made[4]
         real = position < lengths.view(-1, 1, 1, 1)
         real = real if form is None else form(real)
@@ -361,7 +373,9 @@ class Documents(Mask):
     key_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
-        wanted = "Documents takes a tensor of whole numbers, one document id per token, shape (T,) or (batch, T)"
+        wanted = (
+            "Documents takes a tensor of whole numbers, one document id per token, shape (T,) or (batch, T)"
+        )
         for name in ("ids", "key_ids"):
             x = getattr(self, name)
             if x is None and name == "key_ids":

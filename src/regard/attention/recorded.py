@@ -44,7 +44,9 @@ class Recorded:
         return (*self.call.leading, self.call.heads, self.call.Tq, self.call.Tk)
 
     @torch.no_grad()
-    def weights(self, *, batch: Pick = None, head: Pick = None, query: Pick = None, stage: str = "gated") -> Tensor:
+    def weights(
+        self, *, batch: Pick = None, head: Pick = None, query: Pick = None, stage: str = "gated"
+    ) -> Tensor:
         """Exact rows of the matrix, only those asked for. A whole number takes its axis away, as in indexing."""
         part = Selection.of(self.call, batch, head, query)
         reference.check_stage(stage)
@@ -60,7 +62,9 @@ class Recorded:
         return part.squeeze(found)
 
     @torch.no_grad()
-    def top(self, k: int, *, batch: Pick = None, head: Pick = None, query: Pick = None) -> tuple[Tensor, Tensor]:
+    def top(
+        self, k: int, *, batch: Pick = None, head: Pick = None, query: Pick = None
+    ) -> tuple[Tensor, Tensor]:
         """The k largest weights of each row and the keys they stand at."""
         call = self.call
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= call.Tk:
@@ -71,7 +75,9 @@ class Recorded:
             return tuple(part.squeeze(torch.cat(list(x), -2)) for x in zip(*found, strict=True))  # type: ignore[return-value]
         shape = (*part.shape[:-1], k)
         values = torch.zeros(shape, dtype=call.dtype, device=call.query.device)
-        at = torch.arange(k, device=call.query.device).expand(shape).clone()  # of a row that sees nothing: the first keys
+        at = (
+            torch.arange(k, device=call.query.device).expand(shape).clone()
+        )  # of a row that sees nothing: the first keys
         flat, flat_at = values.view(-1, *shape[-3:]), at.view(-1, *shape[-3:])
 
         def fill(tile: Tile) -> None:
@@ -108,9 +114,14 @@ class Recorded:
         part = Selection.of(self.call, batch, head, query)
         if not has_tiles(part):
             dtype = exact_dtype(self.call.dtype)
-            found = [torch.special.entr(_by_reference(step, "gated").to(dtype)).sum(-1, keepdim=True) for step in part.steps()]
+            found = [
+                torch.special.entr(_by_reference(step, "gated").to(dtype)).sum(-1, keepdim=True)
+                for step in part.steps()
+            ]
             return part.squeeze(torch.cat(found, -2)).squeeze(-1)
-        found = torch.zeros((*part.shape[:-1], 1), dtype=exact_dtype(self.call.dtype), device=self.call.query.device)
+        found = torch.zeros(
+            (*part.shape[:-1], 1), dtype=exact_dtype(self.call.dtype), device=self.call.query.device
+        )
         flat = found.view(-1, *found.shape[-3:])
 
         def fill(tile: Tile) -> None:
@@ -123,7 +134,11 @@ class Recorded:
         if self._call is None:
             return "a call that on_call was given, no longer kept"
         call = self.call
-        parts = [f"{call.energy}".split("(")[0], *(f"{x}" for x in (call.mask, call.bias) if x is not None), f"{call.normalize}"]
+        parts = [
+            f"{call.energy}".split("(")[0],
+            *(f"{x}" for x in (call.mask, call.bias) if x is not None),
+            f"{call.normalize}",
+        ]
         return f"{tuple(self.shape)} {' · '.join(map(_short, parts))}"
 
 
@@ -142,7 +157,9 @@ def _sums_by_kernel(call: Call) -> Tensor | None:
         return None
     band = triton.band_of(call.mask, call)
     assert band is not None
-    return triton.banded_column_sums(q, k, scale, band, triton.slopes_of(call)).view(*call.leading, call.heads, call.Tk)
+    return triton.banded_column_sums(q, k, scale, band, triton.slopes_of(call)).view(
+        *call.leading, call.heads, call.Tk
+    )
 
 
 def _by_reference(part: Selection, stage: str) -> Tensor:

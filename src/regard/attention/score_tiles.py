@@ -24,12 +24,19 @@ from regard.attention.selection import Selection, autocast_of
 CPU_TILE = 1 << 18  # pairs of a tile: 1 MiB in float32, which stays in the cache of a core
 GPU_TILE = 1 << 26  # 256 MiB in float32
 ROWS = 128  # queries of a tile, unless few keys leave room for more
-BOUND = 60.0  # exp of it times any number of keys is finite in float32, and exp of its negative is no less exact
+BOUND = (
+    60.0  # exp of it times any number of keys is finite in float32, and exp of its negative is no less exact
+)
 
 
 def has_tiles(part: Selection) -> bool:
     call = part.call
-    return call.energy.form == "dot" and not call.per_head_energy and call.is_softmax and 0 not in (*part.shape, call.key.shape[-1])
+    return (
+        call.energy.form == "dot"
+        and not call.per_head_energy
+        and call.is_softmax
+        and 0 not in (*part.shape, call.key.shape[-1])
+    )
 
 
 @dataclass
@@ -63,7 +70,9 @@ class Tile:
         """The weights as x · factor, x like the scores and factor one number per row (None: 1)."""
         if self.bounded:
             x = self._exp(self._over_temperature())
-            factor = x.sum(-1, keepdim=True).clamp_(min=torch.finfo(x.dtype).tiny).reciprocal_()  # a row that sees nothing is all 0
+            factor = (
+                x.sum(-1, keepdim=True).clamp_(min=torch.finfo(x.dtype).tiny).reciprocal_()
+            )  # a row that sees nothing is all 0
         else:
             self.rules.hide(self.scores, self.sequences, self.heads, -math.inf)
             empty = self.scores.amax(-1, keepdim=True) == -math.inf if self.may_be_empty else None
@@ -74,7 +83,11 @@ class Tile:
     def column_sums(self) -> Tensor:
         x, factor = self.factored()
         flat = x.view(-1, *x.shape[-2:])
-        factor = flat.new_ones(1, 1, 1).expand(*flat.shape[:2], 1) if factor is None else factor.view(*flat.shape[:2], 1)
+        factor = (
+            flat.new_ones(1, 1, 1).expand(*flat.shape[:2], 1)
+            if factor is None
+            else factor.view(*flat.shape[:2], 1)
+        )
         return torch.bmm(factor.mT, flat).view(*x.shape[:2], -1)
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
@@ -126,7 +139,10 @@ def _topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     at = (best[..., None] * size + torch.arange(size, device=x.device)).flatten(-2)
     if whole < x.shape[-1]:
         rest = torch.arange(whole, x.shape[-1], device=x.device)
-        found, at = torch.cat([found, x[..., whole:]], -1), torch.cat([at, rest.expand(*at.shape[:-1], -1)], -1)
+        found, at = (
+            torch.cat([found, x[..., whole:]], -1),
+            torch.cat([at, rest.expand(*at.shape[:-1], -1)], -1),
+        )
     values, places = found.topk(k, -1)
     return values, at.gather(-1, places)
 
@@ -160,7 +176,20 @@ def scan(part: Selection, each: Callable[[Tile], None], least: int = 1) -> None:
                     scores = _dot(a, b, scale, buffer).view(n1 - n0, (h1 - h0) * G, stop - start, high - low)
                     scores, gate = rules.apply(scores, n, h), rules.gate(n, h, scores)
                     bounded = all(x <= BOUND for row in bounds[n0:n1] for x in row[h0:h1])
-                    each(Tile(scores, rules, gate, call.temperature, bounded, rules.may_be_empty, n, h, r, columns))
+                    each(
+                        Tile(
+                            scores,
+                            rules,
+                            gate,
+                            call.temperature,
+                            bounded,
+                            rules.may_be_empty,
+                            n,
+                            h,
+                            r,
+                            columns,
+                        )
+                    )
 
 
 def _bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[float]]:
@@ -169,7 +198,9 @@ def _bounds(call: Call, q: Tensor, k: Tensor, scale: float) -> list[list[float]]
         return [[math.inf] * q.shape[1]] * q.shape[0]
     if call.softcap is not None:
         return [[call.softcap / call.temperature] * q.shape[1]] * q.shape[0]
-    longest = [torch.linalg.vector_norm(x, dim=-1, dtype=exact_dtype(x.dtype)).flatten(2).amax(-1) for x in (q, k)]
+    longest = [
+        torch.linalg.vector_norm(x, dim=-1, dtype=exact_dtype(x.dtype)).flatten(2).amax(-1) for x in (q, k)
+    ]
     return (longest[0] * longest[1] * abs(scale / call.temperature)).tolist()
 
 
@@ -180,7 +211,9 @@ def _operands(part: Selection) -> tuple[Tensor, Tensor, float]:
     for i, index in enumerate(reversed(part.batch)):
         query, key = take(query, -4 - i, index), take_some(key, -4 - i, index)
     if part.head is not None:
-        head = torch.arange(call.heads, device="cpu")[part.head] if isinstance(part.head, slice) else part.head
+        head = (
+            torch.arange(call.heads, device="cpu")[part.head] if isinstance(part.head, slice) else part.head
+        )
         shared = call.heads // key.shape[-3]
         query, key = take(query, -3, _narrow(head)), take(key, -3, _narrow(head // shared))
     query = take(query, -2, part.query)
@@ -227,7 +260,9 @@ class _Rules:
     def __init__(self, part: Selection) -> None:
         call = part.call
         self.part, self.call, self.leading = part, call, part.shape[:-3]
-        self.may_be_empty = call.bias_may_mask or (call.mask is not None and not call.mask.covers(call.Tq, call.Tk))
+        self.may_be_empty = call.bias_may_mask or (
+            call.mask is not None and not call.mask.covers(call.Tq, call.Tk)
+        )
         self.hidden = self.added = self.factor = self.band = None
         self.edges: dict[tuple[int, ...], Tensor] = {}
 
@@ -252,7 +287,9 @@ class _Rules:
         self.added = None if added is None else self._flat(added)
         if call.gate is not None:
             gate = call.gate
-            self.factor = self._flat(gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query))
+            self.factor = self._flat(
+                gate.allowed(grid) if isinstance(gate, Mask) else gate.values(grid, query)
+            )
 
     def _flat(self, x: Tensor) -> Tensor:
         """(*leading, heads, n, m), some axes 1 or missing, as (sequences or 1, heads or 1, n or 1, m or 1)."""
@@ -296,7 +333,9 @@ class _Rules:
             left, right = (first, last), (last, last)  # a narrow band: no key is seen by all
         for a, b in (left, right):
             if a < b:
-                x[..., a - first : b - first].masked_fill_(self._edge(a - start, b - start, stop - start, low, high), value)
+                x[..., a - first : b - first].masked_fill_(
+                    self._edge(a - start, b - start, stop - start, low, high), value
+                )
 
     def _edge(self, a: int, b: int, rows: int, low: int, high: int) -> Tensor:
         """Which of the keys a … b − 1, counted from the first query, are hidden; the same for most tiles."""
@@ -366,7 +405,9 @@ def _spans_of_blocks(mask: Mask, Tq: int, Tk: int, rows: int, device: torch.devi
     some = some.reshape(-1, *some.shape[-2:]).any(0).cpu()  # of any sequence and head
     some = some.expand(-(-Tq // rows), -(-Tk // width)).int()
     first, last = some.argmax(-1), some.shape[-1] - some.flip(-1).argmax(-1)
-    spans = zip((first * width).tolist(), (last * width).clamp(max=Tk).tolist(), some.any(-1).tolist(), strict=True)
+    spans = zip(
+        (first * width).tolist(), (last * width).clamp(max=Tk).tolist(), some.any(-1).tolist(), strict=True
+    )
     return [(a, b) if any_ else (0, 0) for a, b, any_ in spans]
 
 

@@ -36,7 +36,13 @@ class Selection:
                 f"batch= picks from one batch axis and this call has {len(call.leading)}; pick from the result instead"
             )
         picks = [_index("batch", batch, n) for n in call.leading]
-        return cls(call, picks, _index("head", head, call.heads), _index("query", query, call.Tq), (batch, head, query))
+        return cls(
+            call,
+            picks,
+            _index("head", head, call.heads),
+            _index("query", query, call.Tq),
+            (batch, head, query),
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,7 +60,9 @@ class Selection:
         """The same question for a few queries at a time, so that no more than a tile of the matrix exists."""
         *outer, _, Tk = self.shape
         rows = max(1, REFERENCE_TILE // max(1, math.prod(outer) * Tk))
-        return [Selection(self.call, self.batch, self.head, step, self.given) for step in self.rows().split(rows)]
+        return [
+            Selection(self.call, self.batch, self.head, step, self.given) for step in self.rows().split(rows)
+        ]
 
     def squeeze(self, x: Tensor, rows: bool = True) -> Tensor:
         """x (*batch, heads, queries, ·), or without queries, less the axes of which one whole number was asked for."""
@@ -75,9 +83,13 @@ def _index(name: str, pick: Pick, size: int) -> Index:
         index = torch.as_tensor([pick] if isinstance(pick, int) else pick, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         index = None
-    whole = index is not None and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+    whole = index is not None and not (
+        index.is_floating_point() or index.is_complex() or index.dtype == torch.bool
+    )
     if index is None or isinstance(pick, bool) or index.ndim != 1 or not (whole or not index.numel()):
-        raise OptionError(f"{name} must be a whole number, a slice or a list of whole numbers, got {pick!r:.80}")
+        raise OptionError(
+            f"{name} must be a whole number, a slice or a list of whole numbers, got {pick!r:.80}"
+        )
     index = index.long()
     if index.numel() and (int(index.min()) < -size or int(index.max()) >= size):
         raise OptionError(f"{name}={pick!r:.80} is out of range; there are {size}, counted from 0")
@@ -92,4 +104,8 @@ def _count(index: Index, size: int) -> int:
 
 def autocast_of(call: Call) -> AbstractContextManager[object]:
     """The autocast under which the call ran: its energy may mix float32 parameters with half-precision inputs."""
-    return nullcontext() if call.autocast is None else torch.autocast(call.query.device.type, dtype=call.autocast)
+    return (
+        nullcontext()
+        if call.autocast is None
+        else torch.autocast(call.query.device.type, dtype=call.autocast)
+    )

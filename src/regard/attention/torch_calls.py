@@ -101,7 +101,9 @@ def _notice(func: Any, args: tuple, kwargs: dict) -> None:
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, Tensor) and x.ndim > 2:
             for watch in watching.observers():
-                watch.softmaxes.setdefault(watch.path() or "the model", f"softmax of a {tuple(x.shape)} tensor")
+                watch.softmaxes.setdefault(
+                    watch.path() or "the model", f"softmax of a {tuple(x.shape)} tensor"
+                )
     elif ("attention" in name or "attn" in name) and not name.startswith("__"):
         for watch in watching.observers():
             watch.missed[watch.path() or "the model"] = (
@@ -158,7 +160,10 @@ def _of_multi_head(*args: Any, **kwargs: Any) -> Call:
         k = _per_head(k, heads) if a["static_k"] is None else a["static_k"].unflatten(0, (-1, heads))
         extra = 0
         if a["bias_k"] is not None:
-            k, extra = torch.cat([k, _per_head(a["bias_k"].to(k.dtype), heads).expand(len(k), -1, -1, -1)], -2), 1
+            k, extra = (
+                torch.cat([k, _per_head(a["bias_k"].to(k.dtype), heads).expand(len(k), -1, -1, -1)], -2),
+                1,
+            )
         if a["add_zero_attn"]:
             k, extra = torch.nn.functional.pad(k, (0, 0, 0, 1)), extra + 1
         mask, bias = _masks(a, len(q), heads, extra)

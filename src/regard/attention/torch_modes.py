@@ -48,7 +48,9 @@ def tracer(*tensors: Tensor) -> str | None:
 
 def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether nothing traces this call; `tracer` says what, this is quicker."""
-    if torch.compiler.is_compiling() or not (type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN):
+    if torch.compiler.is_compiling() or not (
+        type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN
+    ):
         return False
     return not (
         _len_torch_dispatch_stack()
@@ -62,7 +64,10 @@ def is_fake(x: Tensor) -> bool:
     """Whether x has a shape and no values, or will have once it is computed with."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    return isinstance(x, FakeTensor) or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    return (
+        isinstance(x, FakeTensor)
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    )
 
 
 def surely(condition: object) -> bool:

@@ -43,12 +43,17 @@ class _Watch:
     """What one `watch` has seen so far."""
 
     def __init__(
-        self, only: list[str] | None = None, on_call: OnCall | None = None, modules: dict[str, nn.Module] | None = None
+        self,
+        only: list[str] | None = None,
+        on_call: OnCall | None = None,
+        modules: dict[str, nn.Module] | None = None,
     ) -> None:
         self.only, self.on_call = only, on_call
         self.names = {id(module): name for name, module in (modules or {}).items()}
         self.scripted = [
-            name or "the model" for name, module in (modules or {}).items() if isinstance(module, torch.jit.ScriptModule)
+            name or "the model"
+            for name, module in (modules or {}).items()
+            if isinstance(module, torch.jit.ScriptModule)
         ]
         self.seen = Seen(self)
         self.kind: str | None = None  # "self" or "cross", when a layer says so
@@ -179,12 +184,16 @@ def watch(
         try:
             yield state.seen
         finally:
-            _watches.set(tuple(w for w in _watches.get() if w is not state))  # generators may end in any order
+            _watches.set(
+                tuple(w for w in _watches.get() if w is not state)
+            )  # generators may end in any order
             state.copies.clear()
             state.names.clear()
             state.anything_ran = torch_calls.count() > ran or not seen_by_torch
             if not seen_by_torch and model is not None and _was_changed(model, modules):
-                state.missed["the model"] = "its modules or its attn_implementation changed inside watch; change them before"
+                state.missed["the model"] = (
+                    "its modules or its attn_implementation changed inside watch; change them before"
+                )
             state.compiled_unseen = _compiled_frames() > before
     if state.compiled_unseen:
         warnings.warn(COMPILED_INSIDE, stacklevel=3)
@@ -214,12 +223,21 @@ def _attends_by_regard(modules: dict[str, nn.Module]) -> bool:
     others. Looking costs 1 to 5 µs for each function of torch.
     """
     kinds = {type(module) for module in modules.values()}
-    if any(issubclass(kind, (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) for kind in kinds):
+    if any(
+        issubclass(kind, (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer))
+        for kind in kinds
+    ):
         return False
-    if not kinds or not all(kind.__module__.startswith(("regard.", "torch.nn.modules.", "transformers.")) for kind in kinds):
+    if not kinds or not all(
+        kind.__module__.startswith(("regard.", "torch.nn.modules.", "transformers.")) for kind in kinds
+    ):
         return False
-    hooks = [h for m in modules.values() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    if any(not str(getattr(hook, "__module__", "")).startswith(("regard.", "transformers.")) for hook in hooks):
+    hooks = [
+        h for m in modules.values() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())
+    ]
+    if any(
+        not str(getattr(hook, "__module__", "")).startswith(("regard.", "transformers.")) for hook in hooks
+    ):
         return False
     return _implementations(modules) <= {"regard"}
 
@@ -234,7 +252,9 @@ def _was_changed(model: nn.Module, modules: dict[str, nn.Module]) -> bool:
 
 def _implementations(modules: dict[str, nn.Module]) -> set[str]:
     """The attention implementations of Hugging Face models; "regard" for all that begin so."""
-    configs = {id(x): x for x in (module.__dict__.get("config") for module in modules.values()) if x is not None}
+    configs = {
+        id(x): x for x in (module.__dict__.get("config") for module in modules.values()) if x is not None
+    }
     names = {getattr(config, "_attn_implementation", "regard") for config in configs.values()}
     return {str(name).split("-")[0] for name in names}
 
@@ -253,8 +273,12 @@ def _globs(only: object, modules: dict[str, nn.Module] | None) -> list[str] | No
     given = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
     globs = [glob for glob in given if isinstance(glob, str)]
     if not globs or len(globs) < len(given):
-        raise OptionError(f"only must be a name, a glob such as 'decoder.*.cross' or a list of them, got {only!r}")
-    if modules is not None and not all(glob in modules and not _is_plain_leaf(modules[glob]) for glob in globs):
+        raise OptionError(
+            f"only must be a name, a glob such as 'decoder.*.cross' or a list of them, got {only!r}"
+        )
+    if modules is not None and not all(
+        glob in modules and not _is_plain_leaf(modules[glob]) for glob in globs
+    ):
         paths = [name for name, module in modules.items() if name and not _is_plain_leaf(module)]
         names = [*KINDS, *paths, *(f"{path}.{kind}" for path in paths for kind in KINDS)]
         for glob in globs:
@@ -277,10 +301,14 @@ class _Stance:
             self.depth += 1
 
     def _take(self) -> None:
-        if self.held is not None or "torch._dynamo" not in sys.modules:  # importing it takes seconds, and nothing is compiled yet
+        if (
+            self.held is not None or "torch._dynamo" not in sys.modules
+        ):  # importing it takes seconds, and nothing is compiled yet
             return
         if get_eval_frame_callback() not in (None, False):
-            raise OptionError("watch cannot begin inside a compiled function; put it around the call of that function")
+            raise OptionError(
+                "watch cannot begin inside a compiled function; put it around the call of that function"
+            )
         self.held = torch.compiler.set_stance("force_eager")
 
     def __exit__(self, *_: object) -> None:
@@ -406,7 +434,9 @@ class Seen(Mapping[str, Recorded]):
 # ------------------------------------------------------------------------------------------------------------------- copies
 def _detached(call: Call) -> Call:
     """The call as it is, cut off the graph."""
-    return replace(call, query=call.query.detach(), key=call.key.detach(), value=call.key.detach(), dropout=0.0)
+    return replace(
+        call, query=call.query.detach(), key=call.key.detach(), value=call.key.detach(), dropout=0.0
+    )
 
 
 def _frozen(call: Call, copies: Copies) -> Call:

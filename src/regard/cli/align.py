@@ -26,24 +26,47 @@ def command(
     model: Annotated[Path, typer.Argument(help="A translator's folder, or the run it is in.")],
     source: Annotated[Path, typer.Argument(help="Sentences, one a line: plain, .gz or .xz.")],
     target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
-    reverse: Annotated[Path | None, typer.Option(metavar="MODEL", help="A model that translates back; both are joined.")] = None,
+    reverse: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="A model that translates back; both are joined.")
+    ] = None,
     join: Annotated[
-        str, typer.Option(help="With --reverse: weights, or of the links grow-diag-final-and, intersection or union.")
+        str,
+        typer.Option(
+            help="With --reverse: weights, or of the links grow-diag-final-and, intersection or union."
+        ),
     ] = "weights",
     layer: Annotated[
         str | None,
-        typer.Option(metavar="N|best", help="A layer, from 0, or the layer and step that link most words; else the mean of all."),
+        typer.Option(
+            metavar="N|best",
+            help="A layer, from 0, or the layer and step that link most words; else the mean of all.",
+        ),
     ] = None,
-    head: Annotated[str | None, typer.Option(metavar="N|best", help="One head's, or the one that tells most.")] = None,
-    shift: Annotated[bool, typer.Option("--shift", help="By the step that reads a word, not the one that writes it.")] = False,
+    head: Annotated[
+        str | None, typer.Option(metavar="N|best", help="One head's, or the one that tells most.")
+    ] = None,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="By the step that reads a word, not the one that writes it.")
+    ] = False,
     threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Every link of at least this weight; else each target word's strongest.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Every link of at least this weight; else each target word's strongest."
+        ),
     ] = None,
-    mutual: Annotated[bool, typer.Option("--mutual", help="Only links between words that are each other's strongest.")] = False,
-    gold: Annotated[Path | None, typer.Option(help="Gold links; prints AER, precision and recall instead of links.")] = None,
-    gold_base: Annotated[int | None, typer.Option(min=0, max=1, help="Whether gold counts words from 0 or 1.")] = None,
+    mutual: Annotated[
+        bool, typer.Option("--mutual", help="Only links between words that are each other's strongest.")
+    ] = False,
+    gold: Annotated[
+        Path | None, typer.Option(help="Gold links; prints AER, precision and recall instead of links.")
+    ] = None,
+    gold_base: Annotated[
+        int | None, typer.Option(min=0, max=1, help="Whether gold counts words from 0 or 1.")
+    ] = None,
     flip_gold: Annotated[bool, typer.Option("--flip-gold", help="Gold has target words first.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the links here, one line a pair.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the links here, one line a pair.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Draw each pair's weights between words.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="With --gold: print JSON.")] = False,
@@ -76,7 +99,9 @@ def command(
                 links = [chosen(each, threshold, both=mutual) for each in weights]
             else:
                 back = _weights(models[1], right, left, views[1], progress.advance)
-                links = [joined(a, b, join, threshold, both=mutual) for a, b in zip(weights, back, strict=True)]
+                links = [
+                    joined(a, b, join, threshold, both=mutual) for a, b in zip(weights, back, strict=True)
+                ]
             if output is not None or (gold is None and not show):
                 write("".join(f"{pharaoh(each)}\n" for each in links))
             if show:
@@ -130,7 +155,9 @@ def _saying(name: Path | str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise DataError(f"{name} cannot be written: {error.strerror or error}; free some space, or write elsewhere") from None
+        raise DataError(
+            f"{name} cannot be written: {error.strerror or error}; free some space, or write elsewhere"
+        ) from None
 
 
 def _chunks(pairs: LinePairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[str]]]:
@@ -149,7 +176,11 @@ def _sizes(pairs: LinePairs) -> list[tuple[int, int]]:
     for number, row in enumerate(pairs, 1):
         for path, line in zip(pairs.files, row, strict=True):
             if line in (BAD, LONG) or len(line) > MOST:
-                why = "is not UTF-8 text" if line == BAD else f"has more than {MOST:,} characters, too many for a sentence"
+                why = (
+                    "is not UTF-8 text"
+                    if line == BAD
+                    else f"has more than {MOST:,} characters, too many for a sentence"
+                )
                 raise DataError(f"line {number} of {path} {why}; give one sentence a line")
         sizes.append((len(row[0].split()), len(row[1].split())))
     return sizes
@@ -183,10 +214,15 @@ def _view(model: Any, pairs: LinePairs, back: bool, layer: str | None, head: str
         return view
     if layer == "best":
         if head is not None or shift:
-            raise OptionError("--layer best takes all heads and chooses the step too; leave --head and --shift out")
+            raise OptionError(
+                "--layer best takes all heads and chooses the step too; leave --head and --shift out"
+            )
         view = clearest_view(model, *sides)
         align(model, ["a"], ["a"], view=view)
-        print(f"{told} layer {view.layer}, the step that {'reads' if view.shift else 'writes'} a word", file=sys.stderr)
+        print(
+            f"{told} layer {view.layer}, the step that {'reads' if view.shift else 'writes'} a word",
+            file=sys.stderr,
+        )
         return view
     view = View(_number("--layer", layer), _number("--head", head), shift)
     align(model, ["a"], ["a"], view=view)
@@ -201,7 +237,9 @@ def _number(option: str, given: str | None) -> int | None:
     return None if given is None else int(given)
 
 
-def _weights(model: Any, sources: list[str], targets: list[str], view: View, advance: Callable[[int], None]) -> list[Tensor]:
+def _weights(
+    model: Any, sources: list[str], targets: list[str], view: View, advance: Callable[[int], None]
+) -> list[Tensor]:
     """The weights between the words of each pair, in order."""
     from regard.pipelines.align import aligned
 

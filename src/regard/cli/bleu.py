@@ -11,13 +11,26 @@ import typer
 
 
 def command(
-    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The translation: one sentence a line, plain, .gz or .xz.")],
-    reference: Annotated[list[Path], typer.Argument(metavar="REF", help="What it should be; several files, several references.")],
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenisation; none for text that is tokenised.")] = "13a",
+    hypothesis: Annotated[
+        Path, typer.Argument(metavar="HYP", help="The translation: one sentence a line, plain, .gz or .xz.")
+    ],
+    reference: Annotated[
+        list[Path],
+        typer.Argument(metavar="REF", help="What it should be; several files, several references."),
+    ],
+    tokenize: Annotated[
+        str, typer.Option(help="sacreBLEU's tokenisation; none for text that is tokenised.")
+    ] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
-    by_length: Annotated[Path | None, typer.Option(metavar="SRC", help="Also BLEU by the length of these source lines.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw BLEU by length into this file.")] = None,
-    sentence: Annotated[bool, typer.Option("--sentence", help="The lecture's BLEU of each line, in [0, 1], instead.")] = False,
+    by_length: Annotated[
+        Path | None, typer.Option(metavar="SRC", help="Also BLEU by the length of these source lines.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw BLEU by length into this file.")
+    ] = None,
+    sentence: Annotated[
+        bool, typer.Option("--sentence", help="The lecture's BLEU of each line, in [0, 1], instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
@@ -40,7 +53,9 @@ def command(
         return
     sources = _read(by_length) if by_length else None
     settings = {"tokenize": tokenize, "lowercase": lowercase}
-    curve = bleu_by_length.by_length(hypotheses, references, sources, **settings) if sources is not None else None
+    curve = (
+        bleu_by_length.by_length(hypotheses, references, sources, **settings) if sources is not None else None
+    )
     if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
         print(f"regard: drawn into {bleu_by_length.plot({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:
@@ -48,7 +63,13 @@ def command(
     for warning in found.warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
     if as_json:
-        print(json.dumps(found.as_dict() | ({"by_length": curve.as_dict()} if curve else {}), ensure_ascii=False, indent=2))
+        print(
+            json.dumps(
+                found.as_dict() | ({"by_length": curve.as_dict()} if curve else {}),
+                ensure_ascii=False,
+                indent=2,
+            )
+        )
     else:
         print(found)
         if curve:
@@ -69,7 +90,9 @@ def _read(path: Path) -> list[str]:
     return found
 
 
-def _sentences(hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool) -> None:
+def _sentences(
+    hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool
+) -> None:
     """One score a line, so that it can be pasted beside the sentences."""
     from regard.evaluation.bleu import metric, reference_documents, sentence_bleu
 
@@ -78,6 +101,15 @@ def _sentences(hypotheses: list[str], references: list[str], tokenize: str, lowe
     words = lambda line: tokens((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
     found = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
     if as_json:
-        print(json.dumps({"sentence_bleu": found, "mean": sum(found) / len(found), "tokenize": tokenize, "lowercase": lowercase}))
+        print(
+            json.dumps(
+                {
+                    "sentence_bleu": found,
+                    "mean": sum(found) / len(found),
+                    "tokenize": tokenize,
+                    "lowercase": lowercase,
+                }
+            )
+        )
     else:
         print("\n".join(f"{score:.4f}" for score in found))

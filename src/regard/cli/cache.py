@@ -14,13 +14,20 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def command(
-    prune: Annotated[bool, typer.Option("--prune", help=f"Remove entries, by default those not used for {DAYS} days.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help=f"Remove entries, by default those not used for {DAYS} days.")
+    ] = False,
     older_than: Annotated[
-        float | None, typer.Option("--older-than", min=0, metavar="DAYS", help="With --prune: not used for so many days.")
+        float | None,
+        typer.Option("--older-than", min=0, metavar="DAYS", help="With --prune: not used for so many days."),
     ] = None,
     max_size: Annotated[
         str | None,
-        typer.Option("--max-size", metavar="SIZE", help="With --prune: the least recently used until so much is left, as 10G."),
+        typer.Option(
+            "--max-size",
+            metavar="SIZE",
+            help="With --prune: the least recently used until so much is left, as 10G.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -65,7 +72,9 @@ def command(
             table.add_row(entry.path.name[:8], entry.kind, size(entry.size), used, entry.made_by)
         Console().print(table, highlight=False, markup=False)
     total = size(sum(entry.size for entry in found))
-    typer.echo(f"{'removed ' if prune else ''}{len(found)} entries, {total}, {'from' if prune else 'in'} {cache_folder()}")
+    typer.echo(
+        f"{'removed ' if prune else ''}{len(found)} entries, {total}, {'from' if prune else 'in'} {cache_folder()}"
+    )
 
 
 def parse_size(text: str) -> int:

@@ -34,30 +34,53 @@ A job with -o that was stopped goes on when the same command is given again.
 def command(
     model: Annotated[Path, typer.Argument(help="The folder of a classifier, or the run it is in.")],
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to label; after -i more files. Else standard input.")
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="What to label; after -i more files. Else standard input."),
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input."),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input.",
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv, .csv and .jsonl as named.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv, .csv and .jsonl as named."
+        ),
     ] = Path("-"),
     column: Annotated[
-        str | None, typer.Option(metavar="NAME|N", help="The column of a table: its number, or its name in the first line.")
+        str | None,
+        typer.Option(
+            metavar="NAME|N", help="The column of a table: its number, or its name in the first line."
+        ),
     ] = None,
-    header: Annotated[bool, typer.Option("--header", help="The first line of a table names its columns.")] = False,
-    field: Annotated[str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")] = None,
+    header: Annotated[
+        bool, typer.Option("--header", help="The first line of a table names its columns.")
+    ] = False,
+    field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N likeliest labels.")] = 1,
     threshold: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Leave the label empty where the likeliest is less likely than this.")
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Leave the label empty where the likeliest is less likely than this."
+        ),
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--jsonl", "--json", help="Write JSON lines.")] = False,
-    attention: Annotated[bool, typer.Option("--attention", help="Show each word with the attention it got.")] = False,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Show each word with the attention it got.")
+    ] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
     device: search_options.Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     from regard.cli.text_options import How, check_paths, find_source, say, work_through
@@ -78,7 +101,9 @@ def command(
     form = _fitting(settings, source, layout, names)
     places = [place(output)]
     work = make_job(model, settings, form, pick_device(device))
-    work_through(source, places, work, lambda: settings.about(fingerprint([model])), How("classify", restart, quiet))
+    work_through(
+        source, places, work, lambda: settings.about(fingerprint([model])), How("classify", restart, quiet)
+    )
     if work.cut:
         many = "1 text was" if work.cut == 1 else f"{work.cut:,} texts were"
         say(f"{many} longer than the model's table of positions and labelled by their beginning")
@@ -87,7 +112,9 @@ def command(
 command.__doc__ = HELP
 
 
-def _layout(files: list[Path], column: str | None, header: bool, field: str | None) -> tuple[Layout, list[str]]:
+def _layout(
+    files: list[Path], column: str | None, header: bool, field: str | None
+) -> tuple[Layout, list[str]]:
     """Where in a line the text is, and the names of the columns where the first line is no text but names them."""
     from regard.data.text_files import suffix
     from regard.errors import OptionError
@@ -98,7 +125,9 @@ def _layout(files: list[Path], column: str | None, header: bool, field: str | No
     kinds = sorted({suffix(path) for path in files})
     if len(kinds) > 1 and {"tsv", "csv", "jsonl", "ndjson"} & set(kinds):
         shown = ", ".join(f".{each}" if each else "without ending" for each in kinds)
-        raise OptionError(f"files of different kinds ({shown}) hold their texts in different places; label them one by one")
+        raise OptionError(
+            f"files of different kinds ({shown}) hold their texts in different places; label them one by one"
+        )
     kind = kinds[0] if len(kinds) == 1 else ""
     if column is None and kind in ("jsonl", "ndjson"):
         return Field(field or "text"), []
@@ -128,7 +157,9 @@ def _number(files: list[Path], firsts: list[list[str] | None], column: str | Non
     name, found = column or "text", set()
     for path, first in zip(files, firsts, strict=True):
         if first is None:
-            raise OptionError(f"{path} is not a file that can be looked into first, so its column needs a number; give --column N")
+            raise OptionError(
+                f"{path} is not a file that can be looked into first, so its column needs a number; give --column N"
+            )
         if name not in first:
             shown = ", ".join(repr(cell[:30]) for cell in first[:8])
             raise DataError(
@@ -136,14 +167,20 @@ def _number(files: list[Path], firsts: list[list[str] | None], column: str | Non
             )
         found.add(first.index(name) + 1)
     if len(found) > 1:
-        raise DataError(f"the column {name!r} stands at different places in these files; label them one by one")
+        raise DataError(
+            f"the column {name!r} stands at different places in these files; label them one by one"
+        )
     return found.pop(), True
 
 
 def _form(output: Path, as_json: bool) -> str:
     from regard.data.text_files import suffix
 
-    return "json" if as_json else {"jsonl": "json", "ndjson": "json", "tsv": "table", "csv": "csv"}.get(suffix(output), "text")
+    return (
+        "json"
+        if as_json
+        else {"jsonl": "json", "ndjson": "json", "tsv": "table", "csv": "csv"}.get(suffix(output), "text")
+    )
 
 
 def _fitting(settings: ClassifyOptions, source: Source, layout: Layout, names: list[str]) -> OutputFormat:
@@ -154,7 +191,9 @@ def _fitting(settings: ClassifyOptions, source: Source, layout: Layout, names: l
 
     if settings.attention and settings.form != "json":
         if settings.output != "-" or settings.form != "text":
-            raise OptionError("--attention is shown on the terminal or written as JSON; leave out -o, or add --jsonl")
+            raise OptionError(
+                "--attention is shown on the terminal or written as JSON; leave out -o, or add --jsonl"
+            )
         return Shown(settings.top, shows_color(sys.stdout))
     return make_format(settings, layout, names)
 
@@ -177,7 +216,10 @@ class Shown:
         if looked is None or not looked.words or not answer.found.probabilities:
             return line
         most = max(looked.weights) or 1.0
-        words = [self._word(word, weight, weight / most) for word, weight in zip(looked.words, looked.weights, strict=True)]
+        words = [
+            self._word(word, weight, weight / most)
+            for word, weight in zip(looked.words, looked.weights, strict=True)
+        ]
         return f"{line}  {' '.join(words)}\n"
 
     def _word(self, word: str, weight: float, share: float) -> str:

@@ -10,8 +10,12 @@ import typer
 
 def command(
     T: Annotated[int, typer.Option("--length", "-T", min=2, max=16384, help="Sequence length T.")] = 512,
-    dim: Annotated[int, typer.Option("--dim", "-M", min=1, max=4096, help="Width M of the input and of every layer.")] = 64,
-    window: Annotated[int, typer.Option("--window", "-K", min=1, max=4096, help="Kernel size and window size K.")] = 16,
+    dim: Annotated[
+        int, typer.Option("--dim", "-M", min=1, max=4096, help="Width M of the input and of every layer.")
+    ] = 64,
+    window: Annotated[
+        int, typer.Option("--window", "-K", min=1, max=4096, help="Kernel size and window size K.")
+    ] = 16,
     repeat: Annotated[int, typer.Option(min=1, help="Timed runs of each layer; the median is shown.")] = 9,
 ) -> None:
     """Compare convolution, recurrence, attention and restricted attention.
@@ -34,11 +38,23 @@ def command(
         for row in progress.track(comparison(T, dim, window), description="counting and timing"):
             found = counted[row.name] = cost(row.layer, T)
             numbers = (found.parameters, found.operations, found.path_length, found.steps)
-            for i, (what, number) in enumerate(zip(("parameters", "operations", "path length", "steps"), numbers, strict=True)):
+            for i, (what, number) in enumerate(
+                zip(("parameters", "operations", "path length", "steps"), numbers, strict=True)
+            ):
                 value = row.quoted_values[i]
-                quoted = "–" if value is None else f"{row.quoted[i]} = {value:,.10g}" if row.quoted[i] != "1" else "1"
-                measured = f"{_milliseconds(row.layer, T, dim, repeat):.2f} ms" if what == "operations" else ""
-                table.add_row(row.name if i == 0 else "", what, quoted, f"{number:,}", measured, end_section=i == 3)
+                quoted = (
+                    "–"
+                    if value is None
+                    else f"{row.quoted[i]} = {value:,.10g}"
+                    if row.quoted[i] != "1"
+                    else "1"
+                )
+                measured = (
+                    f"{_milliseconds(row.layer, T, dim, repeat):.2f} ms" if what == "operations" else ""
+                )
+                table.add_row(
+                    row.name if i == 0 else "", what, quoted, f"{number:,}", measured, end_section=i == 3
+                )
     console.print(table)
     for line in _differences(T, window, *counted.values()):
         console.print(f"• {line}", highlight=False)

@@ -16,15 +16,25 @@ if TYPE_CHECKING:
 
 def command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME | FILES…]", help="A corpus known by name, or files of your own.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME | FILES…]", help="A corpus known by name, or files of your own."),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Which part of a corpus to read: train, validation, test or its own name.")
+        str | None,
+        typer.Option(help="Which part of a corpus to read: train, validation, test or its own name."),
     ] = None,
-    source: Annotated[str | None, typer.Option(help="Language, column (name, or number from 1) or field of the source.")] = None,
-    target: Annotated[str | None, typer.Option(help="Language, column (name, or number from 1) or field of the target.")] = None,
-    version: Annotated[str | None, typer.Option(help="Another version of the text, as tok of multi30k.")] = None,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=0, max=1000, help="How many rows to show.")] = 5,
+    source: Annotated[
+        str | None, typer.Option(help="Language, column (name, or number from 1) or field of the source.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Language, column (name, or number from 1) or field of the target.")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Another version of the text, as tok of multi30k.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=0, max=1000, help="How many rows to show.")
+    ] = 5,
 ) -> None:
     """List the corpora that are known by name; describe one; or look into files of your own.
 
@@ -56,7 +66,14 @@ def _list(console: Console) -> None:
         table.add_column(name, justify="right" if name == "train rows" else "left", no_wrap=name == "name")
     for known in map(corpora.find, corpora.names()):
         rows = f"{known.row_count('train'):,}" if "train" in known.roles else "–"
-        table.add_row(known.name, "yes" if known.present() else "no", known.task, " ".join(known.languages), rows, known.licence)
+        table.add_row(
+            known.name,
+            "yes" if known.present() else "no",
+            known.task,
+            " ".join(known.languages),
+            rows,
+            known.licence,
+        )
     console.print(table)
     console.print("`regard data NAME` describes one; tatoeba-sample is part of regard and always here.")
 
@@ -75,7 +92,12 @@ def _corpus(
     from regard.data.row_formats import row_format_of
 
     console.print(f"[bold]{known.name}[/bold]: {known.about}")
-    for name, text in (("source", known.source), ("licence", known.licence), ("cite", known.cite), ("folder", known.folder)):
+    for name, text in (
+        ("source", known.source),
+        ("licence", known.licence),
+        ("cite", known.cite),
+        ("folder", known.folder),
+    ):
         console.print(f"{name}: {text}", markup=False, soft_wrap=True)
     if known.versions:
         console.print(f"versions: the usual one, {', '.join(known.versions)}")
@@ -103,7 +125,9 @@ def _states(console: Console, known: NamedCorpus, found: list) -> None:
     if states <= {"as named", "same text"}:
         console.print(f"files: {len(found)}, all as the manifest names them")
     elif states == {"missing"}:
-        console.print(f"files: none of {len(found)} is there; put them into the folder above, plain, .gz or .xz:")
+        console.print(
+            f"files: none of {len(found)} is there; put them into the folder above, plain, .gz or .xz:"
+        )
         console.print("  " + " ".join(finding.file for finding in found), soft_wrap=True)
     else:
         says = {"missing": "is missing", "differs": "differs from the manifest: scores on it do not compare"}
@@ -112,7 +136,9 @@ def _states(console: Console, known: NamedCorpus, found: list) -> None:
                 console.print(f"  {finding.file} {says[finding.state]}", markup=False, soft_wrap=True)
 
 
-def _own_files(console: Console, names: list[str], source: str | None, target: str | None, samples: int) -> None:
+def _own_files(
+    console: Console, names: list[str], source: str | None, target: str | None, samples: int
+) -> None:
     from regard.data.columns import LABELLED, PAIRS
     from regard.data.table_readers import JSON, TABLES, from_files, holds_labels, labelled
     from regard.data.text_files import check_file, suffix
@@ -124,7 +150,9 @@ def _own_files(console: Console, names: list[str], source: str | None, target: s
     endings = {suffix(path) for path in paths}
     labels = len(paths) == 1 and holds_labels(paths[0], source, target)
     if endings & set(JSON) and source is None and not labels:
-        raise DataError(f"which fields of {paths[0]} hold the text? name one with --source, or two with --source and --target")
+        raise DataError(
+            f"which fields of {paths[0]} hold the text? name one with --source, or two with --source and --target"
+        )
     paired = (source is not None and target is not None) or bool(endings & set(TABLES))
     paired = paired or (not endings & set(JSON) and len(paths) == 2)
     rows = labelled(paths[0], source, target) if labels else from_files(paths, source, target, paired)
@@ -143,7 +171,9 @@ def _labels(console: Console, rows: Rows) -> None:
     from regard.data.describe import MOST
 
     counts = Counter(label for _, label in islice(rows, MOST) if label[:1] != "\udcff")
-    shown = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20)) + (" …" if len(counts) > 20 else "")
+    shown = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20)) + (
+        " …" if len(counts) > 20 else ""
+    )
     console.print(f"{len(counts):,} labels: {shown}", markup=False, soft_wrap=True)
 
 
@@ -162,8 +192,15 @@ def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -
         table.add_column(name, justify="left" if name in ("", "unit") else "right")
     for i, label in enumerate(labels):
         for unit, lengths in (("words", found.words[i]), ("characters", found.characters[i])):
-            numbers = (f"{lengths.mean:.1f}", f"{lengths.median:,}", f"{lengths.high:,}", f"{lengths.longest:,}")
+            numbers = (
+                f"{lengths.mean:.1f}",
+                f"{lengths.median:,}",
+                f"{lengths.high:,}",
+                f"{lengths.longest:,}",
+            )
             table.add_row(label if unit == "words" else "", unit, *numbers)
     console.print(table)
     for row in found.samples:
-        console.print("\n".join(f"{label}: {text[:400]}" for label, text in zip(labels, row, strict=True)), markup=False)
+        console.print(
+            "\n".join(f"{label}: {text[:400]}" for label, text in zip(labels, row, strict=True)), markup=False
+        )

@@ -37,7 +37,9 @@ def command(
     query, key, value = (torch.randn(4, 8, 512, 64) for _ in range(3))
     mask, bias = regard.Causal() & regard.Window(left=64), regard.ALiBi(heads=8)
     console.print(str(regard.explain(query, key, value, mask=mask, bias=bias)), highlight=False)
-    console.print(f"output {tuple(regard.attend(query, key, value, mask=mask, bias=bias).shape)}", highlight=False)
+    console.print(
+        f"output {tuple(regard.attend(query, key, value, mask=mask, bias=bias).shape)}", highlight=False
+    )
     console.print("\n[bold]3. Learn to read backwards, and look at the attention[/bold]")
     model = _train(steps, console)
     _look(model, word, console)
@@ -57,7 +59,8 @@ def _translate(console) -> None:  # noqa: ANN001
         result = regard.train("small", folder=f"{folder}/run", overrides=short)
         if not result.finished:
             typer.echo(
-                f"regard: the demo was stopped at step {result.steps} of its translator; `regard demo` starts it again", err=True
+                f"regard: the demo was stopped at step {result.steps} of its translator; `regard demo` starts it again",
+                err=True,
             )
             raise typer.Exit(128 + (result.signal or 2))
         model = result.load()
@@ -65,7 +68,10 @@ def _translate(console) -> None:  # noqa: ANN001
     for text, found in zip(texts, regard.translate(model, texts, beam=4), strict=True):
         console.print(f"{text} → {found}", highlight=False)
     bleu = result.scores["validation"]["bleu"]
-    console.print(f"BLEU {bleu:.1f} on sentences it has not seen; `regard train small` trains twice as long", highlight=False)
+    console.print(
+        f"BLEU {bleu:.1f} on sentences it has not seen; `regard train small` trains twice as long",
+        highlight=False,
+    )
 
 
 def _dictionary(console) -> None:  # noqa: ANN001
@@ -74,11 +80,18 @@ def _dictionary(console) -> None:  # noqa: ANN001
 
     import regard
 
-    record = {"name": "Jane Doe", "address": "37 Coronation Street", "date of birth": "May 5th 2000", "place of birth": "Hull"}
+    record = {
+        "name": "Jane Doe",
+        "address": "37 Coronation Street",
+        "date of birth": "May 5th 2000",
+        "place of birth": "Hull",
+    }
     spell = lambda text: torch.tensor([float(ord(c)) for c in text.ljust(14)])  # noqa: E731
     keys, values = torch.stack([spell(name) for name in record]), torch.eye(len(record))
     found = regard.lookup(spell("date of birth")[None], keys, values)
-    console.print(f"lookup('date of birth') = {list(record.values())[int(found.argmax())]!r}", highlight=False)
+    console.print(
+        f"lookup('date of birth') = {list(record.values())[int(found.argmax())]!r}", highlight=False
+    )
     missing = regard.lookup(spell("shoe size")[None], keys, values)
     console.print(f"lookup('shoe size') = {missing.tolist()[0]} (a missing key gives zeros)", highlight=False)
 
@@ -136,7 +149,9 @@ def _train(steps: int, console):  # noqa: ANN001, ANN202
             optimizer.step()
             accuracy = float((scores.argmax(-1) == answer)[real].float().mean())
             progress.update(
-                task, advance=1, note=f"step {step + 1}/{steps} · loss {loss.item():.3f} · letters right {accuracy:.0%}"
+                task,
+                advance=1,
+                note=f"step {step + 1}/{steps} · loss {loss.item():.3f} · letters right {accuracy:.0%}",
             )
     console.print(f"{steps} steps, letters right in the last batch: {accuracy:.1%}", highlight=False)
     return model
@@ -153,7 +168,9 @@ def _look(model, word: str, console) -> None:  # noqa: ANN001
         scores = model.eval()(letters, torch.tensor([len(word)]))
     answer = "".join(LETTERS[i] for i in scores[0, : len(word)].argmax(-1).tolist())
     weights = seen["attention.cross"].weights(batch=0, head=0, query=slice(0, len(word)))[:, : len(word)]
-    console.print(f"{word} → {answer}   (rows: letters of the answer; columns: what they attend to)", highlight=False)
+    console.print(
+        f"{word} → {answer}   (rows: letters of the answer; columns: what they attend to)", highlight=False
+    )
     shades = " ░▒▓█"
     console.print("   " + " ".join(word), highlight=False)
     for letter, row in zip(answer, weights.tolist(), strict=True):

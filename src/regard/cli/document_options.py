@@ -13,12 +13,24 @@ if TYPE_CHECKING:
     from regard.search.documents import Documents
 
 Model = Annotated[
-    str, typer.Option("--model", "-m", metavar="NAME|FOLDER", help="minilm (regard[minilm]), or the folder of a model that reads.")
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME|FOLDER",
+        help="minilm (regard[minilm]), or the folder of a model that reads.",
+    ),
 ]
 Text = Annotated[
-    str | None, typer.Option("--text", metavar="COLUMN", help="Column of the text, by number or name; field of JSON lines.")
+    str | None,
+    typer.Option(
+        "--text", metavar="COLUMN", help="Column of the text, by number or name; field of JSON lines."
+    ),
 ]
-Id = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column or field of the documents' names; else FILE:LINE.")]
+Id = Annotated[
+    str | None,
+    typer.Option("--id", metavar="COLUMN", help="Column or field of the documents' names; else FILE:LINE."),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads of the graph; 0 is all cores.")]
 
@@ -34,7 +46,9 @@ def load_embedder(name: str, device: str = "cpu") -> Embedder:
     if name == "minilm":
         found: Any = import_bert.minilm()
     elif not folder.is_dir():
-        raise FolderError(f"there is no model {name}; say minilm, or give the folder of a trained model, such as runs/NAME")
+        raise FolderError(
+            f"there is no model {name}; say minilm, or give the folder of a trained model, such as runs/NAME"
+        )
     elif (folder / "config.json").is_file() and read_json(folder / "config.json").get("model_type") == "bert":
         found = import_bert.read(folder)
     else:

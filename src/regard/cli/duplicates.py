@@ -16,16 +16,22 @@ if TYPE_CHECKING:
 
 def command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...|INDEX", help="Files and folders as `regard index` takes them, or an index.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...|INDEX", help="Files and folders as `regard index` takes them, or an index."
+        ),
     ],
     threshold: Annotated[
-        float, typer.Option("--threshold", "-t", min=-1.0, max=1.0, help="Least cosine of what says the same.")
+        float,
+        typer.Option("--threshold", "-t", min=-1.0, max=1.0, help="Least cosine of what says the same."),
     ] = 0.9,
     groups: Annotated[bool, typer.Option("--groups", help="Write groups instead of pairs.")] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of to standard output.")
     ] = Path("-"),
-    exact: Annotated[bool, typer.Option("--exact", help="Compare all pairs, however many texts there are.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare all pairs, however many texts there are.")
+    ] = False,
     model: shared.Model = "minilm",
     text: shared.Text = None,
     name: shared.Id = None,
@@ -49,16 +55,24 @@ def command(
     documents, vectors = _vectors(files, model, (text, name, strict))
     pairs = duplicates.pairs(vectors, threshold, exact=True if exact else None, threads=threads)
     if groups:
-        found = [(i, document) for i, group in enumerate(duplicates.groups(pairs), 1) for document in (documents[n] for n in group)]
+        found = [
+            (i, document)
+            for i, group in enumerate(duplicates.groups(pairs), 1)
+            for document in (documents[n] for n in group)
+        ]
         rows: list[dict[str, Any]] = [{"group": i, **document._asdict()} for i, document in found]
     else:
         rows = [_pair(cosine, documents[first], documents[second]) for first, second, cosine in pairs]
     shared.write(output, "".join(_line(row, as_json) for row in rows))
     within = len({n for pair in pairs for n in pair[:2]})
-    shared.say(f"{len(pairs):,} pairs of cosine {threshold:g} and above; {within:,} of {len(documents):,} texts are in one")
+    shared.say(
+        f"{len(pairs):,} pairs of cosine {threshold:g} and above; {within:,} of {len(documents):,} texts are in one"
+    )
 
 
-def _vectors(files: list[Path], model: str, columns: tuple[str | None, str | None, bool]) -> tuple[list[Document], Any]:
+def _vectors(
+    files: list[Path], model: str, columns: tuple[str | None, str | None, bool]
+) -> tuple[list[Document], Any]:
     from regard.pipelines.embed import embed
     from regard.search.index import TOP, Index
 
@@ -71,10 +85,20 @@ def _vectors(files: list[Path], model: str, columns: tuple[str | None, str | Non
 
 
 def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:
-    return {"cosine": round(cosine, 4), "first": a.id, "second": b.id, "first_text": a.text, "second_text": b.text}
+    return {
+        "cosine": round(cosine, 4),
+        "first": a.id,
+        "second": b.id,
+        "first_text": a.text,
+        "second_text": b.text,
+    }
 
 
 def _line(row: dict[str, Any], as_json: bool) -> str:
     from regard.search.label_table import plain
 
-    return (json.dumps(row, ensure_ascii=False) if as_json else "\t".join(plain(str(cell)) for cell in row.values())) + "\n"
+    return (
+        json.dumps(row, ensure_ascii=False)
+        if as_json
+        else "\t".join(plain(str(cell)) for cell in row.values())
+    ) + "\n"

@@ -23,8 +23,12 @@ def command(
             help="A known corpus, or files (.tsv, .csv, .jsonl, CoNLL, or source and target); its own unless given.",
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Part of the corpus; its customary test set unless given.")] = None,
-    beam: Annotated[int | None, typer.Option(min=1, max=1000, help="Beam; the recipe's unless given.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Part of the corpus; its customary test set unless given.")
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Beam; the recipe's unless given.")
+    ] = None,
     by_length: Annotated[bool, typer.Option("--by-length", help="Also BLEU by sentence length.")] = False,
     plot: Annotated[
         Path | None,
@@ -34,7 +38,10 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the translations, labels or tags here, one line for each.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the translations, labels or tags here, one line for each."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -63,7 +70,14 @@ def command(
     loaded: Any = load(model, pick_device(device))
     section = evaluation.section(loaded.card, data or ())
     result = evaluation.evaluate(
-        loaded, section, split, beam=beam, lengths=by_length, picture=plot, output=output is not None, progress=not as_json
+        loaded,
+        section,
+        split,
+        beam=beam,
+        lengths=by_length,
+        picture=plot,
+        output=output is not None,
+        progress=not as_json,
     )
     if output is not None:
         output.write_text("".join(f"{line}\n" for line in result.translations), encoding="utf-8")
@@ -73,7 +87,11 @@ def command(
         draw({model.name: result.lengths}, plot)
     cost = evaluation.cost(loaded.card, result)
     if as_json:
-        print(json.dumps(result.as_dict() | {"training_flops": cost and cost.counted}, ensure_ascii=False, indent=2))
+        print(
+            json.dumps(
+                result.as_dict() | {"training_flops": cost and cost.counted}, ensure_ascii=False, indent=2
+            )
+        )
     else:
         _print(result, cost)
 
@@ -101,5 +119,7 @@ def _print(result: Evaluation, cost: Any) -> None:
     if result.lengths is not None:
         print(f"\n{result.lengths}")
     if cost is not None and result.figures is None:
-        print("\ntraining cost in FLOPs beside the lecture's WMT-2014 table (other tasks: costs compare, scores do not)")
+        print(
+            "\ntraining cost in FLOPs beside the lecture's WMT-2014 table (other tasks: costs compare, scores do not)"
+        )
         print(table(cost))

@@ -39,7 +39,9 @@ def command(
 
 
 def bring(
-    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder: MarianMT, GPT-2 or BERT-like.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder: MarianMT, GPT-2 or BERT-like.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder that is made.")],
     overwrite: Overwrite = False,
 ) -> None:
@@ -53,4 +55,6 @@ def bring(
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(str(found))
-    typer.echo(f"the model is in {output}; `regard translate`, `regard generate` or `regard index --model` runs it")
+    typer.echo(
+        f"the model is in {output}; `regard translate`, `regard generate` or `regard index --model` runs it"
+    )

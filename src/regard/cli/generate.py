@@ -15,16 +15,24 @@ from regard.cli import search_options
 
 def command(
     model: Annotated[Path, typer.Argument(help="The folder of a language model, or the run it is in.")],
-    prompt: Annotated[str | None, typer.Argument(help="The text to go on with; standard input unless given.")] = None,
-    length: Annotated[int, typer.Option("--length", "--max-length", min=1, help="Most tokens to write.")] = 100,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The text to go on with; standard input unless given.")
+    ] = None,
+    length: Annotated[
+        int, typer.Option("--length", "--max-length", min=1, help="Most tokens to write.")
+    ] = 100,
     beam: search_options.Beam = None,
     temperature: search_options.Temperature = None,
     top_k: search_options.TopK = None,
     top_p: search_options.TopP = None,
     min_p: search_options.MinP = None,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Texts to draw.")] = 1,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draw the words that this seed draws; said on standard error.")] = None,
-    lines: Annotated[bool | None, typer.Option("--lines/--no-lines", help="Go on after the end of a line, or stop there.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Draw the words that this seed draws; said on standard error.")
+    ] = None,
+    lines: Annotated[
+        bool | None, typer.Option("--lines/--no-lines", help="Go on after the end of a line, or stop there.")
+    ] = None,
     forbid: search_options.Forbid = None,
     no_repeat: search_options.NoRepeat = None,
     min_length: search_options.MinLength = None,
@@ -50,7 +58,9 @@ def command(
     text = _prompt(prompt)
     loaded = load(model, pick_device(device))
     if not isinstance(loaded, LanguageModel):
-        raise FolderError(f"{model} is {loaded.what}, and generating takes a language model; `{loaded.command}` uses it")
+        raise FolderError(
+            f"{model} is {loaded.what}, and generating takes a language model; `{loaded.command}` uses it"
+        )
     writer = fast(loaded, precision)
     try:
         if count == 1 and "sample" in search and not as_json:
@@ -84,7 +94,9 @@ def _prompt(prompt: str | None) -> str:
     from regard.errors import DataError
 
     if prompt is not None:
-        return prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # what a shell hands over may be any bytes
+        return prompt.encode("utf-8", "surrogateescape").decode(
+            "utf-8", "replace"
+        )  # what a shell hands over may be any bytes
     if os.isatty(0):
         print("regard: type a text; Ctrl-D ends it", file=sys.stderr)
     try:
@@ -93,7 +105,9 @@ def _prompt(prompt: str | None) -> str:
     except OSError as error:
         raise DataError(f"standard input cannot be read: {error.strerror}; give the text as PROMPT") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"the text on standard input is not UTF-8 (byte {error.start}); convert it first") from None
+        raise DataError(
+            f"the text on standard input is not UTF-8 (byte {error.start}); convert it first"
+        ) from None
 
 
 def _stream(writer: Any, text: str, search: dict[str, Any]) -> None:

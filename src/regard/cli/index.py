@@ -21,21 +21,34 @@ CHUNK = 1 << 14  # documents that are embedded and kept before the next; Ctrl-C 
 def command(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Text by lines, .csv, .tsv, .jsonl (also .gz, .xz), or folders of .txt files."),
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Text by lines, .csv, .tsv, .jsonl (also .gz, .xz), or folders of .txt files.",
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="INDEX", help="The folder of the index.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="INDEX", help="The folder of the index.")
+    ] = None,
     model: shared.Model = "minilm",
     text: shared.Text = None,
     name: shared.Id = None,
-    add: Annotated[bool, typer.Option("--add", help="Add to an index; documents that are there already are passed over.")] = False,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add to an index; documents that are there already are passed over.")
+    ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Add, and let new texts take the place of those of the same name.")
+        bool,
+        typer.Option("--replace", help="Add, and let new texts take the place of those of the same name."),
     ] = False,
     remove: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Take a document out; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Take a document out; may be given several times."),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Write the index anew without removed documents, whose texts then leave the disk.")
+        bool,
+        typer.Option(
+            "--compact",
+            help="Write the index anew without removed documents, whose texts then leave the disk.",
+        ),
     ] = False,
     threads: shared.Threads = 0,
     strict: shared.Strict = False,
@@ -61,7 +74,9 @@ def command(
     if output is None:
         raise OptionError("name the folder of the index with -o INDEX")
     if (remove or compact) and files:
-        raise OptionError("--remove and --compact take documents out, and files are put in; do one after the other")
+        raise OptionError(
+            "--remove and --compact take documents out, and files are put in; do one after the other"
+        )
     if remove:
         _remove(output, remove, threads)
     if compact:
@@ -73,7 +88,13 @@ def command(
 
 
 def _build(
-    files: list[Path], output: Path, model: str, columns: tuple[str | None, str | None, bool], add: bool, again: bool, threads: int
+    files: list[Path],
+    output: Path,
+    model: str,
+    columns: tuple[str | None, str | None, bool],
+    add: bool,
+    again: bool,
+    threads: int,
 ) -> None:
     from regard.search import build_index, hnsw
     from regard.search.index import Index, IndexInfo
@@ -90,7 +111,9 @@ def _build(
         index = Index(output)
         index.check(embedder.fingerprint())
     else:
-        index = build_index.create(output, IndexInfo(shared.same_path(model), embedder.fingerprint(), embedder.width))
+        index = build_index.create(
+            output, IndexInfo(shared.same_path(model), embedder.fingerprint(), embedder.width)
+        )
     wanted = _wanted(index, found.found, again)
     if len(wanted) < len(found.found):
         shared.say(f"{len(found.found) - len(wanted):,} documents are there already")
@@ -100,7 +123,9 @@ def _build(
             done += _add(index, wanted[done : done + CHUNK], embedder, again, threads)
     except KeyboardInterrupt:
         words = [word for word in sys.argv[1:] if word != "--add"]
-        shared.say(f"stopped after {done:,} documents, which are kept; go on with: {shlex.join(['regard', *words, '--add'])}")
+        shared.say(
+            f"stopped after {done:,} documents, which are kept; go on with: {shlex.join(['regard', *words, '--add'])}"
+        )
         raise typer.Exit(130) from None
     _describe(output)
 
@@ -123,7 +148,9 @@ def _wanted(index: Index, documents: list[Document], again: bool) -> list[Docume
     texts = {name: index.document(number).text for name, number in known.items()}
     for document in documents:
         if not again and texts.get(document.id, document.text) != document.text:
-            raise DataError(f"{index.folder} has another text called {document.id!r}; give it another name, or add --replace")
+            raise DataError(
+                f"{index.folder} has another text called {document.id!r}; give it another name, or add --replace"
+            )
     return [document for document in documents if texts.get(document.id) != document.text]
 
 
@@ -146,7 +173,9 @@ def _compact(output: Path, threads: int) -> None:
         )
         typer.echo(f"end that process and run `regard index --compact -o {output}` again")
         return
-    typer.echo(f"{gone:,} removed document{'s' * (gone != 1)} left the disk, {len(left):,} documents are there")
+    typer.echo(
+        f"{gone:,} removed document{'s' * (gone != 1)} left the disk, {len(left):,} documents are there"
+    )
 
 
 def _describe(output: Path) -> None:
@@ -154,4 +183,6 @@ def _describe(output: Path) -> None:
 
     index = Index(output)
     how = "a graph (HNSW)" if index.top["graph"] else "comparing with all"
-    typer.echo(f"{output}: {len(index):,} documents, vectors of {index.made.width} by {index.made.model}, searched by {how}")
+    typer.echo(
+        f"{output}: {len(index):,} documents, vectors of {index.made.width} by {index.made.model}, searched by {how}"
+    )

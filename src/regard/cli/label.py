@@ -15,17 +15,23 @@ if TYPE_CHECKING:
 
 def command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...|INDEX", help="Texts to label, as `regard index` takes them, or an index.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...|INDEX", help="Texts to label, as `regard index` takes them, or an index."
+        ),
     ],
     examples: Annotated[
         list[Path] | None,
         typer.Option(
-            "--examples", "-e", metavar="TSV", help="Columns label and text, or a reviewed table; may be given several times."
+            "--examples",
+            "-e",
+            metavar="TSV",
+            help="Columns label and text, or a reviewed table; may be given several times.",
         ),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="TSV", help="Write here instead of to standard output.")] = Path(
-        "-"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="TSV", help="Write here instead of to standard output.")
+    ] = Path("-"),
     at_least: Annotated[
         float | None,
         typer.Option(
@@ -64,11 +70,15 @@ def command(
     shared.check_output(output)
     if at_least is not None:
         if examples:
-            raise OptionError("--take reads tables that were reviewed, and examples are for new ones; leave --examples out")
+            raise OptionError(
+                "--take reads tables that were reviewed, and examples are for new ones; leave --examples out"
+            )
         _take([row for path in files for row in read(path)], at_least, output)
         return
     if not examples:
-        raise OptionError("labels come from examples; name a table with the columns label and text after --examples")
+        raise OptionError(
+            "labels come from examples; name a table with the columns label and text after --examples"
+        )
     given = said([row for path in examples for row in read(path)])
     _suggest(files, given, output, (text, name, strict), model, neighbours, threads)
 
@@ -86,11 +96,22 @@ def _suggest(
     from regard.search.label_table import Row, plain, table
 
     documents, vectors = _vectors(files, given, model, columns)
-    known = {i: given[plain(document.text)] for i, document in enumerate(documents) if plain(document.text) in given}
+    known = {
+        i: given[plain(document.text)]
+        for i, document in enumerate(documents)
+        if plain(document.text) in given
+    }
     found = spread_labels(vectors, known, neighbours=neighbours, threads=threads)
     labels, sure = found.best()
     rows = [
-        Row(labels[i], document.text, labels[i], 1.0 if i in known else float(sure[i]), i in known, document.id)
+        Row(
+            labels[i],
+            document.text,
+            labels[i],
+            1.0 if i in known else float(sure[i]),
+            i in known,
+            document.id,
+        )
         for i, document in enumerate(documents)
         if document.id or i not in known  # examples that are not among the files are not written again
     ]
@@ -125,7 +146,9 @@ def _vectors(
         vectors = embed(embedder, [document.text for document in documents], progress=True)
     there = {plain(document.text) for document in documents}
     others = [text for text in given if text not in there]
-    return [*documents, *(Document("", text) for text in others)], np.concatenate([vectors, embed(embedder, others)])
+    return [*documents, *(Document("", text) for text in others)], np.concatenate(
+        [vectors, embed(embedder, others)]
+    )
 
 
 def _take(rows: list[Any], least: float, output: Path) -> None:
@@ -133,5 +156,9 @@ def _take(rows: list[Any], least: float, output: Path) -> None:
 
     examples(rows)  # one text with two labels is refused
     kept = [row for row in rows if row.reviewed or row.confidence >= least]
-    shared.write(output, "text\tlabel\n" + "".join(f"{plain(row.text)}\t{plain(row.label)}\n" for row in kept))
-    shared.say(f"{len(kept):,} of {len(rows):,} texts, {sum(row.reviewed for row in kept):,} of them reviewed")
+    shared.write(
+        output, "text\tlabel\n" + "".join(f"{plain(row.text)}\t{plain(row.label)}\n" for row in kept)
+    )
+    shared.say(
+        f"{len(kept):,} of {len(rows):,} texts, {sum(row.reviewed for row in kept):,} of them reviewed"
+    )

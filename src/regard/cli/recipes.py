@@ -9,7 +9,9 @@ import typer
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Print this recipe, with its comments.")] = None,
-    keys: Annotated[bool, typer.Option("--keys", help="Print every key with its default and meaning.")] = False,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Print every key with its default and meaning.")
+    ] = False,
 ) -> None:
     """List the carried recipes, print one, or list every key."""
     if keys:
@@ -41,8 +43,12 @@ def _list() -> None:
             table.add_row(name, "", f"not valid: {error}")
     console = Console()
     console.print(table, highlight=False, markup=False)
-    console.print("\nregard recipes NAME prints one; regard train NAME trains it; regard recipes --keys explains every key")
-    console.print("files of your own: regard train classifier my.csv, tagger my.conll, translator my.tsv or language-model my.txt")
+    console.print(
+        "\nregard recipes NAME prints one; regard train NAME trains it; regard recipes --keys explains every key"
+    )
+    console.print(
+        "files of your own: regard train classifier my.csv, tagger my.conll, translator my.tsv or language-model my.txt"
+    )
 
 
 def _keys() -> None:

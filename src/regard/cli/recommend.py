@@ -20,31 +20,53 @@ COMPARED = ("mean", "biases", "polynomial", "factorization", "rendle", "machine"
 def command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILES", help="Ratings: CSV, TSV or ::, plain, .gz or .xz; or a name: movielens-latest-small."),
+        typer.Argument(
+            metavar="FILES",
+            help="Ratings: CSV, TSV or ::, plain, .gz or .xz; or a name: movielens-latest-small.",
+        ),
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A table with id, title and genres (a|b|c) of the items.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A table with id, title and genres (a|b|c) of the items."),
     ] = None,
-    user_column: Annotated[str | None, typer.Option(help="The column of the user, by name or number from 1.")] = None,
+    user_column: Annotated[
+        str | None, typer.Option(help="The column of the user, by name or number from 1.")
+    ] = None,
     item_column: Annotated[str | None, typer.Option(help="The column of the item.")] = None,
     rating_column: Annotated[str | None, typer.Option(help="The column of the rating.")] = None,
     kind: Annotated[
-        str, typer.Option(help="biases (linear), polynomial, factorization, rendle (Rendle's machine), machine (the lecture's).")
+        str,
+        typer.Option(
+            help="biases (linear), polynomial, factorization, rendle (Rendle's machine), machine (the lecture's)."
+        ),
     ] = "machine",
     features: Annotated[
-        str, typer.Option(help="What machine knows beside user and item: tags, raters (of the item), history (of the user).")
+        str,
+        typer.Option(
+            help="What machine knows beside user and item: tags, raters (of the item), history (of the user)."
+        ),
     ] = "tags,raters",
-    factors: Annotated[int, typer.Option(min=1, max=1000, help="K, the numbers that describe a user or an item.")] = 8,
+    factors: Annotated[
+        int, typer.Option(min=1, max=1000, help="K, the numbers that describe a user or an item.")
+    ] = 8,
     sweeps: Annotated[int, typer.Option(min=1, max=10000, help="Rounds over all weights at most.")] = 20,
-    test: Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of ratings held out to be asked; 0 asks none.")] = 0.2,
-    folds: Annotated[int | None, typer.Option(min=2, help="Ask all ratings in so many turns instead.")] = None,
+    test: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Share of ratings held out to be asked; 0 asks none.")
+    ] = 0.2,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="Ask all ratings in so many turns instead.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="All kinds in one table.")] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FOLDER", help="Fit all ratings and keep them here.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FOLDER", help="Fit all ratings and keep them here."),
     ] = None,
-    model: Annotated[Path | None, typer.Option(metavar="FOLDER", help="What -o has written, instead of FILES.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="What -o has written, instead of FILES.")
+    ] = None,
     user: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Recommend to this user; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="ID", help="Recommend to this user; may be given several times."),
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="So many items each.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of the factors to begin with.")] = 0,
@@ -79,7 +101,11 @@ def command(
         _writable(output)
     paths, items = _files(files or [], items)
     ratings = _read(paths, items, {"user": user_column, "item": item_column, "rating": rating_column})
-    report = _evaluate(ratings, COMPARED if compare else ("biases", kind), settings, folds, test, seed) if folds or test else {}
+    report = (
+        _evaluate(ratings, COMPARED if compare else ("biases", kind), settings, folds, test, seed)
+        if folds or test
+        else {}
+    )
     if not as_json:
         _print(ratings, report, folds, test)
     if output is None and not user:
@@ -114,7 +140,9 @@ def _writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OptionError(f"--output {folder} cannot be made a folder: {error.strerror or error}; choose another") from None
+        raise OptionError(
+            f"--output {folder} cannot be made a folder: {error.strerror or error}; choose another"
+        ) from None
 
 
 def _files(files: list[str], items: Path | None) -> tuple[list[Path], Path | None]:
@@ -136,7 +164,12 @@ def _read(paths: list[Path], items: Path | None, columns: dict[str, str | None])
 
 
 def _evaluate(
-    ratings: Ratings, kinds: tuple[str, ...], settings: RecommenderSettings, folds: int | None, share: float, seed: int
+    ratings: Ratings,
+    kinds: tuple[str, ...],
+    settings: RecommenderSettings,
+    folds: int | None,
+    share: float,
+    seed: int,
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -146,7 +179,10 @@ def _evaluate(
     parts = splits(len(ratings), folds, share, seed)
     kinds = tuple(dict.fromkeys(kinds))
     with track(len(parts) * len(kinds), "fitting", "fits") as progress:
-        return {kind: [asdict(each) for each in trials(ratings, kind, settings, parts, progress.advance)] for kind in kinds}
+        return {
+            kind: [asdict(each) for each in trials(ratings, kind, settings, parts, progress.advance)]
+            for kind in kinds
+        }
 
 
 def _print(ratings: Ratings, report: dict[str, Any], folds: int | None, share: float) -> None:
@@ -172,7 +208,9 @@ def _fit(ratings: Ratings, kind: str, settings: RecommenderSettings) -> Recommen
         return KINDS[kind](ratings, settings)
 
 
-def _card(paths: list[Path], ratings: Ratings, kind: str, settings: RecommenderSettings, report: dict[str, Any]) -> dict[str, Any]:
+def _card(
+    paths: list[Path], ratings: Ratings, kind: str, settings: RecommenderSettings, report: dict[str, Any]
+) -> dict[str, Any]:
     from dataclasses import asdict
 
     from regard.files.store import file_sha256
@@ -191,9 +229,15 @@ def _recommend(fitted: Recommender, users: list[str], n: int, report: dict[str, 
     found = {user: fitted.top(user, n) for user in users}
     for user in users:
         if user not in fitted.users:
-            print(f"regard: warning: user {user} has rated nothing, so this is what people like in general", file=sys.stderr)
+            print(
+                f"regard: warning: user {user} has rated nothing, so this is what people like in general",
+                file=sys.stderr,
+            )
     if as_json:
-        best = {user: [dict(zip(("item", "title", "rating"), each, strict=True)) for each in top] for user, top in found.items()}
+        best = {
+            user: [dict(zip(("item", "title", "rating"), each, strict=True)) for each in top]
+            for user, top in found.items()
+        }
         print(json.dumps({"held_out": report, "top": best}, indent=2, ensure_ascii=False))
         return
     for user, top in found.items():

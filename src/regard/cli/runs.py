@@ -31,8 +31,18 @@ def command(
     for head in ("run", "state", "step", "validation loss", "score", "of", "time", "FLOPs"):
         table.add_column(head, justify="left" if head in ("run", "state", "of") else "right", no_wrap=True)
     for run in found:
-        score = "–" if run.score is None else f"{run.score:{'.4f' if TASKS[run.task].shares else '.2f'}} {TASKS[run.task].title}"
-        numbers = (number(run.loss, ".3f"), score, run.score_split or "–", duration(run.seconds), number(run.flops, ".1e"))
+        score = (
+            "–"
+            if run.score is None
+            else f"{run.score:{'.4f' if TASKS[run.task].shares else '.2f'}} {TASKS[run.task].title}"
+        )
+        numbers = (
+            number(run.loss, ".3f"),
+            score,
+            run.score_split or "–",
+            duration(run.seconds),
+            number(run.flops, ".1e"),
+        )
         table.add_row(Path(run.folder).name, run.state, f"{run.step:,}", *numbers)
     Console().print(table, highlight=False, markup=False)
     for run in found:

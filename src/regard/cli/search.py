@@ -20,18 +20,30 @@ WIDE = 100  # characters of a text that are shown
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder that `regard index` has made.")],
-    query: Annotated[list[str] | None, typer.Argument(metavar="[QUERY]...", help="Questions; else lines of -i.")] = None,
+    query: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Questions; else lines of -i.")
+    ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--input", "-i", metavar="FILE", help="A question a line; - is standard input.")
+        list[Path] | None,
+        typer.Option("--input", "-i", metavar="FILE", help="A question a line; - is standard input."),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-k", min=1, help="Documents to find.")] = 10,
-    by: Annotated[str, typer.Option(metavar="WAY", help="hybrid (vectors and words), vectors or bm25.")] = "hybrid",
-    exact: Annotated[bool, typer.Option("--exact", help="Compare with every vector instead of walking through the graph.")] = False,
+    by: Annotated[
+        str, typer.Option(metavar="WAY", help="hybrid (vectors and words), vectors or bm25.")
+    ] = "hybrid",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare with every vector instead of walking through the graph.")
+    ] = False,
     relevant: Annotated[
         Path | None,
-        typer.Option(metavar="QRELS", help="Score the answers: lines `question 0 document relevance`, questions numbered."),
+        typer.Option(
+            metavar="QRELS",
+            help="Score the answers: lines `question 0 document relevance`, questions numbered.",
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Where the index's model is now, if it has moved.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Where the index's model is now, if it has moved.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object for each question.")] = False,
     threads: shared.Threads = 0,
 ) -> None:
@@ -56,7 +68,9 @@ def command(
     index = Index(folder, threads=threads)
     queries = _queries(query or [], files)
     judged = None if relevant is None else read_qrels(relevant)
-    found = _way(by, index, model, exact).search(index, queries, max(count, 1000) if judged is not None else count)
+    found = _way(by, index, model, exact).search(
+        index, queries, max(count, 1000) if judged is not None else count
+    )
     if judged is not None:
         _score(index, found, judged, by, as_json)
         return
@@ -69,7 +83,9 @@ def _queries(query: list[str], files: list[Path] | None) -> list[str]:
     from regard.errors import DataError
     from regard.pipelines.input import Reader, WholeLine
 
-    found = [row.text for chunk in Reader(find_source(query, files, WholeLine())).chunks() for row in chunk.rows]
+    found = [
+        row.text for chunk in Reader(find_source(query, files, WholeLine())).chunks() for row in chunk.rows
+    ]
     if not any(text.strip() for text in found):
         raise DataError("there is no question; give one, or a file with a question a line after -i")
     return found
@@ -96,7 +112,9 @@ def _shown(index: Index, query: str, hits: list[Hit], several: bool) -> str:
 
 
 def _as_json(index: Index, query: str, hits: list[Hit]) -> str:
-    found: list[dict[str, Any]] = [{**index.document(hit.number)._asdict(), "score": round(hit.score, 6)} for hit in hits]
+    found: list[dict[str, Any]] = [
+        {**index.document(hit.number)._asdict(), "score": round(hit.score, 6)} for hit in hits
+    ]
     return json.dumps({"query": query, "found": found}, ensure_ascii=False)
 
 

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
-    host: Annotated[str, typer.Option(help="Address to answer at; another than this machine's own needs a token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to answer at; another than this machine's own needs a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")] = 8000,
-    token_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File with the token; or set REGARD_TOKEN.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token; or set REGARD_TOKEN.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, max=256, help="Batches computed at once; one per core unless given.")
     ] = None,
@@ -25,18 +29,29 @@ def command(
     max_texts: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = 1000,
     max_characters: Annotated[int, typer.Option(min=1, help="Characters of one text.")] = 10_000,
     queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 4000,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one text read at once, and of one answer.")] = 2048,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of one text read at once, and of one answer.")
+    ] = 2048,
     max_work: Annotated[int, typer.Option(min=1, help="Rows × steps of one request's search.")] = 2_000_000,
     max_connections: Annotated[int, typer.Option(min=1, help="Connections open at once.")] = 1000,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds a request may take.")] = 60.0,
-    idle: Annotated[float, typer.Option(min=0.001, help="Seconds for a request's header, and of silence between two.")] = 15.0,
-    grace: Annotated[float, typer.Option(min=0.001, help="Seconds that accepted requests have to finish after SIGTERM.")] = 20.0,
+    idle: Annotated[
+        float, typer.Option(min=0.001, help="Seconds for a request's header, and of silence between two.")
+    ] = 15.0,
+    grace: Annotated[
+        float, typer.Option(min=0.001, help="Seconds that accepted requests have to finish after SIGTERM.")
+    ] = 20.0,
     precision: Annotated[str, typer.Option(help="auto, float32, int8 or bfloat16.")] = "auto",
     shortlist: Annotated[
-        bool, typer.Option("--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list.")
+        bool,
+        typer.Option(
+            "--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list."
+        ),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    access_log: Annotated[bool, typer.Option("--access-log", help="One line for each request on standard error.")] = False,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="One line for each request on standard error.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP: translate, generate, classify, tag or embed; attention, health, metrics.
 
@@ -62,9 +77,13 @@ def command(
     loaded: Any = load(model, pick_device(device))
     writes = isinstance(loaded, AutoregressiveModel)
     if shortlist and not writes:
-        raise OptionError(f"--shortlist is for translators and language models, and this is {loaded.what}; leave it out")
+        raise OptionError(
+            f"--shortlist is for translators and language models, and this is {loaded.what}; leave it out"
+        )
     writer = fast(loaded, precision, load_shortlist(model) if shortlist else None) if writes else None
-    service = make_service(loaded, loaded.card.get("name") or model.resolve().name, limits, writer=writer, workers=workers)
+    service = make_service(
+        loaded, loaded.card.get("name") or model.resolve().name, limits, writer=writer, workers=workers
+    )
     service.warm_up()
     where = server.address(sock)
     whole = server.serve(

@@ -13,11 +13,15 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", metavar="NAME|FILE", help="A known corpus, or files (source, then target); the model's own unless given."
+            "--data",
+            metavar="NAME|FILE",
+            help="A known corpus, or files (source, then target); the model's own unless given.",
         ),
     ] = None,
     best: Annotated[int, typer.Option(min=1, max=1000, help="Target tokens for each source token.")] = 60,
-    frequent: Annotated[int, typer.Option(min=0, help="Most frequent target tokens, for every sentence.")] = 200,
+    frequent: Annotated[
+        int, typer.Option(min=0, help="Most frequent target tokens, for every sentence.")
+    ] = 200,
 ) -> None:
     """Learn a shortlist from pairs of sentences and put it into the model's folder; --shortlist of translate and serve uses it."""
     from regard.data.datasets import split_rows
@@ -30,7 +34,9 @@ def command(
 
     loaded: Any = load(model)
     if not isinstance(loaded, Translator):
-        raise OptionError(f"{model} is {loaded.what}, which has no source words to list translations of; give a translator")
+        raise OptionError(
+            f"{model} is {loaded.what}, which has no source words to list translations of; give a translator"
+        )
     own = section(loaded.card, data or ())  # type: ignore[arg-type]
     if data and "test" in own:
         own["train"] = own.pop("test")

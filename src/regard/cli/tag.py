@@ -37,26 +37,47 @@ COLOURS = (36, 33, 35, 32, 34, 31)
 def command(
     model: Annotated[Path, typer.Argument(help="The folder of a tagger, or the run it is in.")],
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to tag; after -i more files. Else standard input.")
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="What to tag; after -i more files. Else standard input."),
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Text, .jsonl or .conll, also .gz or .xz; - is standard input."),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Text, .jsonl or .conll, also .gz or .xz; - is standard input.",
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .conll and .jsonl as named.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .conll and .jsonl as named."
+        ),
     ] = Path("-"),
-    conll: Annotated[bool, typer.Option("--conll", help="What comes in is CoNLL, whatever the file is called.")] = False,
+    conll: Annotated[
+        bool, typer.Option("--conll", help="What comes in is CoNLL, whatever the file is called.")
+    ] = False,
     column: Annotated[int, typer.Option(min=1, help="The column of a CoNLL file that holds the words.")] = 1,
-    field: Annotated[str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")] = None,
-    spaced: Annotated[bool, typer.Option("--spaced", help="Words of a text stand apart by spaces already.")] = False,
-    scheme: Annotated[str | None, typer.Option(help="Write tags as bio, iobes or io; the model's own unless given.")] = None,
+    field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")
+    ] = None,
+    spaced: Annotated[
+        bool, typer.Option("--spaced", help="Words of a text stand apart by spaces already.")
+    ] = False,
+    scheme: Annotated[
+        str | None, typer.Option(help="Write tags as bio, iobes or io; the model's own unless given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", "--jsonl", help="Write JSON lines.")] = False,
     as_conll: Annotated[bool, typer.Option("--to-conll", help="Write CoNLL.")] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Letters and words computed together.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Letters and words computed together.")
+    ] = None,
     device: search_options.Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     from regard.cli.text_options import How, check_paths, find_source, work_through
@@ -80,7 +101,9 @@ def command(
         check_conll(source.files, column)
     places = [place(output)]
     work = make_job(model, settings, pick_device(device), _shown(settings))
-    work_through(source, places, work, lambda: settings.about(fingerprint([model])), How("tag", restart, quiet))
+    work_through(
+        source, places, work, lambda: settings.about(fingerprint([model])), How("tag", restart, quiet)
+    )
 
 
 command.__doc__ = HELP

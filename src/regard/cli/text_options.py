@@ -28,7 +28,11 @@ class How:
 
 
 def find_source(
-    text: Sequence[str], files: Sequence[Path] | None, layout: Layout, strict: bool = False, header: bool = False
+    text: Sequence[str],
+    files: Sequence[Path] | None,
+    layout: Layout,
+    strict: bool = False,
+    header: bool = False,
 ) -> Source:
     """The words of the command line are more files after -i, else texts; with neither there is standard input."""
     from regard.pipelines.input import Source
@@ -36,7 +40,9 @@ def find_source(
     if files:
         found = Source((*files, *map(Path, text)), layout=layout, strict=strict, header=header)
     elif text:
-        found = Source(texts=tuple(line for each in text for line in each.split("\n")), layout=layout, strict=strict)
+        found = Source(
+            texts=tuple(line for each in text for line in each.split("\n")), layout=layout, strict=strict
+        )
     else:
         found = Source((Path("-"),), layout=layout, strict=strict, header=header)
     found.check()
@@ -76,7 +82,9 @@ def work_through(
         say("type a sentence and Enter; Ctrl-D ends")
     try:
         progress = not how.quiet and (total is not None or (shown and not asking))
-        reading = run_job(source, outputs, work, total, what=how.what, progress=progress, over=over and over())
+        reading = run_job(
+            source, outputs, work, total, what=how.what, progress=progress, over=over and over()
+        )
     except BrokenPipeError:
         raise typer.Exit(141) from None  # as `cat` ends when nobody reads on
     except KeyboardInterrupt:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from regard.training.run_folder import Result
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys of the recipe to change, as training.steps=200.")
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Keys of the recipe to change, as training.steps=200."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while training.")]
 
@@ -30,11 +31,19 @@ def command(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe to change."),
+        typer.Argument(
+            metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe to change."
+        ),
     ] = None,
-    run: Annotated[Path | None, typer.Option("--run", help="Folder of the run; runs/NAME unless given.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print size, cost, memory and time, and stop.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Folder of the run; runs/NAME unless given.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print size, cost, memory and time, and stop.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train by a recipe, or on a file of your own.
@@ -90,9 +99,14 @@ def resume(
 
 
 def average(
-    models: Annotated[list[Path], typer.Argument(help="Model folders or checkpoints; one run stands for its best checkpoints.")],
+    models: Annotated[
+        list[Path],
+        typer.Argument(help="Model folders or checkpoints; one run stands for its best checkpoints."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the averaged model.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what regard wrote there before.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what regard wrote there before.")
+    ] = False,
 ) -> None:
     """Average the weights of several checkpoints of one model into one."""
     from regard.training.average import average as mean
@@ -121,7 +135,9 @@ def tell(result: Result, quiet: bool, use: str = "") -> None:
     silent = quiet or bool(int(os.environ.get("RANK", "0")))
     if not result.finished:
         if not silent:
-            show(f"stopped after step {result.steps:,} and saved; resume with `regard resume {result.folder}`")
+            show(
+                f"stopped after step {result.steps:,} and saved; resume with `regard resume {result.folder}`"
+            )
         raise typer.Exit(128 + (result.signal or signal.SIGINT))
     if silent:
         return
@@ -130,8 +146,13 @@ def tell(result: Result, quiet: bool, use: str = "") -> None:
     for split, scores in result.scores.items():
         if split == "test" and len(result.scores) > 2:  # the first of several test sets by another name
             continue
-        typer.echo(f"{split}: " + ", ".join(f"{_title(k)} {v:.2f}" for k, v in scores.items() if isinstance(v, int | float)))
-    typer.echo(f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs, ended by {result.reason}")
+        typer.echo(
+            f"{split}: "
+            + ", ".join(f"{_title(k)} {v:.2f}" for k, v in scores.items() if isinstance(v, int | float))
+        )
+    typer.echo(
+        f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs, ended by {result.reason}"
+    )
     typer.echo(f"the model is in {result.model_folder}; `regard evaluate {result.model_folder}` scores it")
     if use:
         typer.echo(f"use it: regard {use.format(run=result.folder)}")

@@ -19,23 +19,37 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="What to translate; after -i more files. Else standard input.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]...", help="What to translate; after -i more files. Else standard input."
+        ),
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--input", "-i", metavar="FILE", help="Text, .gz or .xz; - is standard input.")
+        list[Path] | None,
+        typer.Option("--input", "-i", metavar="FILE", help="Text, .gz or .xz; - is standard input."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv and .jsonl as named.")
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv and .jsonl as named."),
     ] = Path("-"),
     together: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="MODEL", help="Another model that translates together with it.")
+        list[Path] | None,
+        typer.Option("--with", metavar="MODEL", help="Another model that translates together with it."),
     ] = None,
-    column: Annotated[int | None, typer.Option(min=1, help="Translate this column of a table with tabs.")] = None,
-    field: Annotated[str | None, typer.Option(metavar="NAME", help="Translate this field of JSON lines.")] = None,
+    column: Annotated[
+        int | None, typer.Option(min=1, help="Translate this column of a table with tabs.")
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Translate this field of JSON lines.")
+    ] = None,
     beam: search_options.Beam = None,
     length_penalty: search_options.LengthPenalty = None,
-    coverage_penalty: Annotated[float | None, typer.Option(help="Prefer texts that looked at every source word.")] = None,
-    nbest: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N best as `line ||| text ||| score`.")] = 1,
+    coverage_penalty: Annotated[
+        float | None, typer.Option(help="Prefer texts that looked at every source word.")
+    ] = None,
+    nbest: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Write the N best as `line ||| text ||| score`.")
+    ] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Draw words by their probability.")] = False,
     temperature: search_options.Temperature = None,
     top_k: search_options.TopK = None,
@@ -45,28 +59,40 @@ def command(
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Every translation begins with this.")] = "",
     forbid: search_options.Forbid = None,
     require: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Words that must occur; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Words that must occur; may be given several times."),
     ] = None,
     no_repeat: search_options.NoRepeat = None,
     min_length: search_options.MinLength = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a translation; 1.5 · source + 20 unless given.")
     ] = None,
-    no_split: Annotated[bool, typer.Option("--no-split", help="Do not cut lines longer than the model was trained for.")] = False,
+    no_split: Annotated[
+        bool, typer.Option("--no-split", help="Do not cut lines longer than the model was trained for.")
+    ] = False,
     precision: search_options.Precision = "auto",
     shortlist: Annotated[
-        bool, typer.Option("--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list.")
+        bool,
+        typer.Option(
+            "--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list."
+        ),
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Batches computed at once.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
     device: search_options.Device = "auto",
-    attention: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all attention to a .jsonl or .npz file.")] = None,
+    attention: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all attention to a .jsonl or .npz file.")
+    ] = None,
     align: Annotated[bool, typer.Option("--align", help="Word alignment (0-0 1-2) after a tab.")] = False,
-    align_to: Annotated[Path | None, typer.Option(metavar="FILE", help="Word alignments to a file of their own.")] = None,
+    align_to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Word alignments to a file of their own.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Draw which words looked at which.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")
+    ] = False,
     on: Annotated[str | None, typer.Option(metavar="ray", help="Spread the work over a Ray cluster.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
@@ -92,7 +118,12 @@ def command(
         output=str(output), precision=precision, shortlist=shortlist,
     )  # fmt: skip
     _fit_together(settings, source, show, on)
-    _run([model, *(together or [])], source, settings, _Run(device, Shown() if show else None, on, restart, quiet))
+    _run(
+        [model, *(together or [])],
+        source,
+        settings,
+        _Run(device, Shown() if show else None, on, restart, quiet),
+    )
 
 
 @dataclass(frozen=True)
@@ -117,7 +148,9 @@ class Shown:
         return "\n".join([answer.line, *drawn, ""]) + "\n" * bool(drawn)
 
 
-def _source(text: list[str], files: list[Path] | None, column: int | None, field: str | None, strict: bool) -> Source:
+def _source(
+    text: list[str], files: list[Path] | None, column: int | None, field: str | None, strict: bool
+) -> Source:
     from regard.cli.text_options import find_source
     from regard.errors import OptionError
     from regard.pipelines.input import Column, Field, WholeLine
@@ -137,7 +170,9 @@ def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str
         raise OptionError("--sample draws one word at a time and keeps no beam; give --sample or --beam")
     if not wanted and given:
         name = next(iter(given)).replace("_", "-")
-        raise OptionError(f"--{name} is about drawing words and does nothing without --sample; add it, or leave --{name} out")
+        raise OptionError(
+            f"--{name} is about drawing words and does nothing without --sample; add it, or leave --{name} out"
+        )
     return {"seed": 0, **given} if wanted else None
 
 
@@ -156,8 +191,16 @@ def _fit_together(settings: TranslateOptions, source: Source, show: bool, on: st
 
     beam = settings.search.get("beam", 1)
     if settings.nbest > beam and settings.sample is None:
-        raise OptionError(f"--nbest {settings.nbest} needs a beam of at least as many; add --beam {settings.nbest}")
-    if settings.form == "text" and settings.nbest > 1 and settings.align and not settings.aligned and not show:
+        raise OptionError(
+            f"--nbest {settings.nbest} needs a beam of at least as many; add --beam {settings.nbest}"
+        )
+    if (
+        settings.form == "text"
+        and settings.nbest > 1
+        and settings.align
+        and not settings.aligned
+        and not show
+    ):
         raise OptionError("lines of --nbest have no place for --align; use --align-to FILE, or --json")
     if show and (settings.output != "-" or settings.form == "json" or on):
         raise OptionError("--show draws on the terminal; leave out -o, --json and --on, or --show")

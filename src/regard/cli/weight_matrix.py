@@ -34,14 +34,21 @@ LABEL, HEAD = 20, 12  # the most places a target word takes, and the most letter
 
 
 def render(
-    weights: Tensor, source: Sequence[str], target: Sequence[str], *, color: bool | None = None, width: int | None = None
+    weights: Tensor,
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    color: bool | None = None,
+    width: int | None = None,
 ) -> str:
     """(target words, source words) in [0, 1] as lines of text; source words run downwards above their columns.
 
     Columns that do not fit into `width` (the terminal's) come in further parts below, each saying which it shows.
     """
     if tuple(weights.shape) != (len(target), len(source)):
-        raise ShapeError(f"weights of {len(target)} target and {len(source)} source words are not {tuple(weights.shape)}")
+        raise ShapeError(
+            f"weights of {len(target)} target and {len(source)} source words are not {tuple(weights.shape)}"
+        )
     color = shows_color(sys.stdout) if color is None else color
     width = shutil.get_terminal_size().columns if width is None else width
     labels = [_cut(word, LABEL) for word in target]
@@ -91,7 +98,11 @@ def _letters(word: str) -> list[str]:
     """Characters as they are seen: marks, joiners and what they join stay with the character before."""
     found: list[str] = []
     for c in word:
-        joins = c == "\u200d" or unicodedata.category(c) in ("Mn", "Me", "Mc") or "\U0001f3fb" <= c <= "\U0001f3ff"
+        joins = (
+            c == "\u200d"
+            or unicodedata.category(c) in ("Mn", "Me", "Mc")
+            or "\U0001f3fb" <= c <= "\U0001f3ff"
+        )
         if found and (joins or found[-1].endswith("\u200d")):
             found[-1] += c
         elif unicodedata.category(c) not in ("Cc", "Cf") or joins:  # control characters would move the cursor

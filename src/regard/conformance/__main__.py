@@ -30,17 +30,33 @@ examples:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m regard.conformance", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m regard.conformance",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--backend", required=True, metavar="MODULE:FUNCTION", help="the function to test, for example mypackage.attention:attend"
+        "--backend",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="the function to test, for example mypackage.attention:attend",
     )
-    parser.add_argument("--cases", type=int, default=40, metavar="N", help="calls drawn from each class (default 40)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the first call of each class (default 0)")
     parser.add_argument(
-        "--class", dest="classes", action="append", metavar="NAME", help=f"only this class; repeatable: {'; '.join(CLASSES)}"
+        "--cases", type=int, default=40, metavar="N", help="calls drawn from each class (default 40)"
     )
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where the function runs (default cpu)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the first call of each class (default 0)"
+    )
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        metavar="NAME",
+        help=f"only this class; repeatable: {'; '.join(CLASSES)}",
+    )
+    parser.add_argument(
+        "--device", default="cpu", choices=("cpu", "cuda"), help="where the function runs (default cpu)"
+    )
     given = parser.parse_args(argv)
     unknown = [name for name in given.classes or () if name not in CLASSES]
     if unknown:
@@ -74,12 +90,17 @@ def _class(name: str, backend: Backend, given: argparse.Namespace) -> list[Outco
         spent = time.perf_counter() - began
         if spent > 2 and sys.stderr.isatty():
             left = spent / (i + 1) * (given.cases - i - 1)
-            print(f"\r{name}: {i + 1}/{given.cases}, {(i + 1) / spent:.0f} cases/s, {left:.0f} s left ", end="", file=sys.stderr)
+            print(
+                f"\r{name}: {i + 1}/{given.cases}, {(i + 1) / spent:.0f} cases/s, {left:.0f} s left ",
+                end="",
+                file=sys.stderr,
+            )
     if sys.stderr.isatty():
         print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
     why = f"  (mostly: {reasons.most_common(1)[0][0]})" if reasons else ""
     shown = "".join(
-        f"{counts[x]:>5} {x if x != 'wrong' else 'silently wrong'}" for x in ("pass", "refused", "unspecified", "wrong")
+        f"{counts[x]:>5} {x if x != 'wrong' else 'silently wrong'}"
+        for x in ("pass", "refused", "unspecified", "wrong")
     )
     print(f"{name:<22}{shown}{why}", flush=True)
     return wrong

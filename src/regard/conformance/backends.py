@@ -14,17 +14,29 @@ from regard.conformance.judge import OPTIONS, Backend
 
 regard = Backend(attend, OPTIONS, objects=True)
 OWN = {name: Backend(partial(attend, kernel=name), OPTIONS, objects=True) for name in KERNELS}
-reference, cpp, sdpa, additive, tiled, flex = (OWN[n] for n in ("reference", "cpp", "sdpa", "additive", "tiled", "flex"))
+reference, cpp, sdpa, additive, tiled, flex = (
+    OWN[n] for n in ("reference", "cpp", "sdpa", "additive", "tiled", "flex")
+)
 
 
 def torch_sdpa(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, called as its documentation says."""
     groups = query.ndim > 2 and query.shape[-3] > key.shape[-3] > 1
     if bias is not None and causal:  # is_causal goes with no mask
-        mask, causal = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril(), False
+        mask, causal = (
+            torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril(),
+            False,
+        )
     if bias is not None and mask is not None:
         bias = bias.masked_fill(~mask, -torch.inf)
     added = mask if bias is None else bias.to(query.dtype)
-    return scaled_dot_product_attention(query, key, value, attn_mask=added, is_causal=causal, enable_gqa=groups)
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=added, is_causal=causal, enable_gqa=groups
+    )

@@ -39,7 +39,9 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     action: str = "run"
 
-    def make(self, dtype: torch.dtype, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    def make(
+        self, dtype: torch.dtype, device: str = "cpu"
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
         """Leaf tensors that require a gradient, query, key and value made from them in their layouts, and the options."""
         leaves = {n: x.to(device, dtype).requires_grad_() for n, x in self.leaves.items()}
         tensors = {n: LAYOUTS[self.layouts.get(n, "contiguous")](x) for n, x in leaves.items()}
@@ -58,11 +60,11 @@ class Case:
         return found
 
     def __str__(self) -> str:
-        shapes = ", ".join(f"{n} {tuple(x.shape)} {self.layouts.get(n, '')}".rstrip() for n, x in self.leaves.items())
-        options = ", ".join(f"{n}={x!r}".replace("\n", " ")[:90] for n, x in self.options.items())
-        return (
-            f"{self.name} {self.seed}: {str(self.dtype).removeprefix('torch.')} {shapes}; {options or 'no options'}; {self.action}"
+        shapes = ", ".join(
+            f"{n} {tuple(x.shape)} {self.layouts.get(n, '')}".rstrip() for n, x in self.leaves.items()
         )
+        options = ", ".join(f"{n}={x!r}".replace("\n", " ")[:90] for n, x in self.options.items())
+        return f"{self.name} {self.seed}: {str(self.dtype).removeprefix('torch.')} {shapes}; {options or 'no options'}; {self.action}"
 
 
 def case(name: str, seed: int) -> Case:
@@ -198,7 +200,9 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
     integer = rng.choice(INTEGERS)
     offset = rng.choice([None, None, None, 0, 2, -1])
     if rng.random() < 0.1:
-        offset = torch.randint(-2, max(3, Tk), leading, dtype=rng.choice([torch.int32, torch.int64]))  # as with rows of a cache
+        offset = torch.randint(
+            -2, max(3, Tk), leading, dtype=rng.choice([torch.int32, torch.int64])
+        )  # as with rows of a cache
     match kind:
         case "causal":
             return Causal(offset)
@@ -214,13 +218,26 @@ def draw_mask(rng: random.Random, leading: tuple[int, ...], H: int, Tq: int, Tk:
             found = Documents(queries, None if Tq == Tk and rng.random() < 0.5 else ids[:Tk])
             return _packed(random.Random(f"packed {ids.tolist()}"), Tq, Tk, alone=depth > 0) or found
         case "prefix":
-            return Prefix(rng.randint(0, Tk) if rng.random() < 0.5 else torch.randint(0, min(Tk, 120) + 1, leading).to(integer))
+            return Prefix(
+                rng.randint(0, Tk)
+                if rng.random() < 0.5
+                else torch.randint(0, min(Tk, 120) + 1, leading).to(integer)
+            )
         case "dilated":
             return Dilated(rng.randint(1, 5), offset)
         case "diagonal":
             return Diagonal(offset)
         case "dense":
-            shape = rng.choice([(Tq, Tk), (1, Tk), (H, Tq, Tk), (*leading, 1, Tq, Tk), (*leading, H, Tq, Tk), (*leading, 1, 1, Tk)])
+            shape = rng.choice(
+                [
+                    (Tq, Tk),
+                    (1, Tk),
+                    (H, Tq, Tk),
+                    (*leading, 1, Tq, Tk),
+                    (*leading, H, Tq, Tk),
+                    (*leading, 1, 1, Tk),
+                ]
+            )
             return Dense(torch.rand(shape) < rng.choice([0.1, 0.5, 0.9]))
     a = draw_mask(rng, leading, H, Tq, Tk, depth=0)
     if kind == "not":
@@ -282,7 +299,9 @@ def _large_half(rng: random.Random) -> Case:
     found = _inputs(rng, rng.choice([torch.bfloat16, torch.float16]), dims=(32, 32))
     found.leaves["query"] *= 3
     _, H, Tq, Tk, _ = _shape(found)
-    found.options = rng.choice([{}, {"mask": Causal()}, {"bias": ALiBi(H)}, {"bias": torch.randn(Tq, Tk) * 20}])
+    found.options = rng.choice(
+        [{}, {"mask": Causal()}, {"bias": ALiBi(H)}, {"bias": torch.randn(Tq, Tk) * 20}]
+    )
     return found
 
 
@@ -294,7 +313,9 @@ def _strides(rng: random.Random) -> Case:
 
 
 def _empty(rng: random.Random) -> Case:
-    shape = rng.choice([((0,), 2, 3, 4), ((2,), 2, 0, 4), ((2,), 2, 3, 0), ((2,), 2, 0, 0), ((2, 0), 2, 5, 4)])
+    shape = rng.choice(
+        [((0,), 2, 3, 4), ((2,), 2, 0, 4), ((2,), 2, 3, 0), ((2,), 2, 0, 0), ((2, 0), 2, 5, 4)]
+    )
     found = _inputs(rng, rng.choice(FLOATS), leading=shape[0], heads=(shape[1], shape[1]), sizes=shape[2:])
     if rng.random() < 0.5:
         found.options["mask"] = Causal()
@@ -325,7 +346,9 @@ def _broadcast(rng: random.Random) -> Case:
 
 def _grouped(rng: random.Random) -> Case:
     found = _inputs(
-        rng, rng.choice([torch.float32, torch.float64, torch.bfloat16]), heads=rng.choice([(4, 2), (6, 3), (3, 1), (8, 2)])
+        rng,
+        rng.choice([torch.float32, torch.float64, torch.bfloat16]),
+        heads=rng.choice([(4, 2), (6, 3), (3, 1), (8, 2)]),
     )
     leading, H, Tq, Tk, _ = _shape(found)
     if rng.random() < 0.6:
@@ -511,7 +534,11 @@ def _inference(rng: random.Random) -> Case:
 def _traced(rng: random.Random) -> Case:
     found = _inputs(rng, sizes=rng.choice([(9, 9), (9, 14), (130, 130)]))
     _, H, _, _, _ = _shape(found)
-    found.options = dict(rng.choice([{}, {"mask": Causal()}, {"mask": Window(5, 2)}, {"bias": ALiBi(H)}, {"mask": ~Diagonal()}]))
+    found.options = dict(
+        rng.choice(
+            [{}, {"mask": Causal()}, {"mask": Window(5, 2)}, {"bias": ALiBi(H)}, {"mask": ~Diagonal()}]
+        )
+    )
     return found
 
 
@@ -519,7 +546,12 @@ def _long(rng: random.Random) -> Case:
     """Sequences long enough that kernels for long ones are chosen."""
     T = rng.choice([300, 330])
     found = _inputs(
-        rng, rng.choice(FLOATS), leading=(1,), heads=(3, rng.choice([1, 3])), sizes=(T, rng.choice([T, 280])), dims=(16, 16)
+        rng,
+        rng.choice(FLOATS),
+        leading=(1,),
+        heads=(3, rng.choice([1, 3])),
+        sizes=(T, rng.choice([T, 280])),
+        dims=(16, 16),
     )
     leading, H, Tq, Tk, D = _shape(found)
     if rng.random() < 0.8:

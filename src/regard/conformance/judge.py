@@ -112,7 +112,9 @@ def load(name: str) -> Backend:
     try:
         return Backend.of(found)
     except (TypeError, ValueError):  # not callable, or built in
-        raise ValueError(f"cannot read the arguments of {name!r}: wrap it in a function (query, key, value, mask=None)") from None
+        raise ValueError(
+            f"cannot read the arguments of {name!r}: wrap it in a function (query, key, value, mask=None)"
+        ) from None
 
 
 OPTIONS = frozenset(("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout"))
@@ -125,7 +127,11 @@ def check(case: Case, backend: Backend | Callable[..., Tensor], device: str = "c
     try:
         found = ACTIONS[case.action](case, backend, case.dtype, device)
     except Exception as error:
-        kind = "" if isinstance(error, Refused) or type(error).__module__.startswith("regard") else f"{type(error).__name__}: "
+        kind = (
+            ""
+            if isinstance(error, Refused) or type(error).__module__.startswith("regard")
+            else f"{type(error).__name__}: "
+        )
         return Outcome(case, "refused", f"{kind}{error}".splitlines()[0][:300])
     outcome = _judge(case, found, None if backend.objects else NAIVE)
     if outcome.verdict == "wrong" and not backend.objects and _passes_where_defined(case, backend, device):
@@ -158,7 +164,9 @@ def _rows_without_keys(mask: Tensor | None, bias: Tensor | None) -> Tensor:
     return ~(seen if bias is None else seen & (bias != -math.inf)).any(-1, keepdim=True)
 
 
-def _guarded(function: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+def _guarded(
+    function: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, **options: Any
+) -> Tensor:
     """Rows that see no key are computed as if they saw all, and set to zero afterwards."""
     mask, bias = options.get("mask"), options.get("bias")
     empty = _rows_without_keys(mask, bias).to(query.device)
@@ -170,7 +178,12 @@ def _guarded(function: Callable[..., Tensor], query: Tensor, key: Tensor, value:
 
 
 def _naive(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, softcap: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float = 0.0,
 ) -> Tensor:
     """The definition as most write it: a bias is added in the dtype of the call, where −1e9 rounds the score away."""
     if bias is not None:
@@ -186,7 +199,9 @@ def _judge(case: Case, found: Results, lenient: Backend | None) -> Outcome:
     dtype = torch.bfloat16 if case.action == "autocast" else case.dtype
     if case.action == "autocast":
         clean = replace(clean, leaves={n: x.to(dtype).double() for n, x in clean.leaves.items()})
-    action = {"change": "run"}.get(case.action, case.action) if case.action in ("differentiate twice",) else "run"
+    action = (
+        {"change": "run"}.get(case.action, case.action) if case.action in ("differentiate twice",) else "run"
+    )
     truth = ACTIONS[action](clean, REFERENCE, torch.float64, "cpu")
     plain = ACTIONS[action](clean, _as_lenient(lenient, case), dtype, "cpu")
     near = ACTIONS[action](_nudged(clean, torch.finfo(dtype).eps), REFERENCE, torch.float64, "cpu")
@@ -198,15 +213,22 @@ def _judge(case: Case, found: Results, lenient: Backend | None) -> Outcome:
             continue
         got = found[name].detach().double().cpu()
         if got.shape != true.shape:
-            return Outcome(case, "wrong", f"{name} has shape {tuple(got.shape)}, not {tuple(true.shape)}", math.inf)
+            return Outcome(
+                case, "wrong", f"{name} has shape {tuple(got.shape)}, not {tuple(true.shape)}", math.inf
+            )
         if not got.isfinite().all() and true.isfinite().all():
             return Outcome(case, "wrong", f"{name} is not finite", math.inf)
-        error, base, condition = ((x.double() - true).abs().max().item() for x in (got, plain[name], near[name]))
+        error, base, condition = (
+            (x.double() - true).abs().max().item() for x in (got, plain[name], near[name])
+        )
         factor = (1 if name == "out" else 1 + energy) * _luck(case, name, true, dtype)
         bound = 2 * (max(base, condition) + torch.finfo(dtype).eps * largest * factor)
         bound += 0 if name == "out" else 2 * lost * largest
         if error > max(worst[0], bound):
-            worst = (error, f"{name} is off by {error:.3g}, the plain definition in {_short(dtype)} by {base:.2g}")
+            worst = (
+                error,
+                f"{name} is off by {error:.3g}, the plain definition in {_short(dtype)} by {base:.2g}",
+            )
     return Outcome(case, "wrong", worst[1], worst[0]) if worst[1] else Outcome(case, "pass")
 
 
@@ -236,7 +258,10 @@ def _luck(case: Case, name: str, true: Tensor, dtype: torch.dtype) -> float:
 
 def _nudged(case: Case, eps: float) -> Case:
     noise = torch.Generator().manual_seed(case.seed)
-    leaves = {n: x * (1 + eps * torch.randn(x.shape, generator=noise, dtype=x.dtype)) for n, x in case.leaves.items()}
+    leaves = {
+        n: x * (1 + eps * torch.randn(x.shape, generator=noise, dtype=x.dtype))
+        for n, x in case.leaves.items()
+    }
     return replace(case, leaves=leaves)
 
 
@@ -289,7 +314,9 @@ def _collected(case: Case, leaves: Results, options: dict[str, Any], out: Tensor
         return found
     wanted = leaves | case.learned(options)
     grads = torch.autograd.grad(out, list(wanted.values()), _gradient(out, case.seed), allow_unused=True)
-    return found | {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(wanted.items(), grads, strict=True)}
+    return found | {
+        n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(wanted.items(), grads, strict=True)
+    }
 
 
 def _twice(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
@@ -302,7 +329,9 @@ def _twice(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Res
     if not isinstance(penalty, Tensor) or not penalty.requires_grad:
         return {"out": out.detach()} | {n: torch.zeros_like(x) for n, x in wanted}
     second = torch.autograd.grad(penalty, [x for _, x in wanted], allow_unused=True)
-    return {"out": out.detach()} | {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(wanted, second, strict=True)}
+    return {"out": out.detach()} | {
+        n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(wanted, second, strict=True)
+    }
 
 
 def _changed(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> Results:
@@ -312,7 +341,13 @@ def _changed(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> R
     for x in options.values():
         for held in [x] if isinstance(x, Tensor) else vars(x).values():
             if isinstance(held, Tensor):
-                held.copy_(~held if held.dtype == torch.bool else held // 2 if not held.is_floating_point() else held + 1)
+                held.copy_(
+                    ~held
+                    if held.dtype == torch.bool
+                    else held // 2
+                    if not held.is_floating_point()
+                    else held + 1
+                )
     return _collected(case, leaves, options, out)
 
 
@@ -366,7 +401,9 @@ def _func_grad(case: Case, backend: Backend, dtype: torch.dtype, device: str) ->
         out = backend(q, k, v, options)
         return (out * _gradient(out, case.seed)).sum(), out
 
-    grads, out = torch.func.grad(loss, argnums=(0, 1, 2), has_aux=True)(*(x.detach() for x in leaves.values()))
+    grads, out = torch.func.grad(loss, argnums=(0, 1, 2), has_aux=True)(
+        *(x.detach() for x in leaves.values())
+    )
     return {"out": out} | dict(zip(leaves, grads, strict=True))
 
 
@@ -413,13 +450,18 @@ def _threads(case: Case, backend: Backend, dtype: torch.dtype, device: str) -> R
         if isinstance(result, Exception):
             raise result
     results = [x for x in found if not isinstance(x, Exception)]
-    return {name: max((x[name] for x in results), key=lambda x: _distance(x, true)) for name, true in alone.items()}
+    return {
+        name: max((x[name] for x in results), key=lambda x: _distance(x, true))
+        for name, true in alone.items()
+    }
 
 
 def _distance(x: Tensor, y: Tensor) -> float:
     if not x.numel() or torch.equal(x, y):
         return 0.0
-    return math.inf if x.shape != y.shape else (x.double() - y.double()).abs().max().nan_to_num(math.inf).item()
+    return (
+        math.inf if x.shape != y.shape else (x.double() - y.double()).abs().max().nan_to_num(math.inf).item()
+    )
 
 
 ACTIONS: dict[str, Callable[[Case, Backend, torch.dtype, str], Results]] = {

@@ -30,20 +30,28 @@ class Batch:
     Language models have no source; a window of a stream is a row of `target`, and `rows` holds where each begins.
     """
 
-    target: Tensor  # (B, T+1): BOS y1 … yn EOS; a stream's window begins with the token before it instead of BOS
+    target: (
+        Tensor  # (B, T+1): BOS y1 … yn EOS; a stream's window begins with the token before it instead of BOS
+    )
     target_lengths: Tensor  # (B,): target[b, 1 : 1 + target_lengths[b]] are the labels
     rows: Tensor  # (B,)
     source: Tensor | None = None  # (B, S): x1 … xn EOS
     source_lengths: Tensor | None = None  # (B,)
-    continues: bool = False  # row b goes on where row b of the batch before ended, so a recurrent state is carried over
-    tokens: int = -1  # labels in all; counted when the batch is made, so that nobody has to wait for a GPU to know it
+    continues: bool = (
+        False  # row b goes on where row b of the batch before ended, so a recurrent state is carried over
+    )
+    tokens: int = (
+        -1
+    )  # labels in all; counted when the batch is made, so that nobody has to wait for a GPU to know it
     source_tokens: int = -1
 
     def __post_init__(self) -> None:
         if self.tokens < 0:
             object.__setattr__(self, "tokens", int(self.target_lengths.sum()))
         if self.source_tokens < 0:
-            object.__setattr__(self, "source_tokens", 0 if self.source_lengths is None else int(self.source_lengths.sum()))
+            object.__setattr__(
+                self, "source_tokens", 0 if self.source_lengths is None else int(self.source_lengths.sum())
+            )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
@@ -55,7 +63,9 @@ class Batch:
 
     def _each(self, change: Any) -> Batch:
         names = ("target", "target_lengths", "rows", "source", "source_lengths")
-        return replace(self, **{name: change(getattr(self, name)) for name in names if getattr(self, name) is not None})
+        return replace(
+            self, **{name: change(getattr(self, name)) for name in names if getattr(self, name) is not None}
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,7 +127,9 @@ class _Stream:
         for key, mine in self._identity.items():
             if state.get(key) != mine:
                 saved = state.get(key)
-                raise DataError(f"this position was saved with {key} {saved!r} and the batches now have {mine!r}; use the same")
+                raise DataError(
+                    f"this position was saved with {key} {saved!r} and the batches now have {mine!r}; use the same"
+                )
         # With another number of ranks a round may have been begun: it is finished rather than repeated.
         self.epoch, self._taken = int(state["epoch"]), -(-int(state["taken"]) // self.world) * self.world
 
@@ -150,7 +162,13 @@ class Batches(_Stream):
         ):  # fmt: skip
             if value is not None and value < least:
                 raise OptionError(f"{name} must be at least {least}, got {value}")
-        self.prepared, self.tokens, self.seed, self.max_sentences, self.shuffle = prepared, tokens, seed, max_sentences, shuffle
+        self.prepared, self.tokens, self.seed, self.max_sentences, self.shuffle = (
+            prepared,
+            tokens,
+            seed,
+            max_sentences,
+            shuffle,
+        )
         self.count, self.multiple = count, multiple
         identity = {
             "data": prepared.checksum, "tokens": tokens, "seed": seed, "sentences": max_sentences, "shuffle": shuffle,
@@ -190,11 +208,17 @@ class Batches(_Stream):
     def _sides(self) -> list[tuple[NDArray[np.integer], int]]:
         """The lengths of each side, and how many places a row has beyond them (BOS, on the target side)."""
         target = (self.prepared.lengths("target", self._variant), 1)
-        return [target] if not self.prepared.paired else [(self.prepared.lengths("source", self._variant), 0), target]
+        return (
+            [target]
+            if not self.prepared.paired
+            else [(self.prepared.lengths("source", self._variant), 0), target]
+        )
 
     def _widths(self) -> NDArray[np.integer]:
         """The wider side of every row, BOS counted unless batches are padded to a multiple anyway."""
-        return np.maximum.reduce([lengths + (extra if self.multiple == 1 else 0) for lengths, extra in self._sides()])
+        return np.maximum.reduce(
+            [lengths + (extra if self.multiple == 1 else 0) for lengths, extra in self._sides()]
+        )
 
     def _rounded(self, widths: NDArray[np.integer]) -> NDArray[np.integer]:
         """Widths as they count against the budget; one that would not fit when rounded counts as the budget."""
@@ -204,7 +228,9 @@ class Batches(_Stream):
         """Every row of every variant must fit into a batch by itself."""
         rows = self._usable()
         if not len(rows):
-            raise DataError("there are no rows to make batches of; every line of the prepared text is empty or over max_length")
+            raise DataError(
+                "there are no rows to make batches of; every line of the prepared text is empty or over max_length"
+            )
         for epoch in range(self.prepared.variants):
             self.epoch = epoch
             widths = self._widths()[rows]
@@ -257,7 +283,12 @@ class Batches(_Stream):
         if not self.prepared.paired:
             return batch
         source, source_lengths = _gather(self.prepared, "source", self._variant, rows, 0)
-        return replace(batch, source=torch.from_numpy(source), source_lengths=torch.from_numpy(source_lengths), source_tokens=-1)
+        return replace(
+            batch,
+            source=torch.from_numpy(source),
+            source_lengths=torch.from_numpy(source_lengths),
+            source_tokens=-1,
+        )
 
 
 def _cut(widths: NDArray[np.integer], tokens: int, most: int | None) -> Numbers:
@@ -266,13 +297,17 @@ def _cut(widths: NDArray[np.integer], tokens: int, most: int | None) -> Numbers:
     while start < rows:
         room = max(1, tokens // int(widths[start]))
         room = room if most is None else min(room, most)
-        size = np.maximum.accumulate(widths[start : start + room].astype(np.int64)) * np.arange(1, min(room, rows - start) + 1)
+        size = np.maximum.accumulate(widths[start : start + room].astype(np.int64)) * np.arange(
+            1, min(room, rows - start) + 1
+        )
         start += int(np.searchsorted(size, tokens, side="right"))
         edges.append(start)
     return np.asarray(edges, np.int64)
 
 
-def _shuffled(order: NDArray[np.integer], edges: Numbers, draw: np.random.Generator) -> tuple[NDArray[np.integer], Numbers]:
+def _shuffled(
+    order: NDArray[np.integer], edges: Numbers, draw: np.random.Generator
+) -> tuple[NDArray[np.integer], Numbers]:
     """The batches in random order, their rows together as they were."""
     sizes = np.diff(edges)
     turn = draw.permutation(len(sizes))
@@ -282,7 +317,9 @@ def _shuffled(order: NDArray[np.integer], edges: Numbers, draw: np.random.Genera
     return order[source], new
 
 
-def _gather(prepared: Prepared, side: str, variant: int, rows: Numbers, ahead: int) -> tuple[Numbers, Numbers]:
+def _gather(
+    prepared: Prepared, side: str, variant: int, rows: Numbers, ahead: int
+) -> tuple[Numbers, Numbers]:
     """Rows of one side as a matrix with PAD on the right and `ahead` free places on the left, and their lengths."""
     tokens, offsets = prepared.arrays(side, variant)
     starts = offsets[rows]
@@ -318,14 +355,31 @@ class Windows(_Stream):
     ) -> None:
         if mode not in ("stream", "crops"):
             raise OptionError(f"the mode of windows is stream or crops, got {mode!r}")
-        for name, value, least in (("batch.length", length, 2), ("batch.sentences", sentences, 1), ("seed", seed, 0)):
+        for name, value, least in (
+            ("batch.length", length, 2),
+            ("batch.sentences", sentences, 1),
+            ("seed", seed, 0),
+        ):
             if value < least:
                 raise OptionError(f"{name} must be at least {least}, got {value}")
-        self.prepared, self.length, self.sentences, self.seed, self.mode = prepared, length, sentences, seed, mode
+        self.prepared, self.length, self.sentences, self.seed, self.mode = (
+            prepared,
+            length,
+            sentences,
+            seed,
+            mode,
+        )
         self.shuffle = shuffle
         # In a stream the ranks share each round, so a position belongs to one number of them.
         shared = {"world": world} if mode == "stream" else {}
-        identity = {"data": prepared.checksum, "length": length, "sentences": sentences, "seed": seed, "mode": mode, **shared}
+        identity = {
+            "data": prepared.checksum,
+            "length": length,
+            "sentences": sentences,
+            "seed": seed,
+            "mode": mode,
+            **shared,
+        }
         super().__init__(identity, rank, world)
         needed = sentences * world if mode == "stream" else length
         if self._total < needed:
@@ -380,7 +434,11 @@ class Windows(_Stream):
             # No window reaches the end of the shortest part but the last one, which thus has something to say in every row.
             most = len(tokens) // parts - 1
             starts = first + min(turn * self.length, most)
-            ends = stops if number + self.world >= self.per_epoch() else first + min((turn + 1) * self.length, most)
+            ends = (
+                stops
+                if number + self.world >= self.per_epoch()
+                else first + min((turn + 1) * self.length, most)
+            )
         return self._windows(tokens, starts, ends, continues=self.mode == "stream" and number >= self.world)
 
     def _windows(self, tokens: NDArray[np.integer], starts: Numbers, ends: Numbers, continues: bool) -> Batch:

@@ -31,12 +31,17 @@ class BpeDropout:
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
         if tokenizer.kind not in ("bpe", "byte-bpe"):
-            raise OptionError(f"BPE-dropout is for the kinds bpe and byte-bpe, got {tokenizer.kind}; set tokenizer.dropout to 0")
+            raise OptionError(
+                f"BPE-dropout is for the kinds bpe and byte-bpe, got {tokenizer.kind}; set tokenizer.dropout to 0"
+            )
         if not 0 <= rate < 1:
             raise OptionError(f"tokenizer.dropout must be at least 0 and below 1, got {rate}")
         self.rate, self._size = rate, len(tokenizer)
         number = tokenizer.vocabulary
-        merged = [(number[left] * self._size + number[right], number[left + right]) for left, right in tokenizer.merges]
+        merged = [
+            (number[left] * self._size + number[right], number[left + right])
+            for left, right in tokenizer.merges
+        ]
         pairs = np.asarray(merged, np.int64).reshape(-1, 2)
         order = np.argsort(pairs[:, 0], kind="stable")
         self._pairs, self._results = pairs[order, 0], pairs[order, 1]
@@ -49,13 +54,17 @@ class BpeDropout:
         self._spelling_offsets = np.concatenate(([0], np.cumsum([len(s) for s in spelled])))
         self._spelling = np.asarray([i for s in spelled for i in s], np.int64)
 
-    def variants(self, tokens: Numbers, words: Numbers, count: int, draw: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
+    def variants(
+        self, tokens: Numbers, words: Numbers, count: int, draw: np.random.Generator
+    ) -> Iterator[tuple[Numbers, Numbers]]:
         """`count` other segmentations of words given by their plain tokens, one word after the other, and their token counts.
 
         Each comes as its tokens and the token count of each word.
         """
         starts = np.cumsum(words) - words
-        _, first, kind, seen = np.unique(_hashes(tokens, words), return_index=True, return_inverse=True, return_counts=True)
+        _, first, kind, seen = np.unique(
+            _hashes(tokens, words), return_index=True, return_inverse=True, return_counts=True
+        )
         pool, pool_words, amount = self._pool(tokens, starts[first], words[first], seen, count, draw)
         pool_starts = np.cumsum(pool_words) - pool_words
         offset = np.cumsum(amount) - amount
@@ -65,7 +74,13 @@ class BpeDropout:
             yield pool[ragged(pool_starts[pick], lengths)], lengths
 
     def _pool(
-        self, tokens: Numbers, starts: Numbers, words: Numbers, seen: Numbers, count: int, draw: np.random.Generator
+        self,
+        tokens: Numbers,
+        starts: Numbers,
+        words: Numbers,
+        seen: Numbers,
+        count: int,
+        draw: np.random.Generator,
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Segmentations of each word type, one after the other, their token counts, and how many each type has."""
         plain = tokens[ragged(starts, words)]
@@ -116,7 +131,13 @@ class BpeDropout:
             going = left[here, best] != _NEVER
             if not going.all():
                 yield rows[~going], matrix[~going]
-                rows, matrix, rank, result, best = rows[going], matrix[going], rank[going], result[going], best[going]
+                rows, matrix, rank, result, best = (
+                    rows[going],
+                    matrix[going],
+                    rank[going],
+                    result[going],
+                    best[going],
+                )
                 here = np.arange(len(rows))
             matrix[here, best] = result[here, best]
             matrix = _without(matrix, best + 1)
@@ -124,7 +145,9 @@ class BpeDropout:
             # Only the two pairs with the new symbol have changed.
             for place, inside in ((best - 1, best > 0), (best, best < rank.shape[1])):
                 row, column = here[inside], place[inside]
-                rank[row, column], result[row, column] = self._look_up(matrix[row, column], matrix[row, column + 1])
+                rank[row, column], result[row, column] = self._look_up(
+                    matrix[row, column], matrix[row, column + 1]
+                )
 
     def _look_up(self, left: Numbers, right: Numbers) -> tuple[NDArray[np.int32], Numbers]:
         """The rank of the merge of two symbols, or _NEVER, and what it gives."""

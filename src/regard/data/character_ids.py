@@ -28,7 +28,9 @@ class WordBytes(Tokenizer):
             self._json = json.loads(text)
             self.words = Tokenizer(json.dumps(self._json["spelled"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"this is not a tokenizer file of regard ({error}); train one or load another") from None
+            raise DataError(
+                f"this is not a tokenizer file of regard ({error}); train one or load another"
+            ) from None
         self._inner, self.kind = self.words._inner, "spelled"
 
     @classmethod
@@ -43,7 +45,9 @@ class WordBytes(Tokenizer):
         return [ids for ids, _ in self.encode_pieces(texts)]
 
     def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        return [self._spell(text, ids) for text, ids in zip(texts, self.words.encode_batch(texts), strict=True)]
+        return [
+            self._spell(text, ids) for text, ids in zip(texts, self.words.encode_batch(texts), strict=True)
+        ]
 
     def _spell(self, text: str, numbers: list[int]) -> tuple[list[int], list[int]]:
         ids, pieces = [], []
@@ -59,7 +63,10 @@ class WordBytes(Tokenizer):
         return " ".join(spelling.decode("utf-8", "replace") for _, spelling in self._parts(ids))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        return [self.words.tokens([i])[0] if i < len(self.words) else f"{i - len(self.words):02x}" for i in map(int, ids)]
+        return [
+            self.words.tokens([i])[0] if i < len(self.words) else f"{i - len(self.words):02x}"
+            for i in map(int, ids)
+        ]
 
     def _parts(self, ids: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """Each word's number and bytes."""

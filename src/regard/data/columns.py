@@ -80,7 +80,11 @@ class Chosen:
 def detect_table(path: Path) -> Sample:
     """Read the first lines of a table and find its separator: the usual one of the ending, or the one that most lines agree on."""
     check_file(path)
-    first = [line for line in islice(chain.from_iterable(lines(path)), SAMPLED) if line.strip() and line[0] != "\udcff"]
+    first = [
+        line
+        for line in islice(chain.from_iterable(lines(path)), SAMPLED)
+        if line.strip() and line[0] != "\udcff"
+    ]
     usual = {"tsv": "\t", "csv": ","}.get(suffix(path), "\t")
     best, agreed = Sample(path, usual, []), 0.0
     for separator in dict.fromkeys((usual, *SEPARATORS)):
@@ -121,7 +125,9 @@ def column_number(given: str | int | None) -> int | None:
     if given is None or not re.fullmatch(r"-?\d+", text):
         return None
     if int(text) < 1:
-        raise DataError(f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the second")
+        raise DataError(
+            f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the second"
+        )
     return int(text)
 
 
@@ -129,24 +135,32 @@ def choose(sample: Sample, source: str | int | None, target: str | int | None, k
     """The two columns that are given by name or number; those that are not, by the header's usual names or by what is in them."""
     given, first = (source, target), [cell.strip() for cell in sample.rows[0]]
     numbers = [_number(each, sample) for each in given]
-    named = [str(each) for each, number in zip(given, numbers, strict=True) if each is not None and number is None]
+    named = [
+        str(each) for each, number in zip(given, numbers, strict=True) if each is not None and number is None
+    ]
     found = {name: _find(name, first) for name in named}
     if kind is PAIRS and not any(found.values()) and all(_LANGUAGE.fullmatch(name) for name in named):
         found = {}  # names of languages, and a table without a header: the first columns
     for name, number in found.items():
         if number is None:
             shown = ", ".join(repr(cell[:30]) for cell in first[:8])
-            raise DataError(f"{sample.path} line 1 names no column {name!r}; it has {shown}: name two of them, or count from 1")
+            raise DataError(
+                f"{sample.path} line 1 names no column {name!r}; it has {shown}: name two of them, or count from 1"
+            )
     columns = [found.get(str(each), number) for each, number in zip(given, numbers, strict=True)]
     header = bool(found) or _names_columns(sample, first, kind)
     guessed = _guessed(sample, columns, header, kind, first)
     if kind is LABELLED and not header:
         header = _unlike_the_rest(sample, *guessed)
     if guessed[0] == guessed[1]:
-        raise DataError(f"{kind.roles[0]} and {kind.roles[1]} are both column {guessed[0]} of {sample.path}; name two columns")
+        raise DataError(
+            f"{kind.roles[0]} and {kind.roles[1]} are both column {guessed[0]} of {sample.path}; name two columns"
+        )
     if kind is LABELLED:
         _refuse_swapped(sample, *guessed, header, guess=None in columns)
-    return Chosen(guessed, header, _note(sample, guessed, header, kind, first, sum(each is None for each in columns)))
+    return Chosen(
+        guessed, header, _note(sample, guessed, header, kind, first, sum(each is None for each in columns))
+    )
 
 
 def _number(given: str | int | None, sample: Sample) -> int | None:
@@ -169,7 +183,9 @@ def _find(name: str, first: list[str]) -> int | None:
 def _names_columns(sample: Sample, first: list[str], kind: Kind) -> bool:
     """True if line 1 is a header by its words: short different names, one of them a usual one that is no value of its column."""
     lower = [cell.lower() for cell in first]
-    if len(set(lower)) < len(lower) or not all(cell and len(cell) <= 40 and not _NUMBER.fullmatch(cell) for cell in lower):
+    if len(set(lower)) < len(lower) or not all(
+        cell and len(cell) <= 40 and not _NUMBER.fullmatch(cell) for cell in lower
+    ):
         return False
     if kind is PAIRS and len(LANGUAGES.intersection(lower)) > 1:
         return True
@@ -179,7 +195,9 @@ def _names_columns(sample: Sample, first: list[str], kind: Kind) -> bool:
     return len(free) >= (2 if kind is PAIRS else 1) and max(len(cell.split()) for cell in lower) <= 3
 
 
-def _guessed(sample: Sample, columns: list[int | None], header: bool, kind: Kind, first: list[str]) -> tuple[int, int]:
+def _guessed(
+    sample: Sample, columns: list[int | None], header: bool, kind: Kind, first: list[str]
+) -> tuple[int, int]:
     """The columns that are given, and guesses for those that are not."""
     lower = [cell.lower() for cell in first]
     result = list(columns)
@@ -191,7 +209,9 @@ def _guessed(sample: Sample, columns: list[int | None], header: bool, kind: Kind
         if result[place] is None:
             free = [number for number in range(1, max(sample.width, 2) + 1) if number not in result]
             if not free:
-                raise DataError(f"{sample.path} has no column left for the {kind.roles[place]}; name two columns")
+                raise DataError(
+                    f"{sample.path} has no column left for the {kind.roles[place]}; name two columns"
+                )
             picked = free[0]
             if kind is LABELLED and len(sample.rows) - header >= ENOUGH:
                 picked = _text_like(sample, free, header) if place == 0 else _label_like(sample, free, header)
@@ -247,17 +267,21 @@ def _refuse_swapped(sample: Sample, text: int, label: int, header: bool, guess: 
         )
 
 
-def _note(sample: Sample, columns: tuple[int, int], header: bool, kind: Kind, first: list[str], guessed: int) -> str:
+def _note(
+    sample: Sample, columns: tuple[int, int], header: bool, kind: Kind, first: list[str], guessed: int
+) -> str:
     """What was assumed, in a line."""
     shown = [
         f"{role} = column {number}" + (f" {first[number - 1]!r}" if header and number <= len(first) else "")
         for role, number in zip(kind.roles, columns, strict=True)
     ]
-    more = " (guessed; data.source and data.target choose others)" if guessed and (sample.width > 2 or columns != (1, 2)) else ""
-    top = "a header" if header else "no header"
-    return (
-        f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; {', '.join(shown)}{more}"
+    more = (
+        " (guessed; data.source and data.target choose others)"
+        if guessed and (sample.width > 2 or columns != (1, 2))
+        else ""
     )
+    top = "a header" if header else "no header"
+    return f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; {', '.join(shown)}{more}"
 
 
 def _length(cells: list[str]) -> float:

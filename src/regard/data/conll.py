@@ -64,7 +64,9 @@ class Parser:
         sentence = Sentence()
         for number, line in enumerate(given, 1):
             if line in (BAD, LONG):
-                raise DataError(f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; mend or remove it")
+                raise DataError(
+                    f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; mend or remove it"
+                )
             if not line.strip():
                 if sentence.rows:
                     yield sentence
@@ -99,13 +101,20 @@ class Parser:
             self.separator = "\t" if "\t" in line else " "
             self.width = len(cells)
             for what, column in (("word", self.word), ("tag", self.tag)):
-                if column is not None and not 0 < (column if column > 0 else self.width + 1 + column) <= self.width:
+                if (
+                    column is not None
+                    and not 0 < (column if column > 0 else self.width + 1 + column) <= self.width
+                ):
                     raise DataError(
                         f"line {number} of {self.name} has {self.width} column{'s' * (self.width > 1)} and the {what} should stand "
                         f"in column {column}; name the right columns, counted from 1"
                     )
         if len(cells) != self.width:
-            at = f"column {len(cells) + 1} is missing" if len(cells) < self.width else f"column {self.width + 1} is one too many"
+            at = (
+                f"column {len(cells) + 1} is missing"
+                if len(cells) < self.width
+                else f"column {self.width + 1} is one too many"
+            )
             raise DataError(
                 f"line {number} of {self.name} has {len(cells)} column{'s' * (len(cells) > 1)} and the lines before have "
                 f"{self.width}, so {at}; mend the line, or use tabs where words hold spaces"
@@ -134,7 +143,12 @@ class Conll(OneFile):
                 raise OptionError(f"data.{what} is a column counted from 1, or from the end by −1, got 0")
 
     def layout(self) -> dict[str, Any]:
-        return {"layout": "conll", "columns": list(self.columns), "scheme": self.scheme, "repair": self.repair}
+        return {
+            "layout": "conll",
+            "columns": list(self.columns),
+            "scheme": self.scheme,
+            "repair": self.repair,
+        }
 
     def sentences(self, advance: Advance = ignore) -> Iterator[Sentence]:
         """The sentences as they stand in the file."""
@@ -158,7 +172,11 @@ class Conll(OneFile):
     def _said(self, sentence: Sentence, place: int, what: str) -> str:
         tag = self.columns[1]
         at = tag if tag > 0 else len(sentence.rows[place]) + 1 + tag
-        mend = "" if "is not a tag" in what else "; mend it, or set data.repair: true to read such tags as conlleval does"
+        mend = (
+            ""
+            if "is not a tag" in what
+            else "; mend it, or set data.repair: true to read such tags as conlleval does"
+        )
         return f"line {sentence.numbers[place]}, column {at} of {self.path}: {what}{mend}"
 
     @cached_property

@@ -137,12 +137,16 @@ class NamedCorpus:
             if given is not None and given not in self.languages:
                 raise DataError(f"{self.name} has no language {given!r}; it has {', '.join(self.languages)}")
         if source is not None and source == target:
-            raise DataError(f"source and target of {self.name} are both {source!r}; choose two of {', '.join(self.languages)}")
+            raise DataError(
+                f"source and target of {self.name} are both {source!r}; choose two of {', '.join(self.languages)}"
+            )
         free = [each for each in self.languages if each not in (source, target)]
         source = source or free.pop(0)
         return source, target or free.pop(0)
 
-    def rows(self, split: str, source: str | None = None, target: str | None = None, version: str | None = None) -> Rows:
+    def rows(
+        self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
+    ) -> Rows:
         """The rows of a part: pairs from `source` to `target`, in either direction, or the lines of a text."""
         found = self._set(split, source, target, version)
         if "text" in found:
@@ -150,9 +154,16 @@ class NamedCorpus:
         if "conll" in found:
             return self._conll(found["conll"])
         if "csv" in found:
-            return Csv(self._file(found["csv"]), tuple(found["columns"]), score=found.get("score"), least=found.get("least"))
+            return Csv(
+                self._file(found["csv"]),
+                tuple(found["columns"]),
+                score=found.get("score"),
+                least=found.get("least"),
+            )
         if self.task == "classify":
-            return Table(self._file(found["table"]), tuple(found["columns"]), labels=tuple(self.labels.items()))
+            return Table(
+                self._file(found["table"]), tuple(found["columns"]), labels=tuple(self.labels.items())
+            )
         pair = self.pair(source, target)
         if "table" in found:
             columns = tuple(found["columns"][language] for language in pair)
@@ -175,11 +186,15 @@ class NamedCorpus:
         """The files that a part is read from."""
         return self.rows(split, source, target, version).files
 
-    def row_count(self, split: str, source: str | None = None, target: str | None = None, version: str | None = None) -> int:
+    def row_count(
+        self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
+    ) -> int:
         """How many rows a part has, according to the manifest."""
         return self._set(split, source, target, version)["rows"]
 
-    def has(self, split: str, source: str | None = None, target: str | None = None, version: str | None = None) -> bool:
+    def has(
+        self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
+    ) -> bool:
         """Whether the corpus has that part, for these languages and in that version; its files may be absent."""
         try:
             return bool(self._set(split, source, target, version))
@@ -191,7 +206,9 @@ class NamedCorpus:
         files = self._facts["files"]
         sizes = sum(path.stat().st_size for file in files if (path := self._found(file)))
         with track(sizes, f"checking {self.name}", "bytes") as progress:
-            return [FileStatus(file, self._state(file, self._found(file), progress.advance)) for file in files]
+            return [
+                FileStatus(file, self._state(file, self._found(file), progress.advance)) for file in files
+            ]
 
     def differing(self, hashes: dict[Path, str]) -> list[str]:
         """Of files whose SHA-256 is known already, those that are not what the manifest says, neither packed nor as text."""
@@ -199,7 +216,9 @@ class NamedCorpus:
         for file, facts in self._facts["files"].items():
             path = self._found(file)
             if path in hashes and hashes[path] not in (facts["packed"], facts["text"]):
-                note = cache_folder() / "texts" / hashes[path]  # unpacking takes long, so what came out is remembered
+                note = (
+                    cache_folder() / "texts" / hashes[path]
+                )  # unpacking takes long, so what came out is remembered
                 if not note.is_file():
                     write_atomically(note, self._text(path))
                 if note.read_text(encoding="utf-8") != facts["text"]:
@@ -229,17 +248,23 @@ class NamedCorpus:
             having = f"it has {', '.join(self.versions)}" if self.versions else "leave data.version out"
             raise DataError(f"{self.name} has no version {version!r}; {having}")
         wanted = self.roles.get(split, split)
-        sets = [each for each in self._facts["sets"] if each["split"] == wanted and each.get("version") == version]
+        sets = [
+            each for each in self._facts["sets"] if each["split"] == wanted and each.get("version") == version
+        ]
         if not sets:
             kind = f" of version {version}" if version else ""
             raise DataError(f"{self.name} has no part {split!r}{kind}; it has {', '.join(self.splits)}")
         if self.task != "translate":
-            return next((each for each in sets if each.get("language") == (source or self.languages[0])), sets[0])
+            return next(
+                (each for each in sets if each.get("language") == (source or self.languages[0])), sets[0]
+            )
         pair = self.pair(source, target)
         for each in sets:
             if set(pair) <= set(each.get("files") or each["columns"]):
                 return each
-        raise DataError(f"{self.name} {wanted} is not there for {pair[0]} and {pair[1]}; choose another part or pair")
+        raise DataError(
+            f"{self.name} {wanted} is not there for {pair[0]} and {pair[1]}; choose another part or pair"
+        )
 
     def _found(self, file: str) -> Path | None:
         return next((path for ending in ENDINGS if (path := self.folder / (file + ending)).is_file()), None)
@@ -249,6 +274,14 @@ class NamedCorpus:
             return found
         where = f"{self.folder / file} (or .gz, .xz)"
         if not self.folder.is_dir():
-            how = "put its files there" if "REGARD_DATA" in os.environ else "set REGARD_DATA to the folder that holds the corpora"
-            raise DataError(f"there is no {self.folder} with the corpus {self.name}; {how}, and see `regard data {self.name}`")
-        raise DataError(f"{self.name} lacks {where}; `regard data {self.name}` says which files it needs and where they come from")
+            how = (
+                "put its files there"
+                if "REGARD_DATA" in os.environ
+                else "set REGARD_DATA to the folder that holds the corpora"
+            )
+            raise DataError(
+                f"there is no {self.folder} with the corpus {self.name}; {how}, and see `regard data {self.name}`"
+            )
+        raise DataError(
+            f"{self.name} lacks {where}; `regard data {self.name}` says which files it needs and where they come from"
+        )

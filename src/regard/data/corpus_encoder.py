@@ -55,7 +55,9 @@ class Encoder:
         """The tokens of texts, for which `Tokenizer.encode` gives the same."""
         if self.tokenizer.kind == "character":
             return self._characters(texts) if not self.tokenizer.lowercase else self._whole(texts)
-        split = [[text] if self.tokenizer.kind == "label" else text.split(" ") for text in texts]  # a label is one word
+        split = [
+            [text] if self.tokenizer.kind == "label" else text.split(" ") for text in texts
+        ]  # a label is one word
         self._learn(split)
         odd = [i for i, words in enumerate(split) if not self._odd.isdisjoint(words)] if self._odd else []
         return self._mixed(texts, split, odd) if odd else self._words(split)
@@ -67,7 +69,10 @@ class Encoder:
         if new := list(dict.fromkeys(word for words in split for word in words if word not in number)):
             number.update(zip(new, range(len(number), len(number) + len(new)), strict=True))
             self._parts = [_join([*self._parts, self._whole(new)])]
-            if self.tokenizer.kind not in ("word", "label"):  # between whose words any number of spaces is nothing
+            if self.tokenizer.kind not in (
+                "word",
+                "label",
+            ):  # between whose words any number of spaces is nothing
                 # A space before such a word may form one piece with the spaces around it: its text must be encoded whole.
                 self._odd.update(word for word in new if not word or word[0].isspace())
 
@@ -77,7 +82,10 @@ class Encoder:
         counts = np.fromiter(map(len, split), np.int64, len(split))
         words = np.fromiter(map(number.__getitem__, chain.from_iterable(split)), np.int64, int(counts.sum()))
         lengths, piece_counts = known.lengths[words], known.piece_counts[words]
-        starts, piece_starts = np.cumsum(known.lengths) - known.lengths, np.cumsum(known.piece_counts) - known.piece_counts
+        starts, piece_starts = (
+            np.cumsum(known.lengths) - known.lengths,
+            np.cumsum(known.piece_counts) - known.piece_counts,
+        )
         return Encoded(
             known.tokens[ragged(starts[words], lengths)], sums(lengths, counts),
             known.pieces[ragged(piece_starts[words], piece_counts)], sums(piece_counts, counts),
@@ -89,7 +97,10 @@ class Encoder:
         even = [i for i in range(len(texts)) if i not in is_odd]
         both = _join([self._whole([texts[i] for i in odd]), self._words([split[i] for i in even])])
         order = np.argsort(np.asarray(odd + even))
-        starts, piece_starts = np.cumsum(both.lengths) - both.lengths, np.cumsum(both.piece_counts) - both.piece_counts
+        starts, piece_starts = (
+            np.cumsum(both.lengths) - both.lengths,
+            np.cumsum(both.piece_counts) - both.piece_counts,
+        )
         lengths, piece_counts = both.lengths[order], both.piece_counts[order]
         return Encoded(
             both.tokens[ragged(starts[order], lengths)], lengths,
@@ -108,11 +119,18 @@ class Encoder:
         begins = np.ones(len(tokens), bool)
         begins[1:] = (piece[1:] != piece[:-1]) | (text[1:] != text[:-1])
         starts = np.flatnonzero(begins)
-        return Encoded(tokens, lengths, np.diff(np.append(starts, len(tokens))), np.bincount(text[starts], minlength=len(texts)))
+        return Encoded(
+            tokens,
+            lengths,
+            np.diff(np.append(starts, len(tokens))),
+            np.bincount(text[starts], minlength=len(texts)),
+        )
 
     def _characters(self, texts: Sequence[str]) -> Encoded:
         """Characters need no model: their code points are looked up all at once."""
-        known = sorted((ord(piece), number) for piece, number in self.tokenizer.vocabulary.items() if len(piece) == 1)
+        known = sorted(
+            (ord(piece), number) for piece, number in self.tokenizer.vocabulary.items() if len(piece) == 1
+        )
         points, numbers = np.asarray(known, np.int64).T
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         given = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4").astype(np.int64)
@@ -123,7 +141,12 @@ class Encoder:
 
 def _join(parts: Sequence[Encoded]) -> Encoded:
     columns = ("tokens", "lengths", "pieces", "piece_counts")
-    return Encoded(*(np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)]) for name in columns))
+    return Encoded(
+        *(
+            np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])
+            for name in columns
+        )
+    )
 
 
 def ragged(starts: Numbers, lengths: Numbers) -> Numbers:

@@ -23,7 +23,10 @@ from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.files.store import build_folder, cache_folder
 
-SAMPLE_ROWS, SAMPLE_CHARACTERS = 1_000_000, 300_000_000  # at most so much text teaches a vocabulary; evenly spaced rows of more
+SAMPLE_ROWS, SAMPLE_CHARACTERS = (
+    1_000_000,
+    300_000_000,
+)  # at most so much text teaches a vocabulary; evenly spaced rows of more
 SPLITS = ("train", "validation", "test")
 DATA = {
     "corpus": None, "source": None, "target": None, "version": None, "train": (), "validation": (), "test": (),
@@ -80,7 +83,11 @@ def load_corpus(data: Any, tokenizer: Any, task: str = "translate", seed: int = 
     """
     data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
     form = row_format_of(task)
-    rows = {split: split_rows(data, split, task) for split in ("train", "validation") if split == "train" or _has(data, split)}
+    rows = {
+        split: split_rows(data, split, task)
+        for split in ("train", "validation")
+        if split == "train" or _has(data, split)
+    }
     if data.test:
         rows["test"] = split_rows(data, "test", task)
     for each in rows.values():
@@ -107,7 +114,8 @@ def load_corpus(data: Any, tokenizer: Any, task: str = "translate", seed: int = 
         target_tokenizer=target,
         test_names=_test_names(data),
         checksums={f"{path.parent.name}/{path.name}": sha for path, sha in hashes.known.items()},
-        warnings=_warnings(data, train, validation, hashes) + form.scarce(train, validation and validation.prepared, target),
+        warnings=_warnings(data, train, validation, hashes)
+        + form.scarce(train, validation and validation.prepared, target),
         notes=list(dict.fromkeys(note for each in rows.values() for note in each.notes())),
         _data=data,
         _task=task,
@@ -115,7 +123,11 @@ def load_corpus(data: Any, tokenizer: Any, task: str = "translate", seed: int = 
 
 
 def load_split(
-    data: Any, split: str, source_tokenizer: Tokenizer | None, target_tokenizer: Tokenizer, task: str = "translate"
+    data: Any,
+    split: str,
+    source_tokenizer: Tokenizer | None,
+    target_tokenizer: Tokenizer,
+    task: str = "translate",
 ) -> Split:
     """One part of a `data` section, encoded by tokenizers that exist: train, validation, test, or a corpus's own name for it."""
     data = _section("data", data, DATA)
@@ -144,7 +156,11 @@ def split_rows(data: Any, split: str, task: str) -> Rows:
         rows = SplitRows(rows, *fold, inside=False, classes=form.classes)
     if share is not None and not form.paired:  # a text is read in order, so its end is held out
         return Part(rows, 1 - share, 1.0) if split == "validation" else Part(rows, 0.0, 1 - share)
-    return rows if share is None else SplitRows(rows, 0.0, share, inside=split == "validation", classes=form.classes)
+    return (
+        rows
+        if share is None
+        else SplitRows(rows, 0.0, share, inside=split == "validation", classes=form.classes)
+    )
 
 
 def _fold(data: Any) -> tuple[float, float] | None:
@@ -152,11 +168,15 @@ def _fold(data: Any) -> tuple[float, float] | None:
     folds = data.folds or (corpora.find(data.corpus).folds if data.corpus is not None else None)
     if folds is None:
         if data.fold is not None:
-            raise OptionError(f"data.fold is {data.fold} and data.folds does not say of how many; set data.folds, as 10")
+            raise OptionError(
+                f"data.fold is {data.fold} and data.folds does not say of how many; set data.folds, as 10"
+            )
         return None
     fold = data.fold or 1
     if not 1 <= fold <= folds or folds < 2:
-        raise OptionError(f"data.fold is {fold} and there are {folds} folds; take one of 1 to {folds}, of at least 2")
+        raise OptionError(
+            f"data.fold is {fold} and there are {folds} folds; take one of 1 to {folds}, of at least 2"
+        )
     return (fold - 1) / folds, fold / folds
 
 
@@ -167,10 +187,15 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
         named = [named]
     if not named:
         if data.corpus is None:
-            raise DataError(f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files")
+            raise DataError(
+                f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files"
+            )
         return form.finish(_corpus_rows(data.corpus, split, data, form.task), data)
     known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
-    parts = [_corpus_rows(name, part or split, data, form.task) for name, _, part in (item.partition(":") for item in known)]
+    parts = [
+        _corpus_rows(name, part or split, data, form.task)
+        for name, _, part in (item.partition(":") for item in known)
+    ]
     files = [item for item in named if item not in known]
     if files:
         parts.append(form.read(files, data.source, data.target))
@@ -179,14 +204,20 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
 
 def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
     found = corpora.find(name)
-    if found.task != task and not (task == "embed" and found.task == "translate"):  # translations mean the same
-        raise DataError(f"{name} is for task {found.task}, not {task}; set task: {found.task}, or choose another corpus")
+    if found.task != task and not (
+        task == "embed" and found.task == "translate"
+    ):  # translations mean the same
+        raise DataError(
+            f"{name} is for task {found.task}, not {task}; set task: {found.task}, or choose another corpus"
+        )
     version = data.version if name == data.corpus else None
     return found.rows(split, data.source, data.target, version)
 
 
 def _named(data: Any, split: str) -> bool:
-    return bool(getattr(data, split)) or (data.corpus is not None and split in corpora.find(data.corpus).roles)
+    return bool(getattr(data, split)) or (
+        data.corpus is not None and split in corpora.find(data.corpus).roles
+    )
 
 
 def _has(data: Any, split: str) -> bool:
@@ -202,15 +233,29 @@ def _test_names(data: Any) -> list[str]:
     found = corpora.find(data.corpus)
     first = found.roles.get("test")
     others = [each for each in found.splits if each not in found.roles.values()]
-    return [each for each in ([first] if first else []) + others if found.has(each, data.source, data.target, data.version)]
+    return [
+        each
+        for each in ([first] if first else []) + others
+        if found.has(each, data.source, data.target, data.version)
+    ]
 
 
-def _split(name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes) -> Split:
-    texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (1 + rows.paired)
+def _split(
+    name: str, rows: Rows, source: Tokenizer | None, target: Tokenizer, max_length: int | None, hashes: Hashes
+) -> Split:
+    texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (
+        1 + rows.paired
+    )
     if not texts[0] and isinstance(rows, SplitRows | Part):
         raise DataError(_nothing_cut(name, rows))
     prepared = prepare(
-        rows, source, target, EncodingSettings(max_length=max_length), hashes=hashes, what=name, expected=len(texts[0])
+        rows,
+        source,
+        target,
+        EncodingSettings(max_length=max_length),
+        hashes=hashes,
+        what=name,
+        expected=len(texts[0]),
     )
     scores = rows.scores() if isinstance(rows, Csv) and rows.score is not None else []
     return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
@@ -271,7 +316,9 @@ def tokenizers_for(
     if wanted.kind not in EVERY_KIND:
         raise OptionError(f"tokenizer.kind is one of {', '.join(EVERY_KIND)}, got {wanted.kind!r}")
     if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
-        raise OptionError(f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0")
+        raise OptionError(
+            f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0"
+        )
     identity = {
         "files": hashes.of(rows.files), "layout": rows.layout(), "limit": limit, "kind": wanted.kind, "size": wanted.size,
         "joint": wanted.joint, "lowercase": wanted.lowercase, "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
@@ -287,14 +334,20 @@ def tokenizers_for(
         counted.append(read)
         joint = not rows.paired or (wanted.joint and labels is None)
         if labels is not None:
-            every = (text for block, _ in usable(rows, None, Report()) for text in block[1])  # a sample might miss one
-            learned = Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+            every = (
+                text for block, _ in usable(rows, None, Report()) for text in block[1]
+            )  # a sample might miss one
+            learned = (
+                Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+            )
             learned.save(temporary / "target.json")
         sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
         for name, texts in sides if labels is None else sides[:1]:
             with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
                 lines = _told((text for row in zip(*texts, strict=True) for text in row), progress)
-                found = Tokenizer.train(lines, wanted.kind, wanted.size, lowercase=wanted.lowercase, min_count=wanted.min_count)
+                found = Tokenizer.train(
+                    lines, wanted.kind, wanted.size, lowercase=wanted.lowercase, min_count=wanted.min_count
+                )
                 found.save(temporary / f"{name}.json")
 
     build_folder(folder, lambda folder: any(folder.glob("*.json")), build)
@@ -347,7 +400,11 @@ def _told(lines: Iterator[str], progress: Any) -> Iterator[str]:
 
 def _section(name: str, given: Any, defaults: dict[str, Any]) -> SimpleNamespace:
     """A section of a recipe, an object or a dict, with what it leaves out filled in."""
-    found = given if isinstance(given, dict) else {key: getattr(given, key) for key in defaults if hasattr(given, key)}
+    found = (
+        given
+        if isinstance(given, dict)
+        else {key: getattr(given, key) for key in defaults if hasattr(given, key)}
+    )
     for key in found:
         if key not in defaults:
             raise OptionError(f"{name} has no setting {key!r}; it has {', '.join(defaults)}")

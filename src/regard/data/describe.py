@@ -58,7 +58,9 @@ def describe(rows: Rows, samples: int = 5, what: str = "rows") -> Description:
             for row in zip(*block, strict=True):
                 if seen % step == 0 and any(text.strip() for text in row):
                     kept.append(row)
-                    if len(kept) > 8 * max(1, samples):  # thinned out as they become too many, so that all of the set is shown
+                    if len(kept) > 8 * max(
+                        1, samples
+                    ):  # thinned out as they become too many, so that all of the set is shown
                         kept, step = kept[::2], 2 * step
                 seen += 1
     report.kept = seen

@@ -61,11 +61,15 @@ class ChunkEncoder:
     """Tokenizers and settings, ready to work on chunks; one tokenizer for a text, two for pairs."""
 
     def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
-        encoders = {tokenizer: Encoder(tokenizer) for tokenizer in tokenizers}  # one memory where both sides share a vocabulary
+        encoders = {
+            tokenizer: Encoder(tokenizer) for tokenizer in tokenizers
+        }  # one memory where both sides share a vocabulary
         self.encoders = [encoders[tokenizer] for tokenizer in tokenizers]
         # Labels are not merged, so they are the same in every variant.
         self.drops = [
-            BpeDropout(tokenizer, settings.dropout) if settings.dropout and tokenizer.kind != "label" else None
+            BpeDropout(tokenizer, settings.dropout)
+            if settings.dropout and tokenizer.kind != "label"
+            else None
             for tokenizer in tokenizers
         ]
         self.settings = settings
@@ -79,7 +83,9 @@ class ChunkEncoder:
         for i, each in enumerate(encoded):
             found = each.only(keep)
             counts["unknown"] += int((found.tokens == UNK).sum())
-            counts["source_tokens" if i + 1 < len(encoded) else "target_tokens"] = len(found.tokens) + len(found.lengths)
+            counts["source_tokens" if i + 1 < len(encoded) else "target_tokens"] = len(found.tokens) + len(
+                found.lengths
+            )
             drop = self.drops[i]
             if drop is None:
                 sides.append([_small(found.tokens, found.lengths)] * self.settings.variants)

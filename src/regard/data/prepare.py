@@ -74,7 +74,9 @@ class Report:
         dropped = "; ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
         unknown = f", {self.unknown:,} of them unknown" if self.unknown else ""
         tokens = self.source_tokens + self.target_tokens
-        return f"{self.kept:,} of {self.read:,} rows, {tokens:,} tokens{unknown}" + (f"; dropped: {dropped}" if dropped else "")
+        return f"{self.kept:,} of {self.read:,} rows, {tokens:,} tokens{unknown}" + (
+            f"; dropped: {dropped}" if dropped else ""
+        )
 
 
 class Prepared:
@@ -181,7 +183,9 @@ def prepare(
     tokenizers = [tokenizer for tokenizer in (source_tokenizer, target_tokenizer) if tokenizer is not None]
 
     def build(temporary: Path) -> None:
-        _Preparing(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(checksum, what, expected)
+        _Preparing(rows, tokenizers[-2:] if rows.paired else tokenizers[-1:], settings, temporary).run(
+            checksum, what, expected
+        )
 
     build_folder(folder, _is_whole, build)
     return Prepared(folder)
@@ -196,7 +200,9 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def usable(rows: Rows, limit: int | None, report: Report, advance: Any = lambda n: None) -> Iterator[tuple[Block, Numbers]]:
+def usable(
+    rows: Rows, limit: int | None, report: Report, advance: Any = lambda n: None
+) -> Iterator[tuple[Block, Numbers]]:
     """Blocks of rows without those that cannot be used, and the numbers that the others had; what is dropped is counted.
 
     Pairs must have something on both sides. In a language model's text an empty line is a line.
@@ -207,7 +213,10 @@ def usable(rows: Rows, limit: int | None, report: Report, advance: Any = lambda 
         kept = [i for i, row in enumerate(zip(*block, strict=True)) if _good(row, rows.paired, report)]
         numbers = np.asarray(kept, np.int64) + report.read
         report.read += len(block[0])
-        yield (block if len(kept) == len(block[0]) else tuple([column[i] for i in kept] for column in block)), numbers
+        yield (
+            (block if len(kept) == len(block[0]) else tuple([column[i] for i in kept] for column in block)),
+            numbers,
+        )
         if limit is not None and report.read >= limit:
             return
 
@@ -228,11 +237,17 @@ def _good(row: tuple[str, ...], paired: bool, report: Report) -> bool:
 class _Preparing:
     """One preparation: its open files and running counts."""
 
-    def __init__(self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: EncodingSettings, folder: Path) -> None:
+    def __init__(
+        self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: EncodingSettings, folder: Path
+    ) -> None:
         self.rows, self.tokenizers, self.settings, self.folder = rows, tokenizers, settings, folder
         self.report = Report()
         self.sides = ("source", "target")[-len(tokenizers) :]
-        newline = tokenizers[-1].vocabulary.get("\n") if not rows.paired and tokenizers[-1].kind == "character" else None
+        newline = (
+            tokenizers[-1].vocabulary.get("\n")
+            if not rows.paired and tokenizers[-1].kind == "character"
+            else None
+        )
         self.end = EOS if newline is None else newline
 
     def run(self, checksum: str, what: str, expected: int | None) -> None:
@@ -242,7 +257,9 @@ class _Preparing:
         with ExitStack() as stack, track(total, f"preparing {what}", unit) as progress:
             lines = self._open(stack)
             waiting: deque[Numbers] = deque()  # the numbers of rows whose encoding is awaited
-            chunks = usable(self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore)
+            chunks = usable(
+                self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore
+            )
             for found in encode_all(_noted(chunks, waiting), self.tokenizers, self.settings, workers):
                 numbers = waiting.popleft()
                 lines.append(numbers[found.keep])
@@ -265,7 +282,9 @@ class _Preparing:
             for variant in range(self.settings.variants):
                 kind = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
                 tokens = stack.enter_context(GrowingArray(self.folder / f"{side}.{variant}.npy", kind))
-                offsets = stack.enter_context(GrowingArray(self.folder / f"{side}.{variant}.offsets.npy", np.int64))
+                offsets = stack.enter_context(
+                    GrowingArray(self.folder / f"{side}.{variant}.offsets.npy", np.int64)
+                )
                 offsets.append(np.zeros(1, np.int64))
                 self.files[side, variant] = tokens, offsets
         return stack.enter_context(GrowingArray(self.folder / "lines.npy", np.int64))

@@ -126,7 +126,9 @@ def _entry(path: Path, kind: str, mapped: set[str]) -> Entry:
         *([note.stat().st_mtime] if note.is_file() else []),
     ]
     used = any(str(file) in mapped or str(file.resolve()) in mapped for file in files)
-    return Entry(path, kind, sum(s.st_size for s in stats), max(times), _made_by(path, kind), used or _is_held(path))
+    return Entry(
+        path, kind, sum(s.st_size for s in stats), max(times), _made_by(path, kind), used or _is_held(path)
+    )
 
 
 def _is_held(path: Path) -> bool:
@@ -153,7 +155,9 @@ def _made_by(path: Path, kind: str) -> str:
                 meta = json.loads(file.read_text(encoding="utf-8"))
             return f"{meta['rows']:,} {'pairs' if meta['paired'] else 'lines'}"
         with contextlib.ExitStack() as stack:
-            found = [Tokenizer.load(stack.enter_context(_unread(file))) for file in sorted(path.glob("*.json"))]
+            found = [
+                Tokenizer.load(stack.enter_context(_unread(file))) for file in sorted(path.glob("*.json"))
+            ]
         return " and ".join(f"{len(each):,} {each.kind} entries" for each in found)
     return "unknown"
 
@@ -203,5 +207,9 @@ def _mapped_files(under: Path) -> set[str]:
         with contextlib.suppress(OSError):
             text = maps.read_text(encoding="utf-8", errors="replace")
             if any(name in text for name in names):
-                found |= {line.split(maxsplit=5)[-1] for line in text.splitlines() if any(name in line for name in names)}
+                found |= {
+                    line.split(maxsplit=5)[-1]
+                    for line in text.splitlines()
+                    if any(name in line for name in names)
+                }
     return found

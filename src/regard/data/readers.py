@@ -92,7 +92,10 @@ class LinePairs(Rows):
         while True:
             left, right = (list(islice(side, ROWS)) for side in sides)
             if len(left) != len(right):
-                counts = [count + len(block) + sum(1 for _ in side) for block, side in zip((left, right), sides, strict=True)]
+                counts = [
+                    count + len(block) + sum(1 for _ in side)
+                    for block, side in zip((left, right), sides, strict=True)
+                ]
                 raise DataError(
                     f"{self.source} has {counts[0]:,} lines and {self.target} has {counts[1]:,}; "
                     "line n of one must translate line n of the other, so find where they part before training on them"
@@ -121,7 +124,12 @@ class Table(OneFile):
 
     def layout(self) -> dict[str, Any]:
         named = {"labels": dict(self.labels)} if self.labels else {}
-        return {"layout": "table", "columns": [number - 1 for number in self.columns], "header": self.header, **named}
+        return {
+            "layout": "table",
+            "columns": [number - 1 for number in self.columns],
+            "header": self.header,
+            **named,
+        }
 
     def notes(self) -> list[str]:
         return [self.note] if self.note else []

@@ -17,7 +17,11 @@ from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 
 SHOWN = 12  # labels that a sentence names
-PER_CLASS, VALIDATION, TEXT = 100, 20, 20_000  # rows of a class, rows to validate on, tokens of a text: less is little
+PER_CLASS, VALIDATION, TEXT = (
+    100,
+    20,
+    20_000,
+)  # rows of a class, rows to validate on, tokens of a text: less is little
 
 
 class RowFormat:
@@ -48,9 +52,13 @@ class RowFormat:
         """Warnings, with figures, where there is too little data to train or to validate on."""
         found = []
         if train.rows < self.enough:
-            found.append(f"{train.rows:,} training {self.unit} are few: below about {self.enough:,} {self.little()}")
+            found.append(
+                f"{train.rows:,} training {self.unit} are few: below about {self.enough:,} {self.little()}"
+            )
         if validation is not None and validation.rows < VALIDATION:
-            one = "1 validation row is" if validation.rows == 1 else f"{validation.rows:,} validation rows are"
+            one = (
+                "1 validation row is" if validation.rows == 1 else f"{validation.rows:,} validation rows are"
+            )
             found.append(f"{one} few: scores will vary from seed to seed; use at least {VALIDATION}")
         return found
 
@@ -68,7 +76,9 @@ class Text(RowFormat):
         tokens = train.report.target_tokens
         if tokens >= TEXT:
             return []
-        return [f"{tokens:,} training tokens are few: below about {TEXT:,} a language model learns them by heart; add text"]
+        return [
+            f"{tokens:,} training tokens are few: below about {TEXT:,} a language model learns them by heart; add text"
+        ]
 
 
 class Labelled(RowFormat):
@@ -94,7 +104,9 @@ class Labelled(RowFormat):
         return found + super().scarce(train, validation, target)[train.rows < self.enough :]
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
-        tables = [each for each in files if not isinstance(each, list) and suffix(Path(each)) in (*TABLES, *JSON)]
+        tables = [
+            each for each in files if not isinstance(each, list) and suffix(Path(each)) in (*TABLES, *JSON)
+        ]
         if len(files) == 1 and not isinstance(files[0], list):
             tables = list(files)  # whatever its name ends in
         others = [each for each in files if each not in tables]
@@ -130,7 +142,9 @@ class Tagged(RowFormat):
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         from regard.data.conll import Conll
 
-        named = [Path(each).expanduser() for item in files for each in (item if isinstance(item, list) else [item])]
+        named = [
+            Path(each).expanduser() for item in files for each in (item if isinstance(item, list) else [item])
+        ]
         if not named:
             raise DataError("no files are named; give at least one")
         for given in (source, target):
@@ -139,7 +153,9 @@ class Tagged(RowFormat):
                     f"a column of a CoNLL file is a number, counted from 1, got {given!r}; set data.source, data.target"
                 )
         if (source is None) != (target is None):
-            raise DataError("name both columns of the CoNLL files, data.source for words and data.target for tags, or neither")
+            raise DataError(
+                "name both columns of the CoNLL files, data.source for words and data.target for tags, or neither"
+            )
         columns = None if source is None or target is None else (int(source), int(target))
         parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in named]
         return parts[0] if len(parts) == 1 else Joined(tuple(parts))
@@ -158,7 +174,9 @@ class Tagged(RowFormat):
         for at, (words, tags) in _usable(rows):
             counts = len(words.split(" ")), len(tags.split(" "))
             if counts[0] != counts[1]:
-                raise DataError(f"{rows.place(at, 1)}: {counts[0]} words and {counts[1]} tags; each word has one tag")
+                raise DataError(
+                    f"{rows.place(at, 1)}: {counts[0]} words and {counts[1]} tags; each word has one tag"
+                )
 
 
 class Alike(RowFormat):
@@ -170,7 +188,9 @@ class Alike(RowFormat):
         return "an embedder learns them by heart; add pairs, or start from word vectors (model.vectors)"
 
 
-FORMS: dict[str, RowFormat] = {form.task: form for form in (RowFormat(), Text(), Labelled(), Tagged(), Alike())}
+FORMS: dict[str, RowFormat] = {
+    form.task: form for form in (RowFormat(), Text(), Labelled(), Tagged(), Alike())
+}
 
 
 def row_format_of(task: str) -> RowFormat:

@@ -19,7 +19,9 @@ import numpy as np
 
 from regard.data.readers import Advance, Block, Rows, ignore
 
-EXACT = 1 << 16  # rows of a class up to which its share is exact; of more it is the share of all possible hashes
+EXACT = (
+    1 << 16
+)  # rows of a class up to which its share is exact; of more it is the share of all possible hashes
 END = 1 << 64
 
 
@@ -70,7 +72,12 @@ class SplitRows(_Kept):
     classes: bool = True  # the last column is a class
 
     def layout(self) -> dict[str, Any]:
-        shares = {"cut": [self.start, self.stop], "inside": self.inside, "classes": self.classes, "by": "hash"}
+        shares = {
+            "cut": [self.start, self.stop],
+            "inside": self.inside,
+            "classes": self.classes,
+            "by": "hash",
+        }
         return {"of": self.rows.layout(), **shares}
 
     @cached_property

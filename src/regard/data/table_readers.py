@@ -12,7 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.columns import LABELLED, PAIRS, Kind, choose, detect_table
-from regard.data.readers import MISSING, ROWS, Advance, Block, Joined, JsonLines, LinePairs, OneFile, Rows, Table, Text, ignore
+from regard.data.readers import (
+    MISSING,
+    ROWS,
+    Advance,
+    Block,
+    Joined,
+    JsonLines,
+    LinePairs,
+    OneFile,
+    Rows,
+    Table,
+    Text,
+    ignore,
+)
 from regard.data.text_files import LONG, check_file, lines, suffix
 from regard.errors import DataError
 
@@ -40,7 +53,12 @@ class Csv(OneFile):
 
     def layout(self) -> dict[str, Any]:
         score = None if self.score is None else self.score - 1
-        found = {"layout": "csv", "columns": [number - 1 for number in self.columns], "header": self.header, "least": self.least}
+        found = {
+            "layout": "csv",
+            "columns": [number - 1 for number in self.columns],
+            "header": self.header,
+            "least": self.least,
+        }
         return found | {"score": score} | ({"separator": self.separator} if self.separator != "," else {})
 
     def notes(self) -> list[str]:
@@ -65,7 +83,8 @@ class Csv(OneFile):
         """Each row's cells, and the line it begins in."""
         csv.field_size_limit(LIMIT)
         reader = csv.reader(
-            (f"{line}\n" for line in chain.from_iterable(lines(self.path, advance=advance))), delimiter=self.separator
+            (f"{line}\n" for line in chain.from_iterable(lines(self.path, advance=advance))),
+            delimiter=self.separator,
         )
         first, begin = self.header, 1
         while True:
@@ -88,7 +107,9 @@ class Csv(OneFile):
             return float(text)
         except ValueError:
             shown = "nothing" if text == MISSING else repr(text)
-            raise DataError(f"{self.path} line {line}, column {self.score} holds {shown} where a number belongs") from None
+            raise DataError(
+                f"{self.path} line {line}, column {self.score} holds {shown} where a number belongs"
+            ) from None
 
 
 def _cell(row: list[str], number: int) -> str:
@@ -118,14 +139,20 @@ def labelled(path: Path, text: str | int | None, label: str | int | None) -> Row
         if given[place] is None:
             shown = ", ".join(map(repr, known[:8])) or "no fields"
             key = ("source", "target")[place]
-            raise DataError(f"the first object of {path} has {shown}; name the {LABELLED.roles[place]} with data.{key}")
+            raise DataError(
+                f"the first object of {path} has {shown}; name the {LABELLED.roles[place]} with data.{key}"
+            )
     return JsonLines(path, (str(given[0]), str(given[1])), numbers=True)
 
 
 def holds_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
     """True if a table or JSON lines hold texts and labels: by the names of its columns, or because the labels recur."""
     if suffix(path) in JSON:
-        return source is None and target is None and all(set(names) & set(_fields(path)) for names in LABELLED.names)
+        return (
+            source is None
+            and target is None
+            and all(set(names) & set(_fields(path)) for names in LABELLED.names)
+        )
     if suffix(path) not in TABLES:
         return False
     try:
@@ -154,7 +181,9 @@ def first_cells(path: Path) -> list[str]:
     return next(csv.reader(io.StringIO(line)), [""]) if suffix(path) == "csv" else line.split("\t")
 
 
-def from_files(files: Sequence[Any], source: str | int | None, target: str | int | None, paired: bool) -> Rows:
+def from_files(
+    files: Sequence[Any], source: str | int | None, target: str | int | None, paired: bool
+) -> Rows:
     """A reader for files that a user names, by what their names end in (.gz and .xz do not count).
 
     .jsonl: one object per line, with the fields `source` and `target` (for a text: `source`, or `text`).
@@ -169,7 +198,9 @@ def from_files(files: Sequence[Any], source: str | int | None, target: str | int
     for item in files:
         if isinstance(item, (list, tuple)):
             if len(item) != 2 or not paired:
-                raise DataError(f"an inner list names two files, the source and its translation; got {list(map(str, item))}")
+                raise DataError(
+                    f"an inner list names two files, the source and its translation; got {list(map(str, item))}"
+                )
             parts.append(LinePairs(*_directed([Path(each).expanduser() for each in item], source, target)))
             continue
         path = Path(item).expanduser()
@@ -177,7 +208,9 @@ def from_files(files: Sequence[Any], source: str | int | None, target: str | int
             names = (source, target) if paired else (source or "text",)
             parts.append(JsonLines(path, tuple(str(name) for name in names if name is not None)))
             if len(names) != len(parts[-1].layout()["fields"]):
-                raise DataError(f"the fields of {path} are not known; name them as data.source and data.target")
+                raise DataError(
+                    f"the fields of {path} are not known; name them as data.source and data.target"
+                )
         elif paired and (suffix(path) in TABLES or len(files) == 1):
             parts.append(table(path, source, target, PAIRS))
         else:

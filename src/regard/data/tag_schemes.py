@@ -86,8 +86,12 @@ class Scheme(ABC):
         tags = [OUTSIDE] * length
         for span in found:
             if not 0 <= span.start < span.stop <= length or set(tags[span.start : span.stop]) != {OUTSIDE}:
-                raise DataError(f"{span} does not fit into {length} words, or overlaps another; spans lie side by side")
-            tags[span.start : span.stop] = [f"{letter}-{span.type}" for letter in self.span(span.stop - span.start)]
+                raise DataError(
+                    f"{span} does not fit into {length} words, or overlaps another; spans lie side by side"
+                )
+            tags[span.start : span.stop] = [
+                f"{letter}-{span.type}" for letter in self.span(span.stop - span.start)
+            ]
         return tags
 
     def convert(self, tags: Sequence[str]) -> list[str]:
@@ -108,11 +112,16 @@ class Scheme(ABC):
                 yield Problem(place, str(error))
                 return
             if letter != OUTSIDE and letter not in self.letters:
-                yield Problem(place, f"{tag} does not occur in {self.name}, which has {', '.join(self.letters)} and O")
+                yield Problem(
+                    place, f"{tag} does not occur in {self.name}, which has {', '.join(self.letters)} and O"
+                )
                 continue
             before = tags[place - 1] if place else None
             if not self.legal(before, tag):
-                yield Problem(place, f"{tag} cannot {f'follow {before}' if before else 'begin a sentence'} in {self.name}")
+                yield Problem(
+                    place,
+                    f"{tag} cannot {f'follow {before}' if before else 'begin a sentence'} in {self.name}",
+                )
             if place == len(tags) - 1 and not self.legal(tag, None):
                 yield Problem(place, f"{tag} cannot end a sentence in {self.name}")
 
@@ -129,7 +138,11 @@ class _Bio(Scheme):
         return "B" + "I" * (length - 1)
 
     def legal(self, before: str | None, after: str | None) -> bool:
-        return after is None or after[0] != "I" or (before is not None and before[0] != OUTSIDE and before[2:] == after[2:])
+        return (
+            after is None
+            or after[0] != "I"
+            or (before is not None and before[0] != OUTSIDE and before[2:] == after[2:])
+        )
 
 
 class _Iobes(Scheme):

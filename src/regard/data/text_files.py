@@ -29,7 +29,9 @@ XZ_MEMORY = 1 << 29  # what xz may use for its window; `xz -9` asks for 65 MiB
 _UNPACK = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28\xb5\x2f\xfd": "a zstd file"}
 
 
-def lines(path: Path, *, most: int = MOST_CHARACTERS, advance: Callable[[int], None] = lambda n: None) -> Iterator[list[str]]:
+def lines(
+    path: Path, *, most: int = MOST_CHARACTERS, advance: Callable[[int], None] = lambda n: None
+) -> Iterator[list[str]]:
     """Blocks of lines, decoded and without their ends; `advance` hears how many bytes of the file were read.
 
     Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at the same time.
@@ -151,16 +153,22 @@ def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int]
                     yield block
                 data = b""
                 if inner.ended:
-                    data = inner.rest.lstrip(b"\0") or _more(file, advance).lstrip(b"\0")  # zeros may fill up the last block
+                    data = inner.rest.lstrip(b"\0") or _more(file, advance).lstrip(
+                        b"\0"
+                    )  # zeros may fill up the last block
                     if not data:
                         return
                     inner = kind()
                 elif inner.hungry and not block:
                     if not (data := _more(file, advance)):
-                        raise DataError(f"{path} ends in the middle of its compressed data; fetch or pack it again")
+                        raise DataError(
+                            f"{path} ends in the middle of its compressed data; fetch or pack it again"
+                        )
                     read += len(data)
     except (zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path} is damaged and cannot be unpacked ({error}); fetch or pack it again") from None
+        raise DataError(
+            f"{path} is damaged and cannot be unpacked ({error}); fetch or pack it again"
+        ) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
@@ -237,7 +245,11 @@ def _lines(data: bytes, most: int) -> list[str]:
         found = (text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text).split("\n")
     except UnicodeDecodeError:
         found = [_line(line) for line in data.split(b"\n")]
-    return found if len(data) <= most or max(map(len, found)) <= most else [line if len(line) <= most else LONG for line in found]
+    return (
+        found
+        if len(data) <= most or max(map(len, found)) <= most
+        else [line if len(line) <= most else LONG for line in found]
+    )
 
 
 def _line(data: bytes) -> str:

@@ -46,9 +46,13 @@ class Tokenizer:
             self._inner = tokenizers.Tokenizer.from_str(text)
             self.kind = _kind(self._json)
         except Exception as error:  # `tokenizers` raises plain Exception about a text it cannot read
-            raise DataError(f"this is not a tokenizer file of regard ({_first_line(error)}); train one or load another") from None
+            raise DataError(
+                f"this is not a tokenizer file of regard ({_first_line(error)}); train one or load another"
+            ) from None
         if [self._inner.id_to_token(i) for i in range(4)] != list(SPECIALS):
-            raise DataError("this tokenizer does not have pad, unk, s and /s as its numbers 0 to 3; load one that regard made")
+            raise DataError(
+                "this tokenizer does not have pad, unk, s and /s as its numbers 0 to 3; load one that regard made"
+            )
         self._inner.no_padding()
         self._inner.no_truncation()
 
@@ -65,7 +69,13 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, lines: Iterable[str], kind: str = "bpe", size: int = 8000, *, lowercase: bool = False, min_count: int = 1
+        cls,
+        lines: Iterable[str],
+        kind: str = "bpe",
+        size: int = 8000,
+        *,
+        lowercase: bool = False,
+        min_count: int = 1,
     ) -> Tokenizer:
         """Learn a vocabulary of at most `size` entries, specials included, from lines of text that are read once.
 
@@ -75,15 +85,21 @@ class Tokenizer:
         if kind not in EVERY_KIND:
             raise OptionError(f"the kind of a tokenizer is one of {', '.join(EVERY_KIND)}, got {kind!r}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 5:
-            raise OptionError(f"the size of a vocabulary is a whole number of at least 5, 4 of them special, got {size!r}")
+            raise OptionError(
+                f"the size of a vocabulary is a whole number of at least 5, 4 of them special, got {size!r}"
+            )
         if kind == "spelled":
             from regard.data.character_ids import WordBytes
 
             return WordBytes.over(cls.train(lines, "word", size, lowercase=lowercase, min_count=min_count))
-        lower = normalizers.Lowercase()  # Rust's lower case differs from Python's in a few letters, and is what encoding uses
+        lower = (
+            normalizers.Lowercase()
+        )  # Rust's lower case differs from Python's in a few letters, and is what encoding uses
         lowered = (lower.normalize_str(line) for line in lines) if lowercase else iter(lines)
         words = partial(_learn_words, min_count=min_count)
-        learn = {"word": words, "character": _learn_characters, "unigram": _learn_unigram}.get(kind, _learn_bpe)
+        learn = {"word": words, "character": _learn_characters, "unigram": _learn_unigram}.get(
+            kind, _learn_bpe
+        )
         return cls(learn(lowered, size, kind == "byte-bpe", lowercase))
 
     @classmethod
@@ -135,7 +151,9 @@ class Tokenizer:
         try:
             kept = [pieces[i] for i in map(int, ids) if i > EOS or i == UNK]
         except IndexError:
-            raise DataError(f"a token number lies beyond the {size} of this vocabulary; the tokenizer is another model's") from None
+            raise DataError(
+                f"a token number lies beyond the {size} of this vocabulary; the tokenizer is another model's"
+            ) from None
         if self.kind in ("word", "label"):
             return " ".join(kept)
         if self.kind == "character":
@@ -150,7 +168,13 @@ class Tokenizer:
         names = ("<pad>", "<unk>", "<s>", "</s>")
         shown = []
         for i in map(int, ids):
-            piece = names[i] if i <= EOS else self._pieces[i] if self.kind != "byte-bpe" else self._from_bytes([self._pieces[i]])
+            piece = (
+                names[i]
+                if i <= EOS
+                else self._pieces[i]
+                if self.kind != "byte-bpe"
+                else self._from_bytes([self._pieces[i]])
+            )
             shown.append(piece if i <= EOS else piece.replace(" ", "▁"))
         return shown
 
@@ -226,7 +250,9 @@ def _kind(found: dict[str, Any]) -> str:
         return "character" if cut == "null" else "byte-bpe" if "ByteLevel" in cut else "bpe"
     if model == "WordLevel" and cut == "null":
         return "label"
-    return {"Unigram": "unigram", "WordLevel": "word", "WordPiece": "wordpiece"}[model]  # the last is imported, never learned
+    return {"Unigram": "unigram", "WordLevel": "word", "WordPiece": "wordpiece"}[
+        model
+    ]  # the last is imported, never learned
 
 
 def _first_line(error: BaseException) -> str:
@@ -255,7 +281,9 @@ def _check_alphabet(letters: int, size: int) -> None:
 def _learn_bpe(lines: Iterator[str], size: int, bytewise: bool, lowercase: bool) -> str:
     """Sennrich et al. 2016: merge the most frequent pair of neighbours, again and again; over bytes or over characters."""
     if bytewise and size < 256 + len(SPECIALS):
-        raise DataError(f"a byte-bpe vocabulary of {size} cannot hold 256 bytes and 4 special numbers; set tokenizer.size to more")
+        raise DataError(
+            f"a byte-bpe vocabulary of {size} cannot hold 256 bytes and 4 special numbers; set tokenizer.size to more"
+        )
     inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
     _surround(inner, bytewise, lowercase)
     trainer = trainers.BpeTrainer(
@@ -271,7 +299,11 @@ def _learn_unigram(lines: Iterator[str], size: int, _: bool, lowercase: bool) ->
     inner = tokenizers.Tokenizer(models.Unigram())
     _surround(inner, False, lowercase)
     trainer = trainers.UnigramTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), unk_token=SPECIALS[UNK], initial_alphabet=[" "], show_progress=False
+        vocab_size=size,
+        special_tokens=list(SPECIALS),
+        unk_token=SPECIALS[UNK],
+        initial_alphabet=[" "],
+        show_progress=False,
     )
     inner.train_from_iterator(_counted(lines, set(), size), trainer)
     found = json.loads(_without_added(inner))
@@ -326,9 +358,13 @@ def _surround(inner: tokenizers.Tokenizer, bytewise: bool, lowercase: bool) -> N
     inner.normalizer = normalizers.Sequence([*before, normalizers.Prepend(" ")])
     cut = pre_tokenizers.Split(_PIECES, "isolated")
     inner.pre_tokenizer = (
-        pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]) if bytewise else cut
+        pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+        if bytewise
+        else cut
     )
-    inner.decoder = decoders.Sequence([decoders.ByteLevel() if bytewise else decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    inner.decoder = decoders.Sequence(
+        [decoders.ByteLevel() if bytewise else decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
 
 
 def _without_added(inner: tokenizers.Tokenizer) -> str:

@@ -26,7 +26,9 @@ class WordTokenizer:
     def __init__(self, apart: str = "") -> None:
         signs = "".join(sign for sign in "@#" if sign not in apart)
         pattern = _PATTERN if signs else _PATTERN.replace("[{signs}]{word}|", "")
-        self._find = re.compile(pattern.format(signs=signs, word=_WORD) if signs else pattern.format(word=_WORD)).finditer
+        self._find = re.compile(
+            pattern.format(signs=signs, word=_WORD) if signs else pattern.format(word=_WORD)
+        ).finditer
 
     @classmethod
     def like(cls, vocabulary: Mapping[str, int]) -> WordTokenizer:

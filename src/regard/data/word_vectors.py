@@ -68,7 +68,9 @@ class _Kept:
 
     def add(self, word: str, numbers: array[float], place: str) -> None:
         if not np.isfinite(np.frombuffer(numbers, np.float32)).all():
-            raise DataError(f"{place} of {self.path} has a number that is NaN or infinite, for {word[:40]!r}; remove that word")
+            raise DataError(
+                f"{place} of {self.path} has a number that is NaN or infinite, for {word[:40]!r}; remove that word"
+            )
         self.words.append(word)
         self.seen.add(word)
         self.numbers.extend(numbers)
@@ -105,7 +107,9 @@ def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], 
     for number, line in enumerate(_lines(kept.path, advance), 1):
         if not line.strip() or (header is not None and number == 1):
             continue
-        if line[0] == "\udcff":  # longer than a line can be, or a word that is not UTF-8, which nobody can want
+        if (
+            line[0] == "\udcff"
+        ):  # longer than a line can be, or a word that is not UTF-8, which nobody can want
             if "long" in line:
                 raise DataError(
                     f"line {number:,} of {kept.path} is longer than {LONGEST_LINE:,} characters; this is no vector file"
@@ -116,7 +120,9 @@ def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], 
         _row(kept, line.rstrip().replace("\t", " "), number)
     if kept.count is not None and rows != kept.count:
         cut = "the file was cut off" if rows < kept.count else "its first line is wrong"
-        raise DataError(f"line 1 of {kept.path} says {kept.count:,} words and {rows:,} follow; {cut}, so fetch or write it again")
+        raise DataError(
+            f"line 1 of {kept.path} says {kept.count:,} words and {rows:,} follow; {cut}, so fetch or write it again"
+        )
     if not kept.width:
         raise DataError(f"{kept.path} has no vectors; give a file with a word and its numbers on each line")
 
@@ -132,7 +138,9 @@ def _row(kept: _Kept, line: str, number: int) -> None:
     if not kept.width:
         kept.width = spaces
         if not 1 <= spaces <= WIDEST:
-            raise DataError(f"line {number:,} of {kept.path} is {line[:40]!r}, where a word and 1 to {WIDEST} numbers belong")
+            raise DataError(
+                f"line {number:,} of {kept.path} is {line[:40]!r}, where a word and 1 to {WIDEST} numbers belong"
+            )
     word, *cells = line.rsplit(" ", kept.width)
     more = word.split(" ")[1:] if spaces > kept.width else []
     if spaces < kept.width or (more and all(map(_is_number, more))):
@@ -175,7 +183,9 @@ def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int]
             if kept.wants(word):
                 kept.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {at:,}")
         if stream.rest().strip():
-            raise DataError(f"{kept.path} goes on after the {kept.count:,} words that its first line says; fetch or write it again")
+            raise DataError(
+                f"{kept.path} goes on after the {kept.count:,} words that its first line says; fetch or write it again"
+            )
 
 
 class _Stream:

@@ -43,7 +43,10 @@ def cores() -> int:
 
 
 def encode_all(
-    chunks: Iterable[Sequence[Sequence[str]]], tokenizers: Sequence[Tokenizer], settings: EncodingSettings, workers: int
+    chunks: Iterable[Sequence[Sequence[str]]],
+    tokenizers: Sequence[Tokenizer],
+    settings: EncodingSettings,
+    workers: int,
 ) -> Iterator[Encoding]:
     """The encoding of every chunk, in order; by this process if `workers` is less than 2."""
     if workers < 2:
@@ -70,9 +73,15 @@ class _Worker:
     def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
         package = str(Path(__file__).parent.parent)
         # Each worker is one of many, so it uses one thread; the parent's interrupts are the parent's to handle.
-        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+        environment = os.environ | {
+            "TOKENIZERS_PARALLELISM": "false",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUTF8": "1",
+        }
         command = [sys.executable, "-c", _BOOT, package]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
         start = {"tokenizers": [tokenizer.text for tokenizer in tokenizers], "settings": settings.identity()}
@@ -93,7 +102,9 @@ class _Worker:
             )
         keep, header = arrays[0].astype(bool), json.loads(arrays[1].tobytes())
         pairs = iter(arrays[2:])
-        return Encoding(keep, header["counts"], [[(next(pairs), next(pairs)) for _ in range(n)] for n in header["sides"]])
+        return Encoding(
+            keep, header["counts"], [[(next(pairs), next(pairs)) for _ in range(n)] for n in header["sides"]]
+        )
 
     def _write(self, arrays: Sequence[NDArray]) -> None:
         with contextlib.suppress(BrokenPipeError):  # `receive` says what happened
@@ -118,10 +129,14 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     start = json.loads(_read(incoming)[0].tobytes())
-    encoder = ChunkEncoder([Tokenizer.read(text) for text in start["tokenizers"]], EncodingSettings(**start["settings"]))
+    encoder = ChunkEncoder(
+        [Tokenizer.read(text) for text in start["tokenizers"]], EncodingSettings(**start["settings"])
+    )
     with contextlib.suppress(BrokenPipeError):
         while arrays := _read(incoming):
-            columns = [_texts(text, lengths) for text, lengths in zip(arrays[1::2], arrays[2::2], strict=True)]
+            columns = [
+                _texts(text, lengths) for text, lengths in zip(arrays[1::2], arrays[2::2], strict=True)
+            ]
             found = encoder.run(columns, int(arrays[0][0]))
             header = {"counts": found.counts, "sides": [len(side) for side in found.sides]}
             flat = [array for side in found.sides for pair in side for array in pair]

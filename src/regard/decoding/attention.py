@@ -25,7 +25,9 @@ from regard.errors import OptionError
 from regard.models.autoregressive import AutoregressiveModel
 
 KINDS = ("encoder", "decoder", "cross")  # the two self-attentions, and the decoder's looks at the source
-AREA = 1 << 16  # rows × longest² of one batch: `watch` keeps queries and keys of every step of a recurrent decoder
+AREA = (
+    1 << 16
+)  # rows × longest² of one batch: `watch` keeps queries and keys of every step of a recurrent decoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,9 @@ class Attention(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.weights:
-            raise OptionError(f"no attention is called {name!r}; there are {', '.join(self.weights) or 'none'}")
+            raise OptionError(
+                f"no attention is called {name!r}; there are {', '.join(self.weights) or 'none'}"
+            )
         return self.weights[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -72,7 +76,9 @@ class Attention(Mapping[str, Tensor]):
         """(target, source): the mean over all layers and heads, or one layer's, one head's; −1 is the last."""
         found = [self.weights[name] for name in self.names("cross")]
         if not found:
-            raise OptionError("this model has no attention between target and source: a language model, or a decoder without any")
+            raise OptionError(
+                "this model has no attention between target and source: a language model, or a decoder without any"
+            )
         found = found if layer is None else [_picked("layer", found, layer)]
         heads = torch.cat(found) if head is None else torch.stack([_picked("head", x, head) for x in found])
         return heads.mean(0)
@@ -91,7 +97,9 @@ def kind_of(name: str) -> str:
 
 def _picked(what: str, found: Any, at: int) -> Any:
     if not -len(found) <= at < len(found):
-        raise OptionError(f"{what} {at} is not there; this model's cross-attention has {len(found)}, counted from 0")
+        raise OptionError(
+            f"{what} {at} is not there; this model's cross-attention has {len(found)}, counted from 0"
+        )
     return found[at]
 
 
@@ -126,7 +134,10 @@ def attention_maps(
     """
     sources = None if sources is None else _token_ids("sources", sources)
     targets = _token_ids("targets", targets)
-    kinds = [arguments.one_of("a kind", kind, KINDS) for kind in arguments.listed("kinds", kinds, f"some of {', '.join(KINDS)}")]
+    kinds = [
+        arguments.one_of("a kind", kind, KINDS)
+        for kind in arguments.listed("kinds", kinds, f"some of {', '.join(KINDS)}")
+    ]
     found = dict(attention_of_tokens(model, sources, targets, kinds))
     return [found[i] for i in range(len(targets))]
 
@@ -134,7 +145,11 @@ def attention_maps(
 def _token_ids(name: str, given: Any) -> list[list[int]]:
     what = "a list of lists of token ids"
     rows = [arguments.listed(name, row, what) for row in arguments.listed(name, given, what)]
-    if not all(isinstance(token, int | np.integer) and not isinstance(token, bool) and token >= 0 for row in rows for token in row):
+    if not all(
+        isinstance(token, int | np.integer) and not isinstance(token, bool) and token >= 0
+        for row in rows
+        for token in row
+    ):
         raise OptionError(f"{name} is {what}, got {arguments.quoted(given)}")
     return rows
 
@@ -168,7 +183,12 @@ def attention_of_tokens(
                     model(_padded([read[i] for i in rows], device), target, lengths)
             weights = {name: _joined(seen.calls(name)) for name in seen if kind_of(name) in kinds}
             for at, i in enumerate(rows):
-                yield i, _attention(model, read[i], list(targets[i]), {name: w[at] for name, w in weights.items()})
+                yield (
+                    i,
+                    _attention(
+                        model, read[i], list(targets[i]), {name: w[at] for name, w in weights.items()}
+                    ),
+                )
     finally:
         model.train(training)
 
@@ -177,13 +197,19 @@ def _sources(
     model: AutoregressiveModel, sources: Sequence[Sequence[int]] | None, targets: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     if not isinstance(model, AutoregressiveModel):
-        raise OptionError(f"look takes a translator or a language model, got {type(model).__name__}; of an ensemble, look at each")
+        raise OptionError(
+            f"look takes a translator or a language model, got {type(model).__name__}; of an ensemble, look at each"
+        )
     if (sources is None) != (model.texts == 1):
-        raise OptionError("a translator's attention needs sources, a language model's has none (sources=None)")
+        raise OptionError(
+            "a translator's attention needs sources, a language model's has none (sources=None)"
+        )
     if sources is None:
         return [[] for _ in targets]
     if len(sources) != len(targets):
-        raise OptionError(f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source")
+        raise OptionError(
+            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
+        )
     return [list(s) if s and s[-1] == EOS else [*s, EOS] for s in sources]
 
 
@@ -210,9 +236,15 @@ def _joined(calls: list[Recorded]) -> Tensor:
     return found if found.dtype == torch.float64 else found.float()
 
 
-def _attention(model: AutoregressiveModel, source: list[int], target: list[int], weights: dict[str, Tensor]) -> Attention:
+def _attention(
+    model: AutoregressiveModel, source: list[int], target: list[int], weights: dict[str, Tensor]
+) -> Attention:
     """One sentence's part of a batch, padding cut off."""
-    sides = {"encoder": (len(source), len(source)), "decoder": (len(target), len(target)), "cross": (len(target), len(source))}
+    sides = {
+        "encoder": (len(source), len(source)),
+        "decoder": (len(target), len(target)),
+        "cross": (len(target), len(source)),
+    }
     cut = {}
     for name, w in weights.items():
         rows, columns = sides[kind_of(name)]

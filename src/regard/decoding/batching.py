@@ -19,7 +19,9 @@ from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask, Strategy
 from regard.files.progress import Progress, track
 
-Begin = Callable[[list[SearchTask]], tuple[Any, Tensor]]  # sentences → what the writer carries for them, and their first tokens
+Begin = Callable[
+    [list[SearchTask]], tuple[Any, Tensor]
+]  # sentences → what the writer carries for them, and their first tokens
 BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16}  # a GPU takes about as long for many sentences as for few
 BIG = 4_000  # tokens × texts: from here on workers are worth their start
 
@@ -93,13 +95,23 @@ def default_workers(writer: Any, amount: int) -> int:
     """One for a GPU or for little work, else one for each core that torch may use."""
     if writer.device.type != "cpu" or amount < BIG:
         return 1
-    return max(1, min(torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1 << 10))
+    return max(
+        1,
+        min(
+            torch.get_num_threads(),
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1 << 10,
+        ),
+    )
 
 
-def _work(search: Search, queue: Queue, begin: Begin, room: int, bar: Progress, stop: threading.Event) -> None:
+def _work(
+    search: Search, queue: Queue, begin: Begin, room: int, bar: Progress, stop: threading.Event
+) -> None:
     used = 0
     while not stop.is_set():
-        if not search or (search.writer.joins and 4 * (room - used) >= room):  # a few at a time would cost as much as many
+        if not search or (
+            search.writer.joins and 4 * (room - used) >= room
+        ):  # a few at a time would cost as much as many
             batch = queue.take(room - used, 0 if search else 1)
             if batch:
                 search.add(batch, *begin(batch))
@@ -112,14 +124,28 @@ def _work(search: Search, queue: Queue, begin: Begin, room: int, bar: Progress, 
             bar.advance(len(done))
 
 
-def searches_itself(writer: Any, tasks: list[SearchTask], strategy: Strategy, rules: Constraints | None) -> bool:
+def searches_itself(
+    writer: Any, tasks: list[SearchTask], strategy: Strategy, rules: Constraints | None
+) -> bool:
     """Whether the writer has a search of its own for this: an engine on a GPU has one for plain beams."""
-    plain = type(strategy) is Beam and strategy.groups == 1 and not rules and not any(task.prefix for task in tasks)
+    plain = (
+        type(strategy) is Beam
+        and strategy.groups == 1
+        and not rules
+        and not any(task.prefix for task in tasks)
+    )
     return plain and hasattr(writer, "search")
 
 
 def _hand_over(
-    writer: Any, beam: Beam, end: int, queue: Queue, begin: Begin, room: int, bar: Progress, stop: threading.Event
+    writer: Any,
+    beam: Beam,
+    end: int,
+    queue: Queue,
+    begin: Begin,
+    room: int,
+    bar: Progress,
+    stop: threading.Event,
 ) -> None:
     while not stop.is_set():
         batch = queue.take(room, 1)
@@ -145,7 +171,10 @@ def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -
         finally:
             mine.set()
 
-    threads, before = [threading.Thread(target=guarded, args=(event,), daemon=True) for event in ended], torch.get_num_threads()
+    threads, before = (
+        [threading.Thread(target=guarded, args=(event,), daemon=True) for event in ended],
+        torch.get_num_threads(),
+    )
     try:
         torch.set_num_threads(1)
         for thread in threads:

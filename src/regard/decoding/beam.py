@@ -28,7 +28,9 @@ def real(name: str, value: Any, least: float, most: float = math.inf, *, above: 
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < least or value > most or (above and value == least):
         edge = f"above {least:g}" if above else f"of at least {least:g}"
-        raise OptionError(f"{name} must be a number {edge}{'' if most == math.inf else f' and at most {most:g}'}, got {value!r}")
+        raise OptionError(
+            f"{name} must be a number {edge}{'' if most == math.inf else f' and at most {most:g}'}, got {value!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Beam(Strategy):
         real("coverage_penalty", self.coverage_penalty, 0)
         real("diversity", self.diversity, 0)
         if self.size % self.groups:
-            raise OptionError(f"a beam of {self.size} cannot be cut into {self.groups} equal groups; choose groups that divide it")
+            raise OptionError(
+                f"a beam of {self.size} cannot be cut into {self.groups} equal groups; choose groups that divide it"
+            )
 
     @property
     def width(self) -> int:
@@ -64,7 +68,11 @@ class Beam(Strategy):
 
     def shape(self) -> Shape:
         # A row gives at most `width` texts that go on and one that ends; words chosen by other groups may all rank above.
-        return Shape(self.groups, self.width, 1 if self.size == 1 else self.width + 1 + (self.size if self.groups > 1 else 0))
+        return Shape(
+            self.groups,
+            self.width,
+            1 if self.size == 1 else self.width + 1 + (self.size if self.groups > 1 else 0),
+        )
 
     def rank(self, log_p: float, length: int) -> float:
         return log_p / max(1, length) ** self.length_penalty

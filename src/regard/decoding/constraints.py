@@ -71,7 +71,9 @@ def forbid(tokenizer: Any, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
 def _ends_with(written: Written, length: Numbers, words: Numbers) -> NDArray[np.bool_]:
     """Which rows' last words are these; all, when there are none."""
     at = length[:, None] - len(words) + np.arange(len(words))
-    return (length >= len(words)) & (np.take_along_axis(written, at.clip(0, written.shape[1] - 1), 1) == words).all(1)
+    return (length >= len(words)) & (
+        np.take_along_axis(written, at.clip(0, written.shape[1] - 1), 1) == words
+    ).all(1)
 
 
 def _repeats(written: Written, length: Numbers, n: int) -> tuple[Numbers, Numbers]:
@@ -81,7 +83,9 @@ def _repeats(written: Written, length: Numbers, n: int) -> tuple[Numbers, Number
     at = length[:, None] - (n - 1) + np.arange(n - 1)
     last = np.take_along_axis(written, at.clip(0, written.shape[1] - 1), 1)  # (rows, n − 1)
     rows, places = np.nonzero(np.arange(written.shape[1] - n + 1) + n <= length[:, None])
-    for i in range(n - 2, -1, -1):  # token by token from the last: few places are left after the first comparison
+    for i in range(
+        n - 2, -1, -1
+    ):  # token by token from the last: few places are left after the first comparison
         if not len(rows):
             break
         same = written[rows, places + i] == last[rows, i]

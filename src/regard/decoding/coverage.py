@@ -24,7 +24,9 @@ def rescore(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
         task = pairs[i][0]
         return task.cancelled is not None and task.cancelled()
 
-    for i, attention in attention_of_tokens(torch_model(model), sources, targets, kinds=("cross",), skip=cancelled):
+    for i, attention in attention_of_tokens(
+        torch_model(model), sources, targets, kinds=("cross",), skip=cancelled
+    ):
         task, hypothesis = pairs[i]
         covered = attention.cross().double().sum(0)[: len(task.given)]
         hypothesis.score += beam.coverage_penalty * float(covered.clamp(1e-9, 1).log().sum())

@@ -34,11 +34,15 @@ class Ensemble:
         self.models = arguments.listed("models", models, "a list of translators or of language models")
         for model in self.models:
             if not hasattr(model, "start") or not hasattr(model, "device"):
-                raise OptionError(f"an ensemble holds translators or language models, got {arguments.quoted(model)}")
+                raise OptionError(
+                    f"an ensemble holds translators or language models, got {arguments.quoted(model)}"
+                )
         if not self.models:
             raise OptionError("an ensemble needs at least one model, got none")
         if len({hasattr(model, "encode") for model in self.models}) > 1:
-            raise OptionError("an ensemble holds translators or language models, not both; leave out one kind")
+            raise OptionError(
+                "an ensemble holds translators or language models, not both; leave out one kind"
+            )
         first = self.models[0]
         for side in ("source_tokenizer", "target_tokenizer"):
             tokenizers = [getattr(model, side, None) for model in self.models]
@@ -73,10 +77,14 @@ class Ensemble:
 
     def start(self, memory: list[Any] | None, first: Tensor) -> DecoderState:
         memories = memory or [None] * len(self.models)
-        return DecoderState([model.start(each, first) for model, each in zip(self.models, memories, strict=True)])
+        return DecoderState(
+            [model.start(each, first) for model, each in zip(self.models, memories, strict=True)]
+        )
 
     def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
-        return DecoderState([model.read(tokens, each) for model, each in zip(self.models, carried.each, strict=True)])
+        return DecoderState(
+            [model.read(tokens, each) for model, each in zip(self.models, carried.each, strict=True)]
+        )
 
     def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         """log of the mean probability of every next word."""

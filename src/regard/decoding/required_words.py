@@ -18,7 +18,17 @@ from torch import Tensor
 
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Reals, Rows, SearchTask, Shape, Strategy
+from regard.decoding.strategy import (
+    Choice,
+    Groups,
+    Hypothesis,
+    Numbers,
+    Reals,
+    Rows,
+    SearchTask,
+    Shape,
+    Strategy,
+)
 
 Progress = tuple[int, ...]  # tokens of each required phrase written so far; its length once it is complete
 
@@ -52,12 +62,16 @@ class RequiredWords(Strategy):
         """The best words, and every word of a required phrase; only these change what a text holds, the rest compete alike."""
         asked = [sorted({w for phrase in task.required for w in phrase}) for task in groups.tasks]
         most = max(map(len, asked))
-        extra = np.array([words + [EOS] * (most - len(words)) for words in asked], np.int64).reshape(len(asked), most)[rows.group]
+        extra = np.array([words + [EOS] * (most - len(words)) for words in asked], np.int64).reshape(
+            len(asked), most
+        )[rows.group]
         best, words = log_p.topk(min(self.width + 1 + most, log_p.shape[-1]), -1)
         more = log_p.gather(-1, torch.from_numpy(extra).to(log_p.device)).cpu().numpy().astype(np.float64)
         found = words.cpu().numpy()
         more[(extra[:, :, None] == found[:, None]).any(-1) | (extra == EOS)] = -np.inf  # no candidate twice
-        return np.concatenate([best.cpu().numpy().astype(np.float64), more], 1), np.concatenate([found, extra], 1)
+        return np.concatenate([best.cpu().numpy().astype(np.float64), more], 1), np.concatenate(
+            [found, extra], 1
+        )
 
     def choose(self, log_p: Reals, words: Numbers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
         assert rows.notes is not None
@@ -107,7 +121,9 @@ class RequiredWords(Strategy):
 
 def advance(required: list[list[int]], held: Progress, word: int) -> Progress:
     """The progress of each phrase after one more word: the longest of its beginnings that the text now ends with."""
-    return tuple(n if n == len(phrase) else _step(phrase, n, word) for phrase, n in zip(required, held, strict=True))
+    return tuple(
+        n if n == len(phrase) else _step(phrase, n, word) for phrase, n in zip(required, held, strict=True)
+    )
 
 
 def _step(phrase: list[int], n: int, word: int) -> int:

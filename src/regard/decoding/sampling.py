@@ -17,7 +17,10 @@ from regard import arguments
 from regard.decoding.beam import real, whole
 from regard.decoding.strategy import Groups, Hypothesis, Numbers, Reals, Rows, SearchTask, Shape, Strategy
 
-TEMPERATURES = (1e-4, 100.0)  # below, log p / temperature leaves the range of numbers; above, all tokens are equally likely
+TEMPERATURES = (
+    1e-4,
+    100.0,
+)  # below, log p / temperature leaves the range of numbers; above, all tokens are equally likely
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -65,7 +68,9 @@ class Sample(Strategy):
     def pick(self, log_p: Tensor, uniform: Tensor) -> Tensor:
         """Where the sum of probabilities passes `uniform` (rows,) in [0, 1): places in the rows of log_p."""
         p = torch.softmax(log_p.double() / self.temperature, -1)
-        dead = (log_p == -torch.inf).all(-1)  # rules forbid every token: any choice has log p −∞, and the search drops the row
+        dead = (log_p == -torch.inf).all(
+            -1
+        )  # rules forbid every token: any choice has log p −∞, and the search drops the row
         p = p.masked_fill(dead[:, None], 0)
         order = None
         if self.top_p < 1:
@@ -75,7 +80,9 @@ class Sample(Strategy):
             p = p.masked_fill(p < self.min_p * p.amax(-1, keepdim=True), 0)
         total = p.cumsum(-1)
         all_ = total[:, -1]
-        goal = torch.minimum(uniform * all_, torch.nextafter(all_, torch.zeros_like(all_)))  # rounding may not reach past the end
+        goal = torch.minimum(
+            uniform * all_, torch.nextafter(all_, torch.zeros_like(all_))
+        )  # rounding may not reach past the end
         at = torch.searchsorted(total, goal[:, None], right=True)
         at = at.masked_fill(dead[:, None], 0)
         return (at if order is None else order.gather(-1, at))[:, 0]
@@ -83,7 +90,10 @@ class Sample(Strategy):
     def uniform(self, groups: Groups) -> NDArray[np.float64]:
         """A number in [0, 1) for this step of each group: SplitMix64 (Steele et al. 2014) counted from the sentence's own key."""
         with np.errstate(over="ignore"):
-            x = np.array([self._key(task, nth) for task, nth in zip(groups.tasks, groups.nth.tolist(), strict=True)], np.uint64)
+            x = np.array(
+                [self._key(task, nth) for task, nth in zip(groups.tasks, groups.nth.tolist(), strict=True)],
+                np.uint64,
+            )
             x = x + (groups.length.astype(np.uint64) + np.uint64(1)) * GOLDEN
             x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -108,4 +118,8 @@ def key(seed: int, nth: int, given: Sequence[int]) -> int:
 
 def check_sample(sample: Any) -> Sample | None:
     """A `Sample` or None; anything else is refused."""
-    return None if sample is None else arguments.instance("sample", sample, Sample, "a Sample such as Sample(top_p=0.9) or None")
+    return (
+        None
+        if sample is None
+        else arguments.instance("sample", sample, Sample, "a Sample such as Sample(top_p=0.9) or None")
+    )

@@ -16,7 +16,11 @@ def negative_log_likelihood(model: AutoregressiveModel, batches: Iterable[Batch]
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    nll, tokens, state = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), dtype=torch.long, device=device), None
+    nll, tokens, state = (
+        torch.zeros((), dtype=torch.float64, device=device),
+        torch.zeros((), dtype=torch.long, device=device),
+        None,
+    )
     for batch in batches:
         loss = model.loss(batch.to(device), 0.0, state if batch.continues else None)
         nll, tokens, state = nll + loss.nll, tokens + loss.tokens, loss.state

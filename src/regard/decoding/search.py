@@ -22,7 +22,17 @@ from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.models.memory import Memory
 
-__all__ = ["Beam", "Constraints", "Hypothesis", "RequiredWords", "Sample", "Search", "SearchTask", "Strategy", "search"]
+__all__ = [
+    "Beam",
+    "Constraints",
+    "Hypothesis",
+    "RequiredWords",
+    "Sample",
+    "Search",
+    "SearchTask",
+    "Strategy",
+    "search",
+]
 
 ROOM = 32  # words a row has room for at first
 
@@ -30,7 +40,9 @@ ROOM = 32  # words a row has room for at first
 class Search:
     """Sentences being searched for, a step at a time. `end` is the word that ends a text; −1: none does."""
 
-    def __init__(self, writer: Any, strategy: Strategy, rules: Constraints | None = None, end: int = EOS) -> None:
+    def __init__(
+        self, writer: Any, strategy: Strategy, rules: Constraints | None = None, end: int = EOS
+    ) -> None:
         self.writer, self.strategy, self.rules, self.end = writer, strategy, rules or Constraints(), end
         self.shape = strategy.shape()
         self.carried: Any = None
@@ -59,7 +71,11 @@ class Search:
             None if notes and notes[0] is None else notes,
         )
         if self:
-            self.rows, self.groups, self.carried = self.rows.join(new), self.groups.join(groups), self.carried.join(carried)
+            self.rows, self.groups, self.carried = (
+                self.rows.join(new),
+                self.groups.join(groups),
+                self.carried.join(carried),
+            )
             self.tokens = np.concatenate([self.tokens, tokens])
         else:
             self.rows, self.groups, self.carried, self.tokens = new, groups, carried, tokens
@@ -124,8 +140,16 @@ class Search:
     def _forced(self) -> Numbers:
         """Rows whose next word is given, and the word."""
         length = self.groups.length.tolist()
-        words = {i: t.prefix[n] for i, (t, n) in enumerate(zip(self.groups.tasks, length, strict=True)) if len(t.prefix) > n}
-        found = [(row, words[group]) for row, group in enumerate(self.rows.group.tolist()) if group in words] if words else []
+        words = {
+            i: t.prefix[n]
+            for i, (t, n) in enumerate(zip(self.groups.tasks, length, strict=True))
+            if len(t.prefix) > n
+        }
+        found = (
+            [(row, words[group]) for row, group in enumerate(self.rows.group.tolist()) if group in words]
+            if words
+            else []
+        )
         return np.array(found, np.int64).reshape(-1, 2)
 
     def _put_away(self, rows: Numbers, scores: Any) -> None:
@@ -134,7 +158,9 @@ class Search:
             group = int(self.rows.group[row])
             length = int(self.groups.length[group])  # the end mark counted
             text = self.rows.written[row, : length - 1].tolist()
-            found = Hypothesis(text, log_p, self.strategy.rank(log_p, length), True, group=int(self.groups.nth[group]))
+            found = Hypothesis(
+                text, log_p, self.strategy.rank(log_p, length), True, group=int(self.groups.nth[group])
+            )
             self.groups.tasks[group].found.append(found)
             self.groups.ended[group] += 1
 
@@ -144,10 +170,14 @@ class Search:
             row, log_p = int(choice.row[at]), float(choice.score[at])
             group = int(self.rows.group[row])
             task, length = self.groups.tasks[group], int(self.groups.length[group])
-            if self.groups.ended[group] < self.shape.width and self.strategy.whole(task, choice.notes and choice.notes[at]):
+            if self.groups.ended[group] < self.shape.width and self.strategy.whole(
+                task, choice.notes and choice.notes[at]
+            ):
                 text = [*self.rows.written[row, : length - 1].tolist(), int(choice.word[at])]
                 nth = int(self.groups.nth[group])
-                task.found.append(Hypothesis(text, log_p, self.strategy.rank(log_p, length), False, group=nth))
+                task.found.append(
+                    Hypothesis(text, log_p, self.strategy.rank(log_p, length), False, group=nth)
+                )
                 self.groups.ended[group] += 1
 
     def _go_on(self, choice: Choice, stay: Any) -> None:
@@ -189,7 +219,9 @@ class Search:
 
 
 @torch.inference_mode()
-def search(model: Any, memory: Memory | None, first: Tensor, limits: list[int], strategy: Strategy) -> list[list[Hypothesis]]:
+def search(
+    model: Any, memory: Memory | None, first: Tensor, limits: list[int], strategy: Strategy
+) -> list[list[Hypothesis]]:
     """Write on from `first` (batch,), at most `limits` words each: the texts of each sentence, as the strategy orders them."""
     tasks = [SearchTask(limit, index=i) for i, limit in enumerate(limits)]
     under_way = Search(model, strategy)

@@ -54,7 +54,9 @@ class SearchTask:
     prefix: list[int] = field(default_factory=list)
     required: list[list[int]] = field(default_factory=list)
     index: int = 0
-    cancelled: Callable[[], bool] | None = None  # asked at every step; a sentence for which it is true leaves the search
+    cancelled: Callable[[], bool] | None = (
+        None  # asked at every step; a sentence for which it is true leaves the search
+    )
     found: list[Hypothesis] = field(default_factory=list)
     groups: int = 0  # still under way
     keys: dict[int, int] = field(default_factory=dict)  # of its samples
@@ -74,7 +76,9 @@ class Groups:
     def start(cls, tasks: list[SearchTask], each: int) -> Groups:
         repeated = [task for task in tasks for _ in range(each)]
         limit = np.array([task.limit for task in repeated], np.int64)
-        return cls(repeated, np.tile(np.arange(each), len(tasks)), limit, np.zeros_like(limit), np.zeros_like(limit))
+        return cls(
+            repeated, np.tile(np.arange(each), len(tasks)), limit, np.zeros_like(limit), np.zeros_like(limit)
+        )
 
     def keep(self, stay: NDArray[np.bool_]) -> Groups:
         tasks = [task for task, kept in zip(self.tasks, stay.tolist(), strict=True) if kept]

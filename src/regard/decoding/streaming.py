@@ -19,12 +19,17 @@ from regard.errors import OptionError
 def one_row(sample: Sample | None) -> Beam | Sample:
     """The strategies whose words are final when they are found."""
     if sample is not None and sample.count > 1:
-        raise OptionError(f"a stream is one text, got a sample with count {sample.count}; leave the count out")
+        raise OptionError(
+            f"a stream is one text, got a sample with count {sample.count}; leave the count out"
+        )
     return sample or Beam(1)
 
 
 def stream_tokens(
-    search: Search, task: SearchTask, begin: Callable[[], tuple[Any, Tensor]], decode: Callable[[list[int]], str]
+    search: Search,
+    task: SearchTask,
+    begin: Callable[[], tuple[Any, Tensor]],
+    decode: Callable[[list[int]], str],
 ) -> Iterator[str]:
     """The pieces of a text, one after the other. Bytes that are not yet a whole character wait for the rest of it."""
     shown = ""
@@ -36,7 +41,9 @@ def stream_tokens(
                 search.step()
             if not search and not task.found:  # cancelled
                 return
-            tokens = search.rows.written[0, : search.groups.length[0]].tolist() if search else task.found[0].tokens
+            tokens = (
+                search.rows.written[0, : search.groups.length[0]].tolist() if search else task.found[0].tokens
+            )
             text = decode(tokens)
             if search:
                 text = text.rstrip("\ufffd")  # what incomplete bytes decode to

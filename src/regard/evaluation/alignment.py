@@ -55,10 +55,14 @@ class AlignmentScore:
 def score(found: Sequence[Collection[Link]], gold: Sequence[Gold]) -> AlignmentScore:
     """Score the links of each sentence pair; counts are added up over sentences before anything is divided."""
     if len(found) != len(gold):
-        raise DataError(f"there are links for {len(found)} sentences and gold for {len(gold)}; give one line for each sentence")
+        raise DataError(
+            f"there are links for {len(found)} sentences and gold for {len(gold)}; give one line for each sentence"
+        )
     pairs = [(frozenset(links), g) for links, g in zip(found, gold, strict=True)]
     many = sum(len(links) for links, _ in pairs)
-    sure, possible = (sum(len(side) for side in sides) for sides in ([g.sure for g in gold], [g.possible for g in gold]))
+    sure, possible = (
+        sum(len(side) for side in sides) for sides in ([g.sure for g in gold], [g.possible for g in gold])
+    )
     right_sure = sum(len(links & g.sure) for links, g in pairs)
     right = sum(len(links & g.possible) for links, g in pairs)
     return AlignmentScore(
@@ -106,7 +110,9 @@ def _by_sentences(path: Path, rows: list[str]) -> list[_Sentence]:
         links = [(_LINK.fullmatch(part), part) for part in row.split()]
         for match, part in links:
             if match is None:
-                raise DataError(f"line {number} of {path} has {part[:40]!r} where a link such as 0-0 or 1?2 belongs")
+                raise DataError(
+                    f"line {number} of {path} has {part[:40]!r} where a link such as 0-0 or 1?2 belongs"
+                )
         found.append([((int(m[1]), int(m[3])), m[2] == "-") for m, _ in links if m is not None])
     return found
 
@@ -118,7 +124,9 @@ def _by_links(path: Path, rows: list[str]) -> list[_Sentence]:
         assert match is not None  # the caller has looked
         sentence = int(match[1])
         if not 1 <= sentence <= len(found) + 100_000:
-            raise DataError(f"{path} has a link of sentence {sentence}; sentences are counted from 1, so check the file")
+            raise DataError(
+                f"{path} has a link of sentence {sentence}; sentences are counted from 1, so check the file"
+            )
         found.extend([] for _ in range(sentence - len(found)))
         found[sentence - 1].append(((int(match[2]), int(match[3])), match[4] != "P"))
     return found
@@ -136,7 +144,9 @@ def fitted(gold: list[Gold], sizes: Sequence[tuple[int, int]]) -> list[Gold]:
     A file with one line a link cannot mention sentences without any: those at the end are added.
     """
     if len(gold) > len(sizes):
-        raise DataError(f"the gold has {len(gold)} sentences and the text {len(sizes)}; give the text it was made for")
+        raise DataError(
+            f"the gold has {len(gold)} sentences and the text {len(sizes)}; give the text it was made for"
+        )
     for number, (g, size) in enumerate(zip(gold, sizes, strict=False), 1):
         for link in sorted(g.possible):
             if link[0] >= size[0] or link[1] >= size[1]:

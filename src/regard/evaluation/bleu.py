@@ -80,16 +80,24 @@ def metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
         raise OptionError(f"tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}{meant}")
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    except (ImportError, OSError, RuntimeError) as error:  # sacreBLEU's tokenisers for some languages need packages or files
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+    ) as error:  # sacreBLEU's tokenisers for some languages need packages or files
         reason = " ".join(str(error).split())
         raise OptionError(f"tokenize={tokenize!r} needs something that is not here: {reason}") from error
 
 
-def reference_documents(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+def reference_documents(
+    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
+) -> list[list[str]]:
     """One list of lines for each reference, each as long as the hypotheses; anything else is said and not guessed."""
     hypotheses = _lines(hypotheses, "hypotheses")
     if isinstance(references, str) or not isinstance(references, Sequence) or not references:
-        raise DataError(f"references must be a list of lines or of several such lists, got {quoted(references)}")
+        raise DataError(
+            f"references must be a list of lines or of several such lists, got {quoted(references)}"
+        )
     if isinstance(references[0], str):
         documents = [_lines(references, "references")]
     else:
@@ -104,7 +112,11 @@ def reference_documents(hypotheses: Sequence[str], references: Sequence[str] | S
         )
     for number, document in enumerate(documents, 1):
         if len(document) != len(hypotheses):
-            raise DataError(_unequal(hypotheses, document, f"reference {number}" if len(documents) > 1 else "the reference"))
+            raise DataError(
+                _unequal(
+                    hypotheses, document, f"reference {number}" if len(documents) > 1 else "the reference"
+                )
+            )
     return documents
 
 
@@ -112,7 +124,11 @@ def _unequal(hypotheses: list[str], document: list[str], name: str) -> str:
     longer, side = max((hypotheses, "the hypothesis"), (document, name), key=lambda x: len(x[0]))
     extra = abs(len(hypotheses) - len(document))
     blank = not any(line.strip() for line in longer[-extra:])
-    why = f"the last {extra} of {side} are empty: remove them" if blank else "give one line for each sentence on both sides"
+    why = (
+        f"the last {extra} of {side} are empty: remove them"
+        if blank
+        else "give one line for each sentence on both sides"
+    )
     return f"the hypothesis has {len(hypotheses)} lines but {name} has {len(document)}; {why}"
 
 

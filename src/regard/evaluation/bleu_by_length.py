@@ -76,7 +76,9 @@ def by_length(
         )
     whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in edges)
     if not edges or not whole or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
-        raise OptionError(f"edges must be growing whole numbers from 1 on, such as {EDGES}, got {tuple(edges)}")
+        raise OptionError(
+            f"edges must be growing whole numbers from 1 on, such as {EDGES}, got {tuple(edges)}"
+        )
     sizes = [length(line) for line in (documents[0] if sources is None else sources)]
     bleu, buckets = metric(tokenize, lowercase), []
     # Lines of no words belong to the first bucket.
@@ -97,7 +99,9 @@ def table(curves: Mapping[str, ByLength]) -> str:
         scores = [curve.buckets[i].bleu for curve in curves.values()]
         rows.append([bucket.label, str(bucket.lines), *("–" if s is None else f"{s:.2f}" for s in scores)])
     widths = [max(len(row[c]) for row in rows) for c in range(len(heads))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
 
 
 def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU by sentence length") -> Path:
@@ -109,7 +113,11 @@ def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU
     axes = figure.add_subplot()
     places = range(len(first.buckets))
     for name, curve in curves.items():
-        shown = [(x, bucket.bleu) for x, bucket in zip(places, curve.buckets, strict=True) if bucket.bleu is not None]
+        shown = [
+            (x, bucket.bleu)
+            for x, bucket in zip(places, curve.buckets, strict=True)
+            if bucket.bleu is not None
+        ]
         axes.plot([x for x, _ in shown], [bleu for _, bleu in shown], marker="o", label=name)
     axes.set_xticks(list(places), [f"{bucket.label}\n{bucket.lines}" for bucket in first.buckets])
     axes.set_xlabel(f"words of the {first.measured}; below, how many lines")
@@ -129,5 +137,7 @@ def _same_lines(curves: Mapping[str, ByLength]) -> ByLength:
     shape = lambda curve: (curve.measured, [(b.shortest, b.longest, b.lines) for b in curve.buckets])  # noqa: E731
     for name, curve in curves.items():
         if shape(curve) != shape(first):
-            raise DataError(f"{name} has other buckets than {next(iter(curves))}; score all systems on the same lines and edges")
+            raise DataError(
+                f"{name} has other buckets than {next(iter(curves))}; score all systems on the same lines and edges"
+            )
     return first

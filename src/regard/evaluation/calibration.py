@@ -42,11 +42,17 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        return {"expected_calibration_error": self.ece, "brier": self.brier, "bins": [asdict(bin) for bin in self.bins]}
+        return {
+            "expected_calibration_error": self.ece,
+            "brier": self.brier,
+            "bins": [asdict(bin) for bin in self.bins],
+        }
 
     def text(self) -> str:
         """The two figures, and a line for each bin that has texts."""
-        lines = [f"expected calibration error {self.ece:.4f} ({len(self.bins)} bins), Brier score {self.brier:.4f}"]
+        lines = [
+            f"expected calibration error {self.ece:.4f} ({len(self.bins)} bins), Brier score {self.brier:.4f}"
+        ]
         lines.append("   confidence     texts   mean    right")
         lines += [
             f"{bin.low:6.3f} – {bin.high:.3f} {bin.texts:8,} {bin.confidence:7.4f} {bin.accuracy:7.4f}"
@@ -63,7 +69,13 @@ class Calibration:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         filled = [bin for bin in self.bins if bin.accuracy is not None]
         places, wide = [(bin.low + bin.high) / 2 for bin in filled], 1 / len(self.bins)
-        above.bar(places, [bin.accuracy for bin in filled], width=wide * 0.92, color="#4477aa", label="share that is right")
+        above.bar(
+            places,
+            [bin.accuracy for bin in filled],
+            width=wide * 0.92,
+            color="#4477aa",
+            label="share that is right",
+        )
         above.plot([0, 1], [0, 1], color="#444444", linestyle="--", linewidth=1, label="as sure as right")
         above.plot([bin.confidence for bin in filled], [bin.accuracy for bin in filled], "o", color="#cc3311", markersize=3,
                    label="mean confidence")  # fmt: skip
@@ -78,7 +90,9 @@ class Calibration:
         return save(figure, path)
 
 
-def calibration(gold: Sequence[str], probabilities: np.ndarray, labels: Sequence[str], *, bins: int = BINS) -> Calibration:
+def calibration(
+    gold: Sequence[str], probabilities: np.ndarray, labels: Sequence[str], *, bins: int = BINS
+) -> Calibration:
     """Of the right labels and the probabilities (texts, labels), whose columns stand in the order of `labels`."""
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise OptionError(f"bins must be a whole number of at least 1, got {bins!r}")
@@ -94,7 +108,9 @@ def calibration(gold: Sequence[str], probabilities: np.ndarray, labels: Sequence
         means = (float(confidence[rows].mean()), float(hit[rows].mean())) if texts else (None, None)
         found.append(Bin(i / bins, (i + 1) / bins, texts, *means))
     gap = sum(
-        bin.texts * abs(bin.accuracy - bin.confidence) for bin in found if bin.accuracy is not None and bin.confidence is not None
+        bin.texts * abs(bin.accuracy - bin.confidence)
+        for bin in found
+        if bin.accuracy is not None and bin.confidence is not None
     )
     brier = float(((p - np.eye(len(labels))[right]) ** 2).sum(1).mean())
     return Calibration(gap / len(gold), brier, tuple(found))
@@ -104,7 +120,11 @@ def checked(probabilities: np.ndarray, texts: int, labels: int) -> np.ndarray:
     """The probabilities in float64, if they are probabilities of so many texts and labels."""
     p = np.asarray(probabilities, dtype=np.float64)
     if p.shape != (texts, labels):
-        raise DataError(f"{texts} texts and {labels} labels need probabilities of shape ({texts}, {labels}), got {p.shape}")
+        raise DataError(
+            f"{texts} texts and {labels} labels need probabilities of shape ({texts}, {labels}), got {p.shape}"
+        )
     if not np.isfinite(p).all() or p.min() < -1e-6 or np.abs(p.sum(1) - 1).max() > 1e-3:
-        raise DataError("probabilities lie between 0 and 1 and each text's add up to 1; give the softmax, not the scores before it")
+        raise DataError(
+            "probabilities lie between 0 and 1 and each text's add up to 1; give the softmax, not the scores before it"
+        )
     return p

@@ -51,7 +51,9 @@ class ClassificationScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        each = {score.label: {k: v for k, v in asdict(score).items() if k != "label"} for score in self.classes}
+        each = {
+            score.label: {k: v for k, v in asdict(score).items() if k != "label"} for score in self.classes
+        }
         found = {
             "accuracy": self.accuracy, "macro_f1": self.macro_f1, "texts": self.texts, "classes": each,
             "confusion": {"labels": list(self.labels), "counts": self.confusion.tolist()},
@@ -90,7 +92,9 @@ def scores(
     `probabilities`; without it those that occur, in alphabetical order.
     """
     if len(gold) != len(predicted):
-        raise DataError(f"there are {len(gold)} right labels and {len(predicted)} answers; give one answer for each text")
+        raise DataError(
+            f"there are {len(gold)} right labels and {len(predicted)} answers; give one answer for each text"
+        )
     if not gold:
         raise DataError("there are no texts to score; give at least one")
     labels = sorted({*gold, *predicted}) if labels is None else list(labels)
@@ -131,7 +135,9 @@ def _known(given: Sequence[str], labels: Sequence[str], how: str) -> None:
     known = set(labels)
     for row, label in enumerate(given, 1):
         if label not in known:
-            raise DataError(f"text {row:,} {how} {label!r}, which is none of the labels ({_some(labels)}); mend it or leave it out")
+            raise DataError(
+                f"text {row:,} {how} {label!r}, which is none of the labels ({_some(labels)}); mend it or leave it out"
+            )
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -156,17 +162,29 @@ def _short(label: str, most: int = 12) -> str:
 def _each(classes: Sequence[ClassScore]) -> str:
     wide = max(5, *(len(_short(score.label, 24)) for score in classes))
     rows = [f"{'label':{wide}}  precision  recall      F1   texts"]
-    rows += [f"{_short(s.label, 24):{wide}}  {s.precision:9.4f}  {s.recall:6.4f}  {s.f1:6.4f}  {s.support:6,}" for s in classes]
+    rows += [
+        f"{_short(s.label, 24):{wide}}  {s.precision:9.4f}  {s.recall:6.4f}  {s.f1:6.4f}  {s.support:6,}"
+        for s in classes
+    ]
     return "\n".join(rows)
 
 
 def _matrix(found: ClassificationScores) -> str:
     names = [_short(label) for label in found.labels]
-    wide = [max(len(name), len(f"{column.max():,}")) for name, column in zip(names, found.confusion.T, strict=True)]
+    wide = [
+        max(len(name), len(f"{column.max():,}"))
+        for name, column in zip(names, found.confusion.T, strict=True)
+    ]
     first = max(len("has ↓  given →"), *map(len, names))
-    rows = ["  ".join([f"{'has ↓  given →':{first}}", *(f"{name:>{w}}" for name, w in zip(names, wide, strict=True))])]
+    rows = [
+        "  ".join(
+            [f"{'has ↓  given →':{first}}", *(f"{name:>{w}}" for name, w in zip(names, wide, strict=True))]
+        )
+    ]
     for name, row in zip(names, found.confusion, strict=True):
-        rows.append("  ".join([f"{name:{first}}", *(f"{count:>{w},}" for count, w in zip(row, wide, strict=True))]))
+        rows.append(
+            "  ".join([f"{name:{first}}", *(f"{count:>{w},}" for count, w in zip(row, wide, strict=True))])
+        )
     return "\n".join(rows)
 
 
@@ -175,7 +193,9 @@ def _mistakes(found: ClassificationScores) -> str:
     wrong = found.confusion - np.diag(np.diag(found.confusion))
     order = np.argsort(-wrong, axis=None, kind="stable")[:SHOWN]
     pairs = [divmod(int(at), len(found.labels)) for at in order]
-    rows = [f"{wrong[i, j]:6,}  {found.labels[i]} taken for {found.labels[j]}" for i, j in pairs if wrong[i, j]]
+    rows = [
+        f"{wrong[i, j]:6,}  {found.labels[i]} taken for {found.labels[j]}" for i, j in pairs if wrong[i, j]
+    ]
     kinds = int((wrong > 0).sum())
     return "\n".join([f"the commonest of {int(wrong.sum()):,} mistakes, of {kinds:,} kinds", *rows])
 
@@ -199,7 +219,13 @@ def _draw(found: ClassificationScores, path: Path) -> Path:
         for (i, j), count in np.ndenumerate(found.confusion):
             if count:
                 axes.text(
-                    j, i, f"{count:,}", ha="center", va="center", fontsize=8, color="white" if shares[i, j] > 0.5 else "black"
+                    j,
+                    i,
+                    f"{count:,}",
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if shares[i, j] > 0.5 else "black",
                 )
     figure.colorbar(picture, ax=axes, shrink=0.8, label="share of the texts that have the label")
     return save(figure, path)

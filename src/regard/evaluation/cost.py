@@ -68,7 +68,11 @@ def _attention_parts(layer: MultiHead | SlicedMultiHead, T: int) -> dict[str, in
         projections = sum(x.numel() for x in (layer.W, layer.V, layer.U))
         key_dim, value_dim, out = layer.W.shape[1], layer.U.shape[1], layer.Q.numel()
     pairs = int(_seen(layer, T).sum())  # over all heads
-    parts = {"projections": T * projections, "energies": pairs * _per_pair(layer, key_dim), "values": pairs * value_dim}
+    parts = {
+        "projections": T * projections,
+        "energies": pairs * _per_pair(layer, key_dim),
+        "values": pairs * value_dim,
+    }
     if isinstance(layer.energy, nn.Module):
         per_head = (p if p.ndim == 2 else p[0] for p in _matrices(layer.energy))
         parts["energy's own projections"] = T * layer.heads * sum(p.numel() for p in per_head)
@@ -104,7 +108,9 @@ def _seen(layer: MultiHead | SlicedMultiHead, T: int) -> Tensor:
 
 def _hops(reach: Tensor) -> int:
     """How many layers until every pair that can be joined is joined. reach[t, s]: z_t sees x_s in one layer."""
-    step = reach | torch.eye(len(reach), dtype=torch.bool)  # a residual or a deeper copy keeps what was reached
+    step = reach | torch.eye(
+        len(reach), dtype=torch.bool
+    )  # a residual or a deeper copy keeps what was reached
     powers = [step]
     while True:  # square until nothing new is reached
         wider = _join(powers[-1], powers[-1])
@@ -114,7 +120,9 @@ def _hops(reach: Tensor) -> int:
     if len(powers) == 1:
         return 1
     goal, have, hops = powers[-1], powers[-2], 2 ** (len(powers) - 2)
-    for i in range(len(powers) - 3, -1, -1):  # the largest number of layers that is still not enough, bit by bit
+    for i in range(
+        len(powers) - 3, -1, -1
+    ):  # the largest number of layers that is still not enough, bit by bit
         wider = _join(have, powers[i])
         if not bool((wider == goal).all()):
             have, hops = wider, hops + 2**i
@@ -138,7 +146,9 @@ class Row:
 def comparison(T: int, dim: int, window: int) -> list[Row]:
     """The lecture's table, attention vs. convolutions, with recurrence and sequential steps from Vaswani et al. 2017, table 1."""
     M, K = dim, window
-    full, band = (MultiHead(M, 1, project=False, linear_bias=False, mask=m) for m in (None, Window.centered(K)))
+    full, band = (
+        MultiHead(M, 1, project=False, linear_bias=False, mask=m) for m in (None, Window.centered(K))
+    )
     convolution = (K * M * M, T * K * M * M, T / K, 1)
     return [
         Row("convolution", ("KM²", "TKM²", "T/K", "1"), convolution, Convolution(M, K, bias=False)),

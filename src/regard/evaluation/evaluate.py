@@ -30,7 +30,11 @@ def section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
     kept = {key: own[key] for key in ("source", "target", "scheme", "repair") if own.get(key)}
     if len(data) == 1 and data[0] in corpora.names():
         same = own.get("corpus") == data[0]
-        return {**kept, "corpus": data[0], **({k: own[k] for k in ("version", "fold", "folds") if own.get(k)} if same else {})}
+        return {
+            **kept,
+            "corpus": data[0],
+            **({k: own[k] for k in ("version", "fold", "folds") if own.get(k)} if same else {}),
+        }
     return {**kept, "test": list(data)}
 
 
@@ -61,7 +65,9 @@ def evaluate(
     split = split or default_split(data)
     source = None if judge.task == "language" else model.source_tokenizer
     found = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, judge.task)
-    name = data.get("corpus") or ", ".join(map(str, _flat(data.get(split) or data.get("test") or data.get("train") or [])))
+    name = data.get("corpus") or ", ".join(
+        map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))
+    )
     hold(found.prepared, f"{split} set of {name}, regard evaluate")
     start = time.perf_counter()
     result = Evaluation(name, split, len(found.targets), 0.0)
@@ -76,7 +82,12 @@ def cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
         return None
     task = f"{result.data} {result.split}"
     return TrainingCost(
-        card.get("name", "this model"), task, card["flops"], card["seconds"] / 3600, card.get("processes", 1), bleu=result.bleu
+        card.get("name", "this model"),
+        task,
+        card["flops"],
+        card["seconds"] / 3600,
+        card.get("processes", 1),
+        bleu=result.bleu,
     )
 
 

@@ -10,7 +10,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")  # CJK: each sign
+WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+)  # CJK: each sign
 FEW = 4  # lines with fewer different words resemble a neighbour by chance
 MANY = 6  # and with fewer than these, one of many thousand others
 SUBWORDS = {"'@@' of BPE": r"@@(?= |$)", "'▁' of SentencePiece": "▁", "'##' of WordPiece": r"(?<= )##\w"}
@@ -19,9 +21,13 @@ ESCAPES = re.compile(r"&(?:apos|quot|amp|lt|gt|#91|#93|#124);| @-@ ")
 APART, JOINED = re.compile(r"\S [.,](?= |$)"), re.compile(r"\w[.,](?= |$)")
 
 
-def input_warnings(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokenize: str, lowercase: bool) -> list[str]:
+def input_warnings(
+    hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokenize: str, lowercase: bool
+) -> list[str]:
     """One sentence for each thing that looks wrong; empty when nothing does."""
-    names = [f"reference {i}" for i in range(1, len(documents) + 1)] if len(documents) > 1 else ["the reference"]
+    names = (
+        [f"reference {i}" for i in range(1, len(documents) + 1)] if len(documents) > 1 else ["the reference"]
+    )
     found = _empty(hypotheses, "the hypothesis")
     for name, document in zip(names, documents, strict=True):
         found += _empty(document, name)
@@ -32,7 +38,9 @@ def input_warnings(hypotheses: Sequence[str], documents: Sequence[Sequence[str]]
     bags = [_bag(line) for line in hypotheses]
     for name, document in zip(names, documents, strict=True):
         others = [_bag(line) for line in document]
-        found += _same(hypotheses, document, name) or _shifted(bags, others, name) or _shuffled(bags, others, name)
+        found += (
+            _same(hypotheses, document, name) or _shifted(bags, others, name) or _shuffled(bags, others, name)
+        )
     return found
 
 
@@ -52,11 +60,15 @@ def _kinds(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokeni
         for mark, pattern in SUBWORDS.items():
             count = _lines_with(re.compile(pattern), lines)
             if count >= max(1, len(lines) / 100):
-                found.append(f"{name} has the subword mark {mark} in {count} of {len(lines)} lines; join the subwords first")
+                found.append(
+                    f"{name} has the subword mark {mark} in {count} of {len(lines)} lines; join the subwords first"
+                )
     escaped = {name: _lines_with(ESCAPES, lines) for name, lines in sides.items()}
     for name, other in (("the hypothesis", "the reference"), ("the reference", "the hypothesis")):
         if escaped[name] >= max(1, len(sides[name]) / 100) and not escaped[other]:
-            marks = f"a tokeniser's escapes (&apos; &quot; @-@ …) in {escaped[name]} of {len(sides[name])} lines"
+            marks = (
+                f"a tokeniser's escapes (&apos; &quot; @-@ …) in {escaped[name]} of {len(sides[name])} lines"
+            )
             found.append(f"{name} has {marks} and {other} has none; undo the escapes")
     return found + _punctuation(tokenised(hypotheses), tokenised(reference), tokenize)
 
@@ -65,12 +77,20 @@ def _punctuation(hypothesis: bool | None, reference: bool | None, tokenize: str)
     if hypothesis is None or reference is None:
         return []
     if hypothesis != reference:
-        one, other = ("the hypothesis", "the reference") if hypothesis else ("the reference", "the hypothesis")
-        return [f"{one} looks tokenised (' .' and ' ,' stand apart) and {other} does not; detokenise {one} or tokenise both"]
+        one, other = (
+            ("the hypothesis", "the reference") if hypothesis else ("the reference", "the hypothesis")
+        )
+        return [
+            f"{one} looks tokenised (' .' and ' ,' stand apart) and {other} does not; detokenise {one} or tokenise both"
+        ]
     if hypothesis and tokenize != "none":
-        return [f"both sides look tokenised and {tokenize} tokenises them again; detokenise both or take tokenize none"]
+        return [
+            f"both sides look tokenised and {tokenize} tokenises them again; detokenise both or take tokenize none"
+        ]
     if not hypothesis and tokenize == "none":
-        return ["both sides look like plain text, where tokenize none counts 'end.' as one word; tokenise both or take 13a"]
+        return [
+            "both sides look like plain text, where tokenize none counts 'end.' as one word; tokenise both or take 13a"
+        ]
     return []
 
 
@@ -88,14 +108,19 @@ def _lines_with(pattern: re.Pattern[str], lines: Sequence[str]) -> int:
 
 def _case(hypotheses: Sequence[str], documents: Sequence[Sequence[str]]) -> list[str]:
     shares = {}
-    for name, lines in (("the hypothesis", hypotheses), ("the reference", [line for d in documents for line in d])):
+    for name, lines in (
+        ("the hypothesis", hypotheses),
+        ("the reference", [line for d in documents for line in d]),
+    ):
         cased = [line for line in lines if line.lower() != line.upper()]
         if len(cased) < 5:
             return []
         shares[name] = sum(line != line.lower() for line in cased) / len(cased)
     for name, other in (("the hypothesis", "the reference"), ("the reference", "the hypothesis")):
         if shares[name] <= 0.02 and shares[other] >= 0.5:
-            return [f"{name} is in small letters and {other} is not; restore the case or score both with lowercase"]
+            return [
+                f"{name} is in small letters and {other} is not; restore the case or score both with lowercase"
+            ]
     return []
 
 
@@ -114,7 +139,9 @@ def _alike(one: frozenset[str], other: frozenset[str], few: int = FEW) -> float:
 def _same(hypotheses: Sequence[str], document: Sequence[str], name: str) -> list[str]:
     count = sum(h == r and bool(h.strip()) for h, r in zip(hypotheses, document, strict=True))
     if len(hypotheses) >= 10 and count >= 0.95 * len(hypotheses):
-        return [f"{count} of {len(hypotheses)} lines of the hypothesis equal {name}; was the same file given twice?"]
+        return [
+            f"{count} of {len(hypotheses)} lines of the hypothesis equal {name}; was the same file given twice?"
+        ]
     return []
 
 
@@ -127,7 +154,9 @@ def _transposed(hypotheses: Sequence[str], documents: Sequence[Sequence[str]]) -
     given = sum(max(_alike(bags[i], table[k][i], few=1) for k in range(n)) for i in range(n)) / n
     turned = sum(max(_alike(bags[i], table[i][k], few=1) for k in range(n)) for i in range(n)) / n
     if turned > given + 0.2:
-        return [f"the references look transposed; give {n} documents of {n} lines each, as zip(*references) does"]
+        return [
+            f"the references look transposed; give {n} documents of {n} lines each, as zip(*references) does"
+        ]
     return []
 
 
@@ -150,7 +179,9 @@ def _shifted(bags: Sequence[frozenset[str]], others: Sequence[frozenset[str]], n
     _, offset, start, end = best
     if not offset:
         return []
-    where = f"{abs(offset)} line{'s' if abs(offset) > 1 else ''} {'after' if offset > 0 else 'before'} their own"
+    where = (
+        f"{abs(offset)} line{'s' if abs(offset) > 1 else ''} {'after' if offset > 0 else 'before'} their own"
+    )
     lost = f"a line was lost or added near line {start + 1}"
     return [f"lines {start + 1} to {end + 1} of the hypothesis match {name} {where}; {lost}"]
 
@@ -194,6 +225,8 @@ def _index(others: Sequence[frozenset[str]]) -> dict[str, list[int]]:
     return index
 
 
-def _nearest(bag: frozenset[str], others: Sequence[frozenset[str]], index: dict[str, list[int]]) -> tuple[float, int]:
+def _nearest(
+    bag: frozenset[str], others: Sequence[frozenset[str]], index: dict[str, list[int]]
+) -> tuple[float, int]:
     candidates = {j for word in bag for j in index.get(word, ())}
     return max(((_alike(bag, others[j], few=MANY), j) for j in candidates), default=(0.0, -1))

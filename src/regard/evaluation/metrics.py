@@ -51,7 +51,12 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the translations, for JSON."""
-        found: dict[str, Any] = {"data": self.data, "split": self.split, "lines": self.lines, "seconds": round(self.seconds, 3)}
+        found: dict[str, Any] = {
+            "data": self.data,
+            "split": self.split,
+            "lines": self.lines,
+            "seconds": round(self.seconds, 3),
+        }
         if self.text:
             found |= {"beam": self.beam, "scores": {name: each.as_dict() for name, each in self.text.items()}}
         for each in (self.language, self.figures):
@@ -81,11 +86,15 @@ class Evaluator:
 
     def refuse(self, model: Any, wishes: EvaluationOptions) -> None:
         if wishes.lengths or wishes.beam:
-            raise OptionError(f"BLEU by length and a beam belong to translators, and this model is {model.what}; leave them out")
+            raise OptionError(
+                f"BLEU by length and a beam belong to translators, and this model is {model.what}; leave them out"
+            )
         if wishes.picture is not None and not self.draws:
             raise OptionError(f"--plot has nothing to draw, for this model is {model.what}; leave it out")
         if wishes.output and not self.answers:
-            raise OptionError(f"--output writes translations, labels or tags, and {model.what} makes none; leave it out")
+            raise OptionError(
+                f"--output writes translations, labels or tags, and {model.what} makes none; leave it out"
+            )
 
     def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
         """Fill in the result; with a picture wished for, draw it."""
@@ -105,13 +114,20 @@ class TranslatorEvaluator(Evaluator):
         result.beam = wishes.beam or settings.get("beam", 5)
         penalty, longest = settings.get("length_penalty", 1.0), settings.get("max_length")
         result.translations = translate(
-            fast(model), split.sources, beam=result.beam or 1, length_penalty=penalty, max_length=longest, progress=wishes.progress
+            fast(model),
+            split.sources,
+            beam=result.beam or 1,
+            length_penalty=penalty,
+            max_length=longest,
+            progress=wishes.progress,
         )
         # Text whose full stops stand apart is scored as published figures on it are: token by token, as it is.
         kinds = ("13a", "none") if tokenised(split.targets) else ("13a",)
         for tokenize in kinds:
             with track(len(split.targets), f"scoring ({tokenize})", "lines") as bar:
-                result.text[tokenize] = scores(result.translations, split.targets, tokenize=tokenize, advance=bar.advance)
+                result.text[tokenize] = scores(
+                    result.translations, split.targets, tokenize=tokenize, advance=bar.advance
+                )
         if wishes.lengths or wishes.picture is not None:
             tokenize = list(result.text)[-1]
             result.lengths = by_length(result.translations, split.targets, split.sources, tokenize=tokenize)
@@ -173,7 +189,13 @@ class EmbedderEvaluator(Evaluator):
 
 JUDGES: dict[str, Evaluator] = {
     judge.kind: judge
-    for judge in (TranslatorEvaluator(), LanguageModelEvaluator(), ClassifierEvaluator(), TaggerEvaluator(), EmbedderEvaluator())
+    for judge in (
+        TranslatorEvaluator(),
+        LanguageModelEvaluator(),
+        ClassifierEvaluator(),
+        TaggerEvaluator(),
+        EmbedderEvaluator(),
+    )
 }
 
 

@@ -83,7 +83,10 @@ class LanguageScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and rates, for JSON."""
-        rates = {name: getattr(self, name) for name in ("perplexity", "word_perplexity", "bits_per_character", "bits_per_byte")}
+        rates = {
+            name: getattr(self, name)
+            for name in ("perplexity", "word_perplexity", "bits_per_character", "bits_per_byte")
+        }
         return {"nll": self.nll, "tokens": self.tokens, **vars(self.text), **rates}
 
     def __str__(self) -> str:
@@ -103,5 +106,7 @@ def _rate(nll: float, units: int) -> float:
     if units < 1:
         raise OptionError(f"there must be at least one unit to divide by, got {units}")
     if nll < -1e-6 * units:  # less is rounding
-        raise OptionError(f"nll must be a summed negative log-likelihood, which is never below 0, got {nll:g}; turn its sign")
+        raise OptionError(
+            f"nll must be a summed negative log-likelihood, which is never below 0, got {nll:g}; turn its sign"
+        )
     return nll / units

@@ -33,7 +33,13 @@ class PropertyResult:
 
 
 def is_separable(
-    layer: Layer, dim: int | None = None, *, T: int = 12, trials: int = 16, tolerance: float = 1e-9, seed: int = 0
+    layer: Layer,
+    dim: int | None = None,
+    *,
+    T: int = 12,
+    trials: int = 16,
+    tolerance: float = 1e-9,
+    seed: int = 0,
 ) -> PropertyResult:
     """Put x_t of one sequence at place s of another that is otherwise different: a separable layer gives the same there."""
 
@@ -48,7 +54,13 @@ def is_separable(
 
 
 def is_equivariant(
-    layer: Layer, dim: int | None = None, *, T: int = 12, trials: int = 16, tolerance: float = 1e-9, seed: int = 0
+    layer: Layer,
+    dim: int | None = None,
+    *,
+    T: int = 12,
+    trials: int = 16,
+    tolerance: float = 1e-9,
+    seed: int = 0,
 ) -> PropertyResult:
     """Permute the input, or permute the output: an equivariant layer gives the same."""
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from regard.data.text_files import lines
 from regard.errors import DataError
 
-Qrels = dict[str, dict[str, int]]  # query → document → how relevant; what is not there, or 0 and below, is not
+Qrels = dict[
+    str, dict[str, int]
+]  # query → document → how relevant; what is not there, or 0 and below, is not
 
 
 def ndcg(ranking: Sequence[str], relevant: Mapping[str, int], k: int = 10) -> float:
@@ -56,9 +58,7 @@ class RetrievalScores:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        return (
-            f"nDCG@10 {self.ndcg10:.4f}, MAP {self.average_precision:.4f}, recall@100 {self.recall100:.4f}, {self.queries} queries"
-        )
+        return f"nDCG@10 {self.ndcg10:.4f}, MAP {self.average_precision:.4f}, recall@100 {self.recall100:.4f}, {self.queries} queries"
 
 
 def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> RetrievalScores:
@@ -66,10 +66,14 @@ def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> Ret
     judged = {query: {d: v for d, v in found.items() if v > 0} for query, found in qrels.items()}
     judged = {query: found for query, found in judged.items() if found}
     if not judged:
-        raise DataError("no query has a relevant document, so there is nothing to score; check the relevance judgements")
+        raise DataError(
+            "no query has a relevant document, so there is nothing to score; check the relevance judgements"
+        )
     unknown = next((query for query in rankings if query not in qrels), None)
     if unknown is not None and not set(rankings) & set(judged):
-        raise DataError(f"the query {unknown!r} is in no line of the relevance judgements; check that both number queries alike")
+        raise DataError(
+            f"the query {unknown!r} is in no line of the relevance judgements; check that both number queries alike"
+        )
     each = [
         (ndcg(ranking, found), average_precision(ranking, found), recall(ranking, found))
         for query, found in judged.items()
@@ -89,7 +93,9 @@ def read_qrels(path: Path) -> Qrels:
             if not cells:
                 continue
             if len(cells) != 4 or not cells[3].lstrip("-").isdigit():
-                raise DataError(f"line {number} of {path} is not `query 0 document relevance`: {line[:60]!r}; mend it")
+                raise DataError(
+                    f"line {number} of {path} is not `query 0 document relevance`: {line[:60]!r}; mend it"
+                )
             found.setdefault(cells[0], {})[cells[2]] = int(cells[3])
     return found
 

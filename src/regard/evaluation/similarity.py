@@ -29,13 +29,22 @@ class SimilarityScores:
 
     def as_dict(self) -> dict[str, Any]:
         found = {"pairs": self.pairs, "partners": self.partners, "accuracy": self.accuracy, "mrr": self.mrr}
-        return found if self.spearman is None else found | {"spearman": self.spearman, "pearson": self.pearson}
+        return (
+            found if self.spearman is None else found | {"spearman": self.spearman, "pearson": self.pearson}
+        )
 
     def __str__(self) -> str:
         lines = (
-            [] if self.spearman is None else [f"Spearman {self.spearman:.4f}, Pearson {self.pearson:.4f} of {self.pairs:,} pairs"]
+            []
+            if self.spearman is None
+            else [f"Spearman {self.spearman:.4f}, Pearson {self.pearson:.4f} of {self.pairs:,} pairs"]
         )
-        return "\n".join([*lines, f"partner found first {self.accuracy:.1%}, MRR {self.mrr:.4f} among {self.partners:,} pairs"])
+        return "\n".join(
+            [
+                *lines,
+                f"partner found first {self.accuracy:.1%}, MRR {self.mrr:.4f} among {self.partners:,} pairs",
+            ]
+        )
 
 
 def similarity_scores(model: Any, split: Split, progress: bool = False) -> SimilarityScores:
@@ -49,7 +58,9 @@ def similarity_scores(model: Any, split: Split, progress: bool = False) -> Simil
     cosines, people = (a * b).sum(1), np.asarray(split.scores)
     same = people >= ALIKE
     found = partners(a[same], b[same]) if same.any() else {"accuracy": 0.0, "mrr": 0.0}
-    return SimilarityScores(len(a), int(same.sum()), **found, spearman=spearman(cosines, people), pearson=pearson(cosines, people))
+    return SimilarityScores(
+        len(a), int(same.sum()), **found, spearman=spearman(cosines, people), pearson=pearson(cosines, people)
+    )
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:

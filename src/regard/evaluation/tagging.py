@@ -110,10 +110,14 @@ View = Callable[[Sequence[str], Sequence[Span]], Iterable[Span]]
 def tagging_scores(gold: Tags, found: Tags, words: Sequence[Sequence[str]] | None = None) -> TaggingScores:
     """Score tags against gold, sentence by sentence; with the words, in two more ways where mentions, "@ name", are two spans."""
     if len(gold) != len(found):
-        raise DataError(f"{len(gold)} sentences of gold and {len(found)} that were tagged; they have to be the same")
+        raise DataError(
+            f"{len(gold)} sentences of gold and {len(found)} that were tagged; they have to be the same"
+        )
     wrong = next((i for i, (a, b) in enumerate(zip(gold, found, strict=True)) if len(a) != len(b)), None)
     if wrong is not None:
-        raise DataError(f"sentence {wrong + 1} has {len(gold[wrong])} gold tags and {len(found[wrong])} answers; each word has one")
+        raise DataError(
+            f"sentence {wrong + 1} has {len(gold[wrong])} gold tags and {len(found[wrong])} answers; each word has one"
+        )
     pairs = [(spans(a), spans(b)) for a, b in zip(gold, found, strict=True)]
     right_words = sum(x == y for a, b in zip(gold, found, strict=True) for x, y in zip(a, b, strict=True))
     views = {}
@@ -144,7 +148,11 @@ def joined(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
     kept: list[Span] = []
     for span in found:
         before = kept[-1] if kept else None
-        at = before is not None and words[before.start : before.stop] == [MENTION] and before[1:] == (span.start, span.type)
+        at = (
+            before is not None
+            and words[before.start : before.stop] == [MENTION]
+            and before[1:] == (span.start, span.type)
+        )
         if at:
             kept[-1] = Span(kept[-1].start, span.stop, span.type)
         else:

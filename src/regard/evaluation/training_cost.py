@@ -83,7 +83,10 @@ def beside_wmt(*runs: TrainingCost) -> list[dict[str, Any]]:
     """
     rows = []
     for row in WMT_2014:
-        for task, bleu, flops in (("WMT-2014 en-de", row.bleu_de, row.flops_de), ("WMT-2014 en-fr", row.bleu_fr, row.flops_fr)):
+        for task, bleu, flops in (
+            ("WMT-2014 en-de", row.bleu_de, row.flops_de),
+            ("WMT-2014 en-fr", row.bleu_fr, row.flops_fr),
+        ):
             if bleu is not None:
                 rows.append(_row(row.model, task, bleu, None, flops, None))
     rows.sort(key=lambda r: r["task"])  # stable: the table's order within each pair
@@ -94,12 +97,19 @@ def table(*runs: TrainingCost) -> str:
     """`beside_wmt` as text."""
     lines = [("model", "task", "BLEU", "counted", "time × rate", "busy")]
     for row in beside_wmt(*runs):
-        numbers = (_number(row["bleu"], ".2f"), _number(row["counted"], ".1e"), _number(row["sustained"], ".1e"))
+        numbers = (
+            _number(row["bleu"], ".2f"),
+            _number(row["counted"], ".1e"),
+            _number(row["sustained"], ".1e"),
+        )
         lines.append((row["model"], row["task"], *numbers, _number(row["busy"], ".1%")))
     widths = [max(len(line[c]) for line in lines) for c in range(6)]
     texts = []
     for line in lines:
-        cells = [cell.ljust(w) if c < 2 else cell.rjust(w) for c, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if c < 2 else cell.rjust(w)
+            for c, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
         texts.append("  ".join(cells).rstrip())
     return "\n".join(texts)
 

@@ -40,7 +40,9 @@ class Scores:
     def __str__(self) -> str:
         """The three scores, each with its signature."""
         shares = "/".join(f"{p:.1f}" for p in self.precisions)
-        lengths = f"brevity {self.brevity:.3f}, {self.hypothesis_length} tokens against {self.reference_length}"
+        lengths = (
+            f"brevity {self.brevity:.3f}, {self.hypothesis_length} tokens against {self.reference_length}"
+        )
         references = "1 reference" if self.references == 1 else f"{self.references} references"
         empty = f", {self.empty_hypotheses} empty" if self.empty_hypotheses else ""
         return "\n".join(
@@ -82,7 +84,11 @@ def scores(
         bleu=float(by_bleu.score),
         chrf=float(by_chrf.score),
         ter=ter,
-        signatures={"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature()), "ter": ter_signature},
+        signatures={
+            "bleu": str(bleu.get_signature()),
+            "chrf": str(chrf.get_signature()),
+            "ter": ter_signature,
+        },
         precisions=(first, second, third, fourth),
         brevity=float(by_bleu.bp),
         hypothesis_length=int(by_bleu.sys_len),
@@ -95,7 +101,9 @@ def scores(
     )
 
 
-def _ter(hypotheses: Sequence[str], documents: list[list[str]], advance: Callable[[int], object]) -> tuple[float, str]:
+def _ter(
+    hypotheses: Sequence[str], documents: list[list[str]], advance: Callable[[int], object]
+) -> tuple[float, str]:
     """TER over a few lines at a time, so that its progress can be seen; edits and lengths add up."""
     from sacrebleu.metrics.ter import TER
 
@@ -105,5 +113,7 @@ def _ter(hypotheses: Sequence[str], documents: list[list[str]], advance: Callabl
         score = ter.corpus_score(hypotheses[part], [document[part] for document in documents])
         edits, length = edits + score.num_edits, length + score.ref_length
         advance(len(hypotheses[part]))
-    share = edits / length if length else float(edits > 0)  # as sacreBLEU: words against nothing are all wrong
+    share = (
+        edits / length if length else float(edits > 0)
+    )  # as sacreBLEU: words against nothing are all wrong
     return 100 * share, str(ter.get_signature())

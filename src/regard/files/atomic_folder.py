@@ -150,7 +150,9 @@ def newest(parent: Path, say: Callable[[str], None]) -> Path | None:
         else:
             return folder
     if found:
-        raise FolderError(f"none of the {len(found)} checkpoints in {parent} is whole; begin again with `regard train --overwrite`")
+        raise FolderError(
+            f"none of the {len(found)} checkpoints in {parent} is whole; begin again with `regard train --overwrite`"
+        )
     return None
 
 
@@ -158,7 +160,12 @@ def clean(parent: Path, keep: Collection[str] = ()) -> None:
     """Remove every step folder but those named, and what `commit` left when it was killed. Other names are not ours: they stay."""
     if parent.is_dir():
         for folder in parent.iterdir():
-            if folder.name not in keep and OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+            if (
+                folder.name not in keep
+                and OWN.fullmatch(folder.name)
+                and folder.is_dir()
+                and not folder.is_symlink()
+            ):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -168,7 +175,9 @@ def foreign(folder: Path) -> list[Path]:
     A folder without readable checksums was not committed: all of it is foreign.
     """
     try:
-        own = {name.partition("/")[0] for name in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))} | {CHECKSUMS}
+        own = {
+            name.partition("/")[0] for name in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        } | {CHECKSUMS}
     except (OSError, ValueError, AttributeError, TypeError):
         own = set()
     return [path for path in folder.iterdir() if path.name not in own] if folder.is_dir() else []

@@ -36,14 +36,24 @@ def digest(path: Path) -> str:
     try:
         facts = path.stat()
         state = [str(path.resolve()), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
-        memory = cache_folder() / "checksums" / hashlib.sha256(str(state[0]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        memory = (
+            cache_folder()
+            / "checksums"
+            / hashlib.sha256(str(state[0]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        )
         with contextlib.suppress(OSError, ValueError):
             known = json.loads(memory.read_bytes())
-            if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("sha256"), str):
+            if (
+                isinstance(known, dict)
+                and known.get("state") == state
+                and isinstance(known.get("sha256"), str)
+            ):
                 return known["sha256"]
         found = file_sha256(path)
     except OSError as error:
-        raise FolderError(f"{path} cannot be read ({error.strerror}); the folder is incomplete, so copy it again") from None
+        raise FolderError(
+            f"{path} cannot be read ({error.strerror}); the folder is incomplete, so copy it again"
+        ) from None
     with contextlib.suppress(OSError, DataError):  # a cache that cannot be written only costs time
         write_atomically(memory, json.dumps({"state": state, "sha256": found}))
     return found

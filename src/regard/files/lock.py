@@ -12,7 +12,13 @@ from typing import BinaryIO
 from regard.errors import FolderError
 
 NAME = ".lock"
-NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # of some network file systems
+NO_LOCKS = {
+    errno.ENOLCK,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EINVAL,
+}  # of some network file systems
 
 
 class RunLock:
@@ -47,7 +53,9 @@ class RunLock:
                     return
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise
-                raise FolderError(f"{self.folder} is in use by {owner(self.path)}; wait for it to end, or stop it first") from None
+                raise FolderError(
+                    f"{self.folder} is in use by {owner(self.path)}; wait for it to end, or stop it first"
+                ) from None
             if not self._is_current(file):  # its owner removed it between our open and our lock
                 file.close()
                 continue

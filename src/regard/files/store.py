@@ -111,8 +111,12 @@ def _locked(path: Path) -> Iterator[bool]:
 
 def _about_disk(error: OSError, folder: Path) -> DataError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DataError(f"the disk of {folder} is full; free some space, or set REGARD_CACHE to a folder on another disk")
-    return DataError(f"{folder} cannot be written: {error.strerror or error}; set REGARD_CACHE to a folder of yours")
+        return DataError(
+            f"the disk of {folder} is full; free some space, or set REGARD_CACHE to a folder on another disk"
+        )
+    return DataError(
+        f"{folder} cannot be written: {error.strerror or error}; set REGARD_CACHE to a folder of yours"
+    )
 
 
 class GrowingArray:
@@ -127,7 +131,8 @@ class GrowingArray:
         # The header's room does not depend on the length, so that it can be written again when the length is known.
         shape = (self.length,)
         np.lib.format.write_array_header_1_0(
-            self._file, {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+            self._file,
+            {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape},
         )
 
     def append(self, values: NDArray[np.generic]) -> None:
@@ -145,7 +150,9 @@ class GrowingArray:
     def __enter__(self) -> GrowingArray:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:

@@ -66,12 +66,23 @@ class Changes:
         """Every entry of `layers` concerns some attention module of this model."""
         if not self.layers:
             return
-        modules = {name: module for name, module in model.named_modules() if name and asks_interface(type(module))}
-        paths, indices = list(modules), {layer_index(module, name) for name, module in modules.items()} - {None}
+        modules = {
+            name: module for name, module in model.named_modules() if name and asks_interface(type(module))
+        }
+        paths, indices = (
+            list(modules),
+            {layer_index(module, name) for name, module in modules.items()} - {None},
+        )
         for key in self.layers:
             if isinstance(key, int) and key not in indices:
-                known = f"layers 0 to {max(i for i in indices if i is not None)}" if indices else "no numbered layers"
-                raise OptionError(f"layers={{{key}: …}} names no layer of {type(model).__name__}, which has {known}")
+                known = (
+                    f"layers 0 to {max(i for i in indices if i is not None)}"
+                    if indices
+                    else "no numbered layers"
+                )
+                raise OptionError(
+                    f"layers={{{key}: …}} names no layer of {type(model).__name__}, which has {known}"
+                )
             if isinstance(key, str) and not any(fnmatch.fnmatchcase(path, key) for path in paths):
                 such = f"such as {paths[0]!r}, " if paths else ""
                 raise OptionError(
@@ -84,7 +95,11 @@ class Changes:
 def asks_interface(kind: type) -> bool:
     """Whether the code of a module asks Transformers for an attention function; True where the code cannot be read."""
     try:
-        own = [k for k in kind.__mro__ if k is not object and not k.__module__.startswith(("torch.", "transformers.modeling_"))]
+        own = [
+            k
+            for k in kind.__mro__
+            if k is not object and not k.__module__.startswith(("torch.", "transformers.modeling_"))
+        ]
         sources = [inspect.getsource(k) for k in own]
     except (OSError, TypeError):
         return True
@@ -104,13 +119,19 @@ def _check_layers(layers: object) -> dict[int | str, dict[str, Any]]:
     if layers is None:
         return {}
     if not isinstance(layers, Mapping):
-        raise OptionError(f"layers must map an index or a name to options, as in {{0: {{'mask': Window(8)}}}}, got {layers!r:.80}")
+        raise OptionError(
+            f"layers must map an index or a name to options, as in {{0: {{'mask': Window(8)}}}}, got {layers!r:.80}"
+        )
     found: dict[int | str, dict[str, Any]] = {}
     for key, options in layers.items():
         if isinstance(key, bool) or not isinstance(key, int | str) or (isinstance(key, int) and key < 0):
-            raise OptionError(f"layers: {key!r} is no layer; give an index from 0, or a name such as 'model.layers.*.self_attn'")
+            raise OptionError(
+                f"layers: {key!r} is no layer; give an index from 0, or a name such as 'model.layers.*.self_attn'"
+            )
         if not isinstance(options, Mapping):
-            raise OptionError(f"layers[{key!r}] must be a dict with some of {', '.join(KEYS)}, got {options!r:.80}")
+            raise OptionError(
+                f"layers[{key!r}] must be a dict with some of {', '.join(KEYS)}, got {options!r:.80}"
+            )
         for name in options:
             if name not in KEYS:
                 raise OptionError(f"layers[{key!r}] has no option {name!r}; there are {', '.join(KEYS)}")

@@ -84,7 +84,9 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
             mask = _both(mask, _packed(query, key, cu_seq_lens_q, cu_seq_lens_k))
         if position_bias is not None:
             if softcap is not None:
-                raise OptionError(f"{_called(module)} has a position bias and a soft cap, and regard adds a bias before it caps")
+                raise OptionError(
+                    f"{_called(module)} has a position bias and a soft cap, and regard adds a bias before it caps"
+                )
             bias = _sum(DenseBias(position_bias), bias)
         if change.mask is not None or change.bias is not None:
             mask, bias = _with_change(module, name, change, mask, bias, attention_mask, aligned)
@@ -131,7 +133,10 @@ def _mask(
         aligned = surely(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
         return (Causal(offset=0) if is_causal and Tq > 1 else None), None, None, aligned
     if isinstance(given, ModelMask):
-        if not (surely(given.size[2] == Tq) and surely(given.size[3] == Tk)) and not torch.compiler.is_compiling():
+        if (
+            not (surely(given.size[2] == Tq) and surely(given.size[3] == Tk))
+            and not torch.compiler.is_compiling()
+        ):
             raise OptionError(
                 f"{_called(module)} got a mask for {given.size[2]} queries and {given.size[3]} keys, and has {Tq} and {Tk}; "
                 "its cache does not report its length to the mask, so use another cache_implementation"
@@ -140,7 +145,9 @@ def _mask(
             given = given.to(query.device)
         return given.mask, None, given.keys, given.lines_up and not (given.both_ways and _is_cross(module))
     if not isinstance(given, Tensor):
-        raise OptionError(f"{_called(module)} got a {type(given).__name__} as its mask; pass a 2-D or 4-D tensor as attention_mask")
+        raise OptionError(
+            f"{_called(module)} got a {type(given).__name__} as its mask; pass a 2-D or 4-D tensor as attention_mask"
+        )
     if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
         raise OptionError(
             f"{_called(module)} got a mask of shape {tuple(given.shape)} and {given.dtype}; attention_mask is (batch, Tk) of 0 and "
@@ -182,7 +189,13 @@ def _packed(query: Tensor, key: Tensor, cu_q: Tensor, cu_k: Tensor | None) -> Do
 
 
 def _with_change(
-    module: nn.Module, name: str, change: Change, mask: Mask | None, bias: Bias | None, given: Any, aligned: bool
+    module: nn.Module,
+    name: str,
+    change: Change,
+    mask: Mask | None,
+    bias: Bias | None,
+    given: Any,
+    aligned: bool,
 ) -> tuple[Mask | None, Bias | None]:
     """The model's mask and bias with those of the variant, which count positions as the model does."""
     offset = given.offset if isinstance(given, ModelMask) else None
@@ -233,7 +246,9 @@ def _normalizer(module: nn.Module, chosen: Normalizer | None, sinks: Tensor | No
 def _dropout(module: nn.Module, rate: Any) -> float:
     """Dropout is for training only, as in eager attention, which some models leave to the attention function."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise OptionError(f"{_called(module)} passes dropout={rate!r}; regard takes a number in [0, 1), so set it in the config")
+        raise OptionError(
+            f"{_called(module)} passes dropout={rate!r}; regard takes a number in [0, 1), so set it in the config"
+        )
     return float(rate) if module.training else 0.0
 
 

@@ -48,9 +48,13 @@ class ModelMask:
         self.mask = mask  # None: everything is allowed
         self.size = (batch, 1, Tq, Tk)
         self.keys = keys  # keys from here on are seen by no query, and the mask is made for those before
-        self.offset = offset  # where query 0 stands among the keys; None: the last query meets the last of `keys`
+        self.offset = (
+            offset  # where query 0 stands among the keys; None: the last query meets the last of `keys`
+        )
         self.first_key = first_key  # the position of key 0 in the text; sliding caches drop the keys before
-        self.lines_up = lines_up  # queries and keys are positions of one text, as they are not in cross-attention
+        self.lines_up = (
+            lines_up  # queries and keys are positions of one text, as they are not in cross-attention
+        )
         self.both_ways = both_ways  # of an encoder, or cross-attention
         self.made_on = device
 
@@ -62,7 +66,9 @@ class ModelMask:
         """The mask as Transformers' SDPA would get it, (batch, 1, Tq, Tk), True where attention is allowed."""
         batch, _, Tq, Tk = self.size
         allowed = torch.zeros(batch, 1, Tq, Tk, dtype=torch.bool, device=self.made_on)
-        allowed[..., : self.keys] = True if self.mask is None else self.mask.dense(Tq, self.keys, self.made_on)
+        allowed[..., : self.keys] = (
+            True if self.mask is None else self.mask.dense(Tq, self.keys, self.made_on)
+        )
         return allowed
 
     def contiguous(self) -> ModelMask:
@@ -92,7 +98,11 @@ class ModelMask:
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         adds = function.__name__.strip("_") in ("add", "radd", "iadd")
-        dtype = next((x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None) if adds else None
+        dtype = (
+            next((x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+            if adds
+            else None
+        )
 
         def dense(x: Any) -> Any:
             if isinstance(x, list | tuple):
@@ -103,7 +113,9 @@ class ModelMask:
 
     def additive(self, dtype: torch.dtype) -> Tensor:
         """(batch, 1, Tq, Tk) with 0 where attention is allowed."""
-        return torch.zeros(self.size, dtype=dtype, device=self.made_on).masked_fill(~self.tensor(), torch.finfo(dtype).min)
+        return torch.zeros(self.size, dtype=dtype, device=self.made_on).masked_fill(
+            ~self.tensor(), torch.finfo(dtype).min
+        )
 
     def __add__(self, other: Any) -> Any:
         return self.additive(other.dtype) + other if isinstance(other, Tensor) else NotImplemented
@@ -172,7 +184,12 @@ def make_mask(
     low, high, parts = _split_bands(_translate(mask_function, asked))
     # A static cache is longer than the text so far. No query sees what lies behind the last query.
     keys, offset = kv_length, asked.offset
-    if high is not None and high <= 0 and not isinstance(offset, Tensor) and not surely(kv_length == offset + q_length):
+    if (
+        high is not None
+        and high <= 0
+        and not isinstance(offset, Tensor)
+        and not surely(kv_length == offset + q_length)
+    ):
         keys = min(kv_length, offset + q_length)
         if keys < kv_length:
             asked = replace(asked, Tk=keys)
@@ -221,7 +238,9 @@ def _codes(*names: str) -> dict[CodeType, str]:
     found = {}
     for name in names:
         factory = getattr(masking_utils, name, None)
-        inner = [c for c in factory.__code__.co_consts if isinstance(c, CodeType)] if factory is not None else []
+        inner = (
+            [c for c in factory.__code__.co_consts if isinstance(c, CodeType)] if factory is not None else []
+        )
         if len(inner) == 1:
             found[inner[0]] = name
     return found
@@ -267,7 +286,9 @@ def _translate(function: MaskFunction, asked: _Asked) -> list[Mask]:
 
 
 def _closure(function: MaskFunction) -> dict[str, Any]:
-    return dict(zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__ or ()), strict=True))
+    return dict(
+        zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__ or ()), strict=True)
+    )
 
 
 def _rule(name: str, function: MaskFunction, asked: _Asked) -> Mask:

@@ -48,7 +48,9 @@ def watch_over_models() -> None:
         return setter(self, attn_implementation, *args, **options)
 
     @functools.wraps(checker)
-    def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **options: Any) -> Any:
+    def get_correct_attn_implementation(
+        self: Any, requested_attention: Any, *args: Any, **options: Any
+    ) -> Any:
         if requested_attention in REGISTERED:
             _check_interface(self, requested_attention)
             _models.add(self)
@@ -92,7 +94,11 @@ def _admit(model: nn.Module) -> None:
 
 def users_of(name: str) -> list[Any]:
     """The outermost models that run on this variant now."""
-    using = [m for m in _models if getattr(m.config, "_attn_implementation", None) == name and any(True for _ in m.children())]
+    using = [
+        m
+        for m in _models
+        if getattr(m.config, "_attn_implementation", None) == name and any(True for _ in m.children())
+    ]
     inner = {id(x) for m in using for x in m.modules() if x is not m}
     return [m for m in using if id(m) not in inner]
 

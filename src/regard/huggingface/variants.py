@@ -64,7 +64,9 @@ def register(
 
 def _check_transformers() -> None:
     if importlib.util.find_spec("transformers") is None:
-        raise OptionError('regard.huggingface needs transformers 5 or later; pip install "regard[transformers]"')
+        raise OptionError(
+            'regard.huggingface needs transformers 5 or later; pip install "regard[transformers]"'
+        )
     found = version("transformers")
     if int(found.split(".")[0]) >= 5:
         from transformers.masking_utils import sdpa_mask

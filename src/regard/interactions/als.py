@@ -11,7 +11,9 @@ from regard.interactions.loss import Loss
 from regard.interactions.regularization import STEPS, WeightGroup
 from regard.interactions.repeated_rows import Array
 
-BLIND = 5  # sweeps before the ridges are learned: a factor that has found nothing yet would be held at nothing
+BLIND = (
+    5  # sweeps before the ridges are learned: a factor that has found nothing yet would be held at nothing
+)
 
 
 class Sweeper(ABC):
@@ -19,7 +21,9 @@ class Sweeper(ABC):
 
     steps = STEPS  # of the linear part
 
-    def __init__(self, rows: int, linear: Sequence[WeightGroup], factors: Sequence[WeightGroup], intercept: bool) -> None:
+    def __init__(
+        self, rows: int, linear: Sequence[WeightGroup], factors: Sequence[WeightGroup], intercept: bool
+    ) -> None:
         self.rows, self.linear, self.factors = rows, list(linear), list(factors)
         self.intercept, self.shifts = 0.0, intercept
 
@@ -104,7 +108,14 @@ class TwoSided(Sweeper):
             part.solve(k, noise * (mean * mean + variance), noise * mean * e)
 
 
-def alternate(model: Sweeper, y: Array, loss: Loss, sweeps: int, tol: float, each: Callable[[int], None] = lambda n: None) -> int:
+def alternate(
+    model: Sweeper,
+    y: Array,
+    loss: Loss,
+    sweeps: int,
+    tol: float,
+    each: Callable[[int], None] = lambda n: None,
+) -> int:
     """Sweep until the scores move less than `tol` times the targets' spread; gives the number of sweeps.
 
     Where the noise is learned the targets are given unit variance meanwhile, so that their scale changes nothing.

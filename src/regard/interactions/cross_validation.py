@@ -25,7 +25,9 @@ class FoldScore:
     seconds: float
 
 
-def splits(count: int, folds: int | None = None, share: float = 0.2, seed: int = 0) -> list[tuple[Rows, Rows]]:
+def splits(
+    count: int, folds: int | None = None, share: float = 0.2, seed: int = 0
+) -> list[tuple[Rows, Rows]]:
     """Pairs of rows to learn from and to ask for: k folds, or one drawn share."""
     order = np.random.default_rng(seed).permutation(count)
     if folds is not None:
@@ -35,7 +37,9 @@ def splits(count: int, folds: int | None = None, share: float = 0.2, seed: int =
         return [(np.concatenate([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(folds)]
     held = round(count * share)
     if not 0 < held < count:
-        raise DataError(f"a share of {share:g} of {count} ratings leaves nothing to learn from or to ask for; choose another")
+        raise DataError(
+            f"a share of {share:g} of {count} ratings leaves nothing to learn from or to ask for; choose another"
+        )
     return [(order[held:], order[:held])]
 
 

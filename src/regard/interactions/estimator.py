@@ -70,7 +70,10 @@ class Interaction(BaseEstimator):
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         p: Weights = {"b": 0.0, "w": np.zeros(width)}
         for name in form.factors:
-            p[name] = rng.normal(0.0, SPREAD, (width, self.get_params()["factors"])) * self._places(width)[name][:, None]
+            p[name] = (
+                rng.normal(0.0, SPREAD, (width, self.get_params()["factors"]))
+                * self._places(width)[name][:, None]
+            )
         self.n_iter_ = self._descend(form, x, y, p, rng) if self.solver == "sgd" else self._alternate(x, y, p)
         self._keep(p)
 
@@ -103,7 +106,10 @@ class Interaction(BaseEstimator):
         """The columns that each factor has weights for."""
         form = self._form(width)
         allowed = getattr(form, "columns", {})
-        return {name: np.ones(width, bool) if allowed.get(name) is None else allowed[name] for name in form.factors}
+        return {
+            name: np.ones(width, bool) if allowed.get(name) is None else allowed[name]
+            for name in form.factors
+        }
 
     def _biases(self, x: Any, blocks: NDArray[np.int64], prior: Prior) -> WeightGroup:
         """The linear part, with a column of ones whose weight is the intercept and is not held back."""
@@ -121,7 +127,9 @@ class Interaction(BaseEstimator):
             return np.zeros(width, int)
         found = np.asarray(groups)
         if found.shape != (width,):
-            raise OptionError(f"groups must name a block for each of the {width} columns, got {found.shape}; give one a column")
+            raise OptionError(
+                f"groups must name a block for each of the {width} columns, got {found.shape}; give one a column"
+            )
         return np.unique(found, return_inverse=True)[1].astype(int)
 
     def _check(self) -> None:
@@ -134,7 +142,11 @@ class Interaction(BaseEstimator):
                 raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
         for name in ("penalty", "rate", "tol"):
             value = given.get(name, 1.0)
-            if not isinstance(value, (int, float, np.number)) or not 0 <= value < np.inf or (name == "rate" and value == 0):
+            if (
+                not isinstance(value, (int, float, np.number))
+                or not 0 <= value < np.inf
+                or (name == "rate" and value == 0)
+            ):
                 raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
 
     def _keep(self, p: Weights) -> None:
@@ -179,7 +191,9 @@ class Classification(ClassifierMixin, Interaction):
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
         if type_of_target(y) != "binary":
-            raise OptionError(f"Only binary classification is supported. The type of the target is {type_of_target(y)}.")
+            raise OptionError(
+                f"Only binary classification is supported. The type of the target is {type_of_target(y)}."
+            )
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise OptionError(f"all rows are of one class, {self.classes_[0]!r}; give rows of two classes")

@@ -33,7 +33,13 @@ class _MatrixFactorization(Interaction):
         batch: int = 256,
         random_state: Any = 0,
     ) -> None:
-        self.factors, self.split, self.biases, self.penalty, self.intercept = factors, split, biases, penalty, intercept
+        self.factors, self.split, self.biases, self.penalty, self.intercept = (
+            factors,
+            split,
+            biases,
+            penalty,
+            intercept,
+        )
         self.solver, self.groups, self.max_iter, self.tol = solver, groups, max_iter, tol
         self.rate, self.batch, self.random_state = rate, batch, random_state
 
@@ -91,7 +97,13 @@ class _FactorizationMachine(Interaction):
         batch: int = 256,
         random_state: Any = 0,
     ) -> None:
-        self.factors, self.form, self.linear, self.penalty, self.intercept = factors, form, linear, penalty, intercept
+        self.factors, self.form, self.linear, self.penalty, self.intercept = (
+            factors,
+            form,
+            linear,
+            penalty,
+            intercept,
+        )
         self.solver, self.groups, self.max_iter, self.tol = solver, groups, max_iter, tol
         self.rate, self.batch, self.random_state = rate, batch, random_state
 

@@ -21,12 +21,16 @@ class AllPairs(Sweeper):
     found exactly, and no step makes the fit worse.
     """
 
-    def __init__(self, rows: int, linear: list[WeightGroup], factors: list[WeightGroup], intercept: bool) -> None:
+    def __init__(
+        self, rows: int, linear: list[WeightGroup], factors: list[WeightGroup], intercept: bool
+    ) -> None:
         super().__init__(rows, linear, factors, intercept)
         (part,) = factors
         self.x, self.x2 = part.rows.table, part.rows.squared
         self.x3 = self.x2.multiply(self.x).tocsr()
-        self.xt, self.x2t, self.x3t = (each.T.tocsr() for each in (self.x, self.x2, self.x3))  # twice as fast as x.T
+        self.xt, self.x2t, self.x3t = (
+            each.T.tocsr() for each in (self.x, self.x2, self.x3)
+        )  # twice as fast as x.T
         self.fourth = np.asarray(square(self.x2).sum(0)).ravel()
 
     def product(self, k: int) -> Array:
@@ -59,10 +63,18 @@ class AllPairs(Sweeper):
             if not s.any():
                 return penalty * d
             xd = x @ d
-            return penalty * d + noise * (xt @ (xd * t - self.x3 @ (s * d)) - s * (self.x3t @ xd) + s * d * self.fourth)
+            return penalty * d + noise * (
+                xt @ (xd * t - self.x3 @ (s * d)) - s * (self.x3t @ xd) + s * d * self.fourth
+            )
 
         down = noise * back(rest) - held(v)
-        step = conjugate(lambda d: noise * back(along(d)) + held(d), down, np.zeros_like(v), self.curvature(k, v, noise), STEPS)
+        step = conjugate(
+            lambda d: noise * back(along(d)) + held(d),
+            down,
+            np.zeros_like(v),
+            self.curvature(k, v, noise),
+            STEPS,
+        )
         first, second = along(step), 0.5 * ((x @ step) ** 2 - x2 @ (step * step))
         v = v + _best(noise, rest, first, second, float(step @ held(v)), float(step @ held(step))) * step
         part.put(k, v, self.curvature(k, v, noise))

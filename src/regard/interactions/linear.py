@@ -32,7 +32,13 @@ class _Linear(Interaction):
         random_state: Any = 0,
     ) -> None:
         self.penalty, self.intercept, self.solver, self.groups = penalty, intercept, solver, groups
-        self.max_iter, self.tol, self.rate, self.batch, self.random_state = max_iter, tol, rate, batch, random_state
+        self.max_iter, self.tol, self.rate, self.batch, self.random_state = (
+            max_iter,
+            tol,
+            rate,
+            batch,
+            random_state,
+        )
 
     def _form(self, width: int) -> Formula:
         return LinearForm()
@@ -63,7 +69,13 @@ class _Polynomial2(Interaction):
         random_state: Any = 0,
     ) -> None:
         self.linear, self.penalty, self.intercept, self.solver = linear, penalty, intercept, solver
-        self.max_iter, self.tol, self.rate, self.batch, self.random_state = max_iter, tol, rate, batch, random_state
+        self.max_iter, self.tol, self.rate, self.batch, self.random_state = (
+            max_iter,
+            tol,
+            rate,
+            batch,
+            random_state,
+        )
 
     def _form(self, width: int) -> Formula:
         return LinearForm()  # in the products of the predictors
@@ -106,6 +118,10 @@ def products(x: Any) -> tuple[Any, NDArray[np.int64]]:
     after = np.repeat(x.indptr[1:], lengths) - np.arange(x.nnz)  # entries from this one to the end of its row
     first = np.repeat(np.arange(x.nnz), after)
     second = first + np.arange(total) - np.repeat(np.cumsum(after) - after, after)
-    pairs, column = np.unique(x.indices[first].astype(np.int64) * x.shape[1] + x.indices[second], return_inverse=True)
+    pairs, column = np.unique(
+        x.indices[first].astype(np.int64) * x.shape[1] + x.indices[second], return_inverse=True
+    )
     row = np.repeat(np.repeat(np.arange(x.shape[0]), lengths), after)
-    return sparse.csr_matrix((x.data[first] * x.data[second], (row, column)), shape=(x.shape[0], len(pairs))), pairs
+    return sparse.csr_matrix(
+        (x.data[first] * x.data[second], (row, column)), shape=(x.shape[0], len(pairs))
+    ), pairs

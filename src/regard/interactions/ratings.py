@@ -19,7 +19,19 @@ from regard.files.progress import track
 
 NAMES = {
     "user": ("user", "userid", "user_id", "uid", "reviewerid", "customer"),
-    "item": ("item", "itemid", "item_id", "iid", "movieid", "movie_id", "movie", "product", "productid", "bookid", "asin"),
+    "item": (
+        "item",
+        "itemid",
+        "item_id",
+        "iid",
+        "movieid",
+        "movie_id",
+        "movie",
+        "product",
+        "productid",
+        "bookid",
+        "asin",
+    ),
     "rating": ("rating", "score", "stars", "overall", "value"),
 }
 MOVIELENS = ("movielens-latest-small",)  # found by name in REGARD_DATA
@@ -49,9 +61,14 @@ class Ratings:
 def corpus(name: str) -> tuple[Path, Path]:
     """The ratings and the movies of a MovieLens folder in REGARD_DATA."""
     folder = data_folder() / name
-    found = [next((p for end in ENDINGS if (p := folder / (file + end)).is_file()), None) for file in ("ratings.csv", "movies.csv")]
+    found = [
+        next((p for end in ENDINGS if (p := folder / (file + end)).is_file()), None)
+        for file in ("ratings.csv", "movies.csv")
+    ]
     if found[0] is None or found[1] is None:
-        raise DataError(f"there is no {folder} with ratings.csv and movies.csv; set REGARD_DATA to the folder that holds {name}")
+        raise DataError(
+            f"there is no {folder} with ratings.csv and movies.csv; set REGARD_DATA to the folder that holds {name}"
+        )
     return found[0], found[1]
 
 
@@ -63,7 +80,9 @@ def read(paths: Sequence[Path], columns: dict[str, str | None] | None = None) ->
     who, what, much = [], [], []
     again, first = 0, ""
     for path in paths:
-        with track(path.stat().st_size if path.is_file() else None, f"reading {path.name}", "bytes") as progress:
+        with track(
+            path.stat().st_size if path.is_file() else None, f"reading {path.name}", "bytes"
+        ) as progress:
             for where, (user, item, rating) in _triples(path, columns or {}, progress.advance):
                 pair = users.setdefault(user, len(users)), items.setdefault(item, len(items))
                 if pair in place:
@@ -77,7 +96,9 @@ def read(paths: Sequence[Path], columns: dict[str, str | None] | None = None) ->
     if not much:
         raise DataError(f"{paths[0]} has no ratings; give a file with user, item and rating columns")
     said = f"{again} ratings are of a pair rated before ({first}); the last one counts" if again else ""
-    return Ratings(list(users), list(items), np.array(who), np.array(what), np.array(much, float), repeated=said)
+    return Ratings(
+        list(users), list(items), np.array(who), np.array(what), np.array(much, float), repeated=said
+    )
 
 
 def with_items(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
@@ -87,9 +108,13 @@ def with_items(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
     names = [name.strip().lower() for name in header]
     ident = next((k for k, name in enumerate(names) if name in NAMES["item"] or name == "id"), 0)
     title = next((k for k, name in enumerate(names) if name in ("title", "name")), None)
-    tags = next((k for k, name in enumerate(names) if name in ("genres", "genre", "tags", "categories")), None)
+    tags = next(
+        (k for k, name in enumerate(names) if name in ("genres", "genre", "tags", "categories")), None
+    )
     if title is None and tags is None:
-        raise DataError(f"line 1 of {path} names no column title or genres, but {', '.join(header)}; name one of them so")
+        raise DataError(
+            f"line 1 of {path} names no column title or genres, but {', '.join(header)}; name one of them so"
+        )
     need = 1 + max(place for place in (ident, title, tags) if place is not None)
     found = {}
     for where, row in rows:
@@ -99,12 +124,20 @@ def with_items(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
     of = [found.get(item) for item in ratings.items]
     return replace(
         ratings,
-        titles=[row[title] if row and title is not None else item for row, item in zip(of, ratings.items, strict=True)],
-        tags=[[tag for tag in row[tags].split(separator) if tag] if row and tags is not None else [] for row in of],
+        titles=[
+            row[title] if row and title is not None else item
+            for row, item in zip(of, ratings.items, strict=True)
+        ],
+        tags=[
+            [tag for tag in row[tags].split(separator) if tag] if row and tags is not None else []
+            for row in of
+        ],
     )
 
 
-def _triples(path: Path, columns: dict[str, str | None], advance: Any) -> Iterator[tuple[str, tuple[str, str, float]]]:
+def _triples(
+    path: Path, columns: dict[str, str | None], advance: Any
+) -> Iterator[tuple[str, tuple[str, str, float]]]:
     rows = _rows(path, advance)
     where, first = next(rows, ("", []))
     if len(first) < 3 and not any(columns.values()):
@@ -134,7 +167,9 @@ def _places(path: Path, first: list[str], columns: dict[str, str | None]) -> dic
         elif asked.isdigit() and 1 <= int(asked) <= len(first):
             found[kind] = int(asked) - 1
         else:
-            raise DataError(f"{path} has no column {asked!r} for the {kind}; it has {', '.join(first)} (or 1 to {len(first)})")
+            raise DataError(
+                f"{path} has no column {asked!r} for the {kind}; it has {', '.join(first)} (or 1 to {len(first)})"
+            )
     if len(set(found.values())) < 3:
         shown = ", ".join(f"{kind} in column {k + 1}" for kind, k in found.items())
         raise DataError(f"user, item and rating of {path} must be three columns, not {shown}; name them")
@@ -146,7 +181,9 @@ def _triple(where: str, row: list[str], places: dict[str, int]) -> tuple[str, st
         raise _too_few(where, row, max(places.values()) + 1)
     for kind in ("user", "item"):
         if not row[places[kind]].strip():
-            raise DataError(f"{where}, column {places[kind] + 1}: the {kind} is empty; complete or delete the line")
+            raise DataError(
+                f"{where}, column {places[kind] + 1}: the {kind} is empty; complete or delete the line"
+            )
     rating = _number(row[places["rating"]])
     if rating is None:
         raise _no_number(where, places["rating"], row)

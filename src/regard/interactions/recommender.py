@@ -44,7 +44,9 @@ class Recommender:
         """Ratings of pairs, by number; user −1 is nobody in particular."""
         known = user >= 0
         found = self.intercept + self.item_bias[item]
-        found = found + np.where(known, self.user_bias[user] + (self.user_vectors[user] * self.item_vectors[item]).sum(1), 0.0)
+        found = found + np.where(
+            known, self.user_bias[user] + (self.user_vectors[user] * self.item_vectors[item]).sum(1), 0.0
+        )
         return np.clip(found, self.low, self.high)
 
     def top(self, user: str, n: int = 10) -> list[tuple[str, str, float]]:
@@ -56,7 +58,11 @@ class Recommender:
         scores[self.rated.get(number, [])] = -np.inf
         best = np.argsort(-scores, kind="stable")[: min(n, int(np.isfinite(scores).sum()))]
         return [
-            (self.items[i], self.titles[i] if self.titles else self.items[i], float(np.clip(scores[i], self.low, self.high)))
+            (
+                self.items[i],
+                self.titles[i] if self.titles else self.items[i],
+                float(np.clip(scores[i], self.low, self.high)),
+            )
             for i in best
         ]
 
@@ -72,10 +78,17 @@ class Recommender:
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
         arrays |= {"rated": rated, "rated_counts": np.array(counts, np.int64)}
         write_atomically(folder / "model.safetensors", save(arrays))
-        write_atomically(folder / "names.json", _json({"users": self.users, "items": self.items, "titles": self.titles}))
+        write_atomically(
+            folder / "names.json", _json({"users": self.users, "items": self.items, "titles": self.titles})
+        )
         write_atomically(folder / "card.json", _json(self.card))
         top = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
-        top |= {"intercept": self.intercept, "low": self.low, "high": self.high, "factors": self.user_vectors.shape[1]}
+        top |= {
+            "intercept": self.intercept,
+            "low": self.low,
+            "high": self.high,
+            "factors": self.user_vectors.shape[1],
+        }
         write_atomically(folder / "config.json", _json(top))
 
     @classmethod
@@ -91,15 +104,25 @@ class Recommender:
                 f"{folder} holds a {config.get('kind', 'model of no kind')}, not a recommender; give what regard recommend -o wrote"
             )
         if config.get("format") != FORMAT:
-            raise FolderError(f"{folder} has format {config.get('format')} and this regard reads format {FORMAT}; fit it again")
+            raise FolderError(
+                f"{folder} has format {config.get('format')} and this regard reads format {FORMAT}; fit it again"
+            )
         try:
             arrays = load_file(folder / "model.safetensors")
             cuts = np.cumsum(arrays["rated_counts"])[:-1]
             rated = {u: part.tolist() for u, part in enumerate(np.split(arrays["rated"], cuts))}
             found = {name: arrays[name] for name in ARRAYS}
-            made = cls(**names, **found, **{k: config[k] for k in ("intercept", "low", "high")}, rated=rated, card=card)
+            made = cls(
+                **names,
+                **found,
+                **{k: config[k] for k in ("intercept", "low", "high")},
+                rated=rated,
+                card=card,
+            )
         except (OSError, SafetensorError, KeyError, TypeError) as error:
-            raise FolderError(f"{folder / 'model.safetensors'} cannot be read ({error}); it is damaged, so copy it again") from None
+            raise FolderError(
+                f"{folder / 'model.safetensors'} cannot be read ({error}); it is damaged, so copy it again"
+            ) from None
         shapes = [len(made.user_bias), len(made.user_vectors), len(made.item_bias), len(made.item_vectors)]
         if shapes != [len(made.users)] * 2 + [len(made.items)] * 2:
             raise FolderError(
@@ -114,11 +137,15 @@ def _json(value: object) -> str:
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).is_file():
-        raise FolderError(f"{folder} has no {name}, so it is no recommender; give a folder that regard recommend -o wrote")
+        raise FolderError(
+            f"{folder} has no {name}, so it is no recommender; give a folder that regard recommend -o wrote"
+        )
     try:
         found = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FolderError(f"{folder / name} cannot be read ({error}); it is damaged, so copy it again") from None
+        raise FolderError(
+            f"{folder / name} cannot be read ({error}); it is damaged, so copy it again"
+        ) from None
     if not isinstance(found, dict):
         raise FolderError(f"{folder / name} holds no object; it is damaged, so copy it again")
     return found

@@ -40,7 +40,9 @@ def tags(ratings: Ratings) -> list[Any]:
         return []
     entries = [(i, names[tag]) for i, each in enumerate(ratings.tags) for tag in dict.fromkeys(each)]
     row, column = np.array(entries).T
-    return [unit(sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(ratings.items), len(names))))]
+    return [
+        unit(sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(ratings.items), len(names))))
+    ]
 
 
 def history(ratings: Ratings) -> Any:
@@ -58,7 +60,9 @@ def unit(table: Any) -> Any:
 def mean(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """The same for all."""
     u, i = len(ratings.users), len(ratings.items)
-    return _made(ratings, float(ratings.rating.mean()), np.zeros(u), np.zeros(i), np.zeros((u, 0)), np.zeros((i, 0)))
+    return _made(
+        ratings, float(ratings.rating.mean()), np.zeros(u), np.zeros(i), np.zeros((u, 0)), np.zeros((i, 0))
+    )
 
 
 def biases(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
@@ -68,12 +72,17 @@ def biases(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
 
 def factorization(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """Matrix factorisation: (W x₁)ᵀ(V x₂), both one-hot."""
-    return _two_sided(ratings, [one_hot(len(ratings.users))], [one_hot(len(ratings.items))], settings.factors, settings)
+    return _two_sided(
+        ratings, [one_hot(len(ratings.users))], [one_hot(len(ratings.items))], settings.factors, settings
+    )
 
 
 def machine(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """The factorisation machine with [W 0], [0 V]: beside itself a user is what they rated, an item its tags and who rated it."""
-    sides: dict[str, list[Any]] = {"user": [one_hot(len(ratings.users))], "item": [one_hot(len(ratings.items))]}
+    sides: dict[str, list[Any]] = {
+        "user": [one_hot(len(ratings.users))],
+        "item": [one_hot(len(ratings.items))],
+    }
     for name in settings.features:
         side, make = FEATURES[name]
         sides[side] += make(ratings)
@@ -107,7 +116,9 @@ def rendle(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
         settings.factors, form="rendle", groups=groups, max_iter=settings.sweeps, random_state=settings.seed
     ).fit(x, ratings.rating)
     w, v = fitted.coef_, fitted.V_.T
-    among = 0.5 * (((items @ v[u:]) ** 2).sum(1) - items.multiply(items).tocsr() @ (v[u:] ** 2).sum(1))  # pairs within an item
+    among = 0.5 * (
+        ((items @ v[u:]) ** 2).sum(1) - items.multiply(items).tocsr() @ (v[u:] ** 2).sum(1)
+    )  # pairs within an item
     return _made(ratings, fitted.intercept_, w[:u], items @ w[u:] + among, v[:u], items @ v[u:])
 
 
@@ -127,22 +138,32 @@ KINDS: dict[str, Callable[[Ratings, RecommenderSettings], Recommender]] = {
 }
 
 
-def _two_sided(ratings: Ratings, left: list[Any], right: list[Any], factors: int, settings: RecommenderSettings) -> Recommender:
+def _two_sided(
+    ratings: Ratings, left: list[Any], right: list[Any], factors: int, settings: RecommenderSettings
+) -> Recommender:
     rng, prior = np.random.default_rng(settings.seed), Learned()
     linear, products = [], []
     for tables, index in ((left, ratings.user), (right, ratings.item)):
         rows = Rows(beside(*tables), index)
         blocks = np.repeat(np.arange(len(tables)), [table.shape[1] for table in tables])
         linear.append(WeightGroup(rows, 1, blocks, prior, np.zeros((1, rows.width))))
-        products.append(WeightGroup(rows, factors, blocks, prior, rng.normal(0.0, 0.1, (factors, rows.width))))
+        products.append(
+            WeightGroup(rows, factors, blocks, prior, rng.normal(0.0, 0.1, (factors, rows.width)))
+        )
     model = TwoSided(len(ratings), linear, products, intercept=True)
     alternate(model, ratings.rating, Squared(), settings.sweeps, 1e-3)
-    return _made(ratings, model.intercept, *(part.value[0] for part in linear), *(part.value.T for part in products))
+    return _made(
+        ratings, model.intercept, *(part.value[0] for part in linear), *(part.value.T for part in products)
+    )
 
 
-def _made(ratings: Ratings, b: float, user_bias: Array, item_bias: Array, user_vectors: Array, item_vectors: Array) -> Recommender:
+def _made(
+    ratings: Ratings, b: float, user_bias: Array, item_bias: Array, user_vectors: Array, item_vectors: Array
+) -> Recommender:
     seen = history(ratings)
     rated = {u: seen.indices[seen.indptr[u] : seen.indptr[u + 1]].tolist() for u in range(len(ratings.users))}
     low, high = float(ratings.rating.min()), float(ratings.rating.max())
     vectors = np.ascontiguousarray(user_vectors), np.ascontiguousarray(item_vectors)
-    return Recommender(ratings.users, ratings.items, ratings.titles, b, user_bias, item_bias, *vectors, low, high, rated)
+    return Recommender(
+        ratings.users, ratings.items, ratings.titles, b, user_bias, item_bias, *vectors, low, high, rated
+    )

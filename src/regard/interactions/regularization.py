@@ -62,12 +62,16 @@ class Learned:
 class WeightGroup:
     """`factors` weight vectors over the columns of the same rows; columns of one block share their precision."""
 
-    def __init__(self, rows: Rows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array) -> None:
+    def __init__(
+        self, rows: Rows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array
+    ) -> None:
         self.rows, self.blocks, self.prior, self.mean = rows, blocks, prior, mean
         self.penalty = np.full((factors, int(blocks.max(initial=0)) + 1), prior.start)
         self.variance = np.tile(prior.uncertainty(np.full(rows.width, 100.0)), (factors, 1))
         self._count = np.bincount(blocks[rows.seen], minlength=self.penalty.shape[1]).astype(np.float64)
-        self.value = np.stack([rows.table @ w for w in mean]) if factors else np.zeros((0, rows.table.shape[0]))
+        self.value = (
+            np.stack([rows.table @ w for w in mean]) if factors else np.zeros((0, rows.table.shape[0]))
+        )
         self.spread = np.stack([rows.squared @ v for v in self.variance]) if factors else self.value
 
     def at(self, k: int) -> tuple[Array, Array]:

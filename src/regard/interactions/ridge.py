@@ -9,12 +9,21 @@ import numpy as np
 from regard.interactions.repeated_rows import Array, Rows
 
 
-def conjugate(apply: Callable[[Array], Array], right: Array, start: Array, diagonal: Array, steps: int, tol: float = 1e-8) -> Array:
+def conjugate(
+    apply: Callable[[Array], Array],
+    right: Array,
+    start: Array,
+    diagonal: Array,
+    steps: int,
+    tol: float = 1e-8,
+) -> Array:
     """x with `apply`(x) = right, for a positive definite map with that diagonal; each step costs one `apply`.
 
     The squared error never grows from step to step, so a few of them from the last sweep's solution are enough.
     """
-    diagonal = np.where(diagonal > 0, diagonal, 1.0)  # a column that no row has, without a penalty, stays as it is
+    diagonal = np.where(
+        diagonal > 0, diagonal, 1.0
+    )  # a column that no row has, without a penalty, stays as it is
     x = start
     rest = right - apply(x)
     direction = scaled = rest / diagonal
@@ -33,7 +42,9 @@ def conjugate(apply: Callable[[Array], Array], right: Array, start: Array, diago
     return x
 
 
-def ridge(rows: Rows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int) -> tuple[Array, Array]:
+def ridge(
+    rows: Rows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int
+) -> tuple[Array, Array]:
     """Minimise ½ Σ_r weight_r (Tw)_r² − Σ_r pull_r (Tw)_r + ½ Σ_j penalty_j w_j², T the table; and the curvature per weight."""
     table, (back, back_squared) = rows.table, rows.transposed
     diagonal = penalty + back_squared @ weight

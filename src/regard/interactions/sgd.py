@@ -37,7 +37,17 @@ def descend(
     moving = [*(["w"] if linear else []), *form.factors]
     share = 1.0 / np.maximum(1, np.bincount(x.indices, minlength=x.shape[1]))
     sums = {name: np.full_like(p[name], 1e-8) for name in moving} | {"b": 1e-8}
-    step = partial(_step, form, p=p, sums=sums, loss=loss, penalty=penalty * share, rate=rate, moving=moving, intercept=intercept)
+    step = partial(
+        _step,
+        form,
+        p=p,
+        sums=sums,
+        loss=loss,
+        penalty=penalty * share,
+        rate=rate,
+        moving=moving,
+        intercept=intercept,
+    )
     unit, before = float(np.std(y)) or 1.0, form.score(x, p)
     for done in range(1, epochs + 1):
         order = rng.permutation(len(y))
@@ -65,7 +75,9 @@ def _step(
     intercept: bool,
 ) -> None:
     columns, place, counts = np.unique(x.indices, return_inverse=True, return_counts=True)
-    few = type(x)((x.data, place, x.indptr), shape=(x.shape[0], len(columns)))  # the batch on the columns it has
+    few = type(x)(
+        (x.data, place, x.indptr), shape=(x.shape[0], len(columns))
+    )  # the batch on the columns it has
     mine = {"b": p["b"], **{name: p[name][columns] for name in ("w", *form.factors)}}
     slopes = form.gradient(few, mine, loss.slope(y, form.score(few, mine)))
     ridge = penalty[columns] * counts

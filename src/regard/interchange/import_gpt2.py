@@ -23,7 +23,9 @@ def read(folder: Path) -> tuple[Any, dict[str, Rows]]:
     """The model, with config and tokenizers on it, and the rows of its vocabulary."""
     from transformers import GPT2LMHeadModel
 
-    theirs: Any = GPT2LMHeadModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
+    theirs: Any = GPT2LMHeadModel.from_pretrained(
+        str(folder), dtype=torch.float32, use_safetensors=True
+    ).eval()
     tokenizer, rows = _tokenizer(folder, theirs.config)
     config = _config(theirs.config)
     model: Any = build(config, None, len(rows.of))
@@ -41,23 +43,40 @@ def runner(folder: Path, rows: dict[str, Rows]) -> Renumbered:
 
 
 def _config(theirs: Any) -> dict[str, Any]:
-    for key, value in (("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False), ("add_cross_attention", False)):
+    for key, value in (
+        ("scale_attn_weights", True),
+        ("scale_attn_by_inverse_layer_idx", False),
+        ("add_cross_attention", False),
+    ):
         if getattr(theirs, key) != value:
             raise FolderError(
                 f"this GPT-2 has {key} {getattr(theirs, key)}, which regard's models have not; only {value} is imported"
             )
     if theirs.layer_norm_epsilon != EPSILON:
-        raise FolderError(f"this GPT-2 has layer_norm_epsilon {theirs.layer_norm_epsilon} and regard's layer norm has {EPSILON}")
-    activation = {name: ours for ours, name in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu-tanh", "swish": "swish"}
+        raise FolderError(
+            f"this GPT-2 has layer_norm_epsilon {theirs.layer_norm_epsilon} and regard's layer norm has {EPSILON}"
+        )
+    activation = {name: ours for ours, name in ACTIVATIONS.items()} | {
+        "gelu_pytorch_tanh": "gelu-tanh",
+        "swish": "swish",
+    }
     if theirs.activation_function not in activation:
-        raise FolderError(f"this GPT-2 has activation {theirs.activation_function!r}; regard has {', '.join(sorted(activation))}")
+        raise FolderError(
+            f"this GPT-2 has activation {theirs.activation_function!r}; regard has {', '.join(sorted(activation))}"
+        )
     decoder = {
         "kind": "transformer", "layers": theirs.n_layer, "heads": theirs.n_head, "inner": theirs.n_inner or 4 * theirs.n_embd,
         "norm": "pre", "activation": activation[theirs.activation_function], "position": "learned",
         "max_positions": theirs.n_positions, "attention_dropout": float(theirs.attn_pdrop),
     }  # fmt: skip
     tie = "target" if theirs.tie_word_embeddings else "none"
-    given = {"dim": theirs.n_embd, "tie": tie, "scale_words": False, "dropout": float(theirs.resid_pdrop), "decoder": decoder}
+    given = {
+        "dim": theirs.n_embd,
+        "tie": tie,
+        "scale_words": False,
+        "dropout": float(theirs.resid_pdrop),
+        "decoder": decoder,
+    }
     return AutoregressiveBlock.model_validate(given).model_dump()
 
 
@@ -71,7 +90,9 @@ def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, Rows]:
     try:
         found = json.loads(AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError):
-        raise FolderError(f"{folder} has no tokenizer that transformers can load; copy vocab.json and merges.txt to it") from None
+        raise FolderError(
+            f"{folder} has no tokenizer that transformers can load; copy vocab.json and merges.txt to it"
+        ) from None
     if found["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(found["pre_tokenizer"]):
         raise FolderError(f"the tokenizer of {folder} is not GPT-2's byte-level BPE; only that is imported")
     end = config.eos_token_id if isinstance(config.eos_token_id, int) else None
@@ -97,8 +118,13 @@ def _fill(model: Any, theirs: Any, rows: Rows) -> None:
     model.decoder.position.weight.copy_(body.wpe.weight)
     _copy(model.decoder.norm, body.ln_f.weight, body.ln_f.bias)
     for ours, block in zip(model.decoder.layers, body.h, strict=True):
-        maps, biases = block.attn.c_attn.weight.T.split(dim), block.attn.c_attn.bias.split(dim)  # theirs are (in, out)
-        for part, weight, bias in zip((ours.attention.Wq, ours.attention.Wk, ours.attention.Wv), maps, biases, strict=True):
+        maps, biases = (
+            block.attn.c_attn.weight.T.split(dim),
+            block.attn.c_attn.bias.split(dim),
+        )  # theirs are (in, out)
+        for part, weight, bias in zip(
+            (ours.attention.Wq, ours.attention.Wk, ours.attention.Wv), maps, biases, strict=True
+        ):
             _copy(part, weight, bias)
         _copy(ours.attention.Wo, block.attn.c_proj.weight.T, block.attn.c_proj.bias)
         _copy(ours.feed.W1, block.mlp.c_fc.weight.T, block.mlp.c_fc.bias)

@@ -30,7 +30,11 @@ def read(folder: Path) -> tuple[Any, dict[str, Rows]]:
     model: Any = build(config, len(tokenizers["source"]), len(tokenizers["target"]))
     with torch.no_grad():
         _fill(model, config, theirs, rows)
-    model.config, model.source_tokenizer, model.target_tokenizer = config, tokenizers["source"], tokenizers["target"]
+    model.config, model.source_tokenizer, model.target_tokenizer = (
+        config,
+        tokenizers["source"],
+        tokenizers["target"],
+    )
     return model.eval(), rows
 
 
@@ -40,12 +44,17 @@ def runner(folder: Path, rows: dict[str, Rows]) -> Renumbered:
 
     config: Any = MarianConfig.from_pretrained(str(folder))
     never = {config.pad_token_id, config.decoder_start_token_id}
-    inner = Translating(folder, start=config.decoder_start_token_id, end=config.eos_token_id, never=sorted(never))
+    inner = Translating(
+        folder, start=config.decoder_start_token_id, end=config.eos_token_id, never=sorted(never)
+    )
     return Renumbered(inner, rows["source"], rows["target"])
 
 
 def _config(theirs: Any) -> dict[str, Any]:
-    activation = {name: ours for ours, name in ACTIVATIONS.items()} | {"silu": "swish", "gelu_pytorch_tanh": "gelu-tanh"}
+    activation = {name: ours for ours, name in ACTIVATIONS.items()} | {
+        "silu": "swish",
+        "gelu_pytorch_tanh": "gelu-tanh",
+    }
     if theirs.activation_function not in activation:
         raise FolderError(
             f"this MarianMT has activation {theirs.activation_function!r}; regard has {', '.join(sorted(activation))}"
@@ -64,8 +73,20 @@ def _config(theirs: Any) -> dict[str, Any]:
         }
         for side in ("encoder", "decoder")
     }
-    tie = "none" if not theirs.tie_word_embeddings else "all" if theirs.share_encoder_decoder_embeddings else "target"
-    given = {"dim": theirs.d_model, "tie": tie, "scale_words": theirs.scale_embedding, "output_bias": True, **sides}
+    tie = (
+        "none"
+        if not theirs.tie_word_embeddings
+        else "all"
+        if theirs.share_encoder_decoder_embeddings
+        else "target"
+    )
+    given = {
+        "dim": theirs.d_model,
+        "tie": tie,
+        "scale_words": theirs.scale_embedding,
+        "output_bias": True,
+        **sides,
+    }
     return AutoregressiveBlock.model_validate(given | {"dropout": float(theirs.dropout)}).model_dump()
 
 
@@ -100,7 +121,9 @@ def _rows(numbers: dict[str, int], config: Any, side: str) -> Rows:
         )
     size = config.vocab_size if side == "source" else config.decoder_vocab_size
     end, pad = config.eos_token_id, config.pad_token_id
-    start = config.decoder_start_token_id if side == "target" or config.share_encoder_decoder_embeddings else None
+    start = (
+        config.decoder_start_token_id if side == "target" or config.share_encoder_decoder_embeddings else None
+    )
     unknown = numbers.get("<unk>")
     rest = [number for number in range(size) if number not in (unknown, end, pad, start)]
     return Rows([None, unknown, start, end, *rest])
@@ -110,7 +133,11 @@ def _fill(model: Any, config: dict[str, Any], theirs: Any, rows: dict[str, Rows]
     """Their weights in our order: channels by their sinusoids, words by our numbers."""
     state, order = theirs.state_dict(), halves(config["dim"]).argsort()
     ours = dict(model.named_parameters())
-    words = {"source.table.weight": rows["source"], "target.table.weight": rows["target"], "output.words.weight": rows["target"]}
+    words = {
+        "source.table.weight": rows["source"],
+        "target.table.weight": rows["target"],
+        "output.words.weight": rows["target"],
+    }
     for place in places(config):
         x = ordered(state[place.theirs], place.axis, order)
         ours[place.ours].copy_(words[place.ours].take(x) if place.ours in words else x)

@@ -32,7 +32,9 @@ def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = Fa
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
     commit(
         folder,
-        lambda place: model_folder.save(place, model, model.config, model.source_tokenizer, model.target_tokenizer, card),
+        lambda place: model_folder.save(
+            place, model, model.config, model.source_tokenizer, model.target_tokenizer, card
+        ),
     )
     return found
 
@@ -50,13 +52,19 @@ def _writer(source: Path, kind: str) -> tuple[Any, Check]:
 def _kind(source: Path) -> str:
     """Which model a folder holds, by its config.json."""
     if not source.is_dir():
-        raise FolderError(f"there is no folder {source}; give one that transformers' save_pretrained has written")
+        raise FolderError(
+            f"there is no folder {source}; give one that transformers' save_pretrained has written"
+        )
     path = source / "config.json"
     if not path.is_file():
-        raise FolderError(f"{source} has no config.json, so it is no Hugging Face model; give the folder that has it")
+        raise FolderError(
+            f"{source} has no config.json, so it is no Hugging Face model; give the folder that has it"
+        )
     kind = model_folder.read_json(path).get("model_type")
     if kind not in KINDS:
-        raise FolderError(f"{path} says model_type {json.dumps(kind)}, and regard imports {', '.join(KINDS)}; give one of these")
+        raise FolderError(
+            f"{path} says model_type {json.dumps(kind)}, and regard imports {', '.join(KINDS)}; give one of these"
+        )
     if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
         if any(source.glob("*.bin")):
             raise FolderError(

@@ -42,11 +42,15 @@ class SentencePieces:
             "puts no space in front of a text": not normalizer.add_dummy_prefix,
             "keeps spaces in a row": not normalizer.remove_extra_whitespaces,
             "has pieces of several words": any(SPACE in piece.piece[1:] for piece in self.file.pieces),
-            "has symbols of its own beside the learned pieces": any(piece.type == 4 for piece in self.file.pieces),
+            "has symbols of its own beside the learned pieces": any(
+                piece.type == 4 for piece in self.file.pieces
+            ),
         }
         for reason, holds in reasons.items():
             if holds:
-                raise FolderError(f"{self.path} {reason}, which regard's tokenizer cannot do; import another model")
+                raise FolderError(
+                    f"{self.path} {reason}, which regard's tokenizer cannot do; import another model"
+                )
 
     def tokenizer(self, pieces: list[str], *, reads: bool) -> Tokenizer:
         """With these pieces by number, ours first. `reads`: for a source, where words of the other language are never found."""

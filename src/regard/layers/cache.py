@@ -110,17 +110,29 @@ class StaticCache(Cache):
         device: torch.device | str | None = None,
     ) -> None:
         value_dim = dim if value_dim is None else value_dim
-        for name, n in (("batch", batch), ("heads", heads), ("max_len", max_len), ("dim", dim), ("value_dim", value_dim)):
+        for name, n in (
+            ("batch", batch),
+            ("heads", heads),
+            ("max_len", max_len),
+            ("dim", dim),
+            ("value_dim", value_dim),
+        ):
             size(f"StaticCache's {name}", n)
-        if dtype is not None and (not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex)):
-            raise OptionError(f"StaticCache's dtype must be a floating-point torch.dtype or None, got {quoted(dtype)}")
+        if dtype is not None and (
+            not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex)
+        ):
+            raise OptionError(
+                f"StaticCache's dtype must be a floating-point torch.dtype or None, got {quoted(dtype)}"
+            )
         device = None if device is None else as_device(device)
         self.max_len = max_len
         self._keys = torch.zeros(batch, heads, max_len, dim, dtype=dtype, device=device)
         self._values = torch.zeros(batch, heads, max_len, value_dim, dtype=dtype, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=self._keys.device)
         self._starts = torch.zeros_like(self.lengths)  # lengths before the last append
-        self._one: bool | None = None  # the last append was of one token per row; None: nothing new. A number would be compiled in
+        self._one: bool | None = (
+            None  # the last append was of one token per row; None: nothing new. A number would be compiled in
+        )
 
     @classmethod
     def of(cls, layer: MultiHead, batch: int, max_len: int) -> StaticCache:
@@ -165,12 +177,16 @@ class StaticCache(Cache):
         self._check("key", key, self._keys)
         self._check("value", value, self._values)
         if key.shape[-2] != value.shape[-2]:
-            raise ShapeError(f"every key needs its value: {key.shape[-2]} new keys and {value.shape[-2]} new values")
+            raise ShapeError(
+                f"every key needs its value: {key.shape[-2]} new keys and {value.shape[-2]} new values"
+            )
         new = key.shape[-2]
         longest = self._check_room(new)
         at = self.lengths[:, None] + torch.arange(new, device=self.lengths.device)  # (batch, k)
         rows = torch.arange(at.shape[0], device=at.device)[:, None]
-        self._keys[rows, :, at] = key.transpose(1, 2)  # (batch, k, heads, dim); scatter_ would be compiled to a copy of all memory
+        self._keys[rows, :, at] = key.transpose(
+            1, 2
+        )  # (batch, k, heads, dim); scatter_ would be compiled to a copy of all memory
         self._values[rows, :, at] = value.transpose(1, 2)
         self._starts.copy_(self.lengths)
         self.lengths += new
@@ -230,17 +246,25 @@ class StaticCache(Cache):
 
     def _offset(self) -> Tensor:
         if self._one is None:
-            raise OptionError("the cache has no new tokens; append keys and values before asking for their mask or bias")
+            raise OptionError(
+                "the cache has no new tokens; append keys and values before asking for their mask or bias"
+            )
         return self._starts.clone()
 
     def _check(self, name: str, x: Tensor, room: Tensor) -> None:
         batch, heads, _, dim = room.shape
         if x.ndim != 4 or (x.shape[0], x.shape[1], x.shape[3]) != (batch, heads, dim):
-            raise ShapeError(f"this cache takes a {name} of shape ({batch}, {heads}, k, {dim}), got {tuple(x.shape)}")
+            raise ShapeError(
+                f"this cache takes a {name} of shape ({batch}, {heads}, k, {dim}), got {tuple(x.shape)}"
+            )
         if x.dtype != room.dtype:
-            raise DtypeError(f"the cache holds {room.dtype} and the {name} is {x.dtype}; make the cache with dtype={x.dtype}")
+            raise DtypeError(
+                f"the cache holds {room.dtype} and the {name} is {x.dtype}; make the cache with dtype={x.dtype}"
+            )
         if x.device != room.device:
-            raise DeviceError(f"the cache is on {room.device} and the {name} on {x.device}; make it with device={str(x.device)!r}")
+            raise DeviceError(
+                f"the cache is on {room.device} and the {name} on {x.device}; make it with device={str(x.device)!r}"
+            )
 
     def _check_room(self, new: int) -> int | None:
         """The length of the longest row, where reading it is cheap."""

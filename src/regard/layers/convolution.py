@@ -14,9 +14,15 @@ class Convolution(nn.Module):
     Centred, or with `causal=True` the last `kernel` tokens up to t.
     """
 
-    def __init__(self, dim: int, kernel: int, *, out_dim: int | None = None, bias: bool = True, causal: bool = False) -> None:
+    def __init__(
+        self, dim: int, kernel: int, *, out_dim: int | None = None, bias: bool = True, causal: bool = False
+    ) -> None:
         super().__init__()
-        self.dim, self.kernel, self.causal = whole("dim", dim), whole("kernel", kernel), flag("causal", causal)
+        self.dim, self.kernel, self.causal = (
+            whole("dim", dim),
+            whole("kernel", kernel),
+            flag("causal", causal),
+        )
         wide = dim if out_dim is None else whole("out_dim", out_dim)
         self.weight = nn.Conv1d(dim, wide, kernel, bias=flag("bias", bias))
 
@@ -28,7 +34,9 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[-1] != self.dim:
-            raise ShapeError(f"this layer's input is (…, T, {self.dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}")
+            raise ShapeError(
+                f"this layer's input is (…, T, {self.dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}"
+            )
         if not x.numel():
             return x.new_zeros(*x.shape[:-1], self.weight.out_channels)
         flat = x.reshape(-1, *x.shape[-2:]).transpose(-1, -2)  # (batch, dim, T)

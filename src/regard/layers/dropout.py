@@ -29,7 +29,12 @@ class Dropout(nn.Dropout):
 def _keep(x: Tensor, cut: int) -> Tensor:
     """1/(1 − p) with probability 1 − p, else 0, in the shape of x, for p = cut/65536 above 0 and below 1."""
     n = x.numel()
-    bits = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n].view(x.shape)
+    bits = (
+        torch.empty((n + 3) // 4, dtype=torch.int64)
+        .random_(-(2**63), None)
+        .view(torch.int16)[:n]
+        .view(x.shape)
+    )
     return bits.ge_(cut - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - cut))
 
 

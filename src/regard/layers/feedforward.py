@@ -15,7 +15,9 @@ from regard.layers.linear import Linear
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": nn.functional.gelu,
-    "gelu-tanh": partial(nn.functional.gelu, approximate="tanh"),  # as GPT-2 was trained (Hendrycks & Gimpel 2016, eq. 2)
+    "gelu-tanh": partial(
+        nn.functional.gelu, approximate="tanh"
+    ),  # as GPT-2 was trained (Hendrycks & Gimpel 2016, eq. 2)
     "swish": nn.functional.silu,  # as Marian's models are
     "tanh": torch.tanh,
     "swiglu": nn.functional.silu,  # of one half of a doubled first map, times the other (Shazeer 2020)

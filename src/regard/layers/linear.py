@@ -33,7 +33,11 @@ def is_plain(layer: nn.Module) -> bool:
 
     Only then may its weight and bias be used without calling it.
     """
-    if type(layer) not in (Linear, nn.Linear) or "forward" in vars(layer) or layer._compiled_call_impl is not None:
+    if (
+        type(layer) not in (Linear, nn.Linear)
+        or "forward" in vars(layer)
+        or layer._compiled_call_impl is not None
+    ):
         return False  # a parametrised layer has a class of its own
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return not any(hooks) and not _has_any_global_hook()

@@ -32,7 +32,9 @@ from regard.layers.attention_options import HasOptions
 from regard.layers.cache import Cache, StaticCache
 from regard.layers.linear import Linear, affine, is_plain
 
-FUSED_ON = ("cuda",)  # on an H200 the projections train in 4 to 48 % less time as one matmul; on a CPU it makes no difference
+FUSED_ON = (
+    "cuda",
+)  # on an H200 the projections train in 4 to 48 % less time as one matmul; on a CPU it makes no difference
 
 
 class AttendOptions(Options, total=False):
@@ -55,7 +57,11 @@ class _Heads(HasOptions):
         self.mask = wrap_mask(options.get("mask"))
         self.bias = wrap_bias(options.get("bias"))
         self.normalize = wrap_normalizer(options.get("normalize", SOFTMAX))
-        self.gate, self.softcap, self.dropout = options.get("gate"), options.get("softcap"), options.get("dropout", 0.0)
+        self.gate, self.softcap, self.dropout = (
+            options.get("gate"),
+            options.get("softcap"),
+            options.get("dropout", 0.0),
+        )
         self.rotary = options.get("rotary")
 
     def queries(self, x: Tensor) -> Tensor:
@@ -94,7 +100,9 @@ class _Heads(HasOptions):
             key = value = None
         crossed = key is not None
         if crossed and isinstance(cache, StaticCache):
-            raise OptionError("a StaticCache is for self-attention; give cross-attention a Cache(), which keeps the memory's keys")
+            raise OptionError(
+                "a StaticCache is for self-attention; give cross-attention a Cache(), which keeps the memory's keys"
+            )
         if crossed and cache is not None and cache.key is not None and cache.value is not None:
             q, k, v = self.queries(query), cache.key, cache.value
         else:
@@ -120,7 +128,9 @@ class _Heads(HasOptions):
 
     def _check(self, name: str, x: Tensor, dim: int) -> None:
         if x.ndim < 2 or x.shape[-1] != dim:
-            raise ShapeError(f"this layer's {name} is (…, T, {dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}")
+            raise ShapeError(
+                f"this layer's {name} is (…, T, {dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}"
+            )
 
 
 class MultiHead(_Heads):
@@ -148,11 +158,18 @@ class MultiHead(_Heads):
         **options: Unpack[AttendOptions],
     ) -> None:
         super().__init__(dim, heads, options)
-        widths = {"key_heads": key_heads, "memory_dim": memory_dim, "value_dim": value_dim, "head_dim": head_dim}
+        widths = {
+            "key_heads": key_heads,
+            "memory_dim": memory_dim,
+            "value_dim": value_dim,
+            "head_dim": head_dim,
+        }
         _check_sizes(**widths, value_head_dim=value_head_dim, out_dim=out_dim)
         project, linear_bias = flag("project", project), flag("linear_bias", linear_bias)
         if head_dim is None and dim % heads:
-            raise OptionError(f"dim {dim} does not divide into {heads} heads; choose heads that divide it, or give head_dim")
+            raise OptionError(
+                f"dim {dim} does not divide into {heads} heads; choose heads that divide it, or give head_dim"
+            )
         self.key_heads = heads if key_heads is None else key_heads
         if self.key_heads < 1 or heads % self.key_heads:
             raise OptionError(f"key_heads must divide the {heads} heads, got {self.key_heads}")
@@ -202,13 +219,20 @@ class MultiHead(_Heads):
         """
         if not isinstance(layer, nn.MultiheadAttention):
             raise OptionError(f"from_torch takes an nn.MultiheadAttention, got {type(layer).__name__}")
-        for name, there in (("add_bias_kv", layer.bias_k is not None), ("add_zero_attn", layer.add_zero_attn)):
+        for name, there in (
+            ("add_bias_kv", layer.bias_k is not None),
+            ("add_zero_attn", layer.add_zero_attn),
+        ):
             if there:
                 raise OptionError(
                     f"a layer with {name}=True attends to a key that no input stands for, which MultiHead cannot; train one without"
                 )
         dim, packed = layer.embed_dim, layer.in_proj_weight
-        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if packed is None else packed.split(dim)
+        weights = (
+            (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+            if packed is None
+            else packed.split(dim)
+        )
         biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.split(dim)
         ours = cls(
             dim, layer.num_heads, memory_dim=layer.kdim, value_dim=layer.vdim,
@@ -237,28 +261,47 @@ class MultiHead(_Heads):
         linears = (self.Wq, self.Wk, self.Wv)
         with torch.no_grad():
             if theirs.in_proj_weight is None:
-                for there, here in zip((theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight), linears, strict=True):
+                for there, here in zip(
+                    (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight), linears, strict=True
+                ):
                     there.copy_(here.weight).requires_grad_(here.weight.requires_grad)
             else:
                 learns = any(linear.weight.requires_grad for linear in linears)  # one tensor for all three
-                theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears])).requires_grad_(learns)
+                theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears])).requires_grad_(
+                    learns
+                )
             if has_bias:
                 learns = any(linear.bias.requires_grad for linear in linears)
-                theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears])).requires_grad_(learns)
+                theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears])).requires_grad_(
+                    learns
+                )
         _copy_weights((theirs.out_proj,), ((self.Wo.weight, self.Wo.bias),))
         return theirs.train(self.training)
 
     def _not_in_torch(self) -> Iterator[tuple[str, str]]:
         """What keeps this layer from being an nn.MultiheadAttention, and what to do."""
         if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo) if x is not None):
-            yield "place for hooks, adapters or parametrisations of its projections", "merge or remove them first"
+            yield (
+                "place for hooks, adapters or parametrisations of its projections",
+                "merge or remove them first",
+            )
         if self.key_heads != self.heads:
-            yield f"key heads that are shared ({self.key_heads} for {self.heads} heads)", "make the layer without key_heads"
+            yield (
+                f"key heads that are shared ({self.key_heads} for {self.heads} heads)",
+                "make the layer without key_heads",
+            )
         if not (self.heads * self.head_dim == self.heads * self.value_head_dim == self.dim):
-            yield f"heads of width {self.head_dim} and {self.value_head_dim} in {self.dim}", "leave head_dim and value_head_dim out"
+            yield (
+                f"heads of width {self.head_dim} and {self.value_head_dim} in {self.dim}",
+                "leave head_dim and value_head_dim out",
+            )
         if self.Wo is None or self.Wo.out_features != self.dim:
             yield "other output than one of the width of its input", "leave project and out_dim out"
-        plain = type(self.normalize) is Softmax and self.normalize.temperature == 1.0 and self.normalize.sinks is None
+        plain = (
+            type(self.normalize) is Softmax
+            and self.normalize.temperature == 1.0
+            and self.normalize.sinks is None
+        )
         if type(self.energy) is not ScaledDot or not plain:
             yield f"energy {self.energy} with {self.normalize}", "it always is ScaledDot() with Softmax()"
         for name in ("mask", "bias"):
@@ -304,7 +347,9 @@ def _fused_linear(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
 def _can_fuse(layers: Sequence[nn.Module]) -> bool:
     if not all(is_plain(layer) for layer in layers):
         return False
-    same = {(layer.bias is None, layer.weight.dtype, layer.weight.device, type(layer.weight)) for layer in layers}
+    same = {
+        (layer.bias is None, layer.weight.dtype, layer.weight.device, type(layer.weight)) for layer in layers
+    }
     return len(same) == 1 and issubclass(same.pop()[-1], nn.Parameter)
 
 
@@ -343,7 +388,9 @@ class SlicedMultiHead(_Heads):
         super().__init__(dim, heads, options)
         _check_sizes(rank=rank, value_head_dim=value_head_dim, out_dim=out_dim)
         if dim % heads:
-            raise OptionError(f"dim {dim} does not cut into {heads} equal slices; choose heads that divide it")
+            raise OptionError(
+                f"dim {dim} does not cut into {heads} equal slices; choose heads that divide it"
+            )
         slice_dim = dim // heads
         rank = slice_dim if rank is None else rank
         value_head_dim = slice_dim if value_head_dim is None else value_head_dim

@@ -38,18 +38,23 @@ class RecurrentStack(nn.Module):
             raise OptionError(f"cell must be one of {', '.join(CELLS)}, got {cell!r}")
         self.widths = [width] * (layers - 1) + [width if last_width is None else last_width]
         if bidirectional and any(w % 2 for w in self.widths):
-            raise OptionError(f"a bidirectional recurrence halves its width for each direction, so width must be even, got {width}")
+            raise OptionError(
+                f"a bidirectional recurrence halves its width for each direction, so width must be even, got {width}"
+            )
         self.dim, self.width, self.cell, self.bidirectional = dim, self.widths[-1], cell, bidirectional
         half = 2 if bidirectional else 1
         sizes = zip([dim, *self.widths[:-1]], self.widths, strict=True)
         self.layers = nn.ModuleList(
-            CELLS[cell](a, b // half, bias=bias, bidirectional=bidirectional, batch_first=True) for a, b in sizes
+            CELLS[cell](a, b // half, bias=bias, bidirectional=bidirectional, batch_first=True)
+            for a, b in sizes
         )
         for layer in self.layers:
             _begin(layer)  # type: ignore[arg-type]
         self.dropout, self.dropout_weight = Locked(dropout), dropout_weight
 
-    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         """Run over all of x. With `lengths`, padding is never read and the last state is that of the last real token.
 
         A sequence without tokens gives zeros and leaves the state as it was.
@@ -65,16 +70,22 @@ class RecurrentStack(nn.Module):
             found.append(last)
         return x, found
 
-    def _of_rows(self, rows: Tensor, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def _of_rows(
+        self, rows: Tensor, x: Tensor, state: State | None, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
         """Run over these sequences only; the others get zeros as output and keep their state."""
         before = self.zeros(x) if state is None else state
         if not len(rows):
             return x.new_zeros(*x.shape[:2], self.width), before
         at = rows.to(x.device)
-        out, last = self(x[at], None if state is None else reorder(state, at), None if lengths is None else lengths[rows])
+        out, last = self(
+            x[at], None if state is None else reorder(state, at), None if lengths is None else lengths[rows]
+        )
         whole = out.new_zeros(len(x), *out.shape[1:]).index_copy(0, at, out)
         pairs = zip(before, last, strict=True)
-        return whole, [tuple(b.to(h.dtype).index_copy(0, at, h) for b, h in zip(*pair, strict=True)) for pair in pairs]
+        return whole, [
+            tuple(b.to(h.dtype).index_copy(0, at, h) for b, h in zip(*pair, strict=True)) for pair in pairs
+        ]
 
     def zeros(self, like: Tensor) -> State:
         """The state before anything was read, for the batch of `like` (batch, …)."""
@@ -86,9 +97,14 @@ class RecurrentStack(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         given = None
         if state is not None:  # (batch, width) → (directions, batch, width of one)
-            split = [h.to(x.dtype).unflatten(-1, (2 if self.bidirectional else 1, -1)).transpose(0, 1).contiguous() for h in state]
+            split = [
+                h.to(x.dtype).unflatten(-1, (2 if self.bidirectional else 1, -1)).transpose(0, 1).contiguous()
+                for h in state
+            ]
             given = tuple(split) if self.cell == "lstm" else split[0]
-        packed = x if lengths is None else pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = (
+            x if lengths is None else pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        )
         out, last = self._weighed(layer, packed, given)
         if lengths is not None:
             out, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
@@ -101,7 +117,9 @@ class RecurrentStack(nn.Module):
         # torch.func.functional_call leaves its tensors behind in a recurrence, so the list it computes with is changed instead.
         kept = layer._flat_weights
         pairs = zip(layer._flat_weights_names, kept, strict=True)
-        drop = lambda name, w: nn.functional.dropout(w, self.dropout_weight) if name.startswith("weight_hh") else w  # noqa: E731
+        drop = lambda name, w: (
+            nn.functional.dropout(w, self.dropout_weight) if name.startswith("weight_hh") else w
+        )  # noqa: E731
         layer._flat_weights = [drop(name, w) for name, w in pairs]
         try:
             return layer(x, given)

@@ -20,7 +20,11 @@ class LayerNorm(nn.LayerNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:  # the name is torch's
-        if input.dtype not in HALF or input.device.type == "meta" or not torch.is_autocast_enabled(input.device.type):
+        if (
+            input.dtype not in HALF
+            or input.device.type == "meta"
+            or not torch.is_autocast_enabled(input.device.type)
+        ):
             return super().forward(input)
         gain, shift = (None if x is None else x.to(input.dtype) for x in (self.weight, self.bias))
         with torch.autocast(input.device.type, enabled=False):
@@ -34,7 +38,13 @@ class Residual(nn.Module):
     """post: norm(x + f(x)) (Vaswani et al. 2017); pre: x + f(norm(x)) (Xiong et al. 2020); none: x + f(x)."""
 
     def __init__(
-        self, dim: int, *, norm: str = "post", norm_kind: str = "layer", norm_eps: float | None = None, dropout: float = 0.0
+        self,
+        dim: int,
+        *,
+        norm: str = "post",
+        norm_kind: str = "layer",
+        norm_eps: float | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.place = norm

@@ -67,7 +67,9 @@ class AutoregressiveModel(Model):
     def counted(self, source: Tensor, target: Tensor) -> Tensor:
         return self(*(source, target)[-self.texts :])
 
-    def loss(self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0) -> Loss:
+    def loss(
+        self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
+    ) -> Loss:
         """The loss of a batch; with `agreement`, of two readings of it under different dropout (see `cross_entropy`)."""
         raise NotImplementedError
 
@@ -75,7 +77,9 @@ class AutoregressiveModel(Model):
 def writing(model: Any, what: str) -> Any:
     """The model, if it writes a text; else an OptionError, for `what` is for those that do."""
     if not isinstance(model, AutoregressiveModel):
-        raise OptionError(f"{what} are for translators and language models, and this is {model.what}; give one that writes")
+        raise OptionError(
+            f"{what} are for translators and language models, and this is {model.what}; give one that writes"
+        )
     return model
 
 

@@ -22,7 +22,12 @@ from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.recurrent_stack import RecurrentStack
 from regard.layers.residual import Residual, make_norm
 from regard.models.classifier import Classifier, Head
-from regard.models.cross_attention import AdditiveCrossAttention, BilinearCrossAttention, Parameterised, Simple
+from regard.models.cross_attention import (
+    AdditiveCrossAttention,
+    BilinearCrossAttention,
+    Parameterised,
+    Simple,
+)
 from regard.models.decoder import (
     BahdanauDecoder,
     CopiedInitialState,
@@ -61,9 +66,13 @@ def _writer(config: Spec, source_vocab: int | None, target_vocab: int) -> Transl
     if config["encoder"] is None:
         decoder = make_decoder(config["decoder"], config, None)
         # How frequent a word is must not be said by the state: a deep recurrence would saturate there and learn nothing more.
-        return LanguageModel(target, decoder, _output(decoder, target, target_vocab, tie, bias=bias is not False))
+        return LanguageModel(
+            target, decoder, _output(decoder, target, target_vocab, tie, bias=bias is not False)
+        )
     if source_vocab is None:
-        raise OptionError("a model with an encoder reads a source, so it needs a source vocabulary; give source_vocab")
+        raise OptionError(
+            "a model with an encoder reads a source, so it needs a source vocabulary; give source_vocab"
+        )
     source = make_words(config["encoder"], config, source_vocab)
     if tie == "all":
         if source_vocab != target_vocab:
@@ -74,7 +83,9 @@ def _writer(config: Spec, source_vocab: int | None, target_vocab: int) -> Transl
         source.table = target.table
     encoder = make_encoder(config["encoder"], config)
     decoder = make_decoder(config["decoder"], config, encoder)
-    return Translator(source, encoder, target, decoder, _output(decoder, target, target_vocab, tie, bias=bool(bias)))
+    return Translator(
+        source, encoder, target, decoder, _output(decoder, target, target_vocab, tie, bias=bool(bias))
+    )
 
 
 def _classifier(config: Spec, source_vocab: int | None, target_vocab: int) -> Classifier:
@@ -143,7 +154,12 @@ def make_encoder(spec: Spec, config: Spec) -> nn.Module:
     if spec["kind"] == "convolutional":
         position = make_position(spec["position"], dim, spec["max_positions"])
         return ConvolutionalEncoder(
-            dim, spec["width"] or dim, spec["kernel"], spec["layers"], position=position, dropout=_dropout(spec, config)
+            dim,
+            spec["width"] or dim,
+            spec["kernel"],
+            spec["layers"],
+            position=position,
+            dropout=_dropout(spec, config),
         )
     return StackedEncoder(make_encoder(spec["below"], config), make_encoder(spec["above"], config))  # type: ignore[arg-type]
 
@@ -154,7 +170,9 @@ def make_pooling(spec: Spec, width: int) -> nn.Module:
     if kind == "attention":
         energy = make_energy(spec["energy"], width // spec["heads"], spec["heads"])
         normalize = make_normalizer(spec["normalize"])
-        return AttentionPooling(width, queries=spec["queries"], heads=spec["heads"], energy=energy, normalize=normalize)
+        return AttentionPooling(
+            width, queries=spec["queries"], heads=spec["heads"], energy=energy, normalize=normalize
+        )
     if kind == "recurrent":
         return Recurrent(RecurrentStack(width, spec["width"] or width, cell=spec["cell"]))
     if kind == "beside":
@@ -171,8 +189,12 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
     width = spec["width"] or dim
     if spec["kind"] == "bahdanau":
         if memory_width is None:
-            raise OptionError("a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or transformer")
-        stack = RecurrentStack(dim + memory_width, width, cell=spec["cell"], layers=spec["layers"], dropout=dropout)
+            raise OptionError(
+                "a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or transformer"
+            )
+        stack = RecurrentStack(
+            dim + memory_width, width, cell=spec["cell"], layers=spec["layers"], dropout=dropout
+        )
         look = AdditiveCrossAttention(width, memory_width, spec["attention_width"] or width)
         return BahdanauDecoder(dim, stack, first=_first(spec, encoder, stack), look=look, dropout=dropout)
     look = None if memory_width is None else _look(spec, spec["last_width"] or width, memory_width)
@@ -189,7 +211,13 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
         place: None if spec[key] is None else Locked(spec[key])
         for place, key in (("before", "dropout_input"), ("after", "dropout_output"))
     }
-    return kind(stack, first=None if encoder is None else _first(spec, encoder, stack), look=look, dropout=dropout, **locked)
+    return kind(
+        stack,
+        first=None if encoder is None else _first(spec, encoder, stack),
+        look=look,
+        dropout=dropout,
+        **locked,
+    )
 
 
 def _shared(encoder: nn.Module, dim: int) -> RecurrentStack:
@@ -223,8 +251,14 @@ def _look(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
     return {"simple": Simple, "bilinear": BilinearCrossAttention}[kind](query_width, memory_width)
 
 
-def _transformer(spec: Spec, config: Spec, kind: Callable[..., nn.Module], cross_width: int | None) -> nn.Module:
-    dim, dropout, eps = config["dim"], _dropout(spec, config), spec.get("norm_eps")  # folders of before have no such key
+def _transformer(
+    spec: Spec, config: Spec, kind: Callable[..., nn.Module], cross_width: int | None
+) -> nn.Module:
+    dim, dropout, eps = (
+        config["dim"],
+        _dropout(spec, config),
+        spec.get("norm_eps"),
+    )  # folders of before have no such key
     position = make_position(spec["position"], dim, spec["max_positions"], eps)
     final = make_norm(dim, "post" if spec["norm"] == "pre" else "none", spec["norm_kind"], eps)
     causal = kind is TransformerDecoder
@@ -252,7 +286,9 @@ def _layer(spec: Spec, dim: int, dropout: float, causal: bool, cross_width: int 
         attention = MultiHead(dim, heads, key_heads=spec["key_heads"], **options)
     cross = None
     if cross_width is not None:
-        cross = MultiHead(dim, heads, key_heads=spec["key_heads"], memory_dim=cross_width, dropout=spec["attention_dropout"])
+        cross = MultiHead(
+            dim, heads, key_heads=spec["key_heads"], memory_dim=cross_width, dropout=spec["attention_dropout"]
+        )
     return TransformerLayer(attention, feed, around, cross)
 
 

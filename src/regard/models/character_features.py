@@ -44,7 +44,15 @@ def shape(letters: Tensor) -> Tensor:
     digit, far = (byte >= 48) & (byte <= 57), byte >= 128
     sign = (byte >= 0) & ~(upper | lower | digit | far)
     capitals = upper.any(-1) & ~lower.any(-1)
-    flags = (upper[..., 0], upper[..., 1:].any(-1), capitals, digit.any(-1), sign.any(-1), far.any(-1), (byte >= 0).sum(-1) == 1)
+    flags = (
+        upper[..., 0],
+        upper[..., 1:].any(-1),
+        capitals,
+        digit.any(-1),
+        sign.any(-1),
+        far.any(-1),
+        (byte >= 0).sum(-1) == 1,
+    )
     return torch.stack(flags, -1)
 
 

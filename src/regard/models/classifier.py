@@ -29,7 +29,14 @@ class Head(nn.Module):
     """Hidden layers between a text's vector and the scores of the labels."""
 
     def __init__(
-        self, width: int, labels: int, layers: int = 0, inner: int = 128, *, activation: str = "relu", dropout: float = 0.0
+        self,
+        width: int,
+        labels: int,
+        layers: int = 0,
+        inner: int = 128,
+        *,
+        activation: str = "relu",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
@@ -52,9 +59,23 @@ class Classifier(Model):
 
     kind = "classifier"
 
-    def __init__(self, source: Embedding, encoder: nn.Module, pooling: nn.Module, head: Head, *, word_dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        source: Embedding,
+        encoder: nn.Module,
+        pooling: nn.Module,
+        head: Head,
+        *,
+        word_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.source, self.encoder, self.pooling, self.head, self.word_dropout = source, encoder, pooling, head, word_dropout
+        self.source, self.encoder, self.pooling, self.head, self.word_dropout = (
+            source,
+            encoder,
+            pooling,
+            head,
+            word_dropout,
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -64,7 +85,9 @@ class Classifier(Model):
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Memory:
         """Words (batch, S) → the states that are pooled."""
         if self.training and self.word_dropout:
-            lost = torch.empty(tokens.shape, device=tokens.device).bernoulli_(self.word_dropout).bool() & (tokens > EOS)
+            lost = torch.empty(tokens.shape, device=tokens.device).bernoulli_(self.word_dropout).bool() & (
+                tokens > EOS
+            )
             tokens = tokens.masked_fill(lost, UNK)
         return self.encoder(self.source(tokens), lengths)
 
@@ -120,7 +143,9 @@ def predict(
     return [model.labels[best] for best in found.argmax(-1)], found
 
 
-def batches(model: Any, texts: Sequence[str], batch_tokens: int = BATCH) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+def batches(
+    model: Any, texts: Sequence[str], batch_tokens: int = BATCH
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Texts as tokens x1 … xn EOS, those of similar length together: their places, (batch, S) and lengths."""
     ids = [[*each, EOS] for each in model.source_tokenizer.encode_batch(list(texts))]
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
@@ -129,7 +154,9 @@ def batches(model: Any, texts: Sequence[str], batch_tokens: int = BATCH) -> Iter
         width = len(ids[order[start]])
         rows = order[start : start + max(1, batch_tokens // width)]
         start += len(rows)
-        tokens = np.full((len(rows), width), PAD)  # filled here: a tensor for each text would take longer than reading it
+        tokens = np.full(
+            (len(rows), width), PAD
+        )  # filled here: a tensor for each text would take longer than reading it
         for place, at in enumerate(rows):
             tokens[place, : len(ids[at])] = ids[at]
         yield rows, torch.from_numpy(tokens), torch.tensor([len(ids[at]) for at in rows])

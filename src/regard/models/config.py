@@ -10,7 +10,9 @@ from regard.models.model import COMMANDS
 
 DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any whole number in it
 WIDEST = 1 << 20  # of a vector
-WIDTHS = frozenset({"dim", "heads", "key_heads", "inner", "width", "last_width", "attention_width", "queries", "kernel"})
+WIDTHS = frozenset(
+    {"dim", "heads", "key_heads", "inner", "width", "last_width", "attention_width", "queries", "kernel"}
+)
 
 
 def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -20,19 +22,27 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         if size is None and (side == "source" or config["kind"] == "embedder"):
             continue
         if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= LARGEST:
-            raise _wrong(path, f"{side}_vocabulary is {_short(size)}, not a whole number between 4 and {LARGEST}")
+            raise _wrong(
+                path, f"{side}_vocabulary is {_short(size)}, not a whole number between 4 and {LARGEST}"
+            )
     if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
         raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
     _check_sizes(path, config["model"], "model", 0)
     model = _validated(path, config["kind"], config["model"])
-    if config["kind"] in ("translator", "language-model") and (model["encoder"] is None) != (config["kind"] == "language-model"):
-        raise _wrong(path, f"kind is {config['kind']!r}, and model.encoder is {_short(config['model'].get('encoder'))}")
+    if config["kind"] in ("translator", "language-model") and (model["encoder"] is None) != (
+        config["kind"] == "language-model"
+    ):
+        raise _wrong(
+            path, f"kind is {config['kind']!r}, and model.encoder is {_short(config['model'].get('encoder'))}"
+        )
     return config | {"model": model}
 
 
 def check_layers(path: Path, config: Any, tensors: int, where: str = "model") -> None:
     """Every layer holds a tensor at least, so a model of more layers than the file has tensors is not built at all."""
-    for key, value in config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ():
+    for key, value in (
+        config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ()
+    ):
         if key == "layers" and isinstance(value, int) and value > tensors:
             raise _wrong(path, f"{where}.layers is {value}, and model.safetensors has {tensors} tensors")
         check_layers(path, value, tensors, f"{where}.{key}")
@@ -44,7 +54,11 @@ def _validated(path: Path, kind: str, block: Any) -> dict[str, Any]:
 
     from regard.models import schema, text_schema
 
-    schemas = {"classifier": text_schema.Classifier, "tagger": text_schema.Tagger, "embedder": text_schema.Embedder}
+    schemas = {
+        "classifier": text_schema.Classifier,
+        "tagger": text_schema.Tagger,
+        "embedder": text_schema.Embedder,
+    }
     try:
         return schemas.get(kind, schema.AutoregressiveBlock).model_validate(block).model_dump()
     except ValidationError as error:
@@ -59,7 +73,9 @@ def _check_sizes(path: Path, value: Any, where: str, depth: int) -> None:
         raise _wrong(path, f"it is nested more than {DEEPEST} levels deep")
     if isinstance(value, list) and len(value) > LONGEST:
         raise _wrong(path, f"{where} has {len(value)} entries, more than {LONGEST}")
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, each in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
         most = WIDEST if key in WIDTHS else LARGEST
         if isinstance(each, int) and each > most:
             raise _wrong(path, f"{where}.{_short(key)} is {_short(each)}, more than {most}")
@@ -77,7 +93,9 @@ def _short(value: Any) -> str:
 
 
 def _wrong(path: Path, what: str) -> FolderError:
-    return FolderError(f"{path}: {what}; it was changed or is damaged, so copy the folder again".replace("\n", " "))
+    return FolderError(
+        f"{path}: {what}; it was changed or is damaged, so copy the folder again".replace("\n", " ")
+    )
 
 
 def known_kind(kind: object) -> bool:

@@ -76,7 +76,9 @@ def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, steps: Steps) -
     each = emissions.gather(-1, tags[..., None])[..., 0].masked_fill(~inside, 0)
     between = steps.between[tags[:, :-1], tags[:, 1:]].masked_fill(~inside[:, 1:], 0)
     last = tags.gather(1, (lengths[:, None] - 1).clamp(min=0))[:, 0]
-    return (each.sum(1) + between.sum(1) + steps.start[tags[:, 0]] + steps.end[last]).masked_fill(lengths == 0, 0)
+    return (each.sum(1) + between.sum(1) + steps.start[tags[:, 0]] + steps.end[last]).masked_fill(
+        lengths == 0, 0
+    )
 
 
 def log_sum(emissions: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
@@ -87,7 +89,9 @@ def log_sum(emissions: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
     for t in range(1, emissions.shape[1]):
         further = torch.logsumexp(alpha[:, :, None] + steps.between, 1) + emissions[:, t]
         alpha = torch.where((t < lengths)[:, None], further, alpha)
-    return torch.logsumexp(alpha + steps.end, 1).masked_fill(lengths == 0, 0)  # no words: one path, of score 0
+    return torch.logsumexp(alpha + steps.end, 1).masked_fill(
+        lengths == 0, 0
+    )  # no words: one path, of score 0
 
 
 def negative_log_likelihood(emissions: Tensor, tags: Tensor, lengths: Tensor, steps: Steps) -> Tensor:

@@ -42,7 +42,14 @@ class DecoderState:
                 cache.reorder(rows)
         pick = lambda x: None if x is None else x.index_select(0, rows)  # noqa: E731
         memory = None if self.memory is None else self.memory.reorder(rows)
-        return DecoderState(memory, reorder(self.hidden, rows), pick(self.context), pick(self.projected), self.caches, self.length)
+        return DecoderState(
+            memory,
+            reorder(self.hidden, rows),
+            pick(self.context),
+            pick(self.projected),
+            self.caches,
+            self.length,
+        )
 
     def join(self, other: DecoderState) -> DecoderState:
         """These sentences, then those of another: a recurrent state knows no length, so they may have come differently far.
@@ -67,7 +74,14 @@ class TransformerDecoder(nn.Module):
 
     joins = False  # all rows of its caches have one length, so sentences start together
 
-    def __init__(self, layers: Sequence[TransformerLayer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        layers: Sequence[TransformerLayer],
+        *,
+        position: nn.Module,
+        norm: nn.Module,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)
@@ -119,7 +133,9 @@ class RecurrentDecoder(nn.Module):
     def begin(self, memory: Memory | None, like: Tensor) -> State:
         return self.stack.zeros(like) if memory is None or self.first is None else self.first(memory)
 
-    def forward(self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
+    def forward(
+        self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
+    ) -> tuple[Tensor, DecoderState]:
         carried = self.start(memory, x) if carried is None else carried
         y, hidden = self.stack(self.before(x), carried.hidden)
         if self.look is not None and carried.memory is not None:
@@ -137,7 +153,9 @@ class RecurrentDecoder(nn.Module):
 class _StepByStep(RecurrentDecoder):
     """A recurrence that attention enters: each step waits for the one before."""
 
-    def forward(self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None) -> tuple[Tensor, DecoderState]:
+    def forward(
+        self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
+    ) -> tuple[Tensor, DecoderState]:
         carried = self.start(memory, x) if carried is None else carried
         found = []
         for t in range(x.shape[1]):
@@ -166,7 +184,13 @@ class BahdanauDecoder(_StepByStep):
     """s_i = cell(s_(i−1), [y_(i−1); c_i]) with c_i looked up by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et al. 2015)."""
 
     def __init__(
-        self, dim: int, stack: RecurrentStack, *, first: nn.Module, look: AdditiveCrossAttention, dropout: float = 0.0
+        self,
+        dim: int,
+        stack: RecurrentStack,
+        *,
+        first: nn.Module,
+        look: AdditiveCrossAttention,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(stack, first=first, look=look, dropout=dropout)
         self.width += dim
@@ -181,7 +205,9 @@ class BahdanauDecoder(_StepByStep):
     def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         assert carried.memory is not None and carried.projected is not None and self.look is not None
         x = self.before(x)
-        context = self.look(carried.hidden[-1][0][:, None], carried.memory, carried.projected)[:, 0].to(x.dtype)
+        context = self.look(carried.hidden[-1][0][:, None], carried.memory, carried.projected)[:, 0].to(
+            x.dtype
+        )
         y, hidden = self.stack(torch.cat([x, context], -1)[:, None], carried.hidden)
         features = self.after(torch.cat([y[:, 0], context, x], -1))
         return features, DecoderState(carried.memory, hidden, projected=carried.projected)

@@ -30,7 +30,13 @@ class Embedder(Model):
     kind = "embedder"
 
     def __init__(
-        self, source: Embedding, encoder: nn.Module, pooling: nn.Module, *, begin: bool = False, temperature: float = 0.05
+        self,
+        source: Embedding,
+        encoder: nn.Module,
+        pooling: nn.Module,
+        *,
+        begin: bool = False,
+        temperature: float = 0.05,
     ) -> None:
         super().__init__()
         self.source, self.encoder, self.pooling = source, encoder, pooling
@@ -64,7 +70,9 @@ class Embedder(Model):
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:
         """Sums over the texts of a batch, as those of other models over its tokens. Equal texts are no negatives of each other."""
         if agreement:
-            raise OptionError("agreement compares two readings of a text word by word, and vectors have none; set it to 0")
+            raise OptionError(
+                "agreement compares two readings of a text word by word, and vectors have none; set it to 0"
+            )
         assert batch.source is not None
         x = self.encode(*self._begun(batch.source, batch.source_lengths))
         y = self.encode(*self._written(batch))
@@ -82,7 +90,11 @@ class Embedder(Model):
 
     def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The target of a batch, which begins with BOS, as a text to be read."""
-        return (batch.target, batch.target_lengths + 1) if self.begin else (batch.target[:, 1:], batch.target_lengths)
+        return (
+            (batch.target, batch.target_lengths + 1)
+            if self.begin
+            else (batch.target[:, 1:], batch.target_lengths)
+        )
 
     @property
     def longest(self) -> int:
@@ -122,7 +134,10 @@ def build_embedder(config: dict[str, Any], vocabulary: int) -> Embedder:
     """From the `model:` section of a recipe. Weights are drawn from torch's generator."""
     from regard.models.build import make_encoder, make_pooling, make_words  # which builds embedders too
 
-    words, encoder = make_words(config["encoder"], config, vocabulary), make_encoder(config["encoder"], config)
+    words, encoder = (
+        make_words(config["encoder"], config, vocabulary),
+        make_encoder(config["encoder"], config),
+    )
     pooling = make_pooling(config["pooling"], int(encoder.width))  # type: ignore[arg-type]
     return Embedder(words, encoder, pooling, begin=config["begin"], temperature=config["temperature"])
 

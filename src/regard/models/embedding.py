@@ -34,7 +34,9 @@ class Output(nn.Module):
     another width than the words, a map R stands between: W^o = E R. A `bias` is a number per word that no state has to express.
     """
 
-    def __init__(self, width: int, vocab: int, *, tied: nn.Embedding | None = None, bias: bool = False) -> None:
+    def __init__(
+        self, width: int, vocab: int, *, tied: nn.Embedding | None = None, bias: bool = False
+    ) -> None:
         super().__init__()
         dim = width if tied is None else tied.embedding_dim
         self.readout = nn.Linear(width, dim, bias=False) if dim != width else nn.Identity()

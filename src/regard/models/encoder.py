@@ -55,7 +55,9 @@ class RecurrentEncoder(nn.Module):
 class ConvolutionalEncoder(nn.Module):
     """Convolutions with a way around each: x + relu(conv(x)). Padding reads as zero, so batches change nothing."""
 
-    def __init__(self, dim: int, width: int, kernel: int, layers: int, *, position: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, width: int, kernel: int, layers: int, *, position: nn.Module, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.width, self.position = width, position
         self.widen = nn.Linear(dim, width) if dim != width else nn.Identity()
@@ -73,7 +75,14 @@ class ConvolutionalEncoder(nn.Module):
 class TransformerEncoder(nn.Module):
     """Self-attention and feed-forward layers over positions added to the words (Vaswani et al. 2017)."""
 
-    def __init__(self, layers: Sequence[TransformerLayer], *, position: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        layers: Sequence[TransformerLayer],
+        *,
+        position: nn.Module,
+        norm: nn.Module,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.position, self.dropout, self.norm = position, Dropout(dropout), norm
         self.layers = nn.ModuleList(layers)

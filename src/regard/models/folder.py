@@ -40,7 +40,11 @@ def save(
     tensors = {name: p.detach().to("cpu").contiguous() for name, p in model.named_parameters()}
     _whole(folder / "model.safetensors", lambda path: save_file(tensors, path))
     joint = source_tokenizer is None or source_tokenizer.fingerprint == target_tokenizer.fingerprint
-    names = {"tokenizer.json": target_tokenizer} if joint else {"source.json": source_tokenizer, "target.json": target_tokenizer}
+    names = (
+        {"tokenizer.json": target_tokenizer}
+        if joint
+        else {"source.json": source_tokenizer, "target.json": target_tokenizer}
+    )
     for name, tokenizer in names.items():
         _whole(folder / name, tokenizer.save)
     _whole(folder / "card.json", lambda path: _write_json(path, card))
@@ -48,7 +52,9 @@ def save(
         "format": FORMAT,
         "regard": __version__,
         "kind": model.kind,
-        "source_vocabulary": None if source_tokenizer is None or model.kind == "language-model" else len(source_tokenizer),
+        "source_vocabulary": None
+        if source_tokenizer is None or model.kind == "language-model"
+        else len(source_tokenizer),
         "target_vocabulary": len(target_tokenizer),
         "model": config,
     }
@@ -87,7 +93,12 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
 
 def as_path(name: str, value: object) -> Path:
     """A path, or a sentence: the system refuses other types, and texts with a zero in them."""
-    if not isinstance(value, str | os.PathLike) or not isinstance(found := os.fspath(value), str) or "\0" in found or not found:
+    if (
+        not isinstance(value, str | os.PathLike)
+        or not isinstance(found := os.fspath(value), str)
+        or "\0" in found
+        or not found
+    ):
         raise OptionError(f"{name} is a path, a text or a Path, got {quoted(value)}")
     return Path(found)
 
@@ -101,13 +112,17 @@ def is_file(path: Path) -> bool:
 
 def _tokenizer(path: Path) -> Tokenizer:
     if path.stat().st_size > LARGEST:
-        raise FolderError(f"{path} has {path.stat().st_size} bytes, more than any tokenizer; copy the folder again")
+        raise FolderError(
+            f"{path} has {path.stat().st_size} bytes, more than any tokenizer; copy the folder again"
+        )
     try:
         return Tokenizer.load(path)
     except RegardError as error:
         raise FolderError(str(error).replace("\n", " ")) from None
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-        raise FolderError(f"{path} is no tokenizer file ({_first_line(error)}); it is damaged, so copy it again") from None
+        raise FolderError(
+            f"{path} is no tokenizer file ({_first_line(error)}); it is damaged, so copy it again"
+        ) from None
 
 
 def _filled(folder: Path, config: dict[str, Any]) -> Any:
@@ -120,7 +135,9 @@ def _filled(folder: Path, config: dict[str, Any]) -> Any:
         with safe_open(str(path), "pt") as stored:
             shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
             check_layers(where, config["model"], len(shapes))
-            with torch.random.fork_rng(devices=[]):  # weights that are replaced at once must not change the caller's generator
+            with torch.random.fork_rng(
+                devices=[]
+            ):  # weights that are replaced at once must not change the caller's generator
                 with torch.device("meta"):
                     _check_shapes(path, build(*arguments), shapes)
                 model = build(*arguments)
@@ -130,7 +147,9 @@ def _filled(folder: Path, config: dict[str, Any]) -> Any:
     except RegardError as error:  # parts that do not fit together
         raise FolderError(f"{where}: {error}") from None
     except (SafetensorError, OSError) as error:
-        raise FolderError(f"{path} cannot be read ({_first_line(error)}); it is truncated or damaged, so copy it again") from None
+        raise FolderError(
+            f"{path} cannot be read ({_first_line(error)}); it is truncated or damaged, so copy it again"
+        ) from None
     return model
 
 
@@ -140,9 +159,13 @@ def _first_line(error: BaseException) -> str:
 
 def _config(folder: Path) -> dict[str, Any]:
     if not os.path.isdir(folder):
-        raise FolderError(f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model")
+        raise FolderError(
+            f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model"
+        )
     if not is_file(folder / "config.json"):
-        raise FolderError(f"{folder} has no config.json, so it is no model folder; give one that regard train has written")
+        raise FolderError(
+            f"{folder} has no config.json, so it is no model folder; give one that regard train has written"
+        )
     config = read_json(folder / "config.json")
     if config.get("kind") == "recommender":
         raise FolderError(
@@ -151,7 +174,9 @@ def _config(folder: Path) -> dict[str, Any]:
         )
     missing = {"format", "kind", "source_vocabulary", "target_vocabulary", "model"} - set(config)
     if missing:
-        raise FolderError(f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged")
+        raise FolderError(
+            f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged"
+        )
     if config["format"] != FORMAT:
         raise FolderError(
             f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this regard reads "
@@ -170,10 +195,14 @@ def _check_shapes(path: Path, model: torch.nn.Module, have: dict[str, tuple[int,
     wrong = sorted(set(have) ^ set(want))
     if wrong:
         side = "lacks" if wrong[0] in want else "has an unknown"
-        raise FolderError(f"{path} {side} {wrong[0]!r}: it belongs to another config.json; copy the folder again")
+        raise FolderError(
+            f"{path} {side} {wrong[0]!r}: it belongs to another config.json; copy the folder again"
+        )
     for name, shape in want.items():
         if have[name] != shape:
-            raise FolderError(f"{path} holds {name!r} as {have[name]} and config.json makes it {shape}; copy it again")
+            raise FolderError(
+                f"{path} holds {name!r} as {have[name]} and config.json makes it {shape}; copy it again"
+            )
 
 
 def _fill(model: torch.nn.Module, stored: Any, path: Path) -> None:
@@ -181,7 +210,9 @@ def _fill(model: torch.nn.Module, stored: Any, path: Path) -> None:
     for name, p in model.named_parameters():
         x = stored.get_tensor(name)
         if not x.is_floating_point():
-            raise FolderError(f"{path} holds {name!r} as {x.dtype}, which is no type of weights; copy it again")
+            raise FolderError(
+                f"{path} holds {name!r} as {x.dtype}, which is no type of weights; copy it again"
+            )
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # one pass in the usual case
             raise FolderError(
                 f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so use another checkpoint"
@@ -204,9 +235,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise FolderError(f"{path} is nested too deep to be read; it is damaged, so copy it again") from None
     except (OSError, ValueError) as error:
-        raise FolderError(f"{path} cannot be read ({_first_line(error)}); it is damaged, so copy it again") from None
+        raise FolderError(
+            f"{path} cannot be read ({_first_line(error)}); it is damaged, so copy it again"
+        ) from None
     if not isinstance(found, dict):
-        raise FolderError(f"{path} holds a {type(found).__name__} where an object belongs; it is damaged, so copy it again")
+        raise FolderError(
+            f"{path} holds a {type(found).__name__} where an object belongs; it is damaged, so copy it again"
+        )
     return found
 
 

@@ -20,7 +20,9 @@ class LanguageModel(AutoregressiveModel):
         features, _ = self.decoder(self.target(tokens))
         return self.output(features)
 
-    def loss(self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0) -> Loss:
+    def loss(
+        self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
+    ) -> Loss:
         """A recurrent model goes on from `state` and gives the state after, for the batch that follows."""
         words = batch.target[:, :-1].repeat(2, 1) if agreement else batch.target[:, :-1]
         features, after = self.decoder(self.target(words), None, state)

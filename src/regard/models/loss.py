@@ -25,7 +25,12 @@ class Loss:
 
 
 def cross_entropy(
-    features: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0, bias: Tensor | None = None, agreement: float = 0.0
+    features: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    smoothing: float = 0.0,
+    bias: Tensor | None = None,
+    agreement: float = 0.0,
 ) -> Loss:
     """Σ −log softmax(features weightᵀ + bias)[label] over labels that are not padding; smoothing ε as in Szegedy et al. 2016:
     (1 − ε) of the right word and ε of the mean over all words.
@@ -38,7 +43,9 @@ def cross_entropy(
     features, labels = features.reshape(readings, -1, features.shape[-1]), labels.reshape(-1)
     keep = labels != PAD
     plain = transform() is not None or is_fake(features)
-    if features.device.type == "cpu" and not plain:  # no work on padding; a GPU would have to wait for the count
+    if (
+        features.device.type == "cpu" and not plain
+    ):  # no work on padding; a GPU would have to wait for the count
         features, labels, keep = features[:, keep], labels[keep], None
     if torch.is_autocast_enabled(features.device.type) and features.device.type != "meta":
         to = torch.get_autocast_dtype(features.device.type)
@@ -48,7 +55,9 @@ def cross_entropy(
     return Loss(total, nll, len(labels) if keep is None else keep.sum())
 
 
-def cross_entropy_of_scores(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
+def cross_entropy_of_scores(
+    scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0
+) -> Loss:
     """The same loss of scores that exist, (..., V), or (2, ..., V) with `agreement`: for an output layer that has to be called."""
     scores, labels = scores.reshape(2 if agreement else 1, -1, scores.shape[-1]), labels.reshape(-1)
     keep = labels != PAD
@@ -56,14 +65,22 @@ def cross_entropy_of_scores(scores: Tensor, labels: Tensor, smoothing: float = 0
 
 
 def _plain(
-    x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    labels: Tensor,
+    keep: Tensor | None,
+    smoothing: float,
+    agreement: float,
 ) -> tuple[Tensor, Tensor]:
     """What `_Chunked` computes in torch operations, all scores at once: for second derivatives, torch.func and fake tensors."""
     scores = (x @ w.t()).to(_accumulator(x))
     return _of_scores(scores if b is None else scores + b, labels, keep, smoothing, agreement)
 
 
-def _of_scores(scores: Tensor, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float) -> tuple[Tensor, Tensor]:
+def _of_scores(
+    scores: Tensor, labels: Tensor, keep: Tensor | None, smoothing: float, agreement: float
+) -> tuple[Tensor, Tensor]:
     """Loss and −log p, each summed over tokens, of scores (readings, rows, vocabulary)."""
     logs, readings = torch.log_softmax(scores, -1), len(scores)
     wrong = -logs.gather(-1, labels.expand(readings, -1)[..., None])[..., 0]
@@ -106,7 +123,9 @@ class _Chunked(torch.autograd.Function):
         db = torch.zeros(len(w), dtype=exact, device=w.device) if learn_b else None
         total, nll = (torch.zeros((), dtype=exact, device=x.device) for _ in range(2))
         rows = max(1, ROOM.get(x.device.type, 1 << 22) // (len(w) * len(x)))
-        each = smoothing / len(w)  # what smoothing takes off the gradient by every score; here off the products with it
+        each = smoothing / len(
+            w
+        )  # what smoothing takes off the gradient by every score; here off the products with it
         mean, read = w.mean(0, dtype=exact), torch.zeros(x.shape[-1], dtype=exact, device=x.device)
         for i in range(0, len(labels), rows):
             part = x[:, i : i + rows].flatten(0, 1)  # both readings of the same words, one after the other
@@ -116,16 +135,22 @@ class _Chunked(torch.autograd.Function):
             label = labels[i : i + rows, None].repeat(len(x), 1)
             real = None if keep is None else keep[i : i + rows, None].to(exact).repeat(len(x), 1)
             level = part.to(exact) @ mean + (0 if b is None else b.mean())
-            loss, wrong, p = _piece(scores, label, level[:, None], real, smoothing, agreement, to=x.dtype if learn else None)
+            loss, wrong, p = _piece(
+                scores, label, level[:, None], real, smoothing, agreement, to=x.dtype if learn else None
+            )
             nll += wrong / len(x)
             total += loss / len(x)
             if p is None:
                 continue
             if dx is not None:
                 found = torch.mm(p, w).sub_(smoothing * mean)
-                dx[:, i : i + rows] = (found if real is None else found.mul_(real)).view(len(x), -1, x.shape[-1])
+                dx[:, i : i + rows] = (found if real is None else found.mul_(real)).view(
+                    len(x), -1, x.shape[-1]
+                )
             if db is not None:
-                db += (p if real is None else p * real).sum(0) - each * (len(p) if real is None else real.sum())
+                db += (p if real is None else p * real).sum(0) - each * (
+                    len(p) if real is None else real.sum()
+                )
             if dw is not None:
                 part = part if real is None else part * real.to(part.dtype)
                 read += part.sum(0, dtype=exact)
@@ -144,10 +169,15 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx, grad: Tensor, _):  # noqa: ANN001, ANN205
         *found, x, w, b, labels, keep = ctx.saved_tensors
         if torch.is_grad_enabled():
-            found = _differentiable_gradient(grad, (x, w, b), ctx.needs_input_grad, labels, keep, *ctx.options)
+            found = _differentiable_gradient(
+                grad, (x, w, b), ctx.needs_input_grad, labels, keep, *ctx.options
+            )
         else:
             scale = grad / len(x)
-            found = [None if d is None else (d * scale.to(d.dtype)).to(t.dtype) for d, t in zip(found, (x, w, b), strict=True)]
+            found = [
+                None if d is None else (d * scale.to(d.dtype)).to(t.dtype)
+                for d, t in zip(found, (x, w, b), strict=True)
+            ]
         return *found, None, None, None, None
 
 
@@ -213,5 +243,7 @@ def _agreement(p: Tensor, logs: Tensor, strength: float) -> tuple[Tensor, Tensor
     far = logs[: len(a)] - logs[len(a) :]  # log p₁ − log p₂
     there, back = (a * far).sum(-1, keepdim=True), -(b * far).sum(-1, keepdim=True)
     slope = torch.cat([a * (far - there) + a - b, b * (-far - back) + b - a])
-    apart = (there + back) * (strength / 4)  # the two rows together carry the term twice; the sum is halved with the readings
+    apart = (there + back) * (
+        strength / 4
+    )  # the two rows together carry the term twice; the sum is halved with the readings
     return torch.cat([apart, apart]), slope.mul_(strength / 2)

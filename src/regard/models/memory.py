@@ -44,7 +44,9 @@ class Memory(NamedTuple):
             return self.states.mean(1)
         if self.lengths is None:
             return self.states.sum(1)  # no tokens: zeros
-        return (self.states * real(self.states, self.lengths)).sum(1) / self.lengths.clamp(min=1)[:, None].to(self.states.dtype)
+        return (self.states * real(self.states, self.lengths)).sum(1) / self.lengths.clamp(min=1)[:, None].to(
+            self.states.dtype
+        )
 
     def reorder(self, rows: Tensor) -> Memory:
         """Keep these sentences, in this order."""

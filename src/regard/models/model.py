@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-COMMANDS = {"translator": "translate", "language-model": "generate", "classifier": "classify", "tagger": "tag", "embedder": "index"}
+COMMANDS = {
+    "translator": "translate",
+    "language-model": "generate",
+    "classifier": "classify",
+    "tagger": "tag",
+    "embedder": "index",
+}
 
 
 class Model(nn.Module):

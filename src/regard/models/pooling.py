@@ -91,7 +91,13 @@ class AttentionPooling(nn.Module):
     """
 
     def __init__(
-        self, width: int, *, queries: int = 1, heads: int = 1, energy: Energy | None = None, normalize: Normalizer | None = None
+        self,
+        width: int,
+        *,
+        queries: int = 1,
+        heads: int = 1,
+        energy: Energy | None = None,
+        normalize: Normalizer | None = None,
     ) -> None:
         super().__init__()
         self.width = queries * width

@@ -39,8 +39,12 @@ class WindowMask(Block):
     """Neighbours: t − left ≤ s ≤ t + right; null leaves a side open."""
 
     kind: Literal["window"] = "window"
-    left: Annotated[int, Field(ge=0)] | None = Field(default=None, description="how many tokens to the left are seen; null: all")
-    right: Annotated[int, Field(ge=0)] | None = Field(default=0, description="how many tokens to the right are seen; null: all")
+    left: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="how many tokens to the left are seen; null: all"
+    )
+    right: Annotated[int, Field(ge=0)] | None = Field(
+        default=0, description="how many tokens to the right are seen; null: all"
+    )
 
 
 class CenteredMask(Block):
@@ -92,7 +96,9 @@ class NotMask(Block):
 
 
 def spelled_out(value: Any) -> Any:
-    return {"kind": value} if isinstance(value, str) else value  # `mask: diagonal` is `mask: {kind: diagonal}`
+    return (
+        {"kind": value} if isinstance(value, str) else value
+    )  # `mask: diagonal` is `mask: {kind: diagonal}`
 
 
 Mask = Annotated[
@@ -135,16 +141,22 @@ class Transformer(Block):
     position: Position = Field(default="sinusoidal", description="how order enters")
     max_positions: Positive = Field(default=1024, description="rows of a learned position table")
     mask: Mask | None = Field(
-        default=None, description="which tokens self-attention may see, beside padding (and the future, in a decoder)"
+        default=None,
+        description="which tokens self-attention may see, beside padding (and the future, in a decoder)",
     )
     sliced: bool = Field(
-        default=False, description="heads that each see a slice of the input (the lecture's form), not a full projection"
+        default=False,
+        description="heads that each see a slice of the input (the lecture's form), not a full projection",
     )
     energy: Literal["dot", "scaled-dot", "cosine", "additive", "bilinear"] = Field(
         default="scaled-dot", description="of self-attention"
     )
-    normalize: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = Field(default="softmax", description="of self-attention")
-    dropout: Dropout | None = Field(default=None, description="of embeddings and residual branches; null: the model's")
+    normalize: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = Field(
+        default="softmax", description="of self-attention"
+    )
+    dropout: Dropout | None = Field(
+        default=None, description="of embeddings and residual branches; null: the model's"
+    )
     attention_dropout: Dropout = Field(default=0.0, description="of the attention weights")
     inner_dropout: Dropout = Field(default=0.0, description="inside the feed-forward sublayer")
 
@@ -154,7 +166,9 @@ class Words(Block):
 
     kind: Literal["words"] = "words"
     dropout: Dropout | None = Field(default=None, description="of embeddings; null: the model's")
-    dropout_words: Dropout = Field(default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)")
+    dropout_words: Dropout = Field(
+        default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)"
+    )
 
 
 class Kim(Block):
@@ -174,9 +188,13 @@ class Recurrent(Block):
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
     layers: Positive = Field(default=1, description="how many layers")
-    width: Positive | None = Field(default=None, description="width of each layer's output, both directions together; null: dim")
+    width: Positive | None = Field(
+        default=None, description="width of each layer's output, both directions together; null: dim"
+    )
     bidirectional: bool = Field(default=True, description="read from both ends, half the width each")
-    dropout: Dropout | None = Field(default=None, description="of embeddings and between layers; null: the model's")
+    dropout: Dropout | None = Field(
+        default=None, description="of embeddings and between layers; null: the model's"
+    )
 
 
 class Convolutional(Block):
@@ -186,9 +204,13 @@ class Convolutional(Block):
     layers: Positive = Field(default=4, description="how many layers")
     kernel: Positive = Field(default=3, description="neighbours each layer sees")
     width: Positive | None = Field(default=None, description="width of each layer's output; null: dim")
-    position: Literal["sinusoidal", "learned", "channel", "none"] = Field(default="sinusoidal", description="how order enters")
+    position: Literal["sinusoidal", "learned", "channel", "none"] = Field(
+        default="sinusoidal", description="how order enters"
+    )
     max_positions: Positive = Field(default=1024, description="rows of a learned position table")
-    dropout: Dropout | None = Field(default=None, description="of embeddings and residual branches; null: the model's")
+    dropout: Dropout | None = Field(
+        default=None, description="of embeddings and residual branches; null: the model's"
+    )
 
 
 class Above(Transformer):
@@ -203,7 +225,8 @@ class Stacked(Block):
 
     kind: Literal["stacked"] = "stacked"
     below: Annotated[
-        Annotated[Recurrent, Tag("recurrent")] | Annotated[Convolutional, Tag("convolutional")], by_kind("recurrent")
+        Annotated[Recurrent, Tag("recurrent")] | Annotated[Convolutional, Tag("convolutional")],
+        by_kind("recurrent"),
     ] = Field(default=Recurrent(), description="the encoder that reads the words")
     above: Above = Field(default=Above(), description="the self-attention on top of it")
 
@@ -226,7 +249,9 @@ class RecurrentDecoder(Block):
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
     layers: Positive = Field(default=1, description="how many layers")
     width: Positive | None = Field(default=None, description="width of each layer; null: dim")
-    last_width: Positive | None = Field(default=None, description="width of the last layer, where it differs; null: width")
+    last_width: Positive | None = Field(
+        default=None, description="width of the last layer, where it differs; null: width"
+    )
     attention: Literal["none", "simple", "parameterised", "bilinear"] = Field(
         default="none", description="attention to the encoder's states"
     )
@@ -237,9 +262,12 @@ class RecurrentDecoder(Block):
         default=False, description="the last attention vector is part of the next input (Luong et al. 2015)"
     )
     first: Literal["final", "mean", "copy"] = Field(
-        default="final", description="first state: a learned map of the encoder's final or mean state, or the final state itself"
+        default="final",
+        description="first state: a learned map of the encoder's final or mean state, or the final state itself",
     )
-    dropout: Dropout | None = Field(default=None, description="of embeddings and between layers; null: the model's")
+    dropout: Dropout | None = Field(
+        default=None, description="of embeddings and between layers; null: the model's"
+    )
     dropout_input: Dropout | None = Field(
         default=None, description="of the embedded words, one mask for a whole sequence; null: `dropout`"
     )
@@ -249,8 +277,12 @@ class RecurrentDecoder(Block):
     dropout_output: Dropout | None = Field(
         default=None, description="of the last layer, one mask for a whole sequence; null: `dropout`"
     )
-    dropout_weight: Dropout = Field(default=0.0, description="DropConnect on the recurrent matrices (Merity et al. 2018)")
-    dropout_words: Dropout = Field(default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)")
+    dropout_weight: Dropout = Field(
+        default=0.0, description="DropConnect on the recurrent matrices (Merity et al. 2018)"
+    )
+    dropout_words: Dropout = Field(
+        default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)"
+    )
 
 
 class Bahdanau(Block):
@@ -260,11 +292,16 @@ class Bahdanau(Block):
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
     layers: Positive = Field(default=1, description="how many layers")
     width: Positive | None = Field(default=None, description="width of each layer; null: dim")
-    attention_width: Positive | None = Field(default=None, description="width inside the additive energy; null: the layer's width")
-    first: Literal["final", "mean", "copy"] = Field(
-        default="final", description="first state: a learned map of the encoder's final or mean state, or the final state itself"
+    attention_width: Positive | None = Field(
+        default=None, description="width inside the additive energy; null: the layer's width"
     )
-    dropout: Dropout | None = Field(default=None, description="of embeddings and between layers; null: the model's")
+    first: Literal["final", "mean", "copy"] = Field(
+        default="final",
+        description="first state: a learned map of the encoder's final or mean state, or the final state itself",
+    )
+    dropout: Dropout | None = Field(
+        default=None, description="of embeddings and between layers; null: the model's"
+    )
 
 
 Decoder = Annotated[
@@ -281,15 +318,24 @@ class AutoregressiveBlock(Block):
     kind: Literal["writer"] = "writer"
     dim: Positive = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
-        default="all", description="one matrix for source, target and output words; for target and output; for none"
+        default="all",
+        description="one matrix for source, target and output words; for target and output; for none",
     )
-    scale_words: bool = Field(default=True, description="word vectors times √dim, as a table that the output shares needs")
+    scale_words: bool = Field(
+        default=True, description="word vectors times √dim, as a table that the output shares needs"
+    )
     output_bias: bool | None = Field(
-        default=None, description="a number per word that is added to the scores; null: in language models alone"
+        default=None,
+        description="a number per word that is added to the scores; null: in language models alone",
     )
-    dropout: Dropout = Field(default=0.1, description="of embeddings and residual branches, where encoder and decoder say nothing")
-    shared_recurrence: bool = Field(default=False, description="one recurrence reads and writes: one W^h for encoder and decoder")
+    dropout: Dropout = Field(
+        default=0.1, description="of embeddings and residual branches, where encoder and decoder say nothing"
+    )
+    shared_recurrence: bool = Field(
+        default=False, description="one recurrence reads and writes: one W^h for encoder and decoder"
+    )
     encoder: Encoder | None = Field(
-        default=None, description="what reads the source; null: a Transformer in translators, and language models have none"
+        default=None,
+        description="what reads the source; null: a Transformer in translators, and language models have none",
     )
     decoder: Decoder = Field(default=Transformer(), description="what writes the target")

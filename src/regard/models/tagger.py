@@ -51,7 +51,13 @@ class Tagger(Model):
         recall: float = 0.0,
     ) -> None:
         super().__init__()
-        self.source, self.characters, self.encoder, self.output, self.crf = source, characters, encoder, output, crf
+        self.source, self.characters, self.encoder, self.output, self.crf = (
+            source,
+            characters,
+            encoder,
+            output,
+            crf,
+        )
         self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
         self._rules: Steps | None = None
 
@@ -95,7 +101,9 @@ class Tagger(Model):
         words, letters, lengths = self.read(batch.source, batch.source_lengths)
         if not torch.equal(lengths, batch.target_lengths - 1):
             at = int((lengths != batch.target_lengths - 1).nonzero()[0])
-            raise DataError(f"row {int(batch.rows[at])} has {int(lengths[at])} words and {int(batch.target_lengths[at]) - 1} tags")
+            raise DataError(
+                f"row {int(batch.rows[at])} has {int(lengths[at])} words and {int(batch.target_lengths[at]) - 1} tags"
+            )
         gold = batch.target[:, 1 : 1 + words.shape[1]]
         inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]  # (batch, W)
         known = ~((gold == UNK) & inside).any(1)
@@ -115,11 +123,22 @@ class Tagger(Model):
         return Loss(nll, nll.detach(), int((lengths * known).sum()))
 
     def _apart(
-        self, words: Tensor, letters: Tensor | None, lengths: Tensor, tags: Tensor, real: Tensor, smoothing: float, agreement: float
+        self,
+        words: Tensor,
+        letters: Tensor | None,
+        lengths: Tensor,
+        tags: Tensor,
+        real: Tensor,
+        smoothing: float,
+        agreement: float,
     ) -> Loss:
         """Each tag by itself."""
         if agreement:
-            words, lengths, letters = words.repeat(2, 1), lengths.repeat(2), None if letters is None else letters.repeat(2, 1, 1)
+            words, lengths, letters = (
+                words.repeat(2, 1),
+                lengths.repeat(2),
+                None if letters is None else letters.repeat(2, 1, 1),
+            )
         scores = self._harder(self(words, letters, lengths), tags.repeat(2, 1) if agreement else tags)
         return label_loss(scores[real.repeat(2, 1) if agreement else real], tags[real], smoothing, agreement)
 
@@ -137,10 +156,14 @@ class Tagger(Model):
         scores = scores if scores.dtype == torch.float64 else scores.float()
         learned = none(len(self.tags)) if self.crf is None else self.crf.steps
         best, _ = viterbi(scores, lengths, learned.like(scores) + self.rules.like(scores))
-        return [[self.tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)]
+        return [
+            [self.tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)
+        ]
 
     @torch.no_grad()
-    def tag(self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH, *, progress: bool = False) -> list[list[str]]:
+    def tag(
+        self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH, *, progress: bool = False
+    ) -> list[list[str]]:
         """The tags of each sentence; those of similar length are read together, and every answer stands in its sentence's place."""
         training, found = self.training, [[] for _ in sentences]
         full = [at for at, words in enumerate(sentences) if words]
@@ -164,11 +187,15 @@ class Tagger(Model):
         """`source` stands for the letters, `target` for the words: all letters in one word cost what they cost in many."""
         if self.characters is None:
             return self(target)
-        x = torch.cat([self.source(target), self.characters(source[:, None]).expand(-1, target.shape[1], -1)], -1)
+        x = torch.cat(
+            [self.source(target), self.characters(source[:, None]).expand(-1, target.shape[1], -1)], -1
+        )
         return self.output(self.encoder(x, None).states)
 
 
-def tag_spans(model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH) -> list[list[Span]]:
+def tag_spans(
+    model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH
+) -> list[list[Span]]:
     """What was found in each sentence: first word, the word after the last, type."""
     return [spans(tags) for tags in model.tag(sentences, batch_tokens)]
 
@@ -180,7 +207,9 @@ def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -
     letters, dim = config["characters"], config["dim"]
     own = dim - (letters["width"] if letters else 0)
     if own < 1:
-        raise OptionError(f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger")
+        raise OptionError(
+            f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger"
+        )
     scale = own**0.5 if config["scale_words"] else 1.0
     source = Embedding(source_vocab - (BYTES if letters else 0), own, scale=scale)
     characters = CharacterFeatures(letters["dim"], letters["width"], letters["kernel"]) if letters else None

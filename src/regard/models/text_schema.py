@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from regard.models.schema import Block, Dropout, Encoder, Kim, Positive, Recurrent, Transformer, by_kind, spelled_out
+from regard.models.schema import (
+    Block,
+    Dropout,
+    Encoder,
+    Kim,
+    Positive,
+    Recurrent,
+    Transformer,
+    by_kind,
+    spelled_out,
+)
 
 
 class MeanPooling(Block):
@@ -38,7 +48,9 @@ class RecurrentPooling(Block):
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
-    width: Positive | None = Field(default=None, description="width of its state; null: that of the states it reads")
+    width: Positive | None = Field(
+        default=None, description="width of its state; null: that of the states it reads"
+    )
 
 
 class AttentionPooling(Block):
@@ -50,7 +62,9 @@ class AttentionPooling(Block):
     energy: Literal["dot", "scaled-dot", "cosine", "additive", "bilinear"] = Field(
         default="scaled-dot", description="of a query and a state"
     )
-    normalize: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = Field(default="softmax", description="of the energies")
+    normalize: Literal["softmax", "sparsemax", "entmax", "sigmoid"] = Field(
+        default="softmax", description="of the energies"
+    )
 
 
 class BesidePooling(Block):
@@ -79,7 +93,9 @@ class Head(Block):
 
     layers: Annotated[int, Field(ge=0)] = Field(default=0, description="hidden layers; 0: a linear map alone")
     width: Positive = Field(default=128, description="of the hidden layers")
-    activation: Literal["relu", "gelu", "swish", "tanh"] = Field(default="relu", description="of the hidden layers")
+    activation: Literal["relu", "gelu", "swish", "tanh"] = Field(
+        default="relu", description="of the hidden layers"
+    )
     dropout: Dropout = Field(default=0.0, description="of a text's vector and of the hidden layers")
 
 
@@ -88,10 +104,15 @@ class Reader(Block):
 
     dim: Positive = Field(default=128, description="width of the embeddings and of a Transformer")
     scale_words: bool = Field(default=False, description="word vectors times √dim")
-    dropout: Dropout = Field(default=0.1, description="of embeddings and residual branches, where the encoder says nothing")
-    word_dropout: Dropout = Field(default=0.0, description="the share of words that are unknown in training, drawn anew each time")
+    dropout: Dropout = Field(
+        default=0.1, description="of embeddings and residual branches, where the encoder says nothing"
+    )
+    word_dropout: Dropout = Field(
+        default=0.0, description="the share of words that are unknown in training, drawn anew each time"
+    )
     vectors: str | None = Field(
-        default=None, description="start from the word vectors of this file: word2vec (text or binary) or GloVe, as wide as dim"
+        default=None,
+        description="start from the word vectors of this file: word2vec (text or binary) or GloVe, as wide as dim",
     )
     freeze_vectors: bool = Field(default=False, description="word vectors are not trained")
     encoder: Encoder = Field(default=Kim(), description="what reads the words")
@@ -109,7 +130,9 @@ class Characters(Block):
     """How a word is spelled, read by a convolution with max over time."""
 
     dim: Positive = Field(default=32, description="width of a character's vector")
-    width: Positive = Field(default=64, description="how much of dim is about a word's spelling; the rest is its vector")
+    width: Positive = Field(
+        default=64, description="how much of dim is about a word's spelling; the rest is its vector"
+    )
     kernel: Positive = Field(default=3, description="neighbours that are read together")
 
 
@@ -118,11 +141,16 @@ class Tagger(Reader):
 
     kind: Literal["tagger"] = "tagger"
     encoder: Encoder = Field(default=Recurrent(cell="lstm"), description="what reads the words")
-    characters: Characters | None = Field(default=None, description="features of the spelling; needs tokenizer.kind spelled")
+    characters: Characters | None = Field(
+        default=None, description="features of the spelling; needs tokenizer.kind spelled"
+    )
     crf: bool = Field(default=True, description="a linear-chain CRF over the tags, else each tag by itself")
-    constrain: bool = Field(default=False, description="the CRF is trained among well-formed tags alone, as it always decodes")
+    constrain: bool = Field(
+        default=False, description="the CRF is trained among well-formed tags alone, as it always decodes"
+    )
     recall: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="how much harder training is on spans that are missed (softmax-margin, Mohit et al. 2012)"
+        default=0.0,
+        description="how much harder training is on spans that are missed (softmax-margin, Mohit et al. 2012)",
     )
 
 
@@ -133,4 +161,6 @@ class Embedder(Reader):
     encoder: Encoder = Field(default=Transformer(), description="what reads the words")
     pooling: Pooling = Field(default=MeanPooling(), description="how the states of a text become one vector")
     begin: bool = Field(default=False, description="a mark in front of the text, as BERT's CLS")
-    temperature: Annotated[float, Field(gt=0)] = Field(default=0.05, description="what cosines are divided by in training")
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        default=0.05, description="what cosines are divided by in training"
+    )

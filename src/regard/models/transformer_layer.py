@@ -19,7 +19,9 @@ Heads = MultiHead | SlicedMultiHead
 class TransformerLayer(nn.Module):
     """Two sublayers, or three with `cross`; `around` makes what stands around each: residual, normalisation, dropout."""
 
-    def __init__(self, attention: Heads, feed: FeedForward, around: Callable[[], Residual], cross: Heads | None = None) -> None:
+    def __init__(
+        self, attention: Heads, feed: FeedForward, around: Callable[[], Residual], cross: Heads | None = None
+    ) -> None:
         super().__init__()
         self.dim = attention.dim
         self.attention, self.around_attention = attention, around()

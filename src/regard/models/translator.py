@@ -18,7 +18,9 @@ class Translator(AutoregressiveModel):
     kind = "translator"
     texts = 2
 
-    def __init__(self, source: Embedding, encoder: nn.Module, target: Embedding, decoder: nn.Module, output: Output) -> None:
+    def __init__(
+        self, source: Embedding, encoder: nn.Module, target: Embedding, decoder: nn.Module, output: Output
+    ) -> None:
         super().__init__(target, decoder, output)
         self.source, self.encoder = source, encoder
 
@@ -31,7 +33,9 @@ class Translator(AutoregressiveModel):
         features, _ = self.decoder(self.target(target), self.encode(source, lengths))
         return self.output(features)
 
-    def loss(self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0) -> Loss:
+    def loss(
+        self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
+    ) -> Loss:
         assert batch.source is not None
         source, lengths, target = batch.source, batch.source_lengths, batch.target[:, :-1]
         if agreement:

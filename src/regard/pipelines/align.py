@@ -50,7 +50,9 @@ class Words:
         spelled = [_spelled(tokenizer, token) for token in tokens]
         text, character = _decoded(b"".join(spelled))
         edges = pairwise(accumulate(map(len, spelled), initial=0))
-        return cls._of_spans(text, [(character[a], character[b - 1] + 1) if a < b else None for a, b in edges])
+        return cls._of_spans(
+            text, [(character[a], character[b - 1] + 1) if a < b else None for a, b in edges]
+        )
 
     @classmethod
     def _of_spans(cls, text: str, spans: Sequence[tuple[int, int] | None]) -> Words:
@@ -127,7 +129,9 @@ def at_least(weights: Tensor, threshold: float) -> Links:
 
 def balanced(weights: Tensor) -> Tensor:
     """√(w · w/Σ): each weight and its share of what its source word gets, so that words which all look at weigh less."""
-    return (weights * weights / weights.sum(-2, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)).sqrt()
+    return (
+        weights * weights / weights.sum(-2, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+    ).sqrt()
 
 
 def mutual(weights: Tensor) -> Links:
@@ -162,7 +166,10 @@ def align(
     Without a threshold every target word gets its strongest source word; with `both` only if it is that one's strongest too. An
     empty text has no links.
     """
-    found = {i: chosen(weights, threshold, both=both) for i, weights, _, _ in aligned(model, sources, targets, view=view)}
+    found = {
+        i: chosen(weights, threshold, both=both)
+        for i, weights, _, _ in aligned(model, sources, targets, view=view)
+    }
     return [found[i] for i in range(len(targets))]
 
 
@@ -171,7 +178,9 @@ def aligned(
 ) -> Iterator[tuple[int, Tensor, list[str], list[str]]]:
     """For each pair its place, the weights between words (target, source), and the words of both; in no order."""
     if len(sources) != len(targets):
-        raise DataError(f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source")
+        raise DataError(
+            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
+        )
     view = view or View()
     for i, attention in _looks(model, sources, targets):
         source = Words.of_text(model.source_tokenizer, sources[i])  # type: ignore[arg-type]
@@ -179,9 +188,13 @@ def aligned(
         yield i, word_weights(view(attention), source, target), source.words, target.words
 
 
-def best_view(model: Translator, sources: Sequence[str], targets: Sequence[str], *, shift: bool = False) -> View:
+def best_view(
+    model: Translator, sources: Sequence[str], targets: Sequence[str], *, shift: bool = False
+) -> View:
     """The view of the single head that `best_head` chooses on the first pairs."""
-    return View(*best_head(attention for _, attention in _looks(model, sources[:SAMPLE], targets[:SAMPLE])), shift)
+    return View(
+        *best_head(attention for _, attention in _looks(model, sources[:SAMPLE], targets[:SAMPLE])), shift
+    )
 
 
 def clearest_view(model: Translator, sources: Sequence[str], targets: Sequence[str]) -> View:
@@ -234,7 +247,9 @@ def grow_diag_final_and(forward: Links, backward: Links) -> Links:
     before = -1
     while before != len(found):
         before = len(found)
-        for t, s in product(range(_end(every, 1)), range(_end(every, 0))):  # target by target, as the original goes
+        for t, s in product(
+            range(_end(every, 1)), range(_end(every, 0))
+        ):  # target by target, as the original goes
             for ds, dt in _AROUND if (s, t) in found else ():
                 near = (s + ds, t + dt)
                 if near in every and near not in found and (near[0] not in sources or near[1] not in targets):
@@ -261,12 +276,19 @@ def _end(links: Links, side: int) -> int:
 def symmetry(name: str) -> Callable[[Links, Links], Links]:
     """A way to join the links of two directions, by its name."""
     if name not in SYMMETRIES:
-        raise OptionError(f"two directions are joined by weights, or their links by {', '.join(SYMMETRIES)}; got {name!r}")
+        raise OptionError(
+            f"two directions are joined by weights, or their links by {', '.join(SYMMETRIES)}; got {name!r}"
+        )
     return SYMMETRIES[name]
 
 
 def joined(
-    forward: Tensor, backward: Tensor, join: str = "weights", threshold: float | None = None, *, both: bool = False
+    forward: Tensor,
+    backward: Tensor,
+    join: str = "weights",
+    threshold: float | None = None,
+    *,
+    both: bool = False,
 ) -> Links:
     """Links from the word weights of two models, (target, source) and the other way.
 
@@ -275,4 +297,6 @@ def joined(
     """
     if join == "weights":
         return chosen((forward * backward.T).sqrt(), threshold, both=True)
-    return symmetry(join)(chosen(forward, threshold, both=both), flipped(chosen(backward, threshold, both=both)))
+    return symmetry(join)(
+        chosen(forward, threshold, both=both), flipped(chosen(backward, threshold, both=both))
+    )

@@ -55,7 +55,12 @@ class AttentionArchive:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
 
     def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None:
-        about = {"score": score, "source": attention.source, "target": attention.target, "inputs": attention.inputs}
+        about = {
+            "score": score,
+            "source": attention.source,
+            "target": attention.target,
+            "inputs": attention.inputs,
+        }
         self._put(f"{line}/{hypothesis}/text", np.array(json.dumps(about, ensure_ascii=False)))
         for name, w in attention.items():
             self._put(f"{line}/{hypothesis}/{name}", w.numpy())
@@ -73,7 +78,9 @@ def check_attention_path(path: str | Path) -> Path:
     """The path, if attention can be written there by its name; to be asked before any work."""
     path = Path(path)
     if path.suffix not in (".jsonl", ".npz"):
-        raise OptionError(f"attention is written to a file that ends in .jsonl or .npz, got {path.name}; rename it")
+        raise OptionError(
+            f"attention is written to a file that ends in .jsonl or .npz, got {path.name}; rename it"
+        )
     if not path.absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
     return path
@@ -109,6 +116,8 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
         os.chmod(temporary, 0o644)  # mkstemp's files are for their owner alone
         os.replace(temporary, path)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}; free some space or name another place") from None
+        raise DataError(
+            f"{path} cannot be written: {error.strerror or error}; free some space or name another place"
+        ) from None
     finally:
         cleanup()

@@ -61,7 +61,9 @@ def classify(
     _check(model, texts, threshold, batch_tokens)
     progress = arguments.flag("progress", progress)
     filled = [i for i, text in enumerate(texts) if text.strip()]
-    labels, found = predict(model, fitting(model, [texts[i] for i in filled]), batch_tokens, progress=progress)
+    labels, found = predict(
+        model, fitting(model, [texts[i] for i in filled]), batch_tokens, progress=progress
+    )
     answers = [Classification("") for _ in texts]
     order = (-found).argsort(1, kind="stable")  # equal ones as the model orders its labels
     for i, label, row, best in zip(filled, labels, found.tolist(), order.tolist(), strict=True):
@@ -119,7 +121,9 @@ def _received(seen: Seen, lengths: list[int]) -> Iterator[Tensor]:
         for i, length in enumerate(lengths):
             yield (last.column_sums(batch=i, query=slice(0, length)).mean(0)[:length] / length).double().cpu()
     else:
-        raise OptionError("this model does not attend to words, so there are no weights to show; take one with attention")
+        raise OptionError(
+            "this model does not attend to words, so there are no weights to show; take one with attention"
+        )
 
 
 def _by_word(model: Classifier, text: str, weights: list[float]) -> WordWeights:

@@ -83,7 +83,11 @@ class Table:
     header: tuple[str, ...] = ()  # the names of the columns, where they have some
 
     def begin(self) -> str:
-        more = [f"{name}{f'_{i}' * (i > 1)}" for i in range(1, self.top + 1) for name in ("predicted", "probability")]
+        more = [
+            f"{name}{f'_{i}' * (i > 1)}"
+            for i in range(1, self.top + 1)
+            for name in ("predicted", "probability")
+        ]
         return self._line([*self.header, *more]) if self.header else ""
 
     def write(self, answer: Result) -> str:
@@ -117,7 +121,10 @@ class Json:
             "probabilities": {label: _rounded(p) for label, p in likeliest.items()},
         }
         if answer.looked is not None:
-            record["attention"] = [[word, round(w, 6)] for word, w in zip(answer.looked.words, answer.looked.weights, strict=True)]
+            record["attention"] = [
+                [word, round(w, 6)]
+                for word, w in zip(answer.looked.words, answer.looked.weights, strict=True)
+            ]
         try:
             return json.dumps(record, ensure_ascii=False).encode().decode() + "\n"
         except UnicodeEncodeError:  # half a character, as JSON can spell it
@@ -145,14 +152,20 @@ class ClassifyJob:
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         written = "".join(map(self.form.write, self.answers(chunk)))
-        return [self._packing.pack(((self.form.begin() if chunk.first == 0 else "") + written).encode("utf-8"))]
+        return [
+            self._packing.pack(((self.form.begin() if chunk.first == 0 else "") + written).encode("utf-8"))
+        ]
 
     def answers(self, chunk: Chunk) -> list[Result]:
         texts = [row.text for row in chunk.rows]
         kept = fitting(self.model, texts)
         self.cut += sum(text != whole for text, whole in zip(kept, texts, strict=True))
-        found = classify(self.model, kept, threshold=self.settings.threshold, batch_tokens=self.settings.batch_tokens)
-        looked: Sequence[WordWeights | None] = attention(self.model, kept) if self.settings.attention else [None] * len(texts)
+        found = classify(
+            self.model, kept, threshold=self.settings.threshold, batch_tokens=self.settings.batch_tokens
+        )
+        looked: Sequence[WordWeights | None] = (
+            attention(self.model, kept) if self.settings.attention else [None] * len(texts)
+        )
         return [Result(*each) for each in zip(chunk.rows, found, looked, strict=True)]
 
 
@@ -169,7 +182,11 @@ def _fields(layout: Layout, header: Sequence[str]) -> Callable[[Row], dict[str, 
     if isinstance(layout, Field):
         return lambda row: parsed(row.line) if row.line.strip() else {}
     split = _cells(layout)
-    return (lambda row: dict(zip(header, split(row), strict=False))) if header else lambda row: {"text": row.text}
+    return (
+        (lambda row: dict(zip(header, split(row), strict=False)))
+        if header
+        else lambda row: {"text": row.text}
+    )
 
 
 def _cells(layout: Layout) -> Callable[[Row], list[str]]:
@@ -182,7 +199,9 @@ def make_job(folder: Path, settings: ClassifyOptions, form: OutputFormat, device
     """Load the model and get ready; what is wrong with it or the settings is said now."""
     model = load(folder, device)
     if not isinstance(model, Classifier):
-        raise FolderError(f"{folder} is {model.what}, and classifying takes a classifier; `{model.command}` uses it")
+        raise FolderError(
+            f"{folder} is {model.what}, and classifying takes a classifier; `{model.command}` uses it"
+        )
     if settings.attention:
         attention(model, TO_LOOK_AT)
     return ClassifyJob(model, settings, form)

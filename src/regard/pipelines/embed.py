@@ -25,7 +25,12 @@ Vectors = NDArray[np.float32]
 
 
 def embed(
-    model: Any, texts: Sequence[str], *, batch_tokens: int | None = None, workers: int | None = None, progress: bool = False
+    model: Any,
+    texts: Sequence[str],
+    *,
+    batch_tokens: int | None = None,
+    workers: int | None = None,
+    progress: bool = False,
 ) -> Vectors:
     """Vectors of length 1, one for each text, (texts, width). `model` is anything that reads: see `Embedder.of`.
 
@@ -44,7 +49,9 @@ def embed(
         with show(progress, len(texts), "embedding", "texts") as bar:
             for start in range(0, len(texts), PART):
                 part = texts[start : start + PART]
-                _run(embedder, _encoded(embedder, part), out[start : start + PART], batch_tokens, workers, bar)
+                _run(
+                    embedder, _encoded(embedder, part), out[start : start + PART], batch_tokens, workers, bar
+                )
     return out
 
 
@@ -59,10 +66,18 @@ def _encoded(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _run(
-    embedder: Embedder, rows: list[list[int]], out: Vectors, batch_tokens: int | None, workers: int | None, bar: Progress
+    embedder: Embedder,
+    rows: list[list[int]],
+    out: Vectors,
+    batch_tokens: int | None,
+    workers: int | None,
+    bar: Progress,
 ) -> None:
     workers = default_workers(embedder, sum(map(len, rows))) if workers is None else workers
-    waiting, stop = deque(_batches(rows, batch_tokens or BATCH_TOKENS.get(embedder.device.type, 2048))), threading.Event()
+    waiting, stop = (
+        deque(_batches(rows, batch_tokens or BATCH_TOKENS.get(embedder.device.type, 2048))),
+        threading.Event(),
+    )
 
     def work() -> None:
         with torch.inference_mode():

@@ -57,7 +57,10 @@ def generate(
     """
     if isinstance(prompts, str):
         raise OptionError("generate takes a list of prompts, got one string; write [prompt]")
-    prompts, progress = arguments.listed("prompts", prompts, "a list of texts"), arguments.flag("progress", progress)
+    prompts, progress = (
+        arguments.listed("prompts", prompts, "a list of texts"),
+        arguments.flag("progress", progress),
+    )
     cancelled = arguments.functions("cancelled", cancelled, len(prompts), "prompts")
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:

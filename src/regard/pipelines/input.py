@@ -99,7 +99,9 @@ def cells(line: str) -> list[str]:
 
 def _cell(found: list[str], number: int) -> str:
     if len(found) < number:
-        raise ValueError(f"has {len(found)} column{'s' * (len(found) > 1)} and no column {number}; check --column")
+        raise ValueError(
+            f"has {len(found)} column{'s' * (len(found) > 1)} and no column {number}; check --column"
+        )
     return found[number - 1]
 
 
@@ -163,7 +165,9 @@ class BadLine:
     def __str__(self) -> str:
         lines = "line is" if self.count == 1 else "lines are"
         more = ", …" if self.count > SHOWN else ""
-        return f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); what cannot be read becomes �"
+        return (
+            f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); what cannot be read becomes �"
+        )
 
 
 @dataclass
@@ -184,7 +188,9 @@ class Source:
     def check(self) -> None:
         """Stop in one sentence if a file is missing or cannot be read; an empty one is fine and has no lines."""
         for path in self.files:
-            if str(path) != "-" and (not path.exists() or path.is_dir() or (path.is_file() and path.stat().st_size)):
+            if str(path) != "-" and (
+                not path.exists() or path.is_dir() or (path.is_file() and path.stat().st_size)
+            ):
                 check_file(path)
 
     def survey(self) -> tuple[int, BadLine]:
@@ -211,7 +217,9 @@ class Reader:
             kept = block.lines[: count - self.done]
             self._count(kept)
             if len(kept) < len(block.lines):
-                self._left.append(_Block(block.name, block.number + len(kept), block.lines[len(kept) :], block.live))
+                self._left.append(
+                    _Block(block.name, block.number + len(kept), block.lines[len(kept) :], block.live)
+                )
         return self._hash.hexdigest()
 
     def chunks(self) -> Iterator[Chunk]:
@@ -249,7 +257,9 @@ class Reader:
             text.encode("utf-8")  # JSON can spell half a character, \ud83d alone
         except UnicodeError:
             if self._strict:
-                raise DataError(f"line {number:,} of {name} is not UTF-8; mend it, or leave out --strict to go on with �") from None
+                raise DataError(
+                    f"line {number:,} of {name} is not UTF-8; mend it, or leave out --strict to go on with �"
+                ) from None
             self.bad.add(place)
             line = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
             return Row(line, self._text(line, name, number).encode("utf-8", "replace").decode("utf-8"))
@@ -318,7 +328,9 @@ def _never_closed(layout: Csv | Sentences, name: str, line: int) -> DataError:
         return DataError(
             f"line {line:,} of {name} begins a sentence of more than {LONGEST:,} bytes; put blank lines between sentences"
         )
-    return DataError(f"line {line:,} of {name} opens a quotation mark that nothing closes; close it, or double it within a cell")
+    return DataError(
+        f"line {line:,} of {name} opens a quotation mark that nothing closes; close it, or double it within a cell"
+    )
 
 
 def _without_first(blocks: Iterator[_Block]) -> Iterator[_Block]:
@@ -350,7 +362,9 @@ def _lines(name: str, blocks: Iterator[bytes], live: bool) -> Iterator[_Block]:
         tail = found.pop()
         if len(tail) > LONGEST or any(len(line) > LONGEST for line in found):
             number += next((i for i, line in enumerate(found) if len(line) > LONGEST), len(found))
-            raise DataError(f"line {number:,} of {name} is longer than {LONGEST:,} bytes, as no text is; cut it into lines first")
+            raise DataError(
+                f"line {number:,} of {name} is longer than {LONGEST:,} bytes, as no text is; cut it into lines first"
+            )
         if found:
             yield _Block(name, number, found, live)
             number += len(found)

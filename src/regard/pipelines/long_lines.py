@@ -25,7 +25,9 @@ class LongLineSplitter:
         if most is None:
             return whole
         # No token is less than a byte, so most texts need not be counted.
-        long = [i for i, text in enumerate(texts) if whole[i] and (len(text.encode()) >= most or "\n" in text)]
+        long = [
+            i for i, text in enumerate(texts) if whole[i] and (len(text.encode()) >= most or "\n" in text)
+        ]
         for i, tokens in zip(long, self._count([texts[i] for i in long]), strict=True):
             if tokens > most or "\n" in texts[i]:
                 whole[i] = pieces(texts[i], self._count, most)
@@ -46,6 +48,11 @@ def joined(parts: Sequence[Piece], translations: Sequence[Translation]) -> list[
     """The best texts of a line, each with what it was made of: the second of a line in parts of each part's second, and so on."""
     found = []
     for rank in range(max((len(each.hypotheses) for each in translations), default=0)):
-        chosen = [each.hypotheses[min(rank, len(each.hypotheses) - 1)] if each.hypotheses else None for each in translations]
-        found.append((join(parts, ["" if h is None else h.text for h in chosen]), [h for h in chosen if h is not None]))
+        chosen = [
+            each.hypotheses[min(rank, len(each.hypotheses) - 1)] if each.hypotheses else None
+            for each in translations
+        ]
+        found.append(
+            (join(parts, ["" if h is None else h.text for h in chosen]), [h for h in chosen if h is not None])
+        )
     return found

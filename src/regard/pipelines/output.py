@@ -70,7 +70,9 @@ class Zip(Plain):
                 with zipfile.ZipFile(io.BytesIO(file.read(size))) as chunk:
                     for name in chunk.namelist():
                         joined.writestr(zipfile.ZipInfo(name), chunk.read(name))
-        os.replace(whole, path)  # the part stays until the journal is gone: a zip file cannot be taken apart again
+        os.replace(
+            whole, path
+        )  # the part stays until the journal is gone: a zip file cannot be taken apart again
 
 
 def packing(path: Path) -> Packing:
@@ -138,7 +140,9 @@ def output(path: Path) -> Stream | File:
 class Outputs:
     """The outputs of a job. When the first is a file the job can go on: `lines` and `digest` say after what."""
 
-    def __init__(self, outputs: Sequence[Stream | File], about: dict[str, Any], restart: bool = False) -> None:
+    def __init__(
+        self, outputs: Sequence[Stream | File], about: dict[str, Any], restart: bool = False
+    ) -> None:
         self.outputs, self.lines, self.digest = list(outputs), 0, ""
         self._files = [each for each in outputs if isinstance(each, File)]
         first = outputs[0]
@@ -168,7 +172,9 @@ class Outputs:
             if self._journal is not None:
                 for file in self._files:
                     file.sync()
-                self._journal.add({"lines": lines, "bytes": [file.bytes for file in self._files], "digest": digest})
+                self._journal.add(
+                    {"lines": lines, "bytes": [file.bytes for file in self._files], "digest": digest}
+                )
         self.lines = lines
 
     def finish(self) -> None:
@@ -201,7 +207,9 @@ class _Journal:
             self._steps: list[dict[str, Any]] = found[1:]
         except (ValueError, KeyError, TypeError):
             if not restart:
-                raise DataError(f"{path} was not written by this command, or is damaged; remove it, or add --restart") from None
+                raise DataError(
+                    f"{path} was not written by this command, or is damaged; remove it, or add --restart"
+                ) from None
             self._header, self._steps = None, []
 
     def begin(self, about: dict[str, Any], files: list[File], restart: bool) -> None:
@@ -215,7 +223,9 @@ class _Journal:
             stray = next((file.part for file in files if file.part.exists()), None)
             if stray is not None:
                 self.remove()
-                raise DataError(f"there is a file {stray} that this command did not begin; remove it, or add --restart")
+                raise DataError(
+                    f"there is a file {stray} that this command did not begin; remove it, or add --restart"
+                )
             self.add({"job": about})
             return
         self._same(about)
@@ -236,7 +246,11 @@ class _Journal:
         before = self._header or {}
         for key in [*about, *before]:
             if before.get(key) != about.get(key):
-                shown = "" if key in ("model", "version") else f" ({_shown(before.get(key))}, now {_shown(about.get(key))})"
+                shown = (
+                    ""
+                    if key in ("model", "version")
+                    else f" ({_shown(before.get(key))}, now {_shown(about.get(key))})"
+                )
                 raise OptionError(
                     f"{self.path.name.removesuffix('.progress')} was begun with another {key}{shown}; "
                     "go on with the command that began it, or start over with --restart"
@@ -248,7 +262,9 @@ def _back(file: File, size: int, finished: bool) -> None:
     if finished and not file.part.exists() and file.path.is_file() and file.path.stat().st_size == size:
         os.replace(file.path, file.part)
     if size and (not file.part.exists() or file.part.stat().st_size < size):
-        raise DataError(f"{file.part} is not as long as its journal says; something has changed it, so start over with --restart")
+        raise DataError(
+            f"{file.part} is not as long as its journal says; something has changed it, so start over with --restart"
+        )
 
 
 def _shown(value: Any) -> str:
@@ -264,7 +280,9 @@ def lock(file: BinaryIO, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise DataError(f"another process is writing {path.name.removesuffix('.progress')}; wait for it, or stop it") from None
+        raise DataError(
+            f"another process is writing {path.name.removesuffix('.progress')}; wait for it, or stop it"
+        ) from None
     except OSError:  # some network file systems
         return
 

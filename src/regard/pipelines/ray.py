@@ -77,7 +77,10 @@ def _done(ray: Any, window: list[Chunk], told: dict[str, Any], device: str) -> I
     context.execution_options.preserve_order = True
     context.enable_progress_bars = context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    rows = [{"chunk": json.dumps([chunk.first, chunk.digest, [[r.line, r.text] for r in chunk.rows]])} for chunk in window]
+    rows = [
+        {"chunk": json.dumps([chunk.first, chunk.digest, [[r.line, r.text] for r in chunk.rows]])}
+        for chunk in window
+    ]
     tasks = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         _translate,
         fn_kwargs=told,
@@ -91,7 +94,9 @@ def _done(ray: Any, window: list[Chunk], told: dict[str, Any], device: str) -> I
         raise
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[-1]
-        raise DataError(f"the Ray cluster gave up on a chunk ({reason}); the same command goes on after what is written") from None
+        raise DataError(
+            f"the Ray cluster gave up on a chunk ({reason}); the same command goes on after what is written"
+        ) from None
 
 
 def _translate(row: dict[str, Any], models: list[Any], settings: str, device: str) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from regard.pipelines.long_lines import joined
 from regard.pipelines.sentence_split import Piece
 from regard.pipelines.translate import Translation
 
-_BREAKS = re.compile(r"[\r\n]+")  # a model may write them, or a field of JSON hold them, and a line has to stay one
+_BREAKS = re.compile(
+    r"[\r\n]+"
+)  # a model may write them, or a field of JSON hold them, and a line has to stay one
 _CELL = re.compile(r"[\r\n\t]+")
 
 
@@ -46,7 +48,10 @@ class Result:
 
     def nbest(self) -> list[tuple[str, float]]:
         """The best translations with their scores, of a line in parts the mean of theirs."""
-        found = [(text, sum(each.score for each in chosen) / len(chosen)) for text, chosen in joined(self.pieces, self.parts)]
+        found = [
+            (text, sum(each.score for each in chosen) / len(chosen))
+            for text, chosen in joined(self.pieces, self.parts)
+        ]
         return found or [("", 0.0)]
 
     @property
@@ -73,7 +78,9 @@ class Text:
     align: bool = False
 
     def write(self, answer: Result) -> str:
-        return f"{_CELL.sub(' ', answer.line)}\t{pharaoh(answer.links)}\n" if self.align else f"{answer.line}\n"
+        return (
+            f"{_CELL.sub(' ', answer.line)}\t{pharaoh(answer.links)}\n" if self.align else f"{answer.line}\n"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,10 @@ class Nbest:
     """`line ||| text ||| score`, lines counted from 0, as Moses wrote it."""
 
     def write(self, answer: Result) -> str:
-        return "".join(f"{answer.number} ||| {_BREAKS.sub(' ', text)} ||| {score:.4f}\n" for text, score in answer.nbest())
+        return "".join(
+            f"{answer.number} ||| {_BREAKS.sub(' ', text)} ||| {score:.4f}\n"
+            for text, score in answer.nbest()
+        )
 
 
 @dataclass(frozen=True)

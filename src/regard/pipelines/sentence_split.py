@@ -19,7 +19,9 @@ _CLAUSE = re.compile(rf"[,;:—–][{_CLOSING}]*+(?=\s)|[、，；：]")
 _LOWER_NEXT = re.compile(r"\s+[\"'“‘„«‹(\[]*([^\W\d_])")
 _LAST_WORD = re.compile(r"([^\W_]+)\.$")
 _SPACE = re.compile(r"\s+")
-_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef]")  # scripts that put no space between sentences
+_WIDE = re.compile(
+    r"[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef]"
+)  # scripts that put no space between sentences
 
 # What ends in a dot and rarely ends a sentence, in English, German and French; single letters and short numbers come on top.
 _ABBREVIATIONS = re.compile(
@@ -133,4 +135,8 @@ def _ends_sentence(text: str, end: int) -> bool:
     if word is None:
         return True
     last = word.group(1)
-    return not (_ABBREVIATIONS.fullmatch(last) or (len(last) == 1 and last != "I") or (last.isdigit() and len(last) <= 2))
+    return not (
+        _ABBREVIATIONS.fullmatch(last)
+        or (len(last) == 1 and last != "I")
+        or (last.isdigit() and len(last) <= 2)
+    )

@@ -70,11 +70,16 @@ def tag(model: Tagger, sentences: Sequence[str | Sequence[str]], batch_tokens: i
             f"tag takes a tagger, as regard.load gives it, got {what or type(model).__name__}; train one with task: tag"
         )
     if not hasattr(model, "source_tokenizer"):
-        raise OptionError("tag takes a tagger with its tokenizers, as regard.load gives it; this one has none")
+        raise OptionError(
+            "tag takes a tagger with its tokenizers, as regard.load gives it; this one has none"
+        )
     size("batch_tokens", batch_tokens)
     rows = [_given(sentence) for sentence in _listed(sentences)]
     cut = _cutter(model)
-    words = [cut(row) if isinstance(row, str) else [Word(word, at, at + 1) for at, word in enumerate(row)] for row in rows]
+    words = [
+        cut(row) if isinstance(row, str) else [Word(word, at, at + 1) for at, word in enumerate(row)]
+        for row in rows
+    ]
     tags = _tag_words(model, [[word.text for word in each] for each in words], batch_tokens)
     return [_found(*each) for each in zip(rows, words, tags, strict=True)]
 
@@ -89,14 +94,19 @@ def _found(row: str | list[str], words: list[Word], tags: list[str]) -> Tagged:
         found.append(Entity(text, span.type, start, end))
     if not isinstance(row, str):  # places of the words in the line that is shown
         ends = [len(word) + 1 for word in texts]
-        words = [Word(word, at, at + len(word)) for word, at in zip(texts, accumulate(ends, initial=0), strict=False)]
+        words = [
+            Word(word, at, at + len(word))
+            for word, at in zip(texts, accumulate(ends, initial=0), strict=False)
+        ]
     answer = Result(Row(line, line), words, tags)
     return Tagged(found, texts, tags, Marked().write(answer)[:-1])
 
 
 def _listed(sentences: object) -> list[object]:
     if isinstance(sentences, str) or not isinstance(sentences, Iterable):
-        raise OptionError(f"sentences is a list of texts or of lists of words, got {sentences!r:.60}; write [text]")
+        raise OptionError(
+            f"sentences is a list of texts or of lists of words, got {sentences!r:.60}; write [text]"
+        )
     return list(sentences)
 
 
@@ -154,7 +164,12 @@ class Result:
         """Each span with its text: where it begins and ends in the line; of a CoNLL sentence, which words."""
         for span in spans(self.tags):
             if self.sentence is not None:
-                yield span, " ".join(word.text for word in self.words[span.start : span.stop]), span.start, span.stop
+                yield (
+                    span,
+                    " ".join(word.text for word in self.words[span.start : span.stop]),
+                    span.start,
+                    span.stop,
+                )
             else:
                 start, stop = self.words[span.start].start, self.words[span.stop - 1].stop
                 yield span, self.row.text[start:stop], start, stop
@@ -193,8 +208,13 @@ class Columns:
             return "".join(rows) + "\n"
         tags = dict(zip(answer.sentence.numbers, answer.tags, strict=True))
         rows = enumerate((line.rstrip("\r") for line in answer.row.line.split("\n")), 1)
-        kept = [f"{line}{answer.sentence.separator}{tags[number]}" if number in tags else line for number, line in rows]
-        return "\n".join(kept) + "\n" * (2 if kept[-1].strip() else 1)  # the last sentence may lack its blank line
+        kept = [
+            f"{line}{answer.sentence.separator}{tags[number]}" if number in tags else line
+            for number, line in rows
+        ]
+        return "\n".join(kept) + "\n" * (
+            2 if kept[-1].strip() else 1
+        )  # the last sentence may lack its blank line
 
 
 @dataclass(frozen=True)
@@ -209,8 +229,14 @@ class Json:
             given = {"words": [word.text for word in answer.words], "tags": list(answer.tags)}
         elif self.objects:
             given = parsed(answer.row.line) if answer.row.line.strip() else {}
-        found = [{"start": start, "end": stop, "type": span.type, "text": text} for span, text, start, stop in answer.found()]
-        return json.dumps(given | {"spans": found}, ensure_ascii=False).encode("utf-8", "replace").decode() + "\n"
+        found = [
+            {"start": start, "end": stop, "type": span.type, "text": text}
+            for span, text, start, stop in answer.found()
+        ]
+        return (
+            json.dumps(given | {"spans": found}, ensure_ascii=False).encode("utf-8", "replace").decode()
+            + "\n"
+        )
 
 
 class TagJob:
@@ -222,11 +248,15 @@ class TagJob:
         self._cut = split_at_spaces if settings.spaced else _cutter(model)
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
-        return [self._packing.pack("".join(map(self.form.write, self.answers(chunk))).encode("utf-8", "replace"))]
+        return [
+            self._packing.pack("".join(map(self.form.write, self.answers(chunk))).encode("utf-8", "replace"))
+        ]
 
     def answers(self, chunk: Chunk) -> list[Result]:
         """Each row's words, tagged all together and dealt out again."""
-        sentences = [self._sentence(row) for row in chunk.rows] if self.settings.conll else [None] * len(chunk.rows)
+        sentences = (
+            [self._sentence(row) for row in chunk.rows] if self.settings.conll else [None] * len(chunk.rows)
+        )
         words = [self._words(row, sentence) for row, sentence in zip(chunk.rows, sentences, strict=True)]
         tags = self._tagged([[word.text for word in each] for each in words])
         return [Result(*each) for each in zip(chunk.rows, words, tags, sentences, strict=True)]
@@ -245,14 +275,22 @@ class TagJob:
         return [Word(word, 0, 0) for word in sentence.words(self.settings.column)]
 
 
-def make_job(folder: Path, settings: TagOptions, device: Any = "cpu", form: OutputFormat | None = None) -> TagJob:
+def make_job(
+    folder: Path, settings: TagOptions, device: Any = "cpu", form: OutputFormat | None = None
+) -> TagJob:
     """Load a tagger and get ready."""
     model = load(folder, device)
     if not isinstance(model, Tagger):
-        raise FolderError(f"{folder} is a {model.kind.replace('-', ' ')}, and tagging takes a tagger; train one with task: tag")
+        raise FolderError(
+            f"{folder} is a {model.kind.replace('-', ' ')}, and tagging takes a tagger; train one with task: tag"
+        )
     if settings.scheme is not None:
         scheme(settings.scheme)
-    forms: dict[str, OutputFormat] = {"text": Marked(), "conll": Columns(), "json": Json(settings.field is not None)}
+    forms: dict[str, OutputFormat] = {
+        "text": Marked(),
+        "conll": Columns(),
+        "json": Json(settings.field is not None),
+    }
     return TagJob(model, settings, form or forms[settings.form])
 
 

@@ -33,7 +33,9 @@ class Translation(str):
     hypotheses: list[Hypothesis]
     source_tokens: list[int]
 
-    def __new__(cls, text: str, hypotheses: Sequence[Hypothesis] = (), source_tokens: Sequence[int] = ()) -> Translation:
+    def __new__(
+        cls, text: str, hypotheses: Sequence[Hypothesis] = (), source_tokens: Sequence[int] = ()
+    ) -> Translation:
         made = super().__new__(cls, text)
         made.hypotheses = arguments.listed("hypotheses", hypotheses, "a list of hypotheses")
         made.source_tokens = arguments.listed("source_tokens", source_tokens, "a list of token ids")
@@ -80,11 +82,15 @@ def translate(
     texts = arguments.texts("texts", texts)
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     prefixes = None if prefixes is None else arguments.texts("prefixes", prefixes)
-    required = None if required is None else arguments.listed("required", required, "a list of lists of words")
+    required = (
+        None if required is None else arguments.listed("required", required, "a list of lists of words")
+    )
     cancelled = arguments.functions("cancelled", cancelled, len(texts), "sentences")
     for name, given in (("prefixes", prefixes), ("required", required)):
         if given is not None and len(given) != len(texts):
-            raise OptionError(f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each")
+            raise OptionError(
+                f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each"
+            )
     for words in required or ():
         arguments.texts("required", words, "words")
     encoded = source.encode_batch(list(texts))
@@ -95,7 +101,9 @@ def translate(
         sample=sample,
         rules=Constraints(min_length, no_repeat, forbid(target, forbidden)),
         prefixes=None if prefixes is None else [_spelled(target, "prefix", text) for text in prefixes],
-        required=None if required is None else [[_spelled(target, "required word", w) for w in words] for words in required],
+        required=None
+        if required is None
+        else [[_spelled(target, "required word", w) for w in words] for words in required],
         max_length=max_length,
         batch_tokens=batch_tokens,
         workers=workers,
@@ -136,7 +144,15 @@ def translate_tokens(
             whole(name, value, 1)
     limit = LengthLimits(model, max_length, rules)
     tasks = [
-        limit(SearchTask(0, list(sentence), list(prefixes[i] if prefixes else ()), _phrases(required[i] if required else ()), i))
+        limit(
+            SearchTask(
+                0,
+                list(sentence),
+                list(prefixes[i] if prefixes else ()),
+                _phrases(required[i] if required else ()),
+                i,
+            )
+        )
         for i, sentence in enumerate(sentences)
     ]
     for task, asked in zip(tasks, cancelled or (), strict=False):
@@ -171,7 +187,9 @@ def stream(
     arguments.texts("text", [text])
     strategy = one_row(sample)
     rules = Constraints(min_length, no_repeat, forbid(target, forbidden))
-    task = LengthLimits(model, max_length, rules)(SearchTask(0, source.encode(text), _spelled(target, "prefix", prefix)))
+    task = LengthLimits(model, max_length, rules)(
+        SearchTask(0, source.encode(text), _spelled(target, "prefix", prefix))
+    )
     if not task.given:
         return iter(())
     return stream_tokens(Search(model, strategy, rules), task, lambda: start(model, [task]), target.decode)
@@ -185,7 +203,9 @@ def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
     source = torch.from_numpy(ids).to(model.device)
     memory = model.encode(source, torch.from_numpy(lengths).to(model.device))
     if hasattr(memory, "allow"):  # a shortlist: what a text must hold stays possible
-        memory.allow([{*task.prefix, *(word for phrase in task.required for word in phrase)} for task in tasks])
+        memory.allow(
+            [{*task.prefix, *(word for phrase in task.required for word in phrase)} for task in tasks]
+        )
     first = source.new_full((len(tasks),), BOS)
     return model.start(memory, first), first
 
@@ -208,7 +228,9 @@ def _tokenizers(model: Any) -> tuple[Any, Any]:
 def _spelled(tokenizer: Any, what: str, text: str) -> list[int]:
     tokens = tokenizer.encode(text) if text else []
     if UNK in tokens:
-        raise OptionError(f"the {what} {text!r} has characters that this model cannot write; leave it out or spell it otherwise")
+        raise OptionError(
+            f"the {what} {text!r} has characters that this model cannot write; leave it out or spell it otherwise"
+        )
     return tokens
 
 
@@ -218,7 +240,9 @@ def _phrases(required: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _nbest(nbest: int | None, strategy: Beam | Sample) -> int:
-    most, name = (strategy.size, "beam") if isinstance(strategy, Beam) else (strategy.count, "count of samples")
+    most, name = (
+        (strategy.size, "beam") if isinstance(strategy, Beam) else (strategy.count, "count of samples")
+    )
     if nbest is None:
         return 1 if isinstance(strategy, Beam) else most
     whole("nbest", nbest, 1)
@@ -231,8 +255,14 @@ def _look(model: Any, sources: list[list[int]], found: list[list[Hypothesis]]) -
     """Put the attention of each hypothesis on it."""
     from regard.decoding.attention import attention_maps
 
-    flat = [(tokens, hypothesis) for tokens, hypotheses in zip(sources, found, strict=True) for hypothesis in hypotheses]
+    flat = [
+        (tokens, hypothesis)
+        for tokens, hypotheses in zip(sources, found, strict=True)
+        for hypothesis in hypotheses
+    ]
     for (_, hypothesis), seen in zip(
-        flat, attention_maps(torch_model(model), [t for t, _ in flat], [h.whole for _, h in flat]), strict=True
+        flat,
+        attention_maps(torch_model(model), [t for t, _ in flat], [h.whole for _, h in flat]),
+        strict=True,
     ):
         hypothesis.attention = seen

@@ -75,7 +75,9 @@ class TranslateOptions:
         return in_common(self.search | asdict(self), fingerprint, ("search", "output", "workers"))
 
 
-def in_common(settings: dict[str, Any], fingerprint: str, left_out: Sequence[str] = ("output",)) -> dict[str, Any]:
+def in_common(
+    settings: dict[str, Any], fingerprint: str, left_out: Sequence[str] = ("output",)
+) -> dict[str, Any]:
     """What one job must share with another to go on with it: the version, the model and the settings but for some."""
     given = {"version": __version__, "model": fingerprint} | settings
     return {key.replace("_", " "): value for key, value in given.items() if key not in left_out}
@@ -84,7 +86,9 @@ def in_common(settings: dict[str, Any], fingerprint: str, left_out: Sequence[str
 class TranslateJob:
     """What is done to a chunk, with the model at hand."""
 
-    def __init__(self, model: Translator, writer: Any, settings: TranslateOptions, form: OutputFormat | None = None) -> None:
+    def __init__(
+        self, model: Translator, writer: Any, settings: TranslateOptions, form: OutputFormat | None = None
+    ) -> None:
         self.model, self.writer, self.settings = model, writer, settings
         self._forms = [form or _form(settings)] + [Alignment()] * bool(settings.aligned)
         self.cut = LongLineSplitter(model, longest(model) if settings.split else None)
@@ -101,7 +105,9 @@ class TranslateJob:
         """Each line's parts, translated all together and dealt out again."""
         cut = self.cut([row.text for row in chunk.rows])
         flat = [piece.text for line in cut for piece in line]
-        first = [i == 0 for line in cut for i in range(len(line))]  # what a line must begin with and hold is up to its first part
+        first = [
+            i == 0 for line in cut for i in range(len(line))
+        ]  # what a line must begin with and hold is up to its first part
         more: dict[str, Any] = {}
         if self.settings.prefix:
             more["prefixes"] = [self.settings.prefix if leads else "" for leads in first]
@@ -125,8 +131,15 @@ class TranslateJob:
             found = []
             for piece, part, attentions in zip(answer.pieces, answer.parts, seen, strict=True):
                 tokens = part.hypotheses[0].tokens if attentions else []
-                source, target = Words.of_text(tokenizers[0], piece.text), Words.of_tokens(tokenizers[1], tokens)
-                weights = word_weights(attentions[0].cross(), source, target) if attentions else torch.zeros(0, len(source.words))
+                source, target = (
+                    Words.of_text(tokenizers[0], piece.text),
+                    Words.of_tokens(tokenizers[1], tokens),
+                )
+                weights = (
+                    word_weights(attentions[0].cross(), source, target)
+                    if attentions
+                    else torch.zeros(0, len(source.words))
+                )
                 found.append(Look(weights, source.words, target.words))
             answer.looks = found
 
@@ -146,7 +159,9 @@ class TranslateJob:
             file.close()
         return held.getvalue() if archive else text.getvalue().encode("utf-8")
 
-    def _looked(self, answers: list[Result], kinds: Sequence[str], most: int) -> Iterator[tuple[Result, list[list[Any]]]]:
+    def _looked(
+        self, answers: list[Result], kinds: Sequence[str], most: int
+    ) -> Iterator[tuple[Result, list[list[Any]]]]:
         """Each answer with the attention of its parts' hypotheses; a few lines at a time, since matrices are large."""
         from regard.decoding.attention import attention_maps
 
@@ -166,12 +181,16 @@ def make_job(
     models = [load(folder, device) for folder in folders]
     for folder, model in zip(folders, models, strict=True):
         if not isinstance(model, Translator):
-            raise FolderError(f"{folder} is {model.what}, and translating takes a translator; `{model.command}` uses it")
+            raise FolderError(
+                f"{folder} is {model.what}, and translating takes a translator; `{model.command}` uses it"
+            )
     if settings.shortlist and len(models) > 1:
         raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
     shortlist = load_shortlist(folders[0]) if settings.shortlist else None
     writers = [fast(model, settings.precision, shortlist) for model in models]
-    made = TranslateJob(cast(Translator, models[0]), writers[0] if len(writers) == 1 else Ensemble(writers), settings, form)
+    made = TranslateJob(
+        cast(Translator, models[0]), writers[0] if len(writers) == 1 else Ensemble(writers), settings, form
+    )
     translate(made.writer, [], **settings.arguments())  # nothing to do, so this only looks at the options
     if settings.align or settings.attention:
         _check_looks(models)
@@ -182,10 +201,14 @@ def _check_looks(models: Sequence[Any]) -> None:
     from regard.decoding.attention import attention_maps
 
     if len(models) > 1:
-        raise OptionError("several models have no attention in common; ask for it from one of them, without --with")
+        raise OptionError(
+            "several models have no attention in common; ask for it from one of them, without --with"
+        )
     seen = attention_maps(models[0], [[EOS]], [[EOS]], ("cross",))
     if not seen[0].names("cross"):
-        raise OptionError("this model's decoder does not look at the source, so there is no alignment to show")
+        raise OptionError(
+            "this model's decoder does not look at the source, so there is no alignment to show"
+        )
 
 
 def _form(settings: TranslateOptions) -> OutputFormat:
@@ -200,13 +223,23 @@ def _form(settings: TranslateOptions) -> OutputFormat:
 def model_files(folder: Path) -> list[Path]:
     """The files that make a model, and its shortlist, of a model folder or the run it is in."""
     folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
-    names = ("config.json", "model.safetensors", "tokenizer.json", "source.json", "target.json", "card.json", SHORTLIST)
+    names = (
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "source.json",
+        "target.json",
+        "card.json",
+        SHORTLIST,
+    )
     return [folder / name for name in names if (folder / name).is_file()]
 
 
 def fingerprint(folders: Sequence[Path], shortlist: bool = False) -> str:
     """SHA-256 over the files of all models; over their shortlists only when these are used."""
-    files = [path for folder in folders for path in model_files(folder) if shortlist or path.name != SHORTLIST]
+    files = [
+        path for folder in folders for path in model_files(folder) if shortlist or path.name != SHORTLIST
+    ]
     return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
 
 

@@ -33,10 +33,14 @@ def find_recipe(recipe: str | PathLike[str]) -> Path:
     if is_file:
         return Path(name)
     if is_dir:
-        raise RecipeError(f"{name} is a folder, and a recipe is a file (a run's is in it: {Path(name) / 'recipe.yaml'})")
+        raise RecipeError(
+            f"{name} is a folder, and a recipe is a file (a run's is in it: {Path(name) / 'recipe.yaml'})"
+        )
     if Path(name).suffix in (".yaml", ".yml") or len(Path(name).parts) != 1:
         raise RecipeError(f"there is no recipe file {name}; `regard recipes` lists the carried ones")
-    own = folder() / "own-files" / f"{name}.yaml"  # without data: `regard train classifier my.csv` fills them in
+    own = (
+        folder() / "own-files" / f"{name}.yaml"
+    )  # without data: `regard train classifier my.csv` fills them in
     if own.is_file():
         return own
     known = bundled_recipes()

@@ -25,7 +25,14 @@ AnyEncoder = Transformer | Recurrent | Convolutional | Stacked | Words | Kim
 
 def check_recipe(recipe: Recipe) -> list[str]:
     """Everything that cannot work, one sentence each; empty when all is well."""
-    return [*_task(recipe), *_data(recipe), *_words(recipe), *_reading(recipe), *_writing(recipe), *_course(recipe)]
+    return [
+        *_task(recipe),
+        *_data(recipe),
+        *_words(recipe),
+        *_reading(recipe),
+        *_writing(recipe),
+        *_course(recipe),
+    ]
 
 
 def encoder_width(recipe: Recipe) -> int:
@@ -83,7 +90,12 @@ def _data(recipe: Recipe) -> Iterator[str]:
 
 def _words(recipe: Recipe) -> Iterator[str]:
     tokenizer, model = recipe.tokenizer, recipe.model
-    if isinstance(model, AutoregressiveBlock) and model.encoder is not None and model.tie == "all" and not tokenizer.joint:
+    if (
+        isinstance(model, AutoregressiveBlock)
+        and model.encoder is not None
+        and model.tie == "all"
+        and not tokenizer.joint
+    ):
         yield (
             "model.tie is all and tokenizer.joint is false: separate vocabularies cannot share a matrix; "
             "set model.tie: target or tokenizer.joint: true"
@@ -201,7 +213,11 @@ def _copied(recipe: Recipe, decoder: RecurrentDecoder | Bahdanau) -> Iterator[st
         return
     dim = recipe.model.dim
     widths = (encoder.width or dim), (decoder.width or dim), decoder_width(recipe)
-    for key, a, b in (("cell", encoder.cell, decoder.cell), ("layers", encoder.layers, decoder.layers), ("width", *widths[:2])):
+    for key, a, b in (
+        ("cell", encoder.cell, decoder.cell),
+        ("layers", encoder.layers, decoder.layers),
+        ("width", *widths[:2]),
+    ):
         if a != b:
             yield f"{start}, and the encoder's {key} is {a} and the decoder's {b}; take first: final, or make them equal"
             return
@@ -224,5 +240,9 @@ def _course(recipe: Recipe) -> Iterator[str]:
         yield f"schedule.floor is {floor:g}, above optimizer.lr {recipe.optimizer.lr:g}; take a lower one"
     if training.average > training.keep:
         yield f"training.average is {training.average} and only training.keep {training.keep} checkpoints are kept; keep as many"
-    if recipe.batch.mode in ("crops", "stream") and recipe.batch.sentences is None and recipe.batch.tokens < recipe.batch.length:
+    if (
+        recipe.batch.mode in ("crops", "stream")
+        and recipe.batch.sentences is None
+        and recipe.batch.tokens < recipe.batch.length
+    ):
         yield f"batch.tokens {recipe.batch.tokens} is less than one window of batch.length {recipe.batch.length}; make it larger"

@@ -57,7 +57,9 @@ def sections() -> list[Section]:
         section.places.append(place)
         if not section.keys:
             parent = block.__base__
-            whole = parent is Block or (parent is not None and "kind" not in getattr(parent, "model_fields", {}))
+            whole = parent is Block or (
+                parent is not None and "kind" not in getattr(parent, "model_fields", {})
+            )
             own = block.model_fields if whole else {n: block.model_fields[n] for n in block.__annotations__}
             section.keys = [_key(name, info) for name, info in own.items() if name != "kind" or _open(info)]
         for name, info in block.model_fields.items():
@@ -73,10 +75,16 @@ def markdown() -> str:
     """All sections as Markdown tables, as `docs/recipes.md` holds them."""
     lines = []
     for section in sections():
-        lines += [f"### `{section.title}`" if section.block is not Recipe else "### A recipe", section.about, ""]
+        lines += [
+            f"### `{section.title}`" if section.block is not Recipe else "### A recipe",
+            section.about,
+            "",
+        ]
         if section.keys:
             lines += ["| key | default | may be | what it is |", "| --- | --- | --- | --- |"]
-            lines += [f"| `{k.name}` | {_code(k.default)} | {k.allowed} | {k.meaning} |" for k in section.keys] + [""]
+            lines += [
+                f"| `{k.name}` | {_code(k.default)} | {k.allowed} | {k.meaning} |" for k in section.keys
+            ] + [""]
     return "\n".join(lines)
 
 
@@ -106,7 +114,11 @@ def _kinds(blocks: list[type[BaseModel]]) -> str:
 
 
 def _yaml(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    return (
+        {None: "null", True: "true", False: "false"}[value]
+        if value is None or isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _allowed(annotation: Any, metadata: Iterable[Any] = ()) -> str:
@@ -123,7 +135,12 @@ def _allowed(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if origin is list:
         return f"a list, each {_allowed(args[0])}"
     name = {int: "whole number", float: "number", bool: "true, false", str: "text"}.get(annotation, "")
-    signs = [f"{sign} {_number(getattr(c, key))}" for c in metadata for kind, sign, key in BOUNDS if isinstance(c, kind)]
+    signs = [
+        f"{sign} {_number(getattr(c, key))}"
+        for c in metadata
+        for kind, sign, key in BOUNDS
+        if isinstance(c, kind)
+    ]
     return " ".join([name, ", ".join(signs)]).strip()
 
 

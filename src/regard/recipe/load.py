@@ -58,7 +58,9 @@ def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int)
     """
     given = dict(model) if "kind" in model else {"encoder": None if source_vocab is None else {}, **model}
     try:
-        section = Recipe.model_validate({"model": given}).model  # the whole, so that an error names the key in full
+        section = Recipe.model_validate(
+            {"model": given}
+        ).model  # the whole, so that an error names the key in full
     except ValidationError as error:
         stop(sentences(error), "")
         raise AssertionError("a section that is not valid has a problem") from None
@@ -96,7 +98,11 @@ def _located(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         return str(folder / Path(value).expanduser())
 
     raw = dict(raw)
-    for block, keys in (("data", ("train", "validation", "test")), ("tokenizer", ("load",)), ("model", ("vectors",))):
+    for block, keys in (
+        ("data", ("train", "validation", "test")),
+        ("tokenizer", ("load",)),
+        ("model", ("vectors",)),
+    ):
         if isinstance(raw.get(block), dict):
             raw[block] = {key: full(value) if key in keys else value for key, value in raw[block].items()}
     return raw

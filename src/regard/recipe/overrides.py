@@ -21,14 +21,18 @@ def override(raw: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
         try:
             value = parse(text)
         except RecipeError as error:
-            raise RecipeError(f"the value of {key} cannot be read: {str(error).removeprefix('line 1: ')}") from None
+            raise RecipeError(
+                f"the value of {key} cannot be read: {str(error).removeprefix('line 1: ')}"
+            ) from None
         block = raw
         for depth, part in enumerate(path[:-1], 1):
             inner = block.setdefault(part, {})
             if inner is None:
                 inner = block[part] = {}
             if not isinstance(inner, dict):
-                raise RecipeError(f"{key} cannot be set: {'.'.join(path[:depth])} is {inner!r}, not a block of keys")
+                raise RecipeError(
+                    f"{key} cannot be set: {'.'.join(path[:depth])} is {inner!r}, not a block of keys"
+                )
             block = inner
         block[path[-1]] = value
     return raw

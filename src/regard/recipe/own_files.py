@@ -59,14 +59,22 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     """The recipe that a word means for these files, and in a line what was assumed."""
     kind = KINDS[word]
     if not files:
-        raise RecipeError(f"regard train {word} needs a file of your own: regard train {word} {EXAMPLES[word]}")
+        raise RecipeError(
+            f"regard train {word} needs a file of your own: regard train {word} {EXAMPLES[word]}"
+        )
     paths = [Path(name).expanduser() for name in files]
     for path in paths:
         check_file(path)
     if word == "translator" and len(paths) > 2:
-        raise DataError(f"a translator takes one table or two line-aligned files, got {len(paths)}; write a recipe for more")
-    given = override({}, [each for each in overrides if each.startswith(("data.source=", "data.target="))]).get("data", {})
-    named: list[Any] = [list(map(str, paths))] if word == "translator" and len(paths) == 2 else list(map(str, paths))
+        raise DataError(
+            f"a translator takes one table or two line-aligned files, got {len(paths)}; write a recipe for more"
+        )
+    given = override(
+        {}, [each for each in overrides if each.startswith(("data.source=", "data.target="))]
+    ).get("data", {})
+    named: list[Any] = (
+        [list(map(str, paths))] if word == "translator" and len(paths) == 2 else list(map(str, paths))
+    )
     rows = row_format_of(kind.task).read(named, given.get("source"), given.get("target"))
     raw = read(folder() / "own-files" / f"{word}.yaml")
     raw["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.partition(".")[0]).lstrip("-._") or word
@@ -74,9 +82,15 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     count, characters = _measured(rows)
     if not count:
         raise DataError(f"{paths[0]} has no rows, at most a header; give a file with text")
-    steps = min(max(kind.steps[0], round(kind.epochs * characters / kind.per_token / kind.step)), kind.steps[1])
+    steps = min(
+        max(kind.steps[0], round(kind.epochs * characters / kind.per_token / kind.step)), kind.steps[1]
+    )
     large = characters > kind.large
-    changes = [f"training.steps={steps}", f"schedule.warmup={max(1, steps // 10)}", *(kind.larger if large else ())]
+    changes = [
+        f"training.steps={steps}",
+        f"schedule.warmup={max(1, steps // 10)}",
+        *(kind.larger if large else ()),
+    ]
     changes += [f"training.{key}_every={max(1, steps // 6)}" for key in ("validate", "save")]
     raw = override(raw, changes)
     guessed = len(given) < 2 and bool(_columns(rows))
@@ -87,7 +101,10 @@ def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
     """Size, length and split of the training, in a line."""
     training, share = raw["training"], raw["data"].get("hold_out")
     rows = f"{count:,}{' or more' if count == LOOKED_AT else ''} {'lines' if kind.task == 'language' else 'rows'}"
-    parts = ["a larger model, as the data are large" if large else "a small model", f"{training['steps']} steps"]
+    parts = [
+        "a larger model, as the data are large" if large else "a small model",
+        f"{training['steps']} steps",
+    ]
     parts += [f"at most {training['minutes']} minutes"] if training.get("minutes") else []
     parts += [f"{share:.0%} of the rows held out to validate on"] if isinstance(share, float) else []
     return f"{rows}: {', '.join(parts)}; key=value changes any of it, --dry-run shows the cost"

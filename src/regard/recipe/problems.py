@@ -50,7 +50,9 @@ def _sentence(path: str, block: type[BaseModel], detail: ErrorDetails) -> str:
         names = _words(str(context.get("expected_tags", "")))
         return f"{path}.kind is {context['tag']!r}, and must be {_choice(names)}{closest(str(context['tag']), names)}"
     if kind in ("union_tag_not_found", "model_type", "model_attributes_type", "dict_type"):
-        return f"{path} is {show(value)}, and must be a block of keys" + (" with a kind" if kind == "union_tag_not_found" else "")
+        return f"{path} is {show(value)}, and must be a block of keys" + (
+            " with a kind" if kind == "union_tag_not_found" else ""
+        )
     if kind == "literal_error":
         names = _words(str(context.get("expected", "")))
         return f"{path} is {show(value)}, and must be {_choice(names)}{closest(str(value), names)}"
@@ -60,7 +62,11 @@ def _sentence(path: str, block: type[BaseModel], detail: ErrorDetails) -> str:
 
 
 def _allowed(kind: str, context: dict[str, Any]) -> str:
-    bounds = {"greater_than_equal": ("at least", "ge"), "greater_than": ("more than", "gt"), "less_than": ("less than", "lt")}
+    bounds = {
+        "greater_than_equal": ("at least", "ge"),
+        "greater_than": ("more than", "gt"),
+        "less_than": ("less than", "lt"),
+    }
     if kind in bounds:
         word, key = bounds[kind]
         return f"{word} {context[key]:g}"

@@ -30,33 +30,52 @@ RISE = "steps over which the rate rises from 0 in a straight line"
 class Data(Block):
     """Which text is read."""
 
-    corpus: str | None = Field(default=None, description="a corpus known by name (`regard data` lists them), instead of files")
-    source: Side = Field(
-        default=None, description="what is read: a language, a field of JSON lines, a column by name or number from 1"
+    corpus: str | None = Field(
+        default=None, description="a corpus known by name (`regard data` lists them), instead of files"
     )
-    target: Side = Field(default=None, description="what is written: the same; a classifier's labels, a tagger's tags")
+    source: Side = Field(
+        default=None,
+        description="what is read: a language, a field of JSON lines, a column by name or number from 1",
+    )
+    target: Side = Field(
+        default=None, description="what is written: the same; a classifier's labels, a tagger's tags"
+    )
     train: Files = Field(
-        default=[], description="training files instead of a corpus: [a.en, a.de] side by side, or one .tsv, .csv or .jsonl"
+        default=[],
+        description="training files instead of a corpus: [a.en, a.de] side by side, or one .tsv, .csv or .jsonl",
     )
     validation: Files = Field(default=[], description="validation files, as for train")
     test: Files = Field(default=[], description="test files, as for train")
-    version: str | None = Field(default=None, description="a version of the corpus, as `tok` for Multi30k's tokenised text")
-    max_length: Positive = Field(default=256, description="pairs with a side of more tokens are left out and counted")
+    version: str | None = Field(
+        default=None, description="a version of the corpus, as `tok` for Multi30k's tokenised text"
+    )
+    max_length: Positive = Field(
+        default=256, description="pairs with a side of more tokens are left out and counted"
+    )
     max_ratio: Annotated[float, Field(gt=1)] | None = Field(
         default=None, description="pairs whose sides differ in length by more than this factor are left out"
     )
-    limit: Positive | None = Field(default=None, description="only the first so many pairs or lines of the training text")
-    folds: Annotated[int, Field(ge=2)] | None = Field(
-        default=None, description="cross-validation: the training rows are cut into so many folds, each class alike"
+    limit: Positive | None = Field(
+        default=None, description="only the first so many pairs or lines of the training text"
     )
-    fold: Positive | None = Field(default=None, description="which fold, from 1, is the test set; the others are trained on")
+    folds: Annotated[int, Field(ge=2)] | None = Field(
+        default=None,
+        description="cross-validation: the training rows are cut into so many folds, each class alike",
+    )
+    fold: Positive | None = Field(
+        default=None, description="which fold, from 1, is the test set; the others are trained on"
+    )
     hold_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None, description="the share of the training rows to validate on, by a hash of the text; of a text the last lines"
+        default=None,
+        description="the share of the training rows to validate on, by a hash of the text; of a text the last lines",
     )
     scheme: Literal["bio", "iobes", "io"] | None = Field(
         default=None, description="how a tagger's spans are written as tags; null: as in the files"
     )
-    repair: bool = Field(default=False, description="tags that break the rules of their scheme are read as conlleval reads them")
+    repair: bool = Field(
+        default=False,
+        description="tags that break the rules of their scheme are read as conlleval reads them",
+    )
 
 
 class Tokenizer(Block):
@@ -65,27 +84,44 @@ class Tokenizer(Block):
     kind: Literal["bpe", "byte-bpe", "unigram", "word", "character", "spelled"] = Field(
         default="bpe", description="what a token is; spelled: a word and its spelling, for taggers"
     )
-    size: Positive = Field(default=8000, description="tokens in the vocabulary, the four special ones included; an upper bound")
+    size: Positive = Field(
+        default=8000, description="tokens in the vocabulary, the four special ones included; an upper bound"
+    )
     joint: bool = Field(default=True, description="one vocabulary for both sides")
-    lowercase: bool = Field(default=False, description="the text is lower-cased first, which cannot be undone")
+    lowercase: bool = Field(
+        default=False, description="the text is lower-cased first, which cannot be undone"
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="BPE-dropout: the share of merges left out at random while training"
     )
-    variants: Positive = Field(default=8, description="with dropout: how many ways of splitting the training text are prepared")
-    min_count: Positive = Field(default=1, description="whole words seen less often are unknown, in training too")
-    load: str | None = Field(default=None, description="take the tokenizer from this file or model folder instead of training one")
+    variants: Positive = Field(
+        default=8, description="with dropout: how many ways of splitting the training text are prepared"
+    )
+    min_count: Positive = Field(
+        default=1, description="whole words seen less often are unknown, in training too"
+    )
+    load: str | None = Field(
+        default=None, description="take the tokenizer from this file or model folder instead of training one"
+    )
 
 
 class Batch(Block):
     """How much is learned from at once."""
 
-    tokens: Positive = Field(default=4096, description="rows × longest side of one batch, padding included, on one device")
+    tokens: Positive = Field(
+        default=4096, description="rows × longest side of one batch, padding included, on one device"
+    )
     multiple: Positive = Field(
-        default=1, description="the longest side counts rounded up to a multiple of this; 4 gives training.graph few shapes"
+        default=1,
+        description="the longest side counts rounded up to a multiple of this; 4 gives training.graph few shapes",
     )
     accumulate: Positive = Field(default=1, description="batches whose gradients are added before a step")
-    sentences: Positive | None = Field(default=None, description="at most so many rows in a batch; for windows the rows of a batch")
-    length: Annotated[int, Field(ge=2)] = Field(default=256, description="language models: tokens in a window")
+    sentences: Positive | None = Field(
+        default=None, description="at most so many rows in a batch; for windows the rows of a batch"
+    )
+    length: Annotated[int, Field(ge=2)] = Field(
+        default=256, description="language models: tokens in a window"
+    )
     mode: Literal["lines", "stream", "crops"] | None = Field(
         default=None,
         description="lines: a row each; crops: windows at random; stream: windows in order, the state kept; null: by the task",
@@ -95,14 +131,22 @@ class Batch(Block):
 class Optimizer(Block):
     """How a gradient becomes a step."""
 
-    kind: Literal["adam", "adamw"] = Field(default="adam", description="Adam, or Adam with decoupled weight decay")
+    kind: Literal["adam", "adamw"] = Field(
+        default="adam", description="Adam, or Adam with decoupled weight decay"
+    )
     lr: Annotated[float, Field(gt=0)] = Field(default=0.0007, description="the learning rate at its highest")
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = Field(
         default=[0.9, 0.98], description="how slowly the means of the gradient and of its square forget"
     )
-    eps: Annotated[float, Field(gt=0)] = Field(default=1e-9, description="added to the root of the second mean")
-    weight_decay: Amount = Field(default=0.0, description="share of each weight matrix taken away per unit of learning rate")
-    clip: Annotated[float, Field(gt=0)] | None = Field(default=1.0, description="longest gradient; null does not clip")
+    eps: Annotated[float, Field(gt=0)] = Field(
+        default=1e-9, description="added to the root of the second mean"
+    )
+    weight_decay: Amount = Field(
+        default=0.0, description="share of each weight matrix taken away per unit of learning rate"
+    )
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        default=1.0, description="longest gradient; null does not clip"
+    )
 
 
 class InverseSqrt(Block):
@@ -125,7 +169,9 @@ class Plateau(Block):
 
     kind: Literal["plateau"] = "plateau"
     warmup: Count = Field(default=0, description=RISE)
-    factor: Annotated[float, Field(gt=0, lt=1)] = Field(default=0.5, description="what the rate is multiplied by")
+    factor: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.5, description="what the rate is multiplied by"
+    )
     patience: Count = Field(default=2, description="validations without improvement that are borne")
     floor: Amount = Field(default=0.0, description="the lowest rate")
 
@@ -149,41 +195,61 @@ Schedule = Annotated[
 class Training(Block):
     """How long, how exactly and on what."""
 
-    steps: Positive | None = Field(default=10000, description="steps of the optimizer; null: epochs or minutes decide")
-    epochs: Annotated[float, Field(gt=0)] | None = Field(default=None, description="passes over the data, if that comes first")
-    minutes: Annotated[float, Field(gt=0)] | None = Field(default=None, description="minutes, if that comes first")
+    steps: Positive | None = Field(
+        default=10000, description="steps of the optimizer; null: epochs or minutes decide"
+    )
+    epochs: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="passes over the data, if that comes first"
+    )
+    minutes: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="minutes, if that comes first"
+    )
     smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.1, description="label smoothing: probability given to all words alike"
     )
     agreement: Amount = Field(
-        default=0.0, description="R-Drop: each batch is read twice, and how strongly both readings should agree; 0: read once"
+        default=0.0,
+        description="R-Drop: each batch is read twice, and how strongly both readings should agree; 0: read once",
     )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="what matrix products are computed in"
     )
-    ema: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="exponential mean of the weights, as 0.999; 0: none")
+    ema: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="exponential mean of the weights, as 0.999; 0: none"
+    )
     validate_every: Positive = Field(default=500, description="steps between validations")
     save_every: Positive = Field(default=500, description="steps between checkpoints")
     log_every: Positive = Field(default=50, description="steps between lines of the log")
     keep: Positive = Field(default=3, description="best checkpoints kept, beside the last")
-    average: Positive = Field(default=1, description="checkpoints averaged into the finished model; 1: the best alone")
-    patience: Positive | None = Field(default=None, description="stop after so many validations without improvement")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU when there is one")
+    average: Positive = Field(
+        default=1, description="checkpoints averaged into the finished model; 1: the best alone"
+    )
+    patience: Positive | None = Field(
+        default=None, description="stop after so many validations without improvement"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto takes a GPU when there is one"
+    )
     strategy: Literal["ddp", "fsdp"] = Field(
         default="ddp", description="under torchrun: copies of the model, or its parts spread out"
     )
     threads: Positive | None = Field(default=None, description="threads of a CPU; null: torch's own choice")
     graph: bool = Field(
-        default=False, description="on a GPU: replay the step of each shape of batch as one CUDA graph, for small Transformers"
+        default=False,
+        description="on a GPU: replay the step of each shape of batch as one CUDA graph, for small Transformers",
     )
-    tensorboard: bool = Field(default=False, description="write a TensorBoard log too (needs the tensorboard extra)")
+    tensorboard: bool = Field(
+        default=False, description="write a TensorBoard log too (needs the tensorboard extra)"
+    )
 
 
 class Decoding(Block):
     """How translations are searched for, in validation and at the end."""
 
     beam: Positive = Field(default=5, description="beam of the final evaluation")
-    validation_beam: Positive = Field(default=1, description="beam of the validations while training; 1 is greedy")
+    validation_beam: Positive = Field(
+        default=1, description="beam of the validations while training; 1 is greedy"
+    )
     length_penalty: float = Field(default=1.0, description="scores are divided by length to this power")
     max_length: Positive | None = Field(
         default=None, description="longest translation; null: one and a half times the source and 20 more"
@@ -205,14 +271,20 @@ class Recipe(Block):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
         default="recipe", description="name of the run's folder; the file's name when not given"
     )
-    about: str | None = Field(default=None, description="what it trains and what it reached, for `regard recipes`")
+    about: str | None = Field(
+        default=None, description="what it trains and what it reached, for `regard recipes`"
+    )
     task: Literal["translate", "language", "classify", "tag", "embed"] = Field(
         default="translate", description="what the model learns to do"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=1, description="seed of everything drawn at random")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        default=1, description="seed of everything drawn at random"
+    )
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
-    model: AnyModel = Field(default=AutoregressiveBlock(), description="What is trained; its kind follows from the task.")
+    model: AnyModel = Field(
+        default=AutoregressiveBlock(), description="What is trained; its kind follows from the task."
+    )
     batch: Batch = Batch()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Field(default=InverseSqrt(), description="How the learning rate goes.")

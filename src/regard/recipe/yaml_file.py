@@ -50,7 +50,11 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)
 for _tag, _pattern, _first in (
     ("null", r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
     ("bool", r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", list("-+0123456789.")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+        list("-+0123456789."),
+    ),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
@@ -59,9 +63,15 @@ def parse(text: str) -> Any:
     """The value a YAML text stands for."""
     try:
         for token in yaml.scan(text, Loader=_Loader):
-            for kind, name in ((yaml.TagToken, "tag"), (yaml.AnchorToken, "anchor"), (yaml.AliasToken, "alias")):
+            for kind, name in (
+                (yaml.TagToken, "tag"),
+                (yaml.AnchorToken, "anchor"),
+                (yaml.AliasToken, "alias"),
+            ):
                 if isinstance(token, kind):
-                    raise RecipeError(f"line {token.start_mark.line + 1}: a recipe has plain values only, no {name}; write it out")
+                    raise RecipeError(
+                        f"line {token.start_mark.line + 1}: a recipe has plain values only, no {name}; write it out"
+                    )
         return yaml.load(text, Loader=_Loader)  # a SafeLoader, see above
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -73,7 +73,11 @@ class Postings:
         arrays = [getattr(self, name) for name in PARTS]
         if any(x.ndim != 1 or x.dtype != kind for x, kind in zip(arrays, kinds, strict=True)):
             raise ValueError("its arrays are not of the types of a BM25 index")
-        if len(self.lengths) != documents or len(self.starts) != len(self.words) + 1 or len(self.documents) != len(self.counts):
+        if (
+            len(self.lengths) != documents
+            or len(self.starts) != len(self.words) + 1
+            or len(self.documents) != len(self.counts)
+        ):
             raise ValueError("its arrays do not fit together")
         if self.starts[0] != 0 or self.starts[-1] != len(self.documents) or (np.diff(self.starts) < 0).any():
             raise ValueError("its words are not in order")
@@ -85,7 +89,9 @@ class Postings:
         wanted = np.uint64(_hash(word))
         i = int(np.searchsorted(self.words, wanted))
         return (
-            slice(int(self.starts[i]), int(self.starts[i + 1])) if i < len(self.words) and self.words[i] == wanted else slice(0, 0)
+            slice(int(self.starts[i]), int(self.starts[i + 1]))
+            if i < len(self.words) and self.words[i] == wanted
+            else slice(0, 0)
         )
 
 
@@ -93,7 +99,12 @@ class Bm25:
     """Scores of all documents of several parts, numbered through. Those that were removed score 0 and count nowhere."""
 
     def __init__(
-        self, parts: Sequence[Postings], removed: NDArray[np.int64] | None = None, *, k1: float = 1.2, b: float = 0.75
+        self,
+        parts: Sequence[Postings],
+        removed: NDArray[np.int64] | None = None,
+        *,
+        k1: float = 1.2,
+        b: float = 0.75,
     ) -> None:
         if not k1 >= 0 or not 0 <= b <= 1:
             raise OptionError(f"BM25 takes k1 of at least 0 and b between 0 and 1, got k1 {k1!r} and b {b!r}")
@@ -104,19 +115,28 @@ class Bm25:
             live[removed] = False
         self._live = np.split(live, ends)[:-1]
         self.size = int(live.sum())
-        words = sum(int(part.lengths[here].sum(dtype=np.int64)) for part, here in zip(parts, self._live, strict=True))
+        words = sum(
+            int(part.lengths[here].sum(dtype=np.int64)) for part, here in zip(parts, self._live, strict=True)
+        )
         mean = words / max(1, self.size)
-        self._lengths = [k1 * (1 - b + b * part.lengths / max(mean, 1e-9)) for part in parts]  # what tf is compared with
+        self._lengths = [
+            k1 * (1 - b + b * part.lengths / max(mean, 1e-9)) for part in parts
+        ]  # what tf is compared with
 
     def scores(self, query: str) -> NDArray[np.float64]:
         """Of every document; 0 for one that holds none of the words."""
         found = [np.zeros(len(part.lengths)) for part in self.parts]
         for word, times in Counter(words_of(query)).items():
             places = [part.find(word) for part in self.parts]
-            kept = [here[part.documents[place]] for part, place, here in zip(self.parts, places, self._live, strict=True)]
+            kept = [
+                here[part.documents[place]]
+                for part, place, here in zip(self.parts, places, self._live, strict=True)
+            ]
             holding = sum(int(here.sum()) for here in kept)
             weight = times * np.log1p((self.size - holding + 0.5) / (holding + 0.5)) * (self.k1 + 1)
-            for score, part, place, here, lengths in zip(found, self.parts, places, kept, self._lengths, strict=True):
+            for score, part, place, here, lengths in zip(
+                found, self.parts, places, kept, self._lengths, strict=True
+            ):
                 documents, tf = part.documents[place][here], part.counts[place][here]
                 score[documents] += weight * tf / (tf + lengths[documents])
         return np.concatenate([np.zeros(0), *found])

@@ -33,18 +33,28 @@ def create(folder: str | Path, made: IndexInfo) -> Index:
     folder = Path(folder)
     free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder, {"made": made._asdict(), "written": 0, "next": 0, "parts": [], "graph": None, "removed": []})
+    _replace(
+        folder, {"made": made._asdict(), "written": 0, "next": 0, "parts": [], "graph": None, "removed": []}
+    )
     return Index(folder)
 
 
 def free(folder: Path) -> None:
     """Stop in one sentence unless an index can be made there."""
     if folder.exists() and (not folder.is_dir() or any(entry.name != ".lock" for entry in folder.iterdir())):
-        raise OptionError(f"{folder} is already there; give another folder, or use --add to add to the index in it")
+        raise OptionError(
+            f"{folder} is already there; give another folder, or use --add to add to the index in it"
+        )
 
 
 def add(
-    folder: str | Path, documents: Sequence[Document], vectors: Vectors, *, again: bool = False, many: int = MANY, threads: int = 0
+    folder: str | Path,
+    documents: Sequence[Document],
+    vectors: Vectors,
+    *,
+    again: bool = False,
+    many: int = MANY,
+    threads: int = 0,
 ) -> Index:
     """Add documents with their vectors. One whose name is there already is refused; with `again` it takes the other's place.
 
@@ -68,7 +78,9 @@ def add(
         graph = _graph(index, version, gone, first, vectors, many, threads)
         part = {"name": name, "first": first, "count": len(documents)}
         parts, removed = [*index.top["parts"], part], np.union1d(index.removed, gone).tolist()
-        return _change(index, written=version, next=first + len(documents), parts=parts, graph=graph, removed=removed)
+        return _change(
+            index, written=version, next=first + len(documents), parts=parts, graph=graph, removed=removed
+        )
 
 
 def remove(folder: str | Path, names: Iterable[str], *, threads: int = 0) -> Index:
@@ -78,10 +90,16 @@ def remove(folder: str | Path, names: Iterable[str], *, threads: int = 0) -> Ind
         known = find(index, wanted)
         missing = sorted(wanted - set(known))
         if missing:
-            raise DataError(f"there is no document called {missing[0]!r} in {index.folder}; nothing was removed")
+            raise DataError(
+                f"there is no document called {missing[0]!r} in {index.folder}; nothing was removed"
+            )
         gone, version = np.array(sorted(known.values()), np.int64), index.top["written"] + 1
         none = np.empty((0, index.made.width), np.float32)
-        graph = _graph(index, version, gone, index.top["next"], none, MANY, threads) if index.top["graph"] else None
+        graph = (
+            _graph(index, version, gone, index.top["next"], none, MANY, threads)
+            if index.top["graph"]
+            else None
+        )
         return _change(index, written=version, graph=graph, removed=np.union1d(index.removed, gone).tolist())
 
 
@@ -92,7 +110,9 @@ def compact(folder: str | Path, *, many: int = MANY, threads: int = 0) -> Index:
     """
     with _writing(folder) as index:
         gone, version = set(index.removed.tolist()), index.top["written"] + 1
-        documents = [d for part in index.parts for i, d in enumerate(part.documents(), part.first) if i not in gone]
+        documents = [
+            d for part in index.parts for i, d in enumerate(part.documents(), part.first) if i not in gone
+        ]
         vectors = index.vectors(index.live())
         name = f"part-{version:06d}"
         commit(index.folder / name, lambda place: Segment.write(place, documents, vectors))
@@ -122,7 +142,9 @@ def find(index: Index, names: set[str]) -> dict[str, int]:
     }
 
 
-def _graph(index: Index, version: int, gone: Numbers, first: int, vectors: Vectors, many: int, threads: int) -> str | None:
+def _graph(
+    index: Index, version: int, gone: Numbers, first: int, vectors: Vectors, many: int, threads: int
+) -> str | None:
     """The name of a graph that also holds these vectors and no longer those that are gone; None while there are few."""
     old, width = index.top["graph"], index.made.width
     if old is None and len(index) - len(gone) + len(vectors) < many:

@@ -37,11 +37,17 @@ class Documents:
 
     def remarks(self) -> list[str]:
         """What a user should know about what was left out."""
-        empty = [f"{self.empty:,} empty text{'s were' if self.empty > 1 else ' was'} left out"] if self.empty else []
+        empty = (
+            [f"{self.empty:,} empty text{'s were' if self.empty > 1 else ' was'} left out"]
+            if self.empty
+            else []
+        )
         return empty + ([str(self.bad)] if self.bad.count else [])
 
 
-def read_documents(paths: Sequence[Path], *, text: str | None = None, name: str | None = None, strict: bool = False) -> Documents:
+def read_documents(
+    paths: Sequence[Path], *, text: str | None = None, name: str | None = None, strict: bool = False
+) -> Documents:
     """The documents of files and folders, in their order. Every path is looked for before anything is read.
 
     `text` and `name` say which column (a number from 1 on, or its name in the first line) or which field holds the text and the
@@ -74,7 +80,9 @@ def _folder(found: Documents, folder: Path, strict: bool) -> None:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError:
                 if strict:
-                    raise DataError(f"{path} is not UTF-8; mend it, or leave out --strict to go on with �") from None
+                    raise DataError(
+                        f"{path} is not UTF-8; mend it, or leave out --strict to go on with �"
+                    ) from None
                 found.bad.add(str(path))
                 text = raw.decode("utf-8", errors="replace")
             _add(found, path.relative_to(folder).as_posix(), " ".join(text.split()))
@@ -93,9 +101,13 @@ def _file(found: Documents, path: Path, text: str | None, name: str | None, stri
                     try:
                         called = names.text(row.line).strip()
                     except ValueError as error:
-                        raise DataError(f"line {i:,} of {path} {str(error).replace('--column', '--id')}") from None
+                        raise DataError(
+                            f"line {i:,} of {path} {str(error).replace('--column', '--id')}"
+                        ) from None
                     if not called:
-                        raise DataError(f"line {i:,} of {path} has nothing in the column of --id; every document needs a name")
+                        raise DataError(
+                            f"line {i:,} of {path} has nothing in the column of --id; every document needs a name"
+                        )
                 _add(found, called, row.text.strip())
     found.bad.count += reading.bad.count
     found.bad.first += reading.bad.first
@@ -120,11 +132,17 @@ def _layouts(path: Path, text: str | None, name: str | None) -> tuple[Layout, La
             )
         return WholeLine(), None, False
     if text is None:
-        raise OptionError(f"{path} is {TABLES[kind]}; say which column holds the text with --text NUMBER or --text NAME")
+        raise OptionError(
+            f"{path} is {TABLES[kind]}; say which column holds the text with --text NUMBER or --text NAME"
+        )
     header = not (text.isdigit() and (name is None or name.isdigit()))
     first = _header(path, kind) if header else []
     make = Csv if kind == "csv" else Column
-    return make(_number(path, text, first, "--text")), None if name is None else make(_number(path, name, first, "--id")), header
+    return (
+        make(_number(path, text, first, "--text")),
+        None if name is None else make(_number(path, name, first, "--id")),
+        header,
+    )
 
 
 def _header(path: Path, kind: str) -> list[str]:
@@ -138,7 +156,9 @@ def _number(path: Path, column: str, first: list[str], option: str) -> int:
             raise OptionError(f"{option} counts columns from 1, got {column}")
         return int(column)
     if column not in first:
-        raise OptionError(f"line 1 of {path} names no column {column!r} for {option}; it has {', '.join(map(repr, first))}")
+        raise OptionError(
+            f"line 1 of {path} names no column {column!r} for {option}; it has {', '.join(map(repr, first))}"
+        )
     return first.index(column) + 1
 
 

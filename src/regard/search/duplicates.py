@@ -24,7 +24,9 @@ class Pair(NamedTuple):
     cosine: float
 
 
-def pairs(vectors: NDArray[np.float32], threshold: float, *, exact: bool | None = None, threads: int = 0) -> list[Pair]:
+def pairs(
+    vectors: NDArray[np.float32], threshold: float, *, exact: bool | None = None, threads: int = 0
+) -> list[Pair]:
     """All pairs of at least that cosine, the most alike first.
 
     From 50,000 texts on a graph is asked for 32 neighbours of each, unless `exact`: so of a large group some pairs are missed,
@@ -61,7 +63,10 @@ def _all(vectors: NDArray[np.float32], threshold: float) -> list[Pair]:
         for start in range(0, len(vectors), BLOCK):
             cosines = vectors[start : start + BLOCK] @ vectors[start:].T
             rows, columns = np.nonzero(np.triu(cosines >= threshold, 1))
-            found += [Pair(start + int(i), start + int(j), float(cosines[i, j])) for i, j in zip(rows, columns, strict=True)]
+            found += [
+                Pair(start + int(i), start + int(j), float(cosines[i, j]))
+                for i, j in zip(rows, columns, strict=True)
+            ]
             bar.advance(len(cosines))
     return found
 

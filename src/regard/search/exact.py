@@ -15,18 +15,27 @@ Numbers = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 
-def nearest(parts: Sequence[tuple[int, Vectors]], queries: Vectors, k: int, without: Numbers) -> tuple[Numbers, Vectors]:
+def nearest(
+    parts: Sequence[tuple[int, Vectors]], queries: Vectors, k: int, without: Numbers
+) -> tuple[Numbers, Vectors]:
     """Numbers and cosines of the k nearest, best first, (queries, k); of equals the lowest number; −1 and −∞ where there are no
     more. `parts` are vectors of length 1 with the number of their first; `without` are numbers that do not count.
     """
-    numbers, cosines = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), -np.inf, np.float32)
+    numbers, cosines = (
+        np.full((len(queries), k), -1, np.int64),
+        np.full((len(queries), k), -np.inf, np.float32),
+    )
     for at in range(0, len(queries), QUERIES):
         some = slice(at, at + QUERIES)
         for first, vectors in parts:
             for start in range(0, len(vectors), BLOCK):
                 block = np.asarray(vectors[start : start + BLOCK])
                 found = queries[some] @ block.T
-                gone = without[(without >= first + start) & (without < first + start + len(block))] - first - start
+                gone = (
+                    without[(without >= first + start) & (without < first + start + len(block))]
+                    - first
+                    - start
+                )
                 found[:, gone] = -np.inf
                 _merge(numbers[some], cosines[some], found, first + start)
     return numbers, cosines

@@ -28,7 +28,12 @@ class Graph:
     def __init__(self, width: int, *, threads: int = 0) -> None:
         self.width, self.threads = width, threads
         self.inner: Any = usearch().Index(
-            ndim=width, metric="ip", dtype="i8", connectivity=NEIGHBOURS, expansion_add=CAREFUL, expansion_search=SHORTLIST
+            ndim=width,
+            metric="ip",
+            dtype="i8",
+            connectivity=NEIGHBOURS,
+            expansion_add=CAREFUL,
+            expansion_search=SHORTLIST,
         )
 
     @classmethod

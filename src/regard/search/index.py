@@ -54,7 +54,10 @@ class Index:
         self._reading = _Reading(self.folder)
         self.top = _read(self.folder)
         self.made = IndexInfo(**self.top["made"])
-        for name in [*(entry["name"] for entry in self.top["parts"]), *([self.top["graph"]] if self.top["graph"] else [])]:
+        for name in [
+            *(entry["name"] for entry in self.top["parts"]),
+            *([self.top["graph"]] if self.top["graph"] else []),
+        ]:
             verify(self.folder / name)
 
     def close(self) -> None:
@@ -75,7 +78,8 @@ class Index:
     @cached_property
     def parts(self) -> list[Segment]:
         return [
-            Segment(self.folder / entry["name"], entry["first"], entry["count"], self.made.width) for entry in self.top["parts"]
+            Segment(self.folder / entry["name"], entry["first"], entry["count"], self.made.width)
+            for entry in self.top["parts"]
         ]
 
     @cached_property
@@ -90,7 +94,11 @@ class Index:
     @cached_property
     def graph(self) -> Graph | None:
         name = self.top["graph"]
-        return None if name is None else Graph.load(self.folder / name / "graph.usearch", self.made.width, threads=self.threads)
+        return (
+            None
+            if name is None
+            else Graph.load(self.folder / name / "graph.usearch", self.made.width, threads=self.threads)
+        )
 
     def document(self, number: int) -> Document:
         for part in self.parts:
@@ -148,13 +156,18 @@ class _Reading:
 
             self._handle = os.open(folder, os.O_RDONLY)
             fcntl.flock(self._handle, fcntl.LOCK_SH)  # waits while a writer sweeps, which takes milliseconds
-        except (ImportError, OSError):  # Windows, some network file systems; a folder that is missing is reported later
+        except (
+            ImportError,
+            OSError,
+        ):  # Windows, some network file systems; a folder that is missing is reported later
             self.close()
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
-            with contextlib.suppress(OSError):  # usearch closes a handle twice when a graph cannot be read; it may be this one
+            with contextlib.suppress(
+                OSError
+            ):  # usearch closes a handle twice when a graph cannot be read; it may be this one
                 os.close(handle)
 
     def __del__(self) -> None:
@@ -165,11 +178,15 @@ def _read(folder: Path) -> dict[str, Any]:
     if not os.path.isdir(folder):
         raise FolderError(f"there is no folder {folder}; `regard index FILES -o {folder}` makes an index")
     if not is_file(folder / TOP):
-        raise FolderError(f"{folder} has no {TOP}, so it is no index; give a folder that `regard index` has written")
+        raise FolderError(
+            f"{folder} has no {TOP}, so it is no index; give a folder that `regard index` has written"
+        )
     top = read_json(folder / TOP)
     missing = {"format", "made", "written", "next", "parts", "graph", "removed"} - set(top)
     if missing:
-        raise FolderError(f"{folder / TOP} has no {sorted(missing)[0]!r}; it was not written by `regard index`, or is damaged")
+        raise FolderError(
+            f"{folder / TOP} has no {sorted(missing)[0]!r}; it was not written by `regard index`, or is damaged"
+        )
     if top["format"] != FORMAT:
         raise FolderError(
             f"{folder} has format {top['format']!r:.40} (regard {top.get('regard', '?')!s:.40}) and this regard reads "
@@ -186,14 +203,22 @@ def _problem(top: dict[str, Any]) -> str | None:
     made, at = top["made"], 0
     if not isinstance(made, dict) or set(made) != set(IndexInfo._fields):
         return f"'made' does not have the keys {', '.join(IndexInfo._fields)}"
-    if not isinstance(made["model"], str) or not isinstance(made["fingerprint"], str) or not _count(made["width"], 1, 1 << 20):
+    if (
+        not isinstance(made["model"], str)
+        or not isinstance(made["fingerprint"], str)
+        or not _count(made["width"], 1, 1 << 20)
+    ):
         return "'made' does not name a model, its fingerprint and the width of its vectors"
     if not _count(top["written"]) or not _count(top["next"]):
         return f"'written' and 'next' are not both counts, got {top['written']!r:.40} and {top['next']!r:.40}"
     if not isinstance(top["parts"], list):
         return "'parts' is no list"
     for part in top["parts"]:
-        if not isinstance(part, dict) or set(part) != {"name", "first", "count"} or not _named("part", part["name"]):
+        if (
+            not isinstance(part, dict)
+            or set(part) != {"name", "first", "count"}
+            or not _named("part", part["name"])
+        ):
             return f"a part is a name such as part-000001, 'first' and 'count', got {part!r:.60}"
         if not _count(part["count"]) or part["first"] != at or isinstance(part["first"], bool):
             return f"{part['name']} should begin at document {at}, got {part['first']!r:.40} and count {part['count']!r:.40}"
@@ -203,7 +228,11 @@ def _problem(top: dict[str, Any]) -> str | None:
     if top["graph"] is not None and not _named("graph", top["graph"]):
         return f"'graph' is neither null nor a name such as graph-000001, got {top['graph']!r:.60}"
     gone = top["removed"]
-    if not isinstance(gone, list) or not all(_count(n, 0, at - 1) for n in gone) or any(map(int.__ge__, gone, gone[1:])):
+    if (
+        not isinstance(gone, list)
+        or not all(_count(n, 0, at - 1) for n in gone)
+        or any(map(int.__ge__, gone, gone[1:]))
+    ):
         return f"'removed' is no rising list of document numbers below {at}"
     return None
 

@@ -36,7 +36,11 @@ class SpreadLabels(NamedTuple):
 
 
 def spread_labels(
-    vectors: NDArray[np.float32], examples: Mapping[int, str], *, neighbours: int = NEIGHBOURS, threads: int = 0
+    vectors: NDArray[np.float32],
+    examples: Mapping[int, str],
+    *,
+    neighbours: int = NEIGHBOURS,
+    threads: int = 0,
 ) -> SpreadLabels:
     """Label all texts from some: `examples` are labels by the places of their texts."""
     labels = sorted(set(examples.values()))
@@ -64,7 +68,9 @@ def spread_labels(
     return SpreadLabels(labels, shares)
 
 
-def _leaning(vectors: NDArray[np.float32], places: NDArray[np.int64], given: NDArray[np.float32]) -> NDArray[np.float32]:
+def _leaning(
+    vectors: NDArray[np.float32], places: NDArray[np.int64], given: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Shares of the labels by the cosine with the mean of each one's examples, (texts, labels)."""
     means = given.T @ vectors[places]
     means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
@@ -73,7 +79,9 @@ def _leaning(vectors: NDArray[np.float32], places: NDArray[np.int64], given: NDA
     return shares / shares.sum(1, keepdims=True)
 
 
-def _neighbours(vectors: NDArray[np.float32], count: int, threads: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def _neighbours(
+    vectors: NDArray[np.float32], count: int, threads: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The nearest other texts of each, and weights of sum 1."""
     with track(None, "finding neighbours"):
         if len(vectors) < MANY:

@@ -65,29 +65,39 @@ def examples(rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         text = plain(row.text)
         if row.reviewed and said.setdefault(text, row.label) != row.label:
-            raise DataError(f"{text[:60]!r} has two labels, {said[text]!r} and {row.label!r}; correct one of them")
+            raise DataError(
+                f"{text[:60]!r} has two labels, {said[text]!r} and {row.label!r}; correct one of them"
+            )
     return said
 
 
 def _header(path: Path, cells: list[str]) -> list[str]:
     named = [cell.strip().lower() for cell in cells]
     if "label" not in named or "text" not in named:
-        raise DataError(f"line 1 of {path} must name the columns label and text, with a tab between; it has {cells[0][:60]!r}")
+        raise DataError(
+            f"line 1 of {path} must name the columns label and text, with a tab between; it has {cells[0][:60]!r}"
+        )
     return named
 
 
 def _row(path: Path, number: int, header: list[str], cells: list[str]) -> Row:
     if len(cells) != len(header):
-        raise DataError(f"line {number} of {path} has {len(cells)} columns where line 1 has {len(header)}; mend it")
+        raise DataError(
+            f"line {number} of {path} has {len(cells)} columns where line 1 has {len(header)}; mend it"
+        )
     cell = dict(zip(header, (each.strip() for each in cells), strict=True))
     if not cell["label"] or not cell["text"]:
         empty = "label" if not cell["label"] else "text"
-        raise DataError(f"line {number}, column {header.index(empty) + 1} of {path} has no {empty}; fill it in, or remove the line")
+        raise DataError(
+            f"line {number}, column {header.index(empty) + 1} of {path} has no {empty}; fill it in, or remove the line"
+        )
     suggested = cell.get("suggested", "")
     try:
         confidence = float(cell.get("confidence") or 1.0)
     except ValueError:
         column = header.index("confidence") + 1
-        raise DataError(f"line {number}, column {column} of {path} is no number: {cell['confidence']!r}; mend it") from None
+        raise DataError(
+            f"line {number}, column {column} of {path} is no number: {cell['confidence']!r}; mend it"
+        ) from None
     reviewed = "suggested" not in header or cell["label"] != suggested or bool(cell.get("reviewed"))
     return Row(cell["label"], cell["text"], suggested, confidence, reviewed, cell.get("id", ""))

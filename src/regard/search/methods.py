@@ -12,7 +12,10 @@ from regard.errors import OptionError
 from regard.pipelines.embed import embed
 from regard.search.index import Index
 
-DEPTH, RANK = 100, 60  # documents of each list that are joined; what is added to a rank, as Cormack et al. 2009 have it
+DEPTH, RANK = (
+    100,
+    60,
+)  # documents of each list that are joined; what is added to a rank, as Cormack et al. 2009 have it
 
 
 class Hit(NamedTuple):
@@ -37,7 +40,10 @@ class VectorSearch:
 
     def search(self, index: Index, queries: Sequence[str], k: int) -> list[list[Hit]]:
         numbers, cosines = index.near(embed(self.model, queries), _count(k), exact=self.exact)
-        return [[Hit(int(n), float(c)) for n, c in zip(*row, strict=True) if n >= 0] for row in zip(numbers, cosines, strict=True)]
+        return [
+            [Hit(int(n), float(c)) for n, c in zip(*row, strict=True) if n >= 0]
+            for row in zip(numbers, cosines, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,10 @@ def _joined(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
     for found in lists:
         for rank, hit in enumerate(found, 1):
             scores[hit.number] = scores.get(hit.number, 0.0) + 1 / (RANK + rank)
-    return [Hit(number, score) for number, score in sorted(scores.items(), key=lambda each: (-each[1], each[0]))[:k]]
+    return [
+        Hit(number, score)
+        for number, score in sorted(scores.items(), key=lambda each: (-each[1], each[0]))[:k]
+    ]
 
 
 def _count(k: int) -> int:

@@ -27,7 +27,10 @@ class Segment:
     def write(folder: Path, documents: Sequence[Document], vectors: NDArray[np.float32]) -> None:
         """Fill an empty folder."""
         np.save(folder / "vectors.npy", np.ascontiguousarray(vectors, np.float32))
-        lines = [json.dumps(document, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for document in documents]
+        lines = [
+            json.dumps(document, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+            for document in documents
+        ]
         (folder / "documents.jsonl").write_bytes(b"".join(lines))
         np.save(folder / "offsets.npy", np.cumsum([0, *map(len, lines)]))
         with track(len(documents), "counting words", "documents") as bar:
@@ -59,7 +62,9 @@ class Segment:
         offsets = self._offsets
         with self._path.open("rb") as file:
             file.seek(int(offsets[number - self.first]))
-            return self._parsed(file.read(int(offsets[number - self.first + 1] - offsets[number - self.first])))
+            return self._parsed(
+                file.read(int(offsets[number - self.first + 1] - offsets[number - self.first]))
+            )
 
     def documents(self) -> Iterator[Document]:
         """All of them, in order."""
@@ -76,8 +81,15 @@ class Segment:
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:
         found = self._array("offsets.npy")
-        if found.shape != (self.count + 1,) or found.dtype != np.int64 or found[0] != 0 or (np.diff(found) < 0).any():
-            raise self._damaged(self.folder / "offsets.npy", ValueError("it is no rising list of places in documents.jsonl"))
+        if (
+            found.shape != (self.count + 1,)
+            or found.dtype != np.int64
+            or found[0] != 0
+            or (np.diff(found) < 0).any()
+        ):
+            raise self._damaged(
+                self.folder / "offsets.npy", ValueError("it is no rising list of places in documents.jsonl")
+            )
         return found
 
     def _array(self, name: str) -> NDArray[Any]:
@@ -98,4 +110,6 @@ class Segment:
     @staticmethod
     def _damaged(path: Path, error: BaseException) -> FolderError:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return FolderError(f"{path} cannot be read ({reason}); it is missing or damaged, so build the index again")
+        return FolderError(
+            f"{path} cannot be read ({reason}); it is missing or damaged, so build the index again"
+        )

@@ -23,7 +23,9 @@ def read_token(file: Path | None) -> str | None:
             token, where = file.read_text(encoding="utf-8"), str(file)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise OptionError(f"the token file {file} cannot be read: {reason}; give a file that holds the token alone") from None
+            raise OptionError(
+                f"the token file {file} cannot be read: {reason}; give a file that holds the token alone"
+            ) from None
     if token is None:
         return None
     token = token.strip()
@@ -64,17 +66,23 @@ class Authentication:
     def check(self, host: str, authorization: str | None, *, open_to_all: bool = False) -> bool:
         """Whether the asker is known; raises a Refusal where that is needed. `open_to_all` is what strangers may ask too."""
         if self._loopback and not is_loopback(_name(host)):
-            raise Refusal(421, "this server answers to localhost only; ask for http://localhost with its port")
+            raise Refusal(
+                421, "this server answers to localhost only; ask for http://localhost with its port"
+            )
         if self._token is None or self._matches(authorization):
             return True
         if open_to_all:
             return False
         why = "the token is not the server's" if authorization else "this server needs a token"
-        raise Refusal(401, f"{why}; send the header Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
+        raise Refusal(
+            401, f"{why}; send the header Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
+        )
 
     def _matches(self, authorization: str | None) -> bool:
         kind, _, token = (authorization or "").partition(" ")
-        same = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token or b"")  # takes as long for any token
+        same = hmac.compare_digest(
+            token.strip().encode("utf-8", "replace"), self._token or b""
+        )  # takes as long for any token
         return same and kind.lower() == "bearer"
 
 

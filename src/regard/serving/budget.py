@@ -45,7 +45,10 @@ class Budget:
 
 def read_tokens(name: str, count: int, limits: RequestLimits) -> None:
     if count > limits.tokens:
-        raise Refusal(422, f"{name} has {count:,} tokens and at most {limits.tokens:,} are read at once; cut it into shorter texts")
+        raise Refusal(
+            422,
+            f"{name} has {count:,} tokens and at most {limits.tokens:,} are read at once; cut it into shorter texts",
+        )
 
 
 def strategy_of(beam: Beam, sample: Sample | None, required: Sequence[Sequence[int]]) -> Strategy:
@@ -57,7 +60,9 @@ def rules_of(asked: Ruled, tokenizer: Any, limits: RequestLimits) -> Constraints
     forbidden = forbid(tokenizer, asked.forbidden)
     count = sum(map(len, forbidden))
     if count > limits.tokens:
-        raise Refusal(422, f"forbidden has {count:,} tokens and at most {limits.tokens:,} are taken; leave some out")
+        raise Refusal(
+            422, f"forbidden has {count:,} tokens and at most {limits.tokens:,} are taken; leave some out"
+        )
     return Constraints(asked.min_length, asked.no_repeat, forbidden)
 
 

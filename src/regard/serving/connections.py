@@ -11,7 +11,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serving.log import Log
 from regard.serving.request_limits import RequestLimits
 
-BACKLOG = 128  # connections that the system holds until they are accepted; asyncio accepts so many in one turn
+BACKLOG = (
+    128  # connections that the system holds until they are accepted; asyncio accepts so many in one turn
+)
 RESERVED = 64  # file descriptors for everything but connections
 
 
@@ -25,7 +27,9 @@ class Connections:
     def add(self, connection: Connection) -> None:
         self.open[connection] = None
         if len(self.open) > self.most:
-            self.log.write(f"more than {self.most} connections are open; the one that was silent longest is closed")
+            self.log.write(
+                f"more than {self.most} connections are open; the one that was silent longest is closed"
+            )
             silent = next((each for each in self.open if each.silent), connection)
             silent.drop()
 
@@ -122,5 +126,7 @@ def allowed(wanted: int, log: Log) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     found = max(8, soft - BACKLOG - RESERVED)
-    log.write(f"at most {found} connections and not {wanted}: this system allows {soft} open files; raise it with ulimit -n")
+    log.write(
+        f"at most {found} connections and not {wanted}: this system allows {soft} open files; raise it with ulimit -n"
+    )
     return found

@@ -27,7 +27,19 @@ from regard.serving.index_page import page
 from regard.serving.log import Log
 from regard.serving.metrics import CONTENT_TYPE
 from regard.serving.request_limits import Refusal, RequestLimits, draining
-from regard.serving.requests import Body, Classify, Embed, Generate, Look, LookBack, Read, Tag, Translate, described, read
+from regard.serving.requests import (
+    Body,
+    Classify,
+    Embed,
+    Generate,
+    Look,
+    LookBack,
+    Read,
+    Tag,
+    Translate,
+    described,
+    read,
+)
 from regard.serving.service_base import BaseService
 from regard.serving.text_generation_service import GenerationService
 from regard.serving.text_service import TextService
@@ -66,7 +78,8 @@ def _machine_routes(app: FastAPI, service: BaseService) -> None:
     @app.get("/", response_class=HTMLResponse, summary="This page", include_in_schema=False)
     async def home() -> Response:
         return HTMLResponse(
-            page(app.openapi()), headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+            page(app.openapi()),
+            headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"},
         )
 
     @app.get(
@@ -155,7 +168,9 @@ async def _body(request: Request, limits: RequestLimits) -> bytes:
     except ClientDisconnect:
         raise gone() from None
     except TimeoutError:
-        raise Refusal(408, f"the request did not arrive within {limits.seconds:g} seconds; send it again") from None
+        raise Refusal(
+            408, f"the request did not arrive within {limits.seconds:g} seconds; send it again"
+        ) from None
     return bytes(found)
 
 
@@ -170,22 +185,31 @@ async def _answers(request: Request, service: BaseService, options: Body, texts:
         answer.cancel()  # what has not begun is not begun, and a search stops at its next step
 
 
-async def _affordable(request: Request, service: BaseService, options: Body, texts: list[str], until: float) -> None:
+async def _affordable(
+    request: Request, service: BaseService, options: Body, texts: list[str], until: float
+) -> None:
     """Refuse what costs too much. It reads all texts, so the loop that serves everybody does not do it."""
     stop = threading.Event()
     try:
         await _in_time(
-            request, service, asyncio.ensure_future(asyncio.to_thread(service.check, options, texts, stop.is_set)), until
+            request,
+            service,
+            asyncio.ensure_future(asyncio.to_thread(service.check, options, texts, stop.is_set)),
+            until,
         )
     finally:
         stop.set()
 
 
-async def _in_time(request: Request, service: BaseService, result: asyncio.Future[Result], until: float) -> Result:
+async def _in_time(
+    request: Request, service: BaseService, result: asyncio.Future[Result], until: float
+) -> Result:
     """The result, if it comes before `until` and before the client leaves."""
     left = asyncio.ensure_future(_left(request))
     try:
-        await asyncio.wait({result, left}, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {result, left}, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
+        )
         if result.done():
             return result.result()
         if left.done():
@@ -195,7 +219,10 @@ async def _in_time(request: Request, service: BaseService, result: asyncio.Futur
             f"the answer took longer than {service.limits.seconds:g} seconds; send fewer or shorter texts, or try again later",
             {"retry-after": "5"},
         )
-    except (OptionError, ShapeError) as error:  # options that only the search can judge; other errors may name files
+    except (
+        OptionError,
+        ShapeError,
+    ) as error:  # options that only the search can judge; other errors may name files
         raise Refusal(422, str(error)) from None
     finally:
         left.cancel()
@@ -255,10 +282,17 @@ def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -
 
 def _unrouted(service: BaseService, request: Request, error: HTTPException) -> Refusal:
     if error.status_code == 404:
-        return Refusal(404, f"there is no such address here; this server holds a {service.kind}, and GET / lists what it answers")
+        return Refusal(
+            404,
+            f"there is no such address here; this server holds a {service.kind}, and GET / lists what it answers",
+        )
     if error.status_code == 405:
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-        return Refusal(405, f"{request.method} is not answered here; use {headers.get('allow', 'another method')}", headers)
+        return Refusal(
+            405,
+            f"{request.method} is not answered here; use {headers.get('allow', 'another method')}",
+            headers,
+        )
     return Refusal(error.status_code, HTTPStatus(error.status_code).phrase.lower())
 
 
@@ -273,7 +307,9 @@ def _accident(error: Exception, problems: Log) -> Refusal:
 class Guarded:
     """The app behind its door, with every request counted, timed and, if wanted, logged."""
 
-    def __init__(self, service: BaseService, door: Authentication, *, log: bool = False, problems: Log | None = None) -> None:
+    def __init__(
+        self, service: BaseService, door: Authentication, *, log: bool = False, problems: Log | None = None
+    ) -> None:
         self.service, self.door, self.log = service, door, log
         self.app = make_app(service, problems or Log())
 
@@ -287,7 +323,9 @@ class Guarded:
         async def noted(message: MutableMapping[str, Any]) -> None:
             nonlocal status, answered
             status = message.get("status", status)
-            async with asyncio.timeout(self.service.limits.seconds):  # for a client that does not read its answer
+            async with asyncio.timeout(
+                self.service.limits.seconds
+            ):  # for a client that does not read its answer
                 await send(message)
             answered = message["type"] == "http.response.body" and not message.get("more_body", False)
 
@@ -326,10 +364,16 @@ class Guarded:
             raise draining()
         if self.service.metrics.in_flight > self.service.limits.requests:
             most = self.service.limits.requests
-            raise Refusal(429, f"{most} requests are being answered and no more are at once; try again later", {"retry-after": "1"})
+            raise Refusal(
+                429,
+                f"{most} requests are being answered and no more are at once; try again later",
+                {"retry-after": "1"},
+            )
 
 
 def _log(scope: MutableMapping[str, Any], status: int, seconds: float) -> None:
-    path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")  # as it was sent: escapes stay escapes
+    path = scope.get("raw_path", b"").decode(
+        "ascii", "backslashreplace"
+    )  # as it was sent: escapes stay escapes
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     print(f"{now} {scope['method']} {path} {status} {seconds * 1000:.1f} ms", file=sys.stderr, flush=True)

@@ -13,7 +13,11 @@ table{border-collapse:collapse}td{padding:.15rem .8rem .15rem 0;vertical-align:t
 def page(description: dict[str, Any]) -> str:
     """HTML from an OpenAPI description."""
     title = html.escape(description["info"]["title"])
-    parts = [_route(path, verb, route) for path, verbs in description["paths"].items() for verb, route in verbs.items()]
+    parts = [
+        _route(path, verb, route)
+        for path, verbs in description["paths"].items()
+        for verb, route in verbs.items()
+    ]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"

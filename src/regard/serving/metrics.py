@@ -31,7 +31,10 @@ class Counter:
 
     def lines(self) -> list[str]:
         with self._lock:
-            return [f"{self.name}{_braces(self.labels, key)} {_number(value)}" for key, value in sorted(self._values.items())]
+            return [
+                f"{self.name}{_braces(self.labels, key)} {_number(value)}"
+                for key, value in sorted(self._values.items())
+            ]
 
 
 class Gauge:
@@ -39,11 +42,15 @@ class Gauge:
 
     kind = "gauge"
 
-    def __init__(self, name: str, about: str, read: Callable[[], float], labels: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, about: str, read: Callable[[], float], labels: dict[str, str] | None = None
+    ) -> None:
         self.name, self.about, self._read, self._labels = name, about, read, labels or {}
 
     def lines(self) -> list[str]:
-        return [f"{self.name}{_braces(tuple(self._labels), tuple(self._labels.values()))} {_number(self._read())}"]
+        return [
+            f"{self.name}{_braces(tuple(self._labels), tuple(self._labels.values()))} {_number(self._read())}"
+        ]
 
 
 class Histogram:
@@ -81,7 +88,9 @@ class Metrics:
     def __init__(self) -> None:
         self.in_flight = 0  # changed by the event loop's thread alone
         self.requests = Counter("regard_requests_total", "Requests that were answered.", "route", "status")
-        self.seconds = Histogram("regard_request_seconds", "Time from a request to the end of its answer.", SECONDS, "route")
+        self.seconds = Histogram(
+            "regard_request_seconds", "Time from a request to the end of its answer.", SECONDS, "route"
+        )
         self.batch_texts = Histogram("regard_batch_texts", "Texts that were computed together.", SIZES)
         self.batch_seconds = Histogram("regard_batch_seconds", "Time of one batch.", SECONDS)
         self.tokens = Counter("regard_tokens_total", "Tokens of texts that were read and written.", "side")
@@ -89,13 +98,22 @@ class Metrics:
             Gauge("regard_requests_in_flight", "Requests that are being answered.", lambda: self.in_flight)
         ]
 
-    def gauge(self, name: str, about: str, read: Callable[[], float], labels: dict[str, str] | None = None) -> None:
+    def gauge(
+        self, name: str, about: str, read: Callable[[], float], labels: dict[str, str] | None = None
+    ) -> None:
         self._gauges.append(Gauge(name, about, read, labels))
 
     def text(self) -> str:
         """Everything, as Prometheus reads it."""
         found: list[str] = []
-        for each in (self.requests, self.seconds, self.batch_texts, self.batch_seconds, self.tokens, *self._gauges):
+        for each in (
+            self.requests,
+            self.seconds,
+            self.batch_texts,
+            self.batch_seconds,
+            self.tokens,
+            *self._gauges,
+        ):
             found += [f"# HELP {each.name} {each.about}", f"# TYPE {each.name} {each.kind}", *each.lines()]
         return "\n".join(found) + "\n"
 
@@ -105,7 +123,11 @@ def _number(value: float) -> str:
 
 
 def _braces(names: Sequence[str], values: Sequence[str]) -> str:
-    return "{" + ",".join(f'{n}="{_escape(v)}"' for n, v in zip(names, values, strict=True)) + "}" if names else ""
+    return (
+        "{" + ",".join(f'{n}="{_escape(v)}"' for n, v in zip(names, values, strict=True)) + "}"
+        if names
+        else ""
+    )
 
 
 def _escape(value: str) -> str:

@@ -79,11 +79,15 @@ class Batcher:
     ) -> None:
         self._work, self._cost, self._begin = work, cost, begin
         self._batch_tokens, self._queue, self._metrics = batch_tokens, queue, metrics or Metrics()
-        self._groups: OrderedDict[Hashable, deque[Part]] = OrderedDict()  # waiting parts by options; the next group is first
+        self._groups: OrderedDict[Hashable, deque[Part]] = (
+            OrderedDict()
+        )  # waiting parts by options; the next group is first
         self._waiting, self._closed = 0, False
         self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._changed = threading.Condition()
-        self._threads = [threading.Thread(target=self._run, name=f"regard-worker-{i}", daemon=True) for i in range(workers)]
+        self._threads = [
+            threading.Thread(target=self._run, name=f"regard-worker-{i}", daemon=True) for i in range(workers)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -104,7 +108,9 @@ class Batcher:
                 raise draining()
             if self._waiting + len(texts) > self._queue:
                 full = f"{self._waiting} texts are waiting and the queue holds {self._queue}"
-                raise Refusal(429, f"{full}; try again in a second, or with fewer texts", {"retry-after": "1"})
+                raise Refusal(
+                    429, f"{full}; try again in a second, or with fewer texts", {"retry-after": "1"}
+                )
             self._groups.setdefault(options, deque()).extend(parts)
             self._waiting += len(texts)
             self._tickets.add(ticket)

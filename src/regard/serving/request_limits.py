@@ -51,5 +51,7 @@ class Refusal(Exception):
 
 def draining() -> Refusal:
     return Refusal(
-        503, "the server is shutting down and takes no more requests; send it to another, or later", {"retry-after": "5"}
+        503,
+        "the server is shutting down and takes no more requests; send it to another, or later",
+        {"retry-after": "5"},
     )

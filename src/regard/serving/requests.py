@@ -18,20 +18,31 @@ MOST_WORDS = 1024  # of an answer
 class Body(BaseModel):
     """A JSON object with these keys and no others."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)  # frozen: equal ones share a batch
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False
+    )  # frozen: equal ones share a batch
 
 
 class Draw(Body):
     """Words drawn by their probability rather than the best ones."""
 
     temperature: float = Field(
-        1.0, ge=TEMPERATURES[0], le=TEMPERATURES[1], description="Below 1 likely words become likelier, above 1 less so."
+        1.0,
+        ge=TEMPERATURES[0],
+        le=TEMPERATURES[1],
+        description="Below 1 likely words become likelier, above 1 less so.",
     )
     top_k: int = Field(0, ge=0, lt=2**31, description="Draw from so many words; 0 from all.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Draw from the likeliest words that have this probability together.")
-    min_p: float = Field(0.0, ge=0, le=1, description="Draw from words at least this times as likely as the likeliest.")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Draw from the likeliest words that have this probability together."
+    )
+    min_p: float = Field(
+        0.0, ge=0, le=1, description="Draw from words at least this times as likely as the likeliest."
+    )
     count: int = Field(1, ge=1, le=MOST_BEAMS, description="Texts to draw.")
-    seed: int | None = Field(None, ge=0, lt=2**53, description="The same seed gives the same text; one is drawn unless given.")
+    seed: int | None = Field(
+        None, ge=0, lt=2**53, description="The same seed gives the same text; one is drawn unless given."
+    )
 
 
 class Ruled(Body):
@@ -46,7 +57,9 @@ class Search(Body):
     """How texts are searched for."""
 
     beam: int = Field(1, ge=1, le=MOST_BEAMS, description="Texts kept at each step; 1 is greedy.")
-    length_penalty: float = Field(1.0, ge=0, le=10, description="Texts are ranked by log p / length to this power.")
+    length_penalty: float = Field(
+        1.0, ge=0, le=10, description="Texts are ranked by log p / length to this power."
+    )
     max_length: int | None = Field(
         None, ge=1, le=MOST_WORDS, description="Most tokens of an answer; else by the length of the source."
     )
@@ -67,10 +80,16 @@ class Sentences(Body):
 class Translate(Ruled, Search, Sentences):
     """Sentences to translate."""
 
-    nbest: int | None = Field(None, ge=1, le=MOST_BEAMS, description="Texts to give for each sentence, best first; at most `beam`.")
+    nbest: int | None = Field(
+        None, ge=1, le=MOST_BEAMS, description="Texts to give for each sentence, best first; at most `beam`."
+    )
     sample: Draw | None = Field(None, description="Draw words rather than search for the best text.")
-    coverage_penalty: float = Field(0.0, ge=0, le=10, description="Rank texts down that leave words of the source unattended.")
-    groups: int = Field(1, ge=1, le=MOST_BEAMS, description="Cut the beam into groups that find different texts.")
+    coverage_penalty: float = Field(
+        0.0, ge=0, le=10, description="Rank texts down that leave words of the source unattended."
+    )
+    groups: int = Field(
+        1, ge=1, le=MOST_BEAMS, description="Cut the beam into groups that find different texts."
+    )
     diversity: float = Field(0.5, ge=0, le=100, description="How much groups keep apart.")
     required: tuple[str, ...] = Field((), max_length=10, description="Words that must occur.")
     prefix: str | None = Field(None, description="How each translation begins.")
@@ -79,15 +98,21 @@ class Translate(Ruled, Search, Sentences):
 class Classify(Sentences):
     """Texts to label."""
 
-    top: int = Field(1, ge=1, le=1000, description="Labels to give with their probabilities, likeliest first.")
+    top: int = Field(
+        1, ge=1, le=1000, description="Labels to give with their probabilities, likeliest first."
+    )
     threshold: float = Field(0.0, ge=0, le=1, description="Give no label below this probability.")
 
 
 class Tag(Sentences):
     """Texts to tag."""
 
-    spaced: bool = Field(False, description="Words stand apart by spaces already; else they are split as in training.")
-    scheme: Literal["bio", "iobes", "io"] | None = Field(None, description="Scheme of the tags; else the model's own.")
+    spaced: bool = Field(
+        False, description="Words stand apart by spaces already; else they are split as in training."
+    )
+    scheme: Literal["bio", "iobes", "io"] | None = Field(
+        None, description="Scheme of the tags; else the model's own."
+    )
 
 
 class Embed(Sentences):
@@ -105,7 +130,9 @@ class Generate(Ruled, Prompt):
 
     max_length: int = Field(50, ge=1, le=MOST_WORDS, description="Most tokens to write.")
     sample: Draw = Field(Draw.model_validate({}), description="How words are drawn.")
-    beam: int | None = Field(None, ge=1, le=MOST_BEAMS, description="Search for the best text rather than draw; 1 is greedy.")
+    beam: int | None = Field(
+        None, ge=1, le=MOST_BEAMS, description="Search for the best text rather than draw; 1 is greedy."
+    )
     stream: bool = Field(False, description="Send words as they are found, as server-sent events.")
 
 
@@ -124,7 +151,8 @@ class Look(Search, Read):
 
     target: str | None = Field(None, description="A translation to look at, rather than the model's own.")
     kinds: tuple[Literal["encoder", "decoder", "cross"], ...] = Field(
-        ("encoder", "decoder", "cross"), description="The two self-attentions, and the looks of the decoder at the source."
+        ("encoder", "decoder", "cross"),
+        description="The two self-attentions, and the looks of the decoder at the source.",
     )
 
 
@@ -164,7 +192,10 @@ def _check_sizes(asked: Body, limits: RequestLimits) -> None:
     for name, value in asked:
         texts = value if isinstance(value, tuple) else [value]
         if name == "texts" and len(texts) > limits.texts:
-            raise Refusal(422, f"texts has {len(texts):,} entries and at most {limits.texts:,} are taken; send several requests")
+            raise Refusal(
+                422,
+                f"texts has {len(texts):,} entries and at most {limits.texts:,} are taken; send several requests",
+            )
         for i, text in enumerate(texts):
             if isinstance(text, str) and len(text) > limits.characters:
                 place = f"{name}[{i}]" if isinstance(value, tuple) else name
@@ -178,7 +209,12 @@ KINDS = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "finite_number": "a finite number",
     "bool_type": "true or false", "string_type": "text", "tuple_type": "a list", "string_unicode": "text in UTF-8",
 }  # fmt: skip
-BOUNDS = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most", "less_than": "less than"}
+BOUNDS = {
+    "greater_than_equal": "at least",
+    "greater_than": "more than",
+    "less_than_equal": "at most",
+    "less_than": "less than",
+}
 
 
 def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
@@ -193,7 +229,9 @@ def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
         wanted = Draw if loc else kind
         return f"{place or 'the request'} is {show(detail['input'])}, and must be an object with {', '.join(wanted.model_fields)}"
     if problem == "extra_forbidden":
-        return f"there is no field {show(place)}" + (closest(last, names) or f"; the fields are {', '.join(names)}")
+        return f"there is no field {show(place)}" + (
+            closest(last, names) or f"; the fields are {', '.join(names)}"
+        )
     if problem == "missing":
         return f"the field {place} is missing: {block.model_fields[last].description}"
     return f"{place} is {show(detail['input'])}, and must be {_allowed(problem, context)}"

@@ -35,7 +35,9 @@ class Translation(Hypothesis):
 
     score: float | None  # type: ignore[assignment]
     log_p: float | None  # type: ignore[assignment]
-    hypotheses: list[Hypothesis] | None = Field(None, description="Where there are several: all of them, this first.")
+    hypotheses: list[Hypothesis] | None = Field(
+        None, description="Where there are several: all of them, this first."
+    )
 
 
 class Translations(BaseModel):
@@ -100,7 +102,9 @@ class Matrix(BaseModel):
     kind: str = Field(description="encoder, decoder or cross")
     rows: list[str] = Field(description="The pieces of text that look.")
     columns: list[str] = Field(description="The pieces of text that are looked at.")
-    weights: list[list[list[float]]] = Field(description="By head, row and column; each row sums to 1 under softmax.")
+    weights: list[list[list[float]]] = Field(
+        description="By head, row and column; each row sums to 1 under softmax."
+    )
 
 
 class Looked(BaseModel):

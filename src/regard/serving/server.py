@@ -29,10 +29,14 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
-        raise OptionError(f"--host {host} is no address of this machine; give one such as 127.0.0.1") from None
+        raise OptionError(
+            f"--host {host} is no address of this machine; give one such as 127.0.0.1"
+        ) from None
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that has just ended leaves its port at once
+    sock.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # a server that has just ended leaves its port at once
     try:
         sock.bind(address)
     except OSError as error:
@@ -50,7 +54,9 @@ def _unbound(error: OSError, host: str, port: int) -> OptionError:
         return OptionError(f"port {port} is reserved for the system; choose one above 1023 with --port")
     if error.errno == errno.EADDRNOTAVAIL:
         return OptionError(f"--host {host} is no address of this machine; give one such as 127.0.0.1")
-    return OptionError(f"{host} port {port} cannot be opened: {error.strerror}; choose others with --host and --port")
+    return OptionError(
+        f"{host} port {port} cannot be opened: {error.strerror}; choose others with --host and --port"
+    )
 
 
 def address(sock: socket.socket) -> str:
@@ -62,7 +68,12 @@ class Server(uvicorn.Server):
     """Uvicorn, with a way out in three steps: refuse what is new, finish what can be within the grace time, cancel the rest."""
 
     def __init__(
-        self, service: BaseService, door: Authentication, *, log: bool = False, started: Callable[[], None] = lambda: None
+        self,
+        service: BaseService,
+        door: Authentication,
+        *,
+        log: bool = False,
+        started: Callable[[], None] = lambda: None,
     ) -> None:
         self.log = Log()
         app = Guarded(service, door, log=log, problems=self.log)
@@ -114,7 +125,9 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:

@@ -27,7 +27,9 @@ class BaseService(ABC):
     translates = False
     example: tuple[str, str]  # a route and a body to try it with
 
-    def __init__(self, model: Any, name: str, limits: RequestLimits | None = None, *, workers: int | None = None) -> None:
+    def __init__(
+        self, model: Any, name: str, limits: RequestLimits | None = None, *, workers: int | None = None
+    ) -> None:
         self.model, self.name, self.limits = model, name, limits or RequestLimits()
         self.draining = False
         self.metrics = Metrics()
@@ -39,12 +41,22 @@ class BaseService(ABC):
             batch_tokens=self.limits.batch_tokens,
             queue=self.limits.queue,
             workers=workers or (cores() if on_cpu else 1),
-            begin=lambda: torch.set_num_threads(1),  # of this worker: threads of one product stall each other where cores are busy
+            begin=lambda: torch.set_num_threads(
+                1
+            ),  # of this worker: threads of one product stall each other where cores are busy
             metrics=self.metrics,
         )
-        self.metrics.gauge("regard_queue_texts", "Texts that wait for a worker.", lambda: self.batcher.waiting)
-        self.metrics.gauge("regard_ready", "1 while requests are taken, 0 when shutting down.", lambda: int(not self.draining))
-        self.metrics.gauge("regard_info", "What is served.", lambda: 1, {"model": name, "version": __version__})
+        self.metrics.gauge(
+            "regard_queue_texts", "Texts that wait for a worker.", lambda: self.batcher.waiting
+        )
+        self.metrics.gauge(
+            "regard_ready",
+            "1 while requests are taken, 0 when shutting down.",
+            lambda: int(not self.draining),
+        )
+        self.metrics.gauge(
+            "regard_info", "What is served.", lambda: 1, {"model": name, "version": __version__}
+        )
 
     @abstractmethod
     def warm_up(self) -> None:

@@ -21,7 +21,9 @@ class Streams:
     def open(self, write: Callable[[Callable[[], bool]], Iterator[str]]) -> Stream:
         if self.running >= self.most:
             raise Refusal(
-                429, f"{self.most} texts are being streamed and no more are at once; try again later", {"retry-after": "2"}
+                429,
+                f"{self.most} texts are being streamed and no more are at once; try again later",
+                {"retry-after": "2"},
             )
         stream = Stream(self, write)
         self._open.add(stream)
@@ -52,7 +54,8 @@ class Stream:
                         piece = await self._pieces.get()
                 except TimeoutError:
                     raise Refusal(
-                        503, f"the text took longer than {self._streams.seconds:g} seconds; ask for a shorter one"
+                        503,
+                        f"the text took longer than {self._streams.seconds:g} seconds; ask for a shorter one",
                     ) from None
                 if isinstance(piece, StopIteration):
                     return

@@ -35,13 +35,24 @@ class GenerationService(BaseService):
     """The model, its workers, and what they have counted. `writer` is what searches: the model itself or a faster form of it."""
 
     def __init__(
-        self, model: Any, name: str, limits: RequestLimits | None = None, *, writer: Any = None, workers: int | None = None
+        self,
+        model: Any,
+        name: str,
+        limits: RequestLimits | None = None,
+        *,
+        writer: Any = None,
+        workers: int | None = None,
     ) -> None:
         self.writer = writing(model, "HTTP answers") if writer is None else writer
         self.translates = isinstance(model, Translator)
         self.cut = LongLineSplitter(model, longest(model) if self.translates else None)
         self._looking = threading.Lock()
-        self._does = {Translate: self._translate, Generate: self._generate, Look: self._look, LookBack: self._look_back}
+        self._does = {
+            Translate: self._translate,
+            Generate: self._generate,
+            Look: self._look,
+            LookBack: self._look_back,
+        }
         super().__init__(model, name, limits, workers=workers)
 
     @property
@@ -55,7 +66,8 @@ class GenerationService(BaseService):
     def warm_up(self) -> None:
         """Answer once before anybody asks: what is slow the first time is over, and what cannot work is seen now."""
         self.batcher.submit(
-            Translate.model_validate({}) if self.translates else Generate.model_validate({"max_length": 2}), ["a"]
+            Translate.model_validate({}) if self.translates else Generate.model_validate({"max_length": 2}),
+            ["a"],
         ).result()
 
     def answers(self, options: Any, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
@@ -79,7 +91,9 @@ class GenerationService(BaseService):
         else:
             self._check_search(options, texts, cancelled)
 
-    def _check_search(self, options: Translate | Look, texts: list[str], cancelled: Callable[[], bool]) -> None:
+    def _check_search(
+        self, options: Translate | Look, texts: list[str], cancelled: Callable[[], bool]
+    ) -> None:
         """Every part of every text, with the longest answer that the search may give."""
         asked = _options(options, [True])
         names = ("length_penalty", "coverage_penalty", "groups", "diversity")
@@ -88,7 +102,10 @@ class GenerationService(BaseService):
         rules, prefix, required = Constraints(), [], []
         if isinstance(options, Translate):
             rules = rules_of(options, self.model.target_tokenizer, self.limits)
-            prefix, required = encode(options.prefix) if options.prefix else [], phrases(map(encode, options.required))
+            prefix, required = (
+                encode(options.prefix) if options.prefix else [],
+                phrases(map(encode, options.required)),
+            )
         budget = Budget(self.limits, strategy_of(beam, asked.get("sample"), required))
         limit = AnswerLimits(self.model, options.max_length, rules)
         passes = 2 if beam.coverage_penalty else 1
@@ -97,11 +114,15 @@ class GenerationService(BaseService):
                 return
             name = f"text {i + 1}" if len(texts) > 1 else "the text"
             parts = self.cut([text])[0] if isinstance(options, Translate) else [Piece(text, "", True)]
-            for at, given in enumerate(self.model.source_tokenizer.encode_batch([part.text for part in parts])):
+            for at, given in enumerate(
+                self.model.source_tokenizer.encode_batch([part.text for part in parts])
+            ):
                 read_tokens(name, len(given), self.limits)
                 if isinstance(options, Look):
                     self._check_weights(len(given) + 1, 1, options.kinds)
-                budget.add(name, limit(SearchTask(0, given, [] if at else prefix, [] if at else required, i)), passes)
+                budget.add(
+                    name, limit(SearchTask(0, given, [] if at else prefix, [] if at else required, i)), passes
+                )
 
     def _check_generate(self, options: Generate, texts: list[str]) -> None:
         rules_of(options, self.model.target_tokenizer, self.limits)
@@ -114,7 +135,11 @@ class GenerationService(BaseService):
 
     def _cost(self, options: Any, text: str) -> int:
         sample, required = getattr(options, "sample", None), getattr(options, "required", ())
-        rows = getattr(options, "beam", 1) or 1 if sample is None or getattr(options, "beam", None) else sample.count
+        rows = (
+            getattr(options, "beam", 1) or 1
+            if sample is None or getattr(options, "beam", None)
+            else sample.count
+        )
         states = 1 + sum(len(self.model.target_tokenizer.encode(word)) for word in required)
         return (len(self._tokens(text)) + 1) * rows * states
 
@@ -129,7 +154,9 @@ class GenerationService(BaseService):
         found = iter(self._found(options, flat, [i == 0 for line in cut for i in range(len(line))], flags))
         return [_translation(line, [next(found) for _ in line]) for line in cut]
 
-    def _found(self, options: Search, texts: list[str], leads: Sequence[bool], cancelled: Cancelled) -> list[Translation]:
+    def _found(
+        self, options: Search, texts: list[str], leads: Sequence[bool], cancelled: Cancelled
+    ) -> list[Translation]:
         given = _options(options, leads)
         if given.get("coverage_penalty"):  # which is seen by watching
             with self._looking:
@@ -148,7 +175,9 @@ class GenerationService(BaseService):
         """The words of one text as they are found."""
         given = _drawn(asked)
         if given.pop("beam", 1) > 1:
-            raise OptionError("a stream is written word by word, which a beam is not; leave out stream, or set beam to 1")
+            raise OptionError(
+                "a stream is written word by word, which a beam is not; leave out stream, or set beam to 1"
+            )
         torch.set_num_threads(1)  # of the thread that this is
         return stream(self.writer, asked.prompt, cancelled=cancelled, **given)
 
@@ -156,11 +185,16 @@ class GenerationService(BaseService):
         if options.target is not None:
             tokens = [*self.model.target_tokenizer.encode(options.target), EOS]
             return [
-                None if over() else self._looked(options.target, None, self._tokens(text), tokens, options.kinds)
+                None
+                if over()
+                else self._looked(options.target, None, self._tokens(text), tokens, options.kinds)
                 for text, over in zip(texts, cancelled, strict=True)
             ]
         found = self._found(options, texts, [True] * len(texts), cancelled)
-        return [None if over() else self._looked_at_best(each, options) for each, over in zip(found, cancelled, strict=True)]
+        return [
+            None if over() else self._looked_at_best(each, options)
+            for each, over in zip(found, cancelled, strict=True)
+        ]
 
     def _look_back(self, options: LookBack, texts: list[str], cancelled: Cancelled) -> list[Any]:
         return [
@@ -176,12 +210,19 @@ class GenerationService(BaseService):
         return self._looked(best.text, round(best.score, 6), found.source_tokens, tokens, options.kinds)
 
     def _looked(
-        self, text: str, score: float | None, source: list[int] | None, target: list[int], kinds: Sequence[str]
+        self,
+        text: str,
+        score: float | None,
+        source: list[int] | None,
+        target: list[int],
+        kinds: Sequence[str],
     ) -> dict[str, Any]:
         self._check_weights(len(source or ()) + 1, len(target), kinds)
         if not target:
             return {"text": text, "score": score, "attention": []}
-        with self._looking:  # watching hangs hooks into the modules, so these are not those that the others run
+        with (
+            self._looking
+        ):  # watching hangs hooks into the modules, so these are not those that the others run
             found = attention_maps(self._watched, None if source is None else [source], [target], kinds)[0]
         return {"text": text, "score": score, "attention": [_matrix(found, name) for name in found]}
 
@@ -189,13 +230,16 @@ class GenerationService(BaseService):
         numbers, most = self._numbers(source, target, kinds), self.limits.weights
         if numbers > most:
             raise Refusal(
-                422, f"this attention is {numbers:,} numbers and at most {most:,} are sent; ask for fewer kinds or less text"
+                422,
+                f"this attention is {numbers:,} numbers and at most {most:,} are sent; ask for fewer kinds or less text",
             )
 
     @cached_property
     def _watched(self) -> Any:
         """A second tree of modules over the same weights."""
-        return copy.deepcopy(self.model, {id(x): x for x in (*self.model.parameters(), *self.model.buffers())})
+        return copy.deepcopy(
+            self.model, {id(x): x for x in (*self.model.parameters(), *self.model.buffers())}
+        )
 
     def _numbers(self, source: int, target: int, kinds: Sequence[str]) -> int:
         """How many weights a look would give, known before they fill the memory."""
@@ -253,7 +297,9 @@ def _matrix(found: Attention, name: str) -> dict[str, Any]:
 
 def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
     """The options of a request as `translate` takes them, for sentences that lead a text or follow in one."""
-    given = asked.model_dump(exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True)
+    given = asked.model_dump(
+        exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True
+    )
     if isinstance(asked, Translate):
         given["sample"] = asked.sample and Sample(**asked.sample.model_dump())
         given["prefixes"] = [asked.prefix if first else "" for first in leads] if asked.prefix else None
@@ -264,4 +310,6 @@ def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
 def _drawn(asked: Generate) -> dict[str, Any]:
     """The options of a request as `generate` takes them."""
     given = asked.model_dump(exclude={"prompt", "sample", "stream", "beam"})
-    return given | ({"sample": Sample(**asked.sample.model_dump())} if asked.beam is None else {"beam": asked.beam})
+    return given | (
+        {"sample": Sample(**asked.sample.model_dump())} if asked.beam is None else {"beam": asked.beam}
+    )

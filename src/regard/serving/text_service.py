@@ -52,13 +52,17 @@ class ClassifyService(TextService):
             read_tokens(f"text {i + 1}" if len(texts) > 1 else "the text", count, self.limits)
 
     def answers(self, options: Classify, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        found = classify(self.model, texts, threshold=options.threshold, batch_tokens=self.limits.batch_tokens)
+        found = classify(
+            self.model, texts, threshold=options.threshold, batch_tokens=self.limits.batch_tokens
+        )
         self._count(texts)
         return [
             {
                 "label": str(each) or None,
                 "probability": None if each.probability is None else round(each.probability, 6),
-                "probabilities": {label: round(p, 6) for label, p in list(each.probabilities.items())[: options.top]},
+                "probabilities": {
+                    label: round(p, 6) for label, p in list(each.probabilities.items())[: options.top]
+                },
             }
             for each in found
         ]
@@ -69,14 +73,21 @@ class TagService(TextService):
     example = ("tag", '{"text": "Hello."}')
 
     def answers(self, options: Tag, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        settings = TagOptions(spaced=options.spaced, scheme=options.scheme, batch_tokens=self.limits.batch_tokens)
-        found = TagJob(self.model, settings, Json()).answers(Chunk(0, [Row(text, text) for text in texts], ""))
+        settings = TagOptions(
+            spaced=options.spaced, scheme=options.scheme, batch_tokens=self.limits.batch_tokens
+        )
+        found = TagJob(self.model, settings, Json()).answers(
+            Chunk(0, [Row(text, text) for text in texts], "")
+        )
         self._count(texts)
         return [
             {
                 "words": [word.text for word in each.words],
                 "tags": list(each.tags),
-                "spans": [{"start": a, "end": b, "type": span.type, "text": text} for span, text, a, b in each.found()],
+                "spans": [
+                    {"start": a, "end": b, "type": span.type, "text": text}
+                    for span, text, a, b in each.found()
+                ],
             }
             for each in found
         ]
@@ -92,10 +103,16 @@ class EmbedService(TextService):
         return [[round(x, 7) for x in row] for row in found.tolist()]
 
 
-SERVICES: dict[type[Any], type[TextService]] = {Classifier: ClassifyService, Tagger: TagService, Embedder: EmbedService}
+SERVICES: dict[type[Any], type[TextService]] = {
+    Classifier: ClassifyService,
+    Tagger: TagService,
+    Embedder: EmbedService,
+}
 
 
-def make_service(model: Any, name: str, limits: RequestLimits, *, writer: Any = None, workers: int | None = None) -> BaseService:
+def make_service(
+    model: Any, name: str, limits: RequestLimits, *, writer: Any = None, workers: int | None = None
+) -> BaseService:
     """The service for a model of any kind; `writer` is a faster form of one that writes."""
     if isinstance(model, AutoregressiveModel):
         return GenerationService(model, name, limits, writer=writer, workers=workers)

@@ -11,7 +11,9 @@ from regard.tasks.translate import Translate
 
 __all__ = ["TASKS", "Task", "task_of"]
 
-TASKS: dict[str, Task] = {task.name: task for task in (Translate(), LanguageModeling(), Classify(), Tag(), Embed())}
+TASKS: dict[str, Task] = {
+    task.name: task for task in (Translate(), LanguageModeling(), Classify(), Tag(), Embed())
+}
 
 
 def task_of(name: str) -> Task:

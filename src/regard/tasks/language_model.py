@@ -52,7 +52,14 @@ class LanguageModeling(Task):
             yield "batch.mode is stream, which carries a recurrent state on, and a Transformer has none; take crops or lines"
 
     def part(
-        self, model: Any, material: Datasets, split: str, recipe: Recipe, world: World, beam: int, progress: bool
+        self,
+        model: Any,
+        material: Datasets,
+        split: str,
+        recipe: Recipe,
+        world: World,
+        beam: int,
+        progress: bool,
     ) -> dict[str, Any]:
         nll, tokens = negative_log_likelihood(model, material.batches(split, recipe, world))
         return {"nll": nll, "tokens": tokens}
@@ -60,7 +67,9 @@ class LanguageModeling(Task):
     def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
         return []
 
-    def scores(self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str) -> dict[str, Any]:
+    def scores(
+        self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str
+    ) -> dict[str, Any]:
         nll, tokens = sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts)
         text = LanguageScores(nll, tokens, measure(material.texts(split)[1]))
         return {

@@ -39,7 +39,11 @@ class Tag(TextTask):
         if kind not in ("word", "spelled"):
             yield f"tokenizer.kind is {kind}, and each word has one tag; take spelled (words and their letters) or word"
         elif (kind == "spelled") != (model.characters is not None):
-            fix = "set tokenizer.kind: spelled" if model.characters is not None else "set model.characters, or tokenizer.kind: word"
+            fix = (
+                "set tokenizer.kind: spelled"
+                if model.characters is not None
+                else "set model.characters, or tokenizer.kind: word"
+            )
             yield f"tokenizer.kind is {kind} and model.characters {'reads' if model.characters else 'does not read'} letters; {fix}"
         if model.characters is not None and model.characters.width >= model.dim:
             yield f"model.characters.width {model.characters.width} leaves nothing of dim {model.dim} for the word; make dim larger"

@@ -32,7 +32,10 @@ class Task(ABC):
         for key, default in (("model", {"kind": self.model}), ("batch", {"mode": "lines"})):
             block = raw.get(key, {})
             if isinstance(block, dict):
-                raw[key] = {**default, **{k: v for k, v in block.items() if v is not None or k not in default}}
+                raw[key] = {
+                    **default,
+                    **{k: v for k, v in block.items() if v is not None or k not in default},
+                }
         return raw
 
     @abstractmethod
@@ -51,19 +54,30 @@ class Task(ABC):
         return ""
 
     def part(
-        self, model: Any, material: Datasets, split: str, recipe: Recipe, world: World, beam: int, progress: bool
+        self,
+        model: Any,
+        material: Datasets,
+        split: str,
+        recipe: Recipe,
+        world: World,
+        beam: int,
+        progress: bool,
     ) -> dict[str, Any]:
         """This process's share of a set: sums, and answers to every size-th row, for JSON."""
         nll, tokens = negative_log_likelihood(model, material.batches(split, recipe, world))
         sources, _ = material.texts(split)
-        answers = self.answers(model, sources[world.rank :: world.size], recipe, beam, progress and world.first)
+        answers = self.answers(
+            model, sources[world.rank :: world.size], recipe, beam, progress and world.first
+        )
         return {"nll": nll, "tokens": tokens, "answers": answers}
 
     @abstractmethod
     def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
         """What the model makes of each text, for JSON."""
 
-    def scores(self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str) -> dict[str, Any]:
+    def scores(
+        self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str
+    ) -> dict[str, Any]:
         """The scores of a set from all processes' parts."""
         nll, tokens = sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts)
         found: list[Any] = [None] * sum(len(p["answers"]) for p in parts)

@@ -53,7 +53,9 @@ def fill(model: Any, path: Path, *, frozen: bool = False) -> int:
             f"set model.dim={vectors.shape[1] + letters}"
         )
     if not len(words):
-        raise RecipeError(f"{path} has a vector for none of the {len(vocabulary)} words of the vocabulary; is it of this language?")
+        raise RecipeError(
+            f"{path} has a vector for none of the {len(vocabulary)} words of the vocabulary; is it of this language?"
+        )
     with torch.no_grad():
         rows = torch.tensor([vocabulary[word] for word in words])
         table[rows] = torch.from_numpy(vectors).to(table) / model.source.scale

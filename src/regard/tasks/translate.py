@@ -37,10 +37,17 @@ class Translate(Task):
     def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
         options = recipe.decoding
         return translate(
-            model, sources, beam=beam, length_penalty=options.length_penalty, max_length=options.max_length, progress=progress
+            model,
+            sources,
+            beam=beam,
+            length_penalty=options.length_penalty,
+            max_length=options.max_length,
+            progress=progress,
         )
 
-    def scores(self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str) -> dict[str, Any]:
+    def scores(
+        self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str
+    ) -> dict[str, Any]:
         found = super().scores(parts, model, material, split)
         rate = perplexity(sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts))
         return {"loss": found.pop("loss"), "perplexity": rate, **found}

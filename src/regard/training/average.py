@@ -23,13 +23,19 @@ def mean(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
     try:
         for path, prefix in files:
             with safe_open(str(path), "pt") as stored:
-                opened.append({name.removeprefix(prefix) for name in stored.keys() if name.startswith(prefix)})  # noqa: SIM118
+                opened.append(
+                    {name.removeprefix(prefix) for name in stored.keys() if name.startswith(prefix)}
+                )  # noqa: SIM118
         for (path, _), names in zip(files, opened, strict=True):
             if odd := sorted(names ^ opened[0]):
-                raise FolderError(f"{path} and {files[0][0]} do not hold the same weights, as {odd[0]!r}; average one model's")
+                raise FolderError(
+                    f"{path} and {files[0][0]} do not hold the same weights, as {odd[0]!r}; average one model's"
+                )
         return {name: _mean_of(name, files) for name in sorted(opened[0])}
     except (SafetensorError, OSError) as error:
-        raise FolderError(f"{files[len(opened) - 1 if opened else 0][0].parent} cannot be averaged ({error})") from None
+        raise FolderError(
+            f"{files[len(opened) - 1 if opened else 0][0].parent} cannot be averaged ({error})"
+        ) from None
 
 
 def _mean_of(name: str, files: Sequence[tuple[Path, str]]) -> Tensor:
@@ -39,7 +45,9 @@ def _mean_of(name: str, files: Sequence[tuple[Path, str]]) -> Tensor:
         with safe_open(str(path), "pt") as stored:
             x = stored.get_tensor(prefix + name)
         if total is not None and x.shape != total.shape:
-            raise FolderError(f"{path} holds {name!r} as {tuple(x.shape)}, the first {tuple(total.shape)}; average one model's")
+            raise FolderError(
+                f"{path} holds {name!r} as {tuple(x.shape)}, the first {tuple(total.shape)}; average one model's"
+            )
         dtype = x.dtype
         total = x.double() if total is None else total.add_(x)
     assert total is not None
@@ -74,7 +82,9 @@ def average(
         for side in ("source_tokenizer", "target_tokenizer"):
             same = same and getattr(other, side).fingerprint == getattr(model, side).fingerprint
         if not same:
-            raise FolderError(f"{path} is another model than {paths[0]} (its config or tokenizer differs); average one model's")
+            raise FolderError(
+                f"{path} is another model than {paths[0]} (its config or tokenizer differs); average one model's"
+            )
     found = mean(files)
     for name, p in model.named_parameters():
         p.data = found[name]
@@ -95,7 +105,9 @@ def check_target(target: Path, inputs: Sequence[Path], overwrite: bool) -> None:
     if not overwrite:
         raise FolderError(f"{target} is already there; give another folder, or --overwrite")
     if not (target / atomic_folder.CHECKSUMS).is_file() or not (target / "config.json").is_file():
-        raise FolderError(f"{target} is no model folder that regard wrote, so --overwrite does not replace it; give another folder")
+        raise FolderError(
+            f"{target} is no model folder that regard wrote, so --overwrite does not replace it; give another folder"
+        )
 
 
 def save(place: Path, model: Any, card: dict[str, Any]) -> None:
@@ -111,7 +123,9 @@ def _weights(path: Path) -> tuple[Path, str]:
         return path / "model.safetensors", ""
     file = path / "tensors.safetensors"
     if not file.is_file():
-        raise FolderError(f"{path} is neither a model folder nor a checkpoint; give runs/NAME/best/step-… or runs/NAME/model")
+        raise FolderError(
+            f"{path} is neither a model folder nor a checkpoint; give runs/NAME/best/step-… or runs/NAME/model"
+        )
     atomic_folder.verify(path)
     with safe_open(str(file), "pt") as stored:
         return file, "ema." if any(name.startswith("ema.") for name in stored.keys()) else "model."  # noqa: SIM118

@@ -106,26 +106,51 @@ def read_state(folder: Path) -> dict[str, Any]:
 def _check_types(folder: Path, found: dict[str, Any]) -> None:
     """A FolderError that names the first value of state.json which cannot be right, as after an edit by hand."""
     progress = found.get("progress")
-    values = {**found, **({f"progress.{key}": value for key, value in progress.items()} if isinstance(progress, dict) else {})}
+    values = {
+        **found,
+        **(
+            {f"progress.{key}": value for key, value in progress.items()}
+            if isinstance(progress, dict)
+            else {}
+        ),
+    }
     kinds: dict[str, Any] = {"recipe": dict, "progress": dict, "schedule": dict, "command": str, "log": int}
-    kinds |= {"together": int, "threads": int, "processes": int, **({"data": dict} if "data" in found else {})}
-    kinds |= {f"progress.{f.name}": {"float": (int, float), "int": int}.get(str(f.type), list) for f in fields(TrainingPosition)}
+    kinds |= {
+        "together": int,
+        "threads": int,
+        "processes": int,
+        **({"data": dict} if "data" in found else {}),
+    }
+    kinds |= {
+        f"progress.{f.name}": {"float": (int, float), "int": int}.get(str(f.type), list)
+        for f in fields(TrainingPosition)
+    }
     for key, kind in kinds.items():
         value = values.get(key)
         least = 1 if key in ("together", "threads", "processes") else 0
-        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int | float) and not value >= least):
+        if (
+            not isinstance(value, kind)
+            or isinstance(value, bool)
+            or (isinstance(value, int | float) and not value >= least)
+        ):
             raise damaged(folder, f"{key} in {STATE} is {value!r}")
     odd = [key for key in values if key.startswith("progress.") and key not in kinds]
     if odd:
         raise damaged(folder, f"{STATE} has an unknown {odd[0]}")
     for entry in values["progress.best"]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("step"), int) or not isinstance(entry.get("loss"), int | float):
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("step"), int)
+            or not isinstance(entry.get("loss"), int | float)
+        ):
             raise damaged(folder, f"progress.best in {STATE} holds {entry!r}")
 
 
 def damaged(folder: Path, why: str) -> FolderError:
     """The sentence for a checkpoint that cannot be read."""
-    return FolderError(f"{folder} is damaged ({why}); copy it again, or remove it to resume from the checkpoint before it")
+    return FolderError(
+        f"{folder} is damaged ({why}); copy it again, or remove it to resume from the checkpoint before it"
+    )
 
 
 @contextmanager
@@ -149,7 +174,9 @@ def restore(folder: Path, found: dict[str, Any], stepper: Stepper, seed: int) ->
     _prepare_optimizer(stepper, names)
     mine = tensors(stepper)
     if odd := sorted(names ^ set(mine)):
-        raise FolderError(f"{folder} does not fit this model: {odd[0]!r} is only on one side; it belongs to another recipe")
+        raise FolderError(
+            f"{folder} does not fit this model: {odd[0]!r} is only on one side; it belongs to another recipe"
+        )
     with ExitStack() as stack:
         stored = stack.enter_context(safe_open(str(folder / TENSORS), "pt")) if world.first else None
         for name in sorted(mine):
@@ -167,7 +194,9 @@ def restore(folder: Path, found: dict[str, Any], stepper: Stepper, seed: int) ->
             stepper.sums.copy_(loose["sums"])
         elif rank >= world.size and world.first:  # of a process that is no more
             stepper.sums += loose["sums"].to(world.device)
-    if world.rank >= found["processes"]:  # a process that was not there: fresh numbers, the same whenever this is done again
+    if (
+        world.rank >= found["processes"]
+    ):  # a process that was not there: fresh numbers, the same whenever this is done again
         rng_state.seed(seed + 1_000_003 * world.rank + 7_919 * found["progress"]["step"])
     return place
 
@@ -176,6 +205,9 @@ def _prepare_optimizer(stepper: Stepper, names: set[str]) -> None:
     """Adam makes its means at its first step; make the ones that are to be filled, on the same devices."""
     for name, p in stepper.model.named_parameters():
         if f"optimizer.{name}.step" in names:
-            means = {key: torch.zeros_like(p, memory_format=torch.preserve_format) for key in ("exp_avg", "exp_avg_sq")}
+            means = {
+                key: torch.zeros_like(p, memory_format=torch.preserve_format)
+                for key in ("exp_avg", "exp_avg_sq")
+            }
             step = torch.zeros((), dtype=torch.float32, device=p.device)
             stepper.optimizer.state[p] = {"step": step, **means}

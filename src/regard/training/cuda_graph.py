@@ -73,7 +73,13 @@ class Recorder:
         shapes: Shapes,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.module, self.weights, self.smoothing, self.shapes, self.autocast = module, weights, smoothing, shapes, autocast
+        self.module, self.weights, self.smoothing, self.shapes, self.autocast = (
+            module,
+            weights,
+            smoothing,
+            shapes,
+            autocast,
+        )
         self.graphs: dict[tuple[int, ...], _Graph] = {}
         self.pool = torch.cuda.graph_pool_handle()
         for p in weights:

@@ -62,7 +62,9 @@ class Datasets:
 
     def has(self, split: str) -> bool:
         """Whether there is such a set: `validation`, or a test set by name."""
-        return self.corpus.validation is not None if split == "validation" else split in self.corpus.test_names
+        return (
+            self.corpus.validation is not None if split == "validation" else split in self.corpus.test_names
+        )
 
     def split(self, name: str) -> Split:
         """The validation set, or a test set by name."""
@@ -92,7 +94,10 @@ class Datasets:
     def set_checksums(self) -> dict[str, str | None]:
         """Of each set's files and everything that decides its tokens; None where there is no validation set."""
         validation = self.corpus.validation
-        return {"training": self.corpus.train.checksum, "validation": None if validation is None else validation.prepared.checksum}
+        return {
+            "training": self.corpus.train.checksum,
+            "validation": None if validation is None else validation.prepared.checksum,
+        }
 
     def texts(self, split: str) -> tuple[list[str], list[str]]:
         """The sentences of a set, source and target."""
@@ -113,8 +118,13 @@ def _held(recipe: Recipe) -> Corpus:
     """The corpus of a recipe, its sets in the cache held against pruning."""
     while True:
         corpus = load_corpus(recipe.data, recipe.tokenizer, task=recipe.task, seed=recipe.seed)
-        sets = {"training": corpus.train, **({} if corpus.validation is None else {"validation": corpus.validation.prepared})}
-        if all(hold(each, f"{split} set of {corpus.name}, recipe {recipe.name}") for split, each in sets.items()):
+        sets = {
+            "training": corpus.train,
+            **({} if corpus.validation is None else {"validation": corpus.validation.prepared}),
+        }
+        if all(
+            hold(each, f"{split} set of {corpus.name}, recipe {recipe.name}") for split, each in sets.items()
+        ):
             return corpus
 
 

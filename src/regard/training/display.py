@@ -33,7 +33,9 @@ class Display:
         self._due = time.monotonic() + (REFRESH if self._live else EVERY)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live is not None:
             with self._terminal():
                 self._live.stop()

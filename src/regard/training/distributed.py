@@ -100,7 +100,11 @@ class World:
 
 
 def _box(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if content
+        else torch.empty(0, dtype=torch.uint8)
+    )
 
 
 def launched() -> bool:
@@ -121,7 +125,9 @@ def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not there):
         return torch.device("cpu")
     if not there:
-        raise DeviceError("the device is cuda, and torch sees no GPU here; choose cpu or install torch for CUDA")
+        raise DeviceError(
+            "the device is cuda, and torch sees no GPU here; choose cpu or install torch for CUDA"
+        )
     if local_rank >= there:
         raise DeviceError(
             f"process {local_rank} of this machine has no GPU, there are {there}; start torchrun with --nproc-per-node {there}"
@@ -146,7 +152,10 @@ def meet(store: Any, rank: int, size: int) -> str:
         name = store.get("regard/name").decode()
         store.set(f"regard/{name}/greeting/{rank}", greeting)
         for _ in range(20):  # then look whether there is another name
-            if store.check([answer := f"regard/{name}/answer/{rank}"]) and store.get(answer).decode() == greeting:
+            if (
+                store.check([answer := f"regard/{name}/answer/{rank}"])
+                and store.get(answer).decode() == greeting
+            ):
                 return name
             time.sleep(0.05)
 
@@ -234,7 +243,11 @@ def whole(tensor: Tensor) -> Tensor:
 def fill(tensor: Tensor, value: Tensor | None, world: World) -> None:
     """Give a tensor, cut or not, process 0's value; the others bring None. Every process must ask."""
     if world.size > 1:
-        box = torch.empty(tensor.shape, dtype=tensor.dtype, device=world.device) if value is None else value.to(world.device)
+        box = (
+            torch.empty(tensor.shape, dtype=tensor.dtype, device=world.device)
+            if value is None
+            else value.to(world.device)
+        )
         dist.broadcast(box, 0)
         value = box
     mesh = getattr(tensor, "device_mesh", None)

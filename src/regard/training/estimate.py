@@ -81,15 +81,24 @@ class Estimate:
             **({"columns": "\n            ".join(self.notes)} if self.notes else {}),
             "first row": " → ".join(text if len(text) <= 80 else f"{text[:79]}…" for text in self.first_row),
             "vocabulary": self._words(),
-            "parameters": f"{sum(parts.values()):,}: " + ", ".join(f"{part} {n:,}" for part, n in parts.items()),
+            "parameters": f"{sum(parts.values()):,}: "
+            + ", ".join(f"{part} {n:,}" for part, n in parts.items()),
             "batch": f"{self.tokens_per_step:,.0f} {self.predicts} a step"
-            + (f", {self.padding:.1%} of the places padding" if self.whole else ""),  # a sample fills batches less well
+            + (
+                f", {self.padding:.1%} of the places padding" if self.whole else ""
+            ),  # a sample fills batches less well
             "FLOPs": f"{self.flops_per_token:.2e} to train on one of the {self.predicts}, {self.flops:.2e} in all",
-            "memory": f"{_size(sum(memory.values()))}: " + ", ".join(f"{part} {_size(n)}" for part, n in memory.items()),
+            "memory": f"{_size(sum(memory.values()))}: "
+            + ", ".join(f"{part} {_size(n)}" for part, n in memory.items()),
             "time": f"about {_duration(self.seconds)} for {steps:,.0f} steps of {self.seconds_per_step:.3g} s on {self.device}; "
             "validation comes on top",
         }
-        return "\n".join([*(f"{name:<11} {text}" for name, text in lines.items()), *(f"warning: {each}" for each in self.warnings)])
+        return "\n".join(
+            [
+                *(f"{name:<11} {text}" for name, text in lines.items()),
+                *(f"warning: {each}" for each in self.warnings),
+            ]
+        )
 
     def _words(self) -> str:
         source, target = self.vocabulary
@@ -99,7 +108,9 @@ class Estimate:
         return f"{words} tokens" + ("" if self.whole else f", by the recipe and the first {SAMPLE:,} rows")
 
 
-def estimate(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()) -> Estimate:
+def estimate(
+    recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()
+) -> Estimate:
     """Look at a recipe without training: everything is checked that `train` checks before its first step."""
     settled = load(recipe, overrides)
     world = World(pick_device(settled.training.device))
@@ -128,7 +139,10 @@ def _looked(
 ) -> Estimate:
     stream = material.stream(recipe, world)
     feed = StepIterator(stream, world, recipe.batch.accumulate, model.flops)
-    padding, per_epoch = stream.padding, feed.steps(1.0) * rows["training"] / material.corpus.train.report.read
+    padding, per_epoch = (
+        stream.padding,
+        feed.steps(1.0) * rows["training"] / material.corpus.train.report.read,
+    )
     portions = [feed.next() for _ in range(LOOKED)]
     tokens, flops = (sum(getattr(p, key) for p in portions) / LOOKED for key in ("tokens", "flops"))
     near = min(portions, key=lambda p: abs(p.flops - flops))
@@ -137,7 +151,11 @@ def _looked(
     activations = _fixed_and_growing(*(_activations(stepper, p.batches[0]) for p in (part, _doubled(part))))
     seconds = _fixed_and_growing(*_timed(stepper, part))
     training = recipe.training
-    known = [n for n in (training.steps, None if training.epochs is None else round(training.epochs * per_epoch)) if n is not None]
+    known = [
+        n
+        for n in (training.steps, None if training.epochs is None else round(training.epochs * per_epoch))
+        if n is not None
+    ]
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
     memory = {"weights": sum(sizes), "gradients": sum(sizes), "optimizer": 2 * sum(sizes)}
     if training.ema:
@@ -170,7 +188,9 @@ def _affordable(batch: Batch, model: Any, device: str, flops: float) -> tuple[St
     """As many rows of a batch as may be timed, and how many times a step of `flops` is more than they are."""
     count = max(1, min(len(batch), int(len(batch) * BUDGET.get(device, 4e10) / _cost(batch, model))))
     pick = torch.linspace(0, len(batch) - 1, count).round().long()
-    names = ("target", "target_lengths", "rows") + (() if batch.source is None else ("source", "source_lengths"))
+    names = ("target", "target_lengths", "rows") + (
+        () if batch.source is None else ("source", "source_lengths")
+    )
     cut = {name: getattr(batch, name)[pick] for name in names}
     part = replace(batch, **cut, continues=False, tokens=-1, source_tokens=-1)
     own = _cost(part, model)
@@ -192,8 +212,12 @@ def _stepper(recipe: Recipe, world: World, model: nn.Module) -> Stepper:
 def _doubled(portion: StepBatches) -> StepBatches:
     """The same rows twice in one batch."""
     batch = portion.batches[0]
-    names = ("target", "target_lengths", "rows") + (() if batch.source is None else ("source", "source_lengths"))
-    twice = replace(batch, **{n: torch.cat([getattr(batch, n)] * 2) for n in names}, tokens=-1, source_tokens=-1)
+    names = ("target", "target_lengths", "rows") + (
+        () if batch.source is None else ("source", "source_lengths")
+    )
+    twice = replace(
+        batch, **{n: torch.cat([getattr(batch, n)] * 2) for n in names}, tokens=-1, source_tokens=-1
+    )
     return StepBatches([twice], twice.tokens, twice.source_tokens, len(twice), 2 * portion.flops, False)
 
 
@@ -243,10 +267,15 @@ def _vocabulary(recipe: Recipe, material: Datasets, whole: bool) -> tuple[int | 
     """The sizes training would have; where the text was not read to its end, the most the recipe allows."""
     source, target = material.source_tokenizer, material.target_tokenizer
     found = (None if source is None else len(source)), len(target)
-    if whole or recipe.tokenizer.kind in ("character", "spelled"):  # where letters begin is part of what the tokens mean
+    if whole or recipe.tokenizer.kind in (
+        "character",
+        "spelled",
+    ):  # where letters begin is part of what the tokens mean
         return found
     labels = row_format_of(recipe.task).labels
-    return (None if source is None else recipe.tokenizer.size), len(target) if labels else recipe.tokenizer.size
+    return (None if source is None else recipe.tokenizer.size), len(
+        target
+    ) if labels else recipe.tokenizer.size
 
 
 def count_rows(recipe: Recipe, material: Datasets) -> dict[str, int]:
@@ -266,7 +295,12 @@ def _rows(recipe: Recipe, split: str) -> int:
     """Rows of a part, as the manifest of a known corpus has them, or counted in files of one's own."""
     data = recipe.data
     cut = data.fold is not None or data.folds is not None or data.hold_out is not None
-    if data.corpus is not None and not getattr(data, split, ()) and not cut and corpora.find(data.corpus).folds is None:
+    if (
+        data.corpus is not None
+        and not getattr(data, split, ())
+        and not cut
+        and corpora.find(data.corpus).folds is None
+    ):
         return corpora.find(data.corpus).row_count(split, data.source, data.target, data.version)
     rows = split_rows(data, split, recipe.task)
     with track(sum(path.stat().st_size for path in rows.files), f"counting {split}", "bytes") as progress:

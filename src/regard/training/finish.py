@@ -42,7 +42,9 @@ def final_scores(session: TrainingLoop, model: Any) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     for split in [*(["validation"] if material.has("validation") else []), *material.corpus.test_names]:
         show.say(f"scoring {split}{session.task.how(recipe)}")
-        scores[split] = validate(model, material, split, recipe, session.world, recipe.decoding.beam, not show.quiet)
+        scores[split] = validate(
+            model, material, split, recipe, session.world, recipe.decoding.beam, not show.quiet
+        )
         scores[split].pop("sample", None)
     for split in material.corpus.test_names[:1]:
         scores.setdefault("test", scores[split])
@@ -71,7 +73,11 @@ def describe(session: TrainingLoop, reason: str, used: list[int], scores: dict[s
     """What was trained on what, for how long, at what cost, and how good it is: the report, and the model's card."""
     progress, world, recipe = session.progress, session.world, session.recipe
     cuda = world.device.type == "cuda"
-    memory = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = (
+        torch.cuda.max_memory_allocated()
+        if cuda
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     return {
         "name": recipe.name,
         "task": recipe.task,

@@ -42,7 +42,9 @@ def summaries(folder: str | PathLike[str]) -> list[Summary]:
     if RunFolder(path).exists():
         return [summary(path)]
     if not path.is_dir():
-        raise FolderError(f"there is no folder {path}; `regard train RECIPE` makes runs/NAME, or give the folder your runs are in")
+        raise FolderError(
+            f"there is no folder {path}; `regard train RECIPE` makes runs/NAME, or give the folder your runs are in"
+        )
     return [summary(inner) for inner in sorted(path.iterdir()) if RunFolder(inner).exists()]
 
 
@@ -58,7 +60,11 @@ def summary(folder: Path) -> Summary:
     valid = [e for e in events if e.get("event") == "validation"]
     task = task_of(recipe.task)
     score_name = task.figure
-    saved = [step for path in atomic_folder.steps(run.checkpoints) if (step := atomic_folder.step_of(path)) is not None]
+    saved = [
+        step
+        for path in atomic_folder.steps(run.checkpoints)
+        if (step := atomic_folder.step_of(path)) is not None
+    ]
     last = max([*saved, *(int(e.get("step", 0)) for e in events)], default=0)
     done = report or {}
     score, split = _score(done, task, (e.get(score_name) for e in valid))

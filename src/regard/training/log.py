@@ -20,7 +20,11 @@ class Log:
     """A file of JSON lines that is added to."""
 
     def __init__(
-        self, path: Path, position: int = 0, step: int | None = None, say: Callable[[str], None] = lambda text: None
+        self,
+        path: Path,
+        position: int = 0,
+        step: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Continue after the first `position` bytes, the log of a checkpoint at `step`; what follows them is dropped.
 
@@ -31,7 +35,9 @@ class Log:
             if not _fits(path, position, step):
                 kept = _whole_lines(path, step)
                 what = "was shortened or changed" if path.is_file() else "is missing"
-                say(f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, the weights are not affected")
+                say(
+                    f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, the weights are not affected"
+                )
                 replace(path, b"".join(kept))
                 position = sum(map(len, kept))
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
@@ -43,7 +49,12 @@ class Log:
 
     def add(self, event: str, **values: Any) -> None:
         """One line. Numbers that are not finite become null, which JSON can hold."""
-        line = json.dumps({"event": event, **{k: _number(v) for k, v in values.items()}}, ensure_ascii=False).encode() + b"\n"
+        line = (
+            json.dumps(
+                {"event": event, **{k: _number(v) for k, v in values.items()}}, ensure_ascii=False
+            ).encode()
+            + b"\n"
+        )
         try:
             if self._file.write(line) != len(line):
                 raise OSError(28, "No space left on device")
@@ -62,7 +73,9 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -81,7 +94,11 @@ def _whole_lines(path: Path, step: int | None) -> list[bytes]:
     """The readable lines of a log up to `step`."""
     if not path.is_file():
         return []
-    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and _is_before(line, step)]
+    return [
+        line
+        for line in path.read_bytes().splitlines(keepends=True)
+        if line.endswith(b"\n") and _is_before(line, step)
+    ]
 
 
 def _is_before(line: bytes, step: int | None) -> bool:

@@ -41,8 +41,23 @@ MINUTES = 1 << 20  # in the count of wishes to stop, one of these is a clock's
 class TrainingLoop:
     """Everything between the first step and the last."""
 
-    def __init__(self, run: RunFolder, recipe: Recipe, world: World, material: Datasets, show: Display, command: str = "") -> None:
-        self.run, self.recipe, self.world, self.material, self.show, self.command = run, recipe, world, material, show, command
+    def __init__(
+        self,
+        run: RunFolder,
+        recipe: Recipe,
+        world: World,
+        material: Datasets,
+        show: Display,
+        command: str = "",
+    ) -> None:
+        self.run, self.recipe, self.world, self.material, self.show, self.command = (
+            run,
+            recipe,
+            world,
+            material,
+            show,
+            command,
+        )
         self.task = task_of(recipe.task)
         rng_state.seed(recipe.seed)  # the same first weights on every process
         self.model = self.build().to(world.device).train()
@@ -62,9 +77,15 @@ class TrainingLoop:
         self.signal: int | None = None  # the one that stopped the loop
         self.checkpoints: dict[str, list[str]] = {}  # those on the disk, with the best folders each one names
         self._since = time.monotonic()
-        self._speed = (time.monotonic(), 0, 0.0)  # since when it is measured, the tokens then, and what it was before
+        self._speed = (
+            time.monotonic(),
+            0,
+            0.0,
+        )  # since when it is measured, the tokens then, and what it was before
         self._plain: Any = None
-        self._shell = self.build()  # now: in the writing thread, drawing weights would disturb what training draws
+        self._shell = (
+            self.build()
+        )  # now: in the writing thread, drawing weights would disturb what training draws
         rng_state.seed(recipe.seed + 1_000_003 * world.rank)  # dropout differs between processes
 
     def _flops(self, source_length: int, target_length: int) -> int:
@@ -102,21 +123,33 @@ class TrainingLoop:
             self.saved, position = self.progress.step, found["log"]
             self.command = found["command"]
         if self.world.first:
-            self.checkpoints = {f.name: _best_in(f) for f in atomic_folder.steps(self.run.checkpoints) if _older(f, folder)}
+            self.checkpoints = {
+                f.name: _best_in(f) for f in atomic_folder.steps(self.run.checkpoints) if _older(f, folder)
+            }
             self._cleaning()()
             self.log = Log(self.run.log, position, self.progress.step, self.show.say)
             if self.ended() is None:  # what was finished is being made longer
                 self.run.report.unlink(missing_ok=True)
-            self.board = TensorBoardLog(self.run.folder, self.progress.step) if self.recipe.training.tensorboard else None
+            self.board = (
+                TensorBoardLog(self.run.folder, self.progress.step)
+                if self.recipe.training.tensorboard
+                else None
+            )
         self._since = time.monotonic() - self.progress.seconds
         self._speed = (time.monotonic(), self.progress.tokens, 0.0)
 
     def _check_data(self, found: dict[str, Any]) -> None:
         """The files must be those the run was trained and validated on so far."""
         before, now = found.get("data") or {}, self.material.set_checksums()
-        for split, files in (("training", self.recipe.data.train), ("validation", self.recipe.data.validation)):
+        for split, files in (
+            ("training", self.recipe.data.train),
+            ("validation", self.recipe.data.validation),
+        ):
             if before.get(split, now[split]) != now[split]:
-                names = ", ".join(name for item in files for name in ([item] if isinstance(item, str) else item)) or "the old files"
+                names = (
+                    ", ".join(name for item in files for name in ([item] if isinstance(item, str) else item))
+                    or "the old files"
+                )
                 raise DataError(
                     f"the {split} set of {self.run.folder} is not the one of its checkpoint (checksum {str(before[split])[:8]}, "
                     f"now {str(now[split])[:8]}); put {names} back as before, or start a run of another name"
@@ -222,7 +255,9 @@ class TrainingLoop:
         if self.log is not None:
             self.log.add("train", **values)
         if self.board is not None:
-            self.board.add(progress.step, {k: values[k] for k in ("loss", "nll", "norm", "rate", "tokens_per_second")})
+            self.board.add(
+                progress.step, {k: values[k] for k in ("loss", "nll", "norm", "rate", "tokens_per_second")}
+            )
         if self.world.first and self.show.due:
             self._show(sums)
         self.stepper.sums.zero_()
@@ -248,7 +283,9 @@ class TrainingLoop:
         left = [] if steps is None else [(steps - progress.step) * seconds / max(1, progress.step)]
         left += [] if training.minutes is None else [max(0.0, 60 * training.minutes - seconds)]
         values = self._rates(sums)
-        self.show.line({**values, "loss": values["loss"] or None, "steps": steps, "left": min(left, default=None)})
+        self.show.line(
+            {**values, "loss": values["loss"] or None, "steps": steps, "left": min(left, default=None)}
+        )
 
     # — validation —
 
@@ -276,21 +313,29 @@ class TrainingLoop:
         """Score the model, enter it in the log and among the best."""
         recipe, progress = self.recipe, self.progress
         with self.evaluated() as model:
-            scores = validate(model, self.material, "validation", recipe, self.world, recipe.decoding.validation_beam)
+            scores = validate(
+                model, self.material, "validation", recipe, self.world, recipe.decoding.validation_beam
+            )
         sample = scores.pop("sample", None)
-        kept, better = progress.consider(scores, recipe.training.keep, self.task.figure if self.task.higher else None)
+        kept, better = progress.consider(
+            scores, recipe.training.keep, self.task.figure if self.task.higher else None
+        )
         self.schedule.observe(better)
         if kept:
             self._keep_best(scores)
         if self.log is not None:
             more = {"sample": sample} if sample is not None else {}
             seconds = round(self.seconds(), 3)
-            self.log.add("validation", step=progress.step, **scores, **more, seconds=seconds, flops=progress.flops)
+            self.log.add(
+                "validation", step=progress.step, **scores, **more, seconds=seconds, flops=progress.flops
+            )
         if self.board is not None:
             self.board.add(progress.step, {f"validation/{k}": v for k, v in scores.items()})
         text = ", ".join(self._figure(k, v) for k, v in scores.items() if k != "loss")
         self.show.score = f"{text} at {progress.step:,}"
-        self.show.say(f"validation at step {progress.step:,}: loss {scores['loss']:.3f}, {text}{' (best)' if better else ''}")
+        self.show.say(
+            f"validation at step {progress.step:,}: loss {scores['loss']:.3f}, {text}{' (best)' if better else ''}"
+        )
 
     def _figure(self, name: str, value: float) -> str:
         """A score in words; shares get a digit more than points."""
@@ -306,7 +351,9 @@ class TrainingLoop:
                 "flops": self.progress.flops, "seconds": round(self.seconds(), 3), "processes": self.world.size,
                 "recipe": self.recipe.model_dump(),
             }  # fmt: skip
-            self.writer.start(lambda: atomic_folder.commit(target, lambda place: save(place, self.shell(weights), card)))
+            self.writer.start(
+                lambda: atomic_folder.commit(target, lambda place: save(place, self.shell(weights), card))
+            )
 
     def shell(self, weights: dict[str, torch.Tensor]) -> Any:
         """A model whose tensors are these, to be written."""
@@ -367,6 +414,8 @@ def _older(folder: Path, than: Path | None) -> bool:
 def _best_in(folder: Path) -> list[str]:
     """The names of the best folders that a checkpoint knows of; none if it cannot be read."""
     try:
-        return [atomic_folder.name_of(b["step"]) for b in read_json(folder / checkpoint.STATE)["progress"]["best"]]
+        return [
+            atomic_folder.name_of(b["step"]) for b in read_json(folder / checkpoint.STATE)["progress"]["best"]
+        ]
     except (ValueError, KeyError, TypeError):  # RegardError is a ValueError
         return []

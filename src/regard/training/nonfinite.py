@@ -23,7 +23,9 @@ def stop_at(trouble: NonFinite, run: RunFolder, material: Datasets, world: World
     batches = [batch for part in found if part["step"] == step for batch in part["batches"]]
     file = run.folder / f"not-finite-step-{step:08d}.json"
     rows = [row for batch in batches for row in batch["rows"]]
-    message = world.share(_sentence(step, rows, trouble, str(file)).encode() if world.first else None).decode()
+    message = world.share(
+        _sentence(step, rows, trouble, str(file)).encode() if world.first else None
+    ).decode()
     if world.first:
         content = {"step": step, "gradient_norm": str(trouble.norm), "batches": batches}
         atomic_folder.replace(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
@@ -55,5 +57,7 @@ def _describe(batch: Batch, loss: float, material: Datasets) -> dict[str, Any]:
             continue
         tokenizer = material.source_tokenizer if side == "source" else material.target_tokenizer
         ids = [row[ahead : ahead + n] for row, n in zip(tokens.tolist(), lengths.tolist(), strict=True)]
-        sides[side] = [{"tokens": row, "text": tokenizer.decode(row) if tokenizer is not None else ""} for row in ids]
+        sides[side] = [
+            {"tokens": row, "text": tokenizer.decode(row) if tokenizer is not None else ""} for row in ids
+        ]
     return {"rows": batch.rows.tolist(), "loss": str(loss), **sides}

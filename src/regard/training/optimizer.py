@@ -18,7 +18,11 @@ from regard.recipe.schema import Optimizer as Settings
 def decayed(model: nn.Module) -> set[str]:
     """The names of the parameters that weight decay is for."""
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables and "position" not in name}
+    return {
+        name
+        for name, p in model.named_parameters()
+        if p.ndim >= 2 and id(p) not in tables and "position" not in name
+    }
 
 
 def make(model: nn.Module, settings: Settings) -> torch.optim.Adam:
@@ -32,7 +36,9 @@ def make(model: nn.Module, settings: Settings) -> torch.optim.Adam:
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
     betas = (settings.betas[0], settings.betas[1])
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for _, p in learning)
-    return kind([g for g in groups if g["params"]], lr=settings.lr, betas=betas, eps=settings.eps, fused=fused or None)
+    return kind(
+        [g for g in groups if g["params"]], lr=settings.lr, betas=betas, eps=settings.eps, fused=fused or None
+    )
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -46,7 +52,9 @@ def clip(parameters: Iterable[Tensor], longest: float | None) -> Tensor:
     """Scale all gradients so that their joint norm is at most `longest`; the norm they had, on their device (no waiting)."""
     parameters = [p for p in parameters if p.grad is not None]
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-    full = getattr(norm, "full_tensor", None)  # of parts that are spread over processes: the norm of the whole
+    full = getattr(
+        norm, "full_tensor", None
+    )  # of parts that are spread over processes: the norm of the whole
     norm = norm if full is None else full()
     if longest is not None:
         clip_grads_with_norm_(parameters, longest, norm)

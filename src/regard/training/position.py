@@ -36,7 +36,9 @@ class TrainingPosition:
         """
         entry = {"step": self.step, **scores}
         ranked = sorted(
-            [*(b for b in self.best if b["step"] != self.step), entry], key=partial(goodness, figure=figure), reverse=True
+            [*(b for b in self.best if b["step"] != self.step), entry],
+            key=partial(goodness, figure=figure),
+            reverse=True,
         )
         best = ranked[0] is entry
         self.best = ranked[:keep]
@@ -48,4 +50,8 @@ class TrainingPosition:
 def goodness(scores: dict[str, Any], figure: str | None) -> tuple[float, float, int]:
     """A validation as something that sorts."""
     loss = scores["loss"]
-    return scores.get(figure, 0.0) if figure else 0.0, -loss if loss == loss else float("-inf"), -scores["step"]
+    return (
+        scores.get(figure, 0.0) if figure else 0.0,
+        -loss if loss == loss else float("-inf"),
+        -scores["step"],
+    )

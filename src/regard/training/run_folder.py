@@ -31,7 +31,12 @@ FREE = {
 }  # fmt: skip
 
 # Of these, what decides when a validation is due and what it scores: fixed while the schedule or early stopping depends on it.
-VALIDATION = ("training.validate_every", "decoding.validation_beam", "decoding.length_penalty", "decoding.max_length")
+VALIDATION = (
+    "training.validate_every",
+    "decoding.validation_beam",
+    "decoding.length_penalty",
+    "decoding.max_length",
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,9 @@ class RunFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FolderError(f"{self.folder} cannot be made ({error.strerror}); give another folder") from None
+            raise FolderError(
+                f"{self.folder} cannot be made ({error.strerror}); give another folder"
+            ) from None
 
     def begin(self, recipe: Recipe, overwrite: bool) -> None:
         """Make the folder for a new run."""
@@ -107,11 +114,15 @@ class RunFolder:
     def read_recipe(self, overrides: tuple[str, ...] = ()) -> Recipe:
         """The recipe of a run that was begun, with overrides."""
         if not self.exists():
-            for path in reversed(atomic_folder.steps(self.checkpoints)):  # recipe.yaml was lost: every checkpoint has a copy
+            for path in reversed(
+                atomic_folder.steps(self.checkpoints)
+            ):  # recipe.yaml was lost: every checkpoint has a copy
                 with contextlib.suppress(RegardError, KeyError, TypeError):
                     return load(read_json(path / "state.json")["recipe"], overrides)
             there = "is not the folder of a run" if self.folder.is_dir() else "does not exist"
-            raise FolderError(f"{self.folder} {there}; give one that `regard train` has made, such as runs/NAME")
+            raise FolderError(
+                f"{self.folder} {there}; give one that `regard train` has made, such as runs/NAME"
+            )
         return load(json.loads(json.dumps(load(self.recipe).model_dump())), overrides)
 
     def write_report(self, report: Mapping[str, Any]) -> None:
@@ -136,7 +147,11 @@ def check_unchanged(before: Recipe, now: Recipe, folder: Path) -> None:
         )
     early = before.training.patience is not None and now.training.patience is not None
     plateau = now.schedule.kind == "plateau"
-    counted = [key for key in different if key in VALIDATION and (now.task == "translate" or not key.startswith("decoding."))]
+    counted = [
+        key
+        for key in different
+        if key in VALIDATION and (now.task == "translate" or not key.startswith("decoding."))
+    ]
     if counted and (plateau or early):
         why = "the plateau schedule" if plateau else "early stopping (training.patience)"
         raise RecipeError(

@@ -139,7 +139,9 @@ def make(settings: schema.Schedule, peak: float, steps: int | None) -> Schedule:
             return InverseSqrt(peak, settings.warmup)
         case schema.Cosine():
             if steps is None:
-                raise RecipeError("a cosine schedule needs the length of the run; set training.steps or training.epochs")
+                raise RecipeError(
+                    "a cosine schedule needs the length of the run; set training.steps or training.epochs"
+                )
             return Cosine(peak, settings.warmup, steps, settings.floor)
         case schema.Plateau():
             return Plateau(peak, settings.warmup, settings.factor, settings.patience, settings.floor)

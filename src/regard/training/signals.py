@@ -9,7 +9,9 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = [number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None]
+SIGNALS = [
+    number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+]
 
 
 class StopNow(KeyboardInterrupt):
@@ -36,12 +38,17 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
             for number in SIGNALS:
-                if number not in (signal.SIGINT, signal.SIGTERM) and signal.getsignal(number) == signal.SIG_IGN:
+                if (
+                    number not in (signal.SIGINT, signal.SIGTERM)
+                    and signal.getsignal(number) == signal.SIG_IGN
+                ):
                     continue  # started by nohup: a closed terminal must not stop it
                 self._before[number] = signal.signal(number, self._received)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -29,7 +29,9 @@ class StepBatches:
 class StepIterator:
     """Takes batches off an endless stream, step by step, and knows how far it is."""
 
-    def __init__(self, stream: BatchStream, world: World, accumulate: int, flops: Callable[[int, int], int]) -> None:
+    def __init__(
+        self, stream: BatchStream, world: World, accumulate: int, flops: Callable[[int, int], int]
+    ) -> None:
         self.stream, self.world, self.accumulate = stream, world, accumulate
         self.together = accumulate * world.size  # batches of a step, all processes together
         self._flops = lru_cache(maxsize=None)(flops)
@@ -81,7 +83,15 @@ class StepIterator:
 
     def steps(self, epochs: float) -> int:
         """About how many steps so many passes take; batches are cut anew in every epoch, so later ones may differ a little."""
-        return max(1, round(epochs * max(1.0, self.stream.per_epoch() // self.together or self.stream.per_epoch() / self.together)))
+        return max(
+            1,
+            round(
+                epochs
+                * max(
+                    1.0, self.stream.per_epoch() // self.together or self.stream.per_epoch() / self.together
+                )
+            ),
+        )
 
     def state(self) -> dict[str, Any]:
         return self.stream.state()

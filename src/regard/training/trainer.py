@@ -141,7 +141,16 @@ def _go(
             if reason == "interrupted":
                 if here.first:
                     plot.draw(run.log, run.curves, recipe.name, session.task)
-                return Result(run.folder, False, reason, progress.step, {}, progress.seconds, progress.flops, signal=session.signal)
+                return Result(
+                    run.folder,
+                    False,
+                    reason,
+                    progress.step,
+                    {},
+                    progress.seconds,
+                    progress.flops,
+                    signal=session.signal,
+                )
             return finish(session, reason)
         finally:
             session.close()
@@ -152,7 +161,9 @@ def check(recipe: Recipe, here: World) -> None:
     if recipe.training.tensorboard and here.first:
         tensorboard.check()
     if recipe.training.precision == "float16" and recipe.training.strategy == "fsdp" and here.size > 1:
-        raise RecipeError("training.precision float16 does not go with strategy fsdp; take bfloat16, which needs no loss scale")
+        raise RecipeError(
+            "training.precision float16 does not go with strategy fsdp; take bfloat16, which needs no loss scale"
+        )
 
 
 @contextmanager

@@ -53,7 +53,9 @@ class AdditiveTiles(Kernel):
     def run(self, call: Call, machine: Machine) -> Tensor:
         a, b, v = call.energy.as_additive(call.query, call.grouped(call.key))
         value = call.grouped(call.value)
-        return tiled.run_plain(replace(call, query=a, key=b, value=value, groups=1, energy=_Pairs(v, call.energy.heads)))
+        return tiled.run_plain(
+            replace(call, query=a, key=b, value=value, groups=1, energy=_Pairs(v, call.energy.heads))
+        )
 
 
 class _Pairs(Energy):
@@ -122,7 +124,9 @@ class _Scores(torch.autograd.Function):
             slope = slope if slope.shape == r.shape else torch.empty_like(r)
             torch.addcmul(r, r, r, value=-1, out=slope)  # r(1 − r) = (1 − tanh²)/4
             da[n, i] = torch.bmm(g[:, None, :], slope)[:, 0]
-            db[n] += torch.bmm(g.t().contiguous()[:, None, :], slope.transpose(0, 1))[:, 0]  # not contiguous is 10 × slower
+            db[n] += torch.bmm(g.t().contiguous()[:, None, :], slope.transpose(0, 1))[
+                :, 0
+            ]  # not contiguous is 10 × slower
         dv += flat.sum((-1, -2))[:, None, None]
         scale = 4 * weights[:, None, :]
         parts = zip((da.mul_(scale), db.mul_(scale), dv), (a, b, w), strict=True)

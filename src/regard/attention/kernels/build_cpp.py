@@ -58,7 +58,10 @@ def _openmp_runtime() -> str | None:
             loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "libgomp" in line})
     except OSError:
         return None
-    return next((path for path in loaded if os.path.basename(path).startswith("libgomp") and os.path.exists(path)), None)
+    return next(
+        (path for path in loaded if os.path.basename(path).startswith("libgomp") and os.path.exists(path)),
+        None,
+    )
 
 
 def _cpu_flags() -> str:
@@ -133,6 +136,10 @@ def library(source: Path) -> ctypes.CDLL | str:
 def check_code(code: int, what: str) -> None:
     """Turn the code that a native function returns into an error: 0 is success, 1 no memory, anything else a fault of ours."""
     if code == 1:
-        raise KernelError(f"the native code for {what} got no memory; use smaller batches, or set REGARD_NATIVE=0 to do without it")
+        raise KernelError(
+            f"the native code for {what} got no memory; use smaller batches, or set REGARD_NATIVE=0 to do without it"
+        )
     if code:
-        raise KernelError(f"the native code for {what} failed (code {code}); set REGARD_NATIVE=0 to do without it, and report this")
+        raise KernelError(
+            f"the native code for {what} failed (code {code}); set REGARD_NATIVE=0 to do without it, and report this"
+        )

@@ -38,7 +38,11 @@ class Cpp(Kernel):
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         pairs = call.pairs
-        few = pairs < 1 << 14 if call.energy.form == "dot" else pairs * call.energy.pair_features(call.query.shape[-1]) < 1 << 16
+        few = (
+            pairs < 1 << 14
+            if call.energy.form == "dot"
+            else pairs * call.energy.pair_features(call.query.shape[-1]) < 1 << 16
+        )
         if few:
             return f"{pairs} pairs are too few to gain from it"
         if pairs < 1 << 18 and sdpa.Sdpa().refuses(call, machine) is None:
@@ -59,10 +63,15 @@ class Cpp(Kernel):
         start, stop, allowed = _ranges(call)
         slopes, bias = None, None
         if type(call.bias) is ALiBi and call.bias.offset is None and allowed is None:
-            slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu").expand(call.heads) / call.temperature
+            slopes = (
+                torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu").expand(call.heads)
+                / call.temperature
+            )
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
-            values = kernel_inputs.level_rows(values) if call.bias_may_mask and call.softcap is None else values
+            values = (
+                kernel_inputs.level_rows(values) if call.bias_may_mask and call.softcap is None else values
+            )
             values = values / call.temperature
             bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))
         if allowed is not None:
@@ -91,7 +100,9 @@ def _ranges(call: Call) -> tuple[Tensor, Tensor, Tensor | None]:
     if ranges is None:
         allowed = call.mask.allowed(call.grid())
         return *whole, call.merge_pairs(allowed.expand(*allowed.shape[:-2], call.Tq, call.Tk))  # type: ignore[return-value]
-    start, stop = (x[None] if x.ndim == 1 else x.expand(*call.leading, -1).reshape(-1, call.Tq) for x in ranges)
+    start, stop = (
+        x[None] if x.ndim == 1 else x.expand(*call.leading, -1).reshape(-1, call.Tq) for x in ranges
+    )
     start, stop = torch.broadcast_tensors(start, stop)
     return start.to(torch.int32).contiguous(), stop.to(torch.int32).contiguous(), None
 
@@ -116,8 +127,12 @@ class _Dot(torch.autograd.Function):
     """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v over each query's range of keys; or −‖q − k‖² for q kᵀ."""
 
     @staticmethod
-    def forward(ctx, q, k, v, bias: Tensor | None, scale: float, start, stop, slopes, cap: float, energy: str) -> Tensor:  # noqa: ANN001
-        out, norm = native.dot_forward(q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap, energy=energy)
+    def forward(
+        ctx, q, k, v, bias: Tensor | None, scale: float, start, stop, slopes, cap: float, energy: str
+    ) -> Tensor:  # noqa: ANN001
+        out, norm = native.dot_forward(
+            q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap, energy=energy
+        )
         ctx.save_for_backward(q, k, v, bias, start, stop, slopes, out, norm)
         ctx.scale, ctx.cap, ctx.energy = scale, cap, energy
         return out
@@ -145,7 +160,9 @@ class _Additive(torch.autograd.Function):
     """softmax(cap(Σ w tanh(a + b) − slopes · distance + bias)) v over each query's range of keys."""
 
     @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor, w: Tensor, v: Tensor, bias: Tensor | None, start, stop, slopes, cap: float) -> Tensor:  # noqa: ANN001
+    def forward(
+        ctx, a: Tensor, b: Tensor, w: Tensor, v: Tensor, bias: Tensor | None, start, stop, slopes, cap: float
+    ) -> Tensor:  # noqa: ANN001
         out, norm = native.additive_forward(a, b, w, v, start, stop, slopes=slopes, bias=bias, softcap=cap)
         ctx.save_for_backward(a, b, w, v, bias, start, stop, slopes, out, norm)
         ctx.cap = cap
@@ -163,6 +180,18 @@ class _Additive(torch.autograd.Function):
             return *grad_of_plain(plain, (a, b, w, v, bias), grad), None, None, None, None
         wanted = bias is not None and ctx.needs_input_grad[4]
         found = native.additive_backward(
-            grad, a, b, w, v, out, norm, start, stop, slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted
+            grad,
+            a,
+            b,
+            w,
+            v,
+            out,
+            norm,
+            start,
+            stop,
+            slopes=slopes,
+            bias=bias,
+            softcap=ctx.cap,
+            bias_grad=wanted,
         )
         return *found, None, None, None, None

@@ -83,12 +83,22 @@ class Flex(Kernel):
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
         """For masks and biases without tensors, outside of training: everything but the kernel is known."""
         key, kind = _kind(call)
-        if key is None or kind.rows is not None or call.learns or type(call.energy) is not ScaledDot or len(call.leading) != 1:
+        if (
+            key is None
+            or kind.rows is not None
+            or call.learns
+            or type(call.energy) is not ScaledDot
+            or len(call.leading) != 1
+        ):
             return None
         if call.groups != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
         scale, flex = call.energy.as_dot(call.query, call.key).scale / call.temperature, _compiled()
-        shapes, options, compiled = _shapes(key, call.query, call.key, call.value), _options(kind, scale, call.query), False
+        shapes, options, compiled = (
+            _shapes(key, call.query, call.key, call.value),
+            _options(kind, scale, call.query),
+            False,
+        )
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
             nonlocal compiled
@@ -118,7 +128,13 @@ class _Differentiable(torch.autograd.Function):
         with torch.enable_grad():
             out = _flex(a, b, c, scale, call)
         ctx.save_for_backward(q, k, v)
-        ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = inner, out, scale, call, kernel_inputs.Unchanged(call)
+        ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = (
+            inner,
+            out,
+            scale,
+            call,
+            kernel_inputs.Unchanged(call),
+        )
         return out.detach()
 
     @staticmethod
@@ -151,7 +167,9 @@ class Compiled:
     rows: Tensor | None  # (batch or 1, heads or 1, Tq, 1)
 
 
-_kinds: dict[Hashable, Compiled] = {}  # of calls whose mask and bias hold no tensors, which signatures describe completely
+_kinds: dict[
+    Hashable, Compiled
+] = {}  # of calls whose mask and bias hold no tensors, which signatures describe completely
 _seen: set[Hashable] = set()  # kinds of calls that Flex has been compiled for
 
 
@@ -217,7 +235,9 @@ def _make(call: Call) -> Compiled:
 def _rule(mask: Mask, Tq: int, Tk: int, leading: tuple[int, ...]) -> Callable[..., Tensor]:
     """The mask as Flex asks for it, pair by pair."""
     band = mask.static_band(Tq, Tk)
-    if band is not None:  # numbers in a closure take torch.compile less time to check at each call than objects
+    if (
+        band is not None
+    ):  # numbers in a closure take torch.compile less time to check at each call than objects
         low, high = band
         return lambda b, h, i, j: (j - i >= low) & (j - i <= high)
     return lambda b, h, i, j: mask.allowed(Point(b, h, i, j, Tq, Tk, leading))

@@ -23,7 +23,9 @@ class Kernel(ABC):
     """One way to run a call. `refuses`, `not_worth`, `describe` and `memory` read shapes and types, never values."""
 
     name: str
-    reads_unseen = True  # keys and values that no query sees are read, so they are cleared before: they may hold NaN
+    reads_unseen = (
+        True  # keys and values that no query sees are read, so they are cleared before: they may hold NaN
+    )
     compiles = False  # runs through torch.compile
 
     @abstractmethod
@@ -52,7 +54,10 @@ class Kernel(ABC):
 
 
 def grad_of_plain(
-    plain: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor, wanted: Sequence[bool] | None = None
+    plain: Callable[..., Tensor],
+    inputs: Sequence[Tensor | None],
+    grad: Tensor,
+    wanted: Sequence[bool] | None = None,
 ) -> list[Tensor | None]:
     """Gradients of plain(*inputs) that can be differentiated again.
 
@@ -60,14 +65,21 @@ def grad_of_plain(
     """
     # Views, since one input may be a function of another: the gradient by q must not include what reaches q by way of k.
     views = [None if x is None else x.view_as(x) for x in inputs]
-    wanted = [x is not None and x.requires_grad and (wanted is None or wanted[i]) for i, x in enumerate(views)]
+    wanted = [
+        x is not None and x.requires_grad and (wanted is None or wanted[i]) for i, x in enumerate(views)
+    ]
     leaves = [x for x, w in zip(views, wanted, strict=True) if w and x is not None]
     found = iter(torch.autograd.grad(plain(*views), leaves, grad, create_graph=True, allow_unused=True))
     return [next(found) if w else None for w in wanted]
 
 
 def plain_attention(
-    form: DotForm | DistanceForm | AdditiveForm, v: Tensor, added: Tensor | None, *, causal: bool = False, softcap: float = 0.0
+    form: DotForm | DistanceForm | AdditiveForm,
+    v: Tensor,
+    added: Tensor | None,
+    *,
+    causal: bool = False,
+    softcap: float = 0.0,
 ) -> Tensor:
     """softmax(cap(energies + added)) v in plain torch, for (batch, heads, T, ·); a boolean `added` is a mask."""
     q, k, rest = form

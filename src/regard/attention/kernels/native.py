@@ -31,7 +31,12 @@ _SOURCE = Path(__file__).with_name("native.cpp")
 
 
 class _Strided(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("sb", ctypes.c_int64), ("sh", ctypes.c_int64), ("st", ctypes.c_int64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("sb", ctypes.c_int64),
+        ("sh", ctypes.c_int64),
+        ("st", ctypes.c_int64),
+    ]
 
 
 _SIZES = ["B", "H", "Hk", "Tq", "Tk", "D", "Dv", "threads", "run_sb", "chunks", "own_b", "own_h"]
@@ -63,14 +68,18 @@ def _strided(x: Tensor) -> _Strided:
     return _Strided(x.data_ptr(), 0 if x.shape[0] == 1 else sb, 0 if x.shape[1] == 1 else sh, st)
 
 
-def _call(name: str, start: Tensor, stop: Tensor, tensors: Mapping[str, Tensor | None], **more: float) -> None:
+def _call(
+    name: str, start: Tensor, stop: Tensor, tensors: Mapping[str, Tensor | None], **more: float
+) -> None:
     reason = unavailable()
     if reason is not None:
         raise RuntimeError(f"the native kernels cannot be used: {reason}")
     given = {key: x for key, x in tensors.items() if x is not None}
     for key, x in given.items():
         if x.dtype != torch.float32 or x.device.type != "cpu":
-            raise TypeError(f"native kernels take float32 tensors on the CPU; {key} is {x.dtype} on {x.device}")
+            raise TypeError(
+                f"native kernels take float32 tensors on the CPU; {key} is {x.dtype} on {x.device}"
+            )
     (B, H, Tq, D), (_, Hk, Tk, Dv) = given["q"].shape, given["v"].shape
     start, stop = start.to(torch.int32).contiguous(), stop.to(torch.int32).contiguous()
     call = _Call(B=B, H=H, Hk=Hk, Tq=Tq, Tk=Tk, D=D, Dv=Dv, threads=torch.get_num_threads(), chunks=1)
@@ -211,7 +220,9 @@ def additive_backward(
 
 
 def _extras(slopes: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    return None if slopes is None else slopes.resolve_neg().contiguous(), None if bias is None else readable(bias)
+    return None if slopes is None else slopes.resolve_neg().contiguous(), None if bias is None else readable(
+        bias
+    )
 
 
 def _owners(q: Tensor, k: Tensor, bias: Tensor | None) -> tuple[Tensor | None, int, int, int]:

@@ -58,7 +58,9 @@ def cut(call: Call, grid: Grid) -> Part:
 def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor | None]:
     """The matrix at one stage, (..., heads, n, m), and the pairs that are allowed (None: all)."""
     grid = part.grid
-    rows = take(part.query, -3, grid.head_index) if call.per_head_energy else part.query  # as a bias may read them
+    rows = (
+        take(part.query, -3, grid.head_index) if call.per_head_energy else part.query
+    )  # as a bias may read them
     added = None if call.bias is None else call.bias.values(grid, rows)
     allowed = None if call.mask is None else call.mask.allowed(grid)
     if added is not None and call.bias_may_mask:
@@ -72,7 +74,12 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     if broken and allowed is not None:  # a masked NaN would make NaN of what soft cap and bias learn
         scores = scores.masked_fill(~allowed, 0.0)
     if added is not None:
-        level = call.is_softmax and call.softcap is None and call.bias_may_mask and stage in ("normalised", "gated")
+        level = (
+            call.is_softmax
+            and call.softcap is None
+            and call.bias_may_mask
+            and stage in ("normalised", "gated")
+        )
         scores = scores + (level_rows(added) if level else added)
     if call.softcap is not None:
         scores = call.softcap * (scores / call.softcap).tanh()
@@ -116,7 +123,9 @@ def combine(call: Call, weights: Tensor, allowed: Tensor | None, value: Tensor) 
         out = weights @ (value if broken is None else value.masked_fill(broken[..., None], 0.0))
     if broken is not None:
         out = out.masked_fill((allowed & broken[..., None, :]).any(-1, keepdim=True), math.nan)
-    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0).to(call.dtype)  # a NaN in its gradient stays there
+    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0).to(
+        call.dtype
+    )  # a NaN in its gradient stays there
 
 
 def attend(call: Call) -> Tensor:

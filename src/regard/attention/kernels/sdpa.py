@@ -36,7 +36,10 @@ FUSED = {
 
 
 # cuDNN, flash, efficient, math, as torch._C._SDPBackend numbers them
-CUDNN_FIRST = [int(getattr(torch._C._SDPBackend, n)) for n in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")]
+CUDNN_FIRST = [
+    int(getattr(torch._C._SDPBackend, n))
+    for n in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+]
 
 
 class Sdpa(Kernel):
@@ -84,7 +87,9 @@ class Sdpa(Kernel):
         rows = call.sequences * call.heads * call.Tq * 4
         if call.bias is None and (call.mask is None or is_torch_causal(call)):
             return rows
-        return rows + call.Tq * call.Tk * (call.query.element_size() * call.heads if call.bias is not None else 1)
+        return rows + call.Tq * call.Tk * (
+            call.query.element_size() * call.heads if call.bias is not None else 1
+        )
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
@@ -92,7 +97,9 @@ class Sdpa(Kernel):
         if not groups and k.shape[1] != call.heads:
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
         causal = call.bias is None and is_torch_causal(call)
-        mask, rows = (None, None) if causal or (call.mask is None and call.bias is None) else _mask(call, machine)
+        mask, rows = (
+            (None, None) if causal or (call.mask is None and call.bias is None) else _mask(call, machine)
+        )
         out = _sdpa(call, machine, q, k, v, mask, causal, groups, scale)
         return call.split_batch(out if rows is None else out.masked_fill(~rows, 0.0))
 
@@ -102,16 +109,29 @@ class Sdpa(Kernel):
             return None
         if len(call.leading) != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
-        scale, causal = call.energy.as_dot(call.query, call.key).scale / call.temperature, is_torch_causal(call)
-        torchs = _with_cudnn_first if backends(call, machine)[:1] == ["CUDNN_ATTENTION"] else scaled_dot_product_attention
+        scale, causal = (
+            call.energy.as_dot(call.query, call.key).scale / call.temperature,
+            is_torch_causal(call),
+        )
+        torchs = (
+            _with_cudnn_first
+            if backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
+            else scaled_dot_product_attention
+        )
         dropout = call.dropout
         if call.mask is None or causal:
             if (direct := _backend(call, machine, causal, scale)) is not None:
                 return direct
             if not call.learns:
                 return lambda q, k, v, mask: torchs(q, k, v, None, dropout, causal, scale=scale)
-            return lambda q, k, v, mask: _second_derivatives(torchs(q, k, v, None, dropout, causal, scale=scale))
-        if type(call.mask) is not Padding or not isinstance(call.mask.lengths, Tensor) or call.mask.lengths.shape != call.leading:
+            return lambda q, k, v, mask: _second_derivatives(
+                torchs(q, k, v, None, dropout, causal, scale=scale)
+            )
+        if (
+            type(call.mask) is not Padding
+            or not isinstance(call.mask.lengths, Tensor)
+            or call.mask.lengths.shape != call.leading
+        ):
             return None
         if machine.kind == "cuda" and not call.mask.finite:
             return None  # whether NaN stands behind a sequence would have to be asked of the GPU
@@ -121,7 +141,9 @@ class Sdpa(Kernel):
 
         def padded(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
             lengths: Tensor = mask.lengths  # type: ignore[assignment]
-            if not finite and not (int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())):
+            if not finite and not (
+                int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())
+            ):
                 return None  # a row may see nothing, or NaN may stand behind the end of a sequence
             return _second_derivatives(torchs(q, k, v, mask.cached(position), dropout, scale=scale))
 
@@ -157,13 +179,29 @@ def _padded_backend(call: Call, machine: Machine, position: Tensor, scale: float
     """The memory-efficient GPU backend with a ready bias: SDPA would make one of the boolean mask at every call."""
     if machine.kind != "cuda" or backends(call, machine)[0] != "EFFICIENT_ATTENTION":
         return None
-    (B, H, Tq, _), Tk, dtype, learns, dropout = call.query.shape, call.Tk, call.dtype, call.learns, call.dropout
+    (B, H, Tq, _), Tk, dtype, learns, dropout = (
+        call.query.shape,
+        call.Tk,
+        call.dtype,
+        call.learns,
+        call.dropout,
+    )
 
     def bias(real: Tensor) -> Tensor:
-        added = torch.zeros(B, 1, 1, -(-Tk // 16) * 16, dtype=dtype, device=real.device)  # the kernel wants aligned rows
+        added = torch.zeros(
+            B, 1, 1, -(-Tk // 16) * 16, dtype=dtype, device=real.device
+        )  # the kernel wants aligned rows
         return added[..., :Tk].masked_fill_(~real, -math.inf).expand(B, H, Tq, Tk)
 
-    asked = (call.query, call.key, call.value, bias(torch.ones_like(position, dtype=torch.bool)), dropout, False, False)
+    asked = (
+        call.query,
+        call.key,
+        call.value,
+        bias(torch.ones_like(position, dtype=torch.bool)),
+        dropout,
+        False,
+        False,
+    )
     if not torch.backends.cuda.can_use_efficient_attention(torch.backends.cuda.SDPAParams(*asked)):
         return None
     run: Any = torch._scaled_dot_product_efficient_attention  # type: ignore[attr-defined]
@@ -217,7 +255,11 @@ def is_torch_causal(call: Call) -> bool:
     if type(call.mask) is not Causal:
         return False
     offset = call.mask.offset
-    return surely(call.Tq == call.Tk) if offset is None else isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
+    return (
+        surely(call.Tq == call.Tk)
+        if offset is None
+        else isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
+    )
 
 
 def _is_half(call: Call) -> bool:
@@ -246,10 +288,20 @@ def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _sdpa(
-    call: Call, machine: Machine, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, groups: bool, scale: float
+    call: Call,
+    machine: Machine,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    groups: bool,
+    scale: float,
 ) -> Tensor:
     if machine.tracer is not None:
-        return scaled_dot_product_attention(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups)
+        return scaled_dot_product_attention(
+            q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups
+        )
     cudnn = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
     torchs = _with_cudnn_first if cudnn else scaled_dot_product_attention
     return _second_derivatives(torchs(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups))
@@ -276,7 +328,9 @@ def _second_derivatives(out: Tensor) -> Tensor:
     return out
 
 
-def _second_order(grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+def _second_order(
+    grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...] | None:
     """Runs after the backward pass of a fused kernel: gradients that can be differentiated again, when autograd wants such."""
     if not torch.is_grad_enabled() or outputs[0] is None:
         return None
@@ -284,7 +338,9 @@ def _second_order(grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None
     if getattr(node, "_saved_dropout_p", 0.0):
         raise KernelError("second derivatives of attention with dropout need kernel='reference'")
     q, k, v = node._saved_query, node._saved_key, node._saved_value
-    mask = next((getattr(node, n) for n in ("_saved_attn_mask", "_saved_attn_bias") if hasattr(node, n)), None)
+    mask = next(
+        (getattr(node, n) for n in ("_saved_attn_mask", "_saved_attn_bias") if hasattr(node, n)), None
+    )
     scale = node._saved_scale if node._saved_scale is not None else 1 / math.sqrt(q.shape[-1])
     causal = node._saved_is_causal
     plain = lambda q, k, v: plain_attention(DotForm(q, k, scale), v, mask, causal=causal)  # noqa: E731

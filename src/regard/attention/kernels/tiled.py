@@ -25,7 +25,10 @@ from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attenti
 from regard.attention.machine import Machine
 from regard.attention.normalize import CustomNormalizer
 
-CACHE = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
+CACHE = {
+    "cpu": 1 << 20,
+    "cuda": 1 << 27,
+}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
 KEPT = 1 << 23  # pairs whose weights are kept for the backward pass; beyond, tiles are computed again there
 ROWS = 64  # queries in a fused tile
 NOWHERE = 1 << 40
@@ -57,7 +60,12 @@ class Tiled(Kernel):
             return _run_fused(call)
         # A bias that reads the queries must find them where they were.
         moves = call.bias is None or not call.bias.uses_query
-        if machine.kind == "cpu" and call.energy.form == "distance" and call.dtype in distances.DTYPES and moves:
+        if (
+            machine.kind == "cpu"
+            and call.energy.form == "distance"
+            and call.dtype in distances.DTYPES
+            and moves
+        ):
             centre = kernel_inputs.centre(call.key)
             call = replace(call, query=call.query - centre, key=call.key - centre, energy=distances.Squares())
         return run_plain(call)
@@ -69,9 +77,7 @@ def why_not(call: Call, machine: Machine) -> str | None:
     if call.is_empty:
         return "there is nothing to compute"
     if isinstance(call.energy, Custom) or isinstance(call.normalize, CustomNormalizer):
-        return (
-            "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
-        )
+        return "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
     return None
 
 
@@ -83,7 +89,10 @@ def why_not_fused(call: Call, machine: Machine) -> str | None:
 def tile_bytes(call: Call) -> int:
     """Memory of a kernel that keeps a few tiles and one number per row."""
     size, hidden = call.query.element_size() * 4, call.energy.pair_features(call.query.shape[-1])
-    return min(tile_size(call.query.device) * size, call.pairs * size * hidden) + call.sequences * call.heads * call.Tq * 4
+    return (
+        min(tile_size(call.query.device) * size, call.pairs * size * hidden)
+        + call.sequences * call.heads * call.Tq * 4
+    )
 
 
 @dataclass(frozen=True)
@@ -105,14 +114,19 @@ def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
 
     `per_sequence` gives sequences that see different keys (padding, packed documents) tiles of their own where that saves work.
     """
-    every, steps = slice(0, call.sequences), [slice(i, min(i + rows, call.Tq)) for i in range(0, call.Tq, rows)]
+    every, steps = (
+        slice(0, call.sequences),
+        [slice(i, min(i + rows, call.Tq)) for i in range(0, call.Tq, rows)],
+    )
     ranges = None if call.mask is None else call.mask.key_ranges(call.Tq, call.Tk, call.query.device)
     if ranges is None or not call.sequences:
         return [Tile(every, q, slice(0, call.Tk), call.mask is None) for q in steps]
     low, high, full = _bounds(call, *ranges, rows)
     common_low, common_high = low.amin(0), high.amax(0)
     if len(low) > 1:
-        work = (high - low).clamp(min=0).sum() / ((common_high - common_low).clamp(min=0).sum() * len(low)).clamp(min=1)
+        work = (high - low).clamp(min=0).sum() / (
+            (common_high - common_low).clamp(min=0).sum() * len(low)
+        ).clamp(min=1)
         per_sequence = per_sequence and len(call.leading) == 1 and float(work) < 0.8
         if not per_sequence:
             same = (low == common_low).all(0) & (high == common_high).all(0)
@@ -158,7 +172,9 @@ def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
     allowed = None if tile.full or call.mask is None else call.mask.allowed(grid)
     if call.bias is None:
         assert allowed is not None
-        zero = torch.zeros(allowed.shape, dtype=torch.promote_types(call.dtype, torch.float32), device=allowed.device)
+        zero = torch.zeros(
+            allowed.shape, dtype=torch.promote_types(call.dtype, torch.float32), device=allowed.device
+        )
         added = zero.masked_fill_(~allowed, -math.inf)
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
@@ -184,7 +200,9 @@ class _FusedTiles(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[Tile]) -> Tensor:  # noqa: ANN001
         B, H, Tq, _ = q.shape
         out = q.new_zeros(B, Tq, H, v.shape[-1]).transpose(1, 2)
-        sums = torch.zeros(B, Tq, H, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device).transpose(1, 2)
+        sums = torch.zeros(
+            B, Tq, H, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device
+        ).transpose(1, 2)
         for tile in tiles:
             b, i, j = tile.batch, tile.queries, tile.keys
             if j.start >= j.stop:
@@ -226,7 +244,9 @@ class _FusedTiles(torch.autograd.Function):
 
 def run_plain(call: Call) -> Tensor:
     key, value = call.grouped(call.key), call.grouped(call.value)
-    known = call.option_tensors() is not None  # what a function reads may change before it would be called again
+    known = (
+        call.option_tensors() is not None
+    )  # what a function reads may change before it would be called again
     again = known and call.learns and call.pairs > KEPT
     unchanged = Unchanged(call)
 
@@ -240,7 +260,11 @@ def run_plain(call: Call) -> Tensor:
         args = (tile, call.query[..., tile.queries, :], key[..., tile.keys, :], value[..., tile.keys, :])
         parts.append(checkpoint(one, *args, use_reentrant=False) if again else one(*args))
     full = (*call.leading, call.heads, call.Tq, call.Dv)
-    return torch.cat([p.expand(*full[:-2], *p.shape[-2:]) for p in parts], -2) if parts else call.query.new_zeros(full)
+    return (
+        torch.cat([p.expand(*full[:-2], *p.shape[-2:]) for p in parts], -2)
+        if parts
+        else call.query.new_zeros(full)
+    )
 
 
 def tile_size(device: torch.device) -> int:

@@ -74,7 +74,9 @@ class Triton(Kernel):
             return "it has no soft cap, no gate and no dropout"
         if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > LARGEST:
             return f"it takes vectors of at most {LARGEST} components"
-        if call.bias is not None and not (type(call.bias) is ALiBi and not isinstance(call.bias.offset, Tensor)):
+        if call.bias is not None and not (
+            type(call.bias) is ALiBi and not isinstance(call.bias.offset, Tensor)
+        ):
             return "of biases it knows ALiBi alone"
         if band_of(call.mask, call) is None:
             return "it knows masks that are a band of keys and padding (Causal, Window, Padding)"
@@ -114,7 +116,9 @@ class Triton(Kernel):
         if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1 or has_sinks(call):
             return None
         q, k, v = call.query, call.key, call.value
-        if not (q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] == call.heads // call.groups):
+        if not (
+            q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] == call.heads // call.groups
+        ):
             return None
         if band.lengths is not None and band.lengths.shape != call.leading:
             return None
@@ -131,7 +135,10 @@ class Triton(Kernel):
 
 
 def _with_gradients(call: Call, scale: float, band: Band) -> Shortcut:
-    slopes, kept = slopes_of(call), replace(call, query=call.query[:0], key=call.key[:0], value=call.value[:0])
+    slopes, kept = (
+        slopes_of(call),
+        replace(call, query=call.query[:0], key=call.key[:0], value=call.value[:0]),
+    )
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
         now = band if band.lengths is None else replace(band, lengths=_lengths_of(mask))
@@ -145,16 +152,29 @@ class _Ready:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes) -> None:
         block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
-        self.shape, self.grid, self.device = (B, H, Tq, v.shape[3]), (-(-Tq // block["BM"]), B * H, 1), q.get_device()
+        self.shape, self.grid, self.device = (
+            (B, H, Tq, v.shape[3]),
+            (-(-Tq // block["BM"]), B * H, 1),
+            q.get_device(),
+        )
         self.given, self.slopes, self.handle = (scale, band, slopes), slopes.tensor, None
         self.constants, self.block = _forward_sizes(q, v, band, slopes, None, logs=False), block
         strides = [n for x in (q, k, v) for n in _contiguous_strides(x)]
-        self.rest = (*strides, *_numbers(q, k, scale, band, slopes), *self.constants.values(), block["BM"], block["BN"])
+        self.rest = (
+            *strides,
+            *_numbers(q, k, scale, band, slopes),
+            *self.constants.values(),
+            block["BM"],
+            block["BN"],
+        )
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
             return False
-        return not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 and torch._C._cuda_getDevice() == self.device
+        return (
+            not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
+            and torch._C._cuda_getDevice() == self.device
+        )
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
         if self.handle is None:
@@ -235,7 +255,9 @@ class _Attention(torch.autograd.Function):
     """Second derivatives are those of the plain formula."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sinks, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None) -> Tensor:  # noqa: ANN001
+    def forward(
+        ctx, q, k, v, sinks, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None
+    ) -> Tensor:  # noqa: ANN001
         out, logs = banded(q, k, v, scale, band, slopes, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, logs, band.lengths)
         ctx.rest = scale, band, slopes, call, mask
@@ -249,26 +271,44 @@ class _Attention(torch.autograd.Function):
         if torch.is_grad_enabled():
             with torch.no_grad():
                 added = kernel_inputs.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
-            return *grad_of_plain(lambda q, k, v, s: _plain(q, k, v, s, scale, added), (q, k, v, sinks), grad), *nothing
+            return *grad_of_plain(
+                lambda q, k, v, s: _plain(q, k, v, s, scale, added), (q, k, v, sinks), grad
+            ), *nothing
         dq, dk, dv, rows = banded_backward(q, k, v, out, logs, grad, scale, band, slopes)
         # A sink's weight is exp2(sink − log-sum), its value is zero; ln 2 since it is given in base 2.
-        dsinks = None if sinks is None else -(torch.exp2(sinks[:, None] - logs) * rows).sum((0, 2)) * math.log(2.0)
+        dsinks = (
+            None if sinks is None else -(torch.exp2(sinks[:, None] - logs) * rows).sum((0, 2)) * math.log(2.0)
+        )
         return dq, dk, dv, dsinks, *nothing
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scale: float, added: Tensor | None) -> Tensor:
+def _plain(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scale: float, added: Tensor | None
+) -> Tensor:
     """The same in plain torch. A sink is one more key, whose energy is the sink and whose value is zero."""
     if sinks is not None:
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
         sinks = (sinks * math.log(2.0))[:, None, None].expand(1, -1, q.shape[2], 1)
-        added = q.new_zeros((1, q.shape[1], q.shape[2], k.shape[2] - 1), dtype=torch.float32) if added is None else added
+        added = (
+            q.new_zeros((1, q.shape[1], q.shape[2], k.shape[2] - 1), dtype=torch.float32)
+            if added is None
+            else added
+        )
         added = added.expand(-1, q.shape[1], -1, -1)
         added = torch.cat([added, sinks.expand(len(added), -1, -1, -1)], -1)
     return plain_attention(DotForm(q, k, scale), v, added)
 
 
 def banded(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes, sinks: Tensor | None = None, *, logs: bool = True
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    band: Band,
+    slopes: Slopes,
+    sinks: Tensor | None = None,
+    *,
+    logs: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Output (batch, heads, Tq, Dv) and, if wanted, log2 Σ exp2 of each row. Keys and values may have fewer heads."""
     q, k, v = (kernel_inputs.readable(x) for x in (q, k, v))
@@ -278,12 +318,28 @@ def banded(
     block = _forward_block(q, v, band)
     tensors = (q, k, v, out, sums, slopes.tensor, sinks, _lengths(band, B))
     constants = _forward_sizes(q, v, band, slopes, sinks, logs=logs)
-    _launch("forward", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v), _numbers(q, k, scale, band, slopes), constants, block)
+    _launch(
+        "forward",
+        (-(-Tq // block["BM"]), B * H, 1),
+        tensors,
+        (q, k, v),
+        _numbers(q, k, scale, band, slopes),
+        constants,
+        block,
+    )
     return out, sums
 
 
 def banded_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, grad: Tensor, scale: float, band: Band, slopes: Slopes
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    grad: Tensor,
+    scale: float,
+    band: Band,
+    slopes: Slopes,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients by queries, keys and values, and output · gradient of each row."""
     q, k, v, grad = (kernel_inputs.readable(x) for x in (q, k, v, grad))
@@ -294,19 +350,33 @@ def banded_backward(
     sizes, after = _sizes(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
     numbers = (*_numbers(q, k, scale, band, slopes), scale)
     few = {n: sizes[n] for n in ("DV", "BLOCK_DV")}
-    _launch("row_products", (-(-Tq // 64), B * H, 1), (out, grad, rows), (grad,), (H, Tq), few, {"BM": 64, "num_warps": 4})
+    _launch(
+        "row_products",
+        (-(-Tq // 64), B * H, 1),
+        (out, grad, rows),
+        (grad,),
+        (H, Tq),
+        few,
+        {"BM": 64, "num_warps": 4},
+    )
     block = _keys_block(q, v, band)
     tensors = (q, k, v, grad, logs, rows, dk, dv, *after)
-    _launch("backward_keys", (-(-Tk // block["BN"]), B * Hk, 1), tensors, (q, k, v, grad), numbers, sizes, block)
+    _launch(
+        "backward_keys", (-(-Tk // block["BN"]), B * Hk, 1), tensors, (q, k, v, grad), numbers, sizes, block
+    )
     block = _queries_block(q, v, band)
     tensors = (q, k, v, grad, logs, rows, dq, *after)
-    _launch("backward_queries", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v, grad), numbers, sizes, block)
+    _launch(
+        "backward_queries", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v, grad), numbers, sizes, block
+    )
     return dq, dk, dv, rows
 
 
 def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> Tensor:
     """How much weight each key gets from all queries, (batch, heads, Tk) in float32, without the Tq × Tk matrix."""
-    few = k[..., : min(16, k.shape[-1])]  # as values, of which none are needed: what is wanted are the rows' sums
+    few = k[
+        ..., : min(16, k.shape[-1])
+    ]  # as values, of which none are needed: what is wanted are the rows' sums
     _, logs = banded(q, k, few, scale, band, slopes)
     assert logs is not None
     q, k = kernel_inputs.readable(q), kernel_inputs.readable(k)
@@ -317,7 +387,13 @@ def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: S
     tensors = (q, k, logs, sums, slopes.tensor, _lengths(band, B))
     block = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
     _launch(
-        "column_sums", (-(-k.shape[2] // 128), B * H, 1), tensors, (q, k), _numbers(q, k, scale, band, slopes), constants, block
+        "column_sums",
+        (-(-k.shape[2] // 128), B * H, 1),
+        tensors,
+        (q, k),
+        _numbers(q, k, scale, band, slopes),
+        constants,
+        block,
     )
     return sums
 
@@ -333,7 +409,15 @@ _handles: dict[tuple, Any] = {}  # compiled kernels by all that Triton compiles 
 def _key(name: str, tensors: tuple, strided: tuple[Tensor, ...], constants: dict, block: dict) -> tuple:
     aligned = tuple(x is None or x.data_ptr() % 16 == 0 for x in tensors)
     first = tensors[0]
-    return name, first.get_device(), first.dtype, _strides(strided), aligned, *constants.values(), *block.values()
+    return (
+        name,
+        first.get_device(),
+        first.dtype,
+        _strides(strided),
+        aligned,
+        *constants.values(),
+        *block.values(),
+    )
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
@@ -341,15 +425,31 @@ def _strides(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
 
 
 def _launch(
-    name: str, grid: tuple[int, int, int], tensors: tuple, strided: tuple[Tensor, ...], numbers: tuple, constants: dict, block: dict
+    name: str,
+    grid: tuple[int, int, int],
+    tensors: tuple,
+    strided: tuple[Tensor, ...],
+    numbers: tuple,
+    constants: dict,
+    block: dict,
 ) -> None:
     """Launch a kernel. Triton works out at each call which compiled kernel fits; a repeated call keeps that (25 µs saved)."""
-    strides, key, on_gpu = _strides(strided), _key(name, tensors, strided, constants, block), tensors[0].is_cuda
+    strides, key, on_gpu = (
+        _strides(strided),
+        _key(name, tensors, strided, constants, block),
+        tensors[0].is_cuda,
+    )
     handle = _handles.get(key)
     elsewhere = on_gpu and torch._C._cuda_getDevice() != tensors[0].get_device()
     with torch.cuda.device(tensors[0].device) if elsewhere else nullcontext():
         if handle is not None:
-            handle[grid](*tensors, *strides, *numbers, *constants.values(), *(block[n] for n in ("BM", "BN") if n in block))
+            handle[grid](
+                *tensors,
+                *strides,
+                *numbers,
+                *constants.values(),
+                *(block[n] for n in ("BM", "BN") if n in block),
+            )
             return
         from regard.attention.kernels import triton_band as code
 
@@ -372,10 +472,17 @@ def _sizes(q: Tensor, v: Tensor, band: Band, slopes: Slopes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _forward_sizes(q: Tensor, v: Tensor, band: Band, slopes: Slopes, sinks: Tensor | None, *, logs: bool) -> dict[str, Any]:
+def _forward_sizes(
+    q: Tensor, v: Tensor, band: Band, slopes: Slopes, sinks: Tensor | None, *, logs: bool
+) -> dict[str, Any]:
     sizes = _sizes(q, v, band, slopes)
     padded = sizes.pop("PADDED")
-    return {**sizes, "SINKS": sinks is not None, "PADDED": padded, "LOGS": logs}  # in the order of the kernel's arguments
+    return {
+        **sizes,
+        "SINKS": sinks is not None,
+        "PADDED": padded,
+        "LOGS": logs,
+    }  # in the order of the kernel's arguments
 
 
 def _power(n: int) -> int:

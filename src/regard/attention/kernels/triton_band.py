@@ -97,7 +97,10 @@ def forward(
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     BIAS: tl.constexpr, SINKS: tl.constexpr, PADDED: tl.constexpr, LOGS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    block, bh = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)  # of a causal mask, the longest rows first
+    block, bh = (
+        tl.num_programs(0) - 1 - tl.program_id(0),
+        tl.program_id(1),
+    )  # of a causal mask, the longest rows first
     b, h = (bh // H).to(tl.int64), (bh % H).to(tl.int64)
     kh = h // groups
     last = Tk
@@ -134,7 +137,9 @@ def forward(
     d = tl.arange(0, BLOCK_DV)
     row = bh.to(tl.int64) * Tq
     tl.store(
-        OUT + row * DV + i[:, None] * DV + d[None, :], acc.to(OUT.dtype.element_ty), mask=(i < Tq)[:, None] & (d < DV)[None, :]
+        OUT + row * DV + i[:, None] * DV + d[None, :],
+        acc.to(OUT.dtype.element_ty),
+        mask=(i < Tq)[:, None] & (d < DV)[None, :],
     )
     if LOGS:  # +∞ for an empty row, so that its weights are 0 in the backward pass
         tl.store(L + row + i, tl.where(empty, float("inf"), top + tl.log2(total)), mask=i < Tq)
@@ -238,7 +243,9 @@ def _key_steps(
             s -= slope * tl.abs(j[:, None] - i[None, :] - shift).to(tl.float32)
         p = tl.exp2(s - less[None, :])
         if MASKED:
-            p = tl.where(_outside(j[:, None], i[None, :], low, high, first + BN) | (i >= last)[None, :], 0.0, p)
+            p = tl.where(
+                _outside(j[:, None], i[None, :], low, high, first + BN) | (i >= last)[None, :], 0.0, p
+            )
         dv = tl.dot(p.to(g.dtype), g, dv)
         ds = p * (tl.dot(v, tl.trans(g)) - rows[None, :])
         if MASKED:
@@ -286,7 +293,11 @@ def backward_keys(
     seen = (j < last)[:, None]
     row = bh.to(tl.int64) * Tk
     at = DK + row * D + j[:, None] * D + d[None, :]
-    tl.store(at, tl.where(seen, dk * energy_scale, 0.0).to(DK.dtype.element_ty), mask=(j < Tk)[:, None] & (d < D)[None, :])
+    tl.store(
+        at,
+        tl.where(seen, dk * energy_scale, 0.0).to(DK.dtype.element_ty),
+        mask=(j < Tk)[:, None] & (d < D)[None, :],
+    )
     at = DV_ + row * DV + j[:, None] * DV + e[None, :]
     tl.store(at, tl.where(seen, dv, 0.0).to(DV_.dtype.element_ty), mask=(j < Tk)[:, None] & (e < DV)[None, :])
 
@@ -312,7 +323,9 @@ def _sum_steps(
             s -= slope * tl.abs(j[:, None] - i[None, :] - shift).to(tl.float32)
         p = tl.exp2(s - logs[None, :])
         if MASKED:
-            p = tl.where(_outside(j[:, None], i[None, :], low, high, first + BN) | (i >= last)[None, :], 0.0, p)
+            p = tl.where(
+                _outside(j[:, None], i[None, :], low, high, first + BN) | (i >= last)[None, :], 0.0, p
+            )
         sums += tl.sum(p, 1)
     return sums
 

@@ -54,7 +54,10 @@ class Chunk:
         sides = []
         for side in ("source", "target"):
             tokens, offsets = prepared.arrays(side)
-            sides += [tokens[offsets[start] : offsets[stop]].astype(np.int64), np.diff(offsets[start : stop + 1])]
+            sides += [
+                tokens[offsets[start] : offsets[stop]].astype(np.int64),
+                np.diff(offsets[start : stop + 1]),
+            ]
         self.source, self.source_lengths, self.target, self.target_lengths = sides
 
     def pairs(self, start: int, stop: int) -> tuple[Words, Words, Words]:
@@ -77,7 +80,9 @@ def chunks(prepared: Prepared) -> Iterator[Chunk]:
         done = cost[start - 1] if start else 0
         stop = max(start + 1, int(np.searchsorted(cost, done + PAIRS, "right")))
         if cost[stop - 1] - done > 64 * PAIRS:
-            raise DataError(f"row {start + 1:,} is far too long for a pair of sentences; prepare the text with a max_length")
+            raise DataError(
+                f"row {start + 1:,} is far too long for a pair of sentences; prepare the text with a max_length"
+            )
         yield Chunk(prepared, start, stop)
         start = stop
 
@@ -93,7 +98,9 @@ def _first(prepared: Prepared, sizes: tuple[int, int], bar: Any) -> tuple[Words,
     return often, totals.clip(1e-9).astype(np.float32)
 
 
-def _counts(prepared: Prepared, block: tuple[int, int, int], totals: NDArray[np.float32], bar: Any) -> NDArray[np.float32]:
+def _counts(
+    prepared: Prepared, block: tuple[int, int, int], totals: NDArray[np.float32], bar: Any
+) -> NDArray[np.float32]:
     """c₂ (source vocabulary, block of the target's)."""
     rows, start, stop = block
     t, found = (np.zeros((rows, stop - start), np.float32) for _ in range(2))
@@ -113,14 +120,22 @@ def _counts(prepared: Prepared, block: tuple[int, int, int], totals: NDArray[np.
     return found
 
 
-def _merge(scores: NDArray[np.float32], words: NDArray[np.int32], counts: NDArray[np.float32], start: int) -> None:
+def _merge(
+    scores: NDArray[np.float32], words: NDArray[np.int32], counts: NDArray[np.float32], start: int
+) -> None:
     """The best of those known and of a block, in place; a few source tokens at a time."""
     best = scores.shape[1]
     for row in range(0, len(scores), 512):
         here = slice(row, row + 512)
         block = np.concatenate([scores[here], counts[here]], 1)
         names = np.concatenate(
-            [words[here], np.broadcast_to(np.arange(start, start + counts.shape[1], dtype=np.int32), counts[here].shape)], 1
+            [
+                words[here],
+                np.broadcast_to(
+                    np.arange(start, start + counts.shape[1], dtype=np.int32), counts[here].shape
+                ),
+            ],
+            1,
         )
         top = np.argpartition(-block, min(best, block.shape[1]) - 1, 1)[:, :best]
         scores[here], words[here] = np.take_along_axis(block, top, 1), np.take_along_axis(names, top, 1)

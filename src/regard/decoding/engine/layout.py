@@ -47,14 +47,18 @@ def shape(model: Any) -> Shape:
         if type(part) is not kind:
             raise Unsupported(f"it computes Transformers, and this model has a {type(part).__name__}")
         if not isinstance(part.position, Sinusoidal | Learned | NoPosition):
-            raise Unsupported(f"its positions are added to the words, and here they are a {type(part.position).__name__}")
+            raise Unsupported(
+                f"its positions are added to the words, and here they are a {type(part.position).__name__}"
+            )
     if isinstance(model.output.readout, nn.Linear):
         raise Unsupported("the output has a map between features and words")
     if hasattr(model, "source") and model.source.scale != model.target.scale:
         raise Unsupported("source and target words are scaled differently")
     shapes = {_layer(layer) for part in parts for layer in part.layers}
     if len(shapes) > 1:
-        raise Unsupported("its layers are all alike, and here they differ in heads, width, norm or activation")
+        raise Unsupported(
+            "its layers are all alike, and here they differ in heads, width, norm or activation"
+        )
     found = shapes.pop()
     if found.activation not in ACTIVATIONS:
         raise Unsupported(f"the activation is {found.activation}")
@@ -69,12 +73,18 @@ def _layer(layer: TransformerLayer) -> Shape:
             continue
         if type(heads) is not MultiHead or type(heads.energy) is not ScaledDot:
             raise Unsupported("attention is not the plain scaled dot product of full heads")
-        plain = type(heads.normalize) is Softmax and heads.normalize.temperature == 1.0 and heads.normalize.sinks is None
+        plain = (
+            type(heads.normalize) is Softmax
+            and heads.normalize.temperature == 1.0
+            and heads.normalize.sinks is None
+        )
         if not plain:
             raise Unsupported(f"attention is normalised by {heads.normalize}, not by softmax")
         extra = (heads.mask, heads.bias, heads.gate, heads.softcap, heads.rotary)
         if any(x is not None for x in extra) or heads.key_heads != heads.heads:
-            raise Unsupported("attention has a mask, bias, gate, soft cap, rotation or shared key heads of its own")
+            raise Unsupported(
+                "attention has a mask, bias, gate, soft cap, rotation or shared key heads of its own"
+            )
         if heads.Wo is None or heads.Wo.out_features != heads.dim or heads.value_head_dim != heads.head_dim:
             raise Unsupported("heads have other widths than usual")
     feed: FeedForward = layer.feed
@@ -102,7 +112,10 @@ def tensors(model: Any, made: Shape) -> list[Tensor | None]:
 def _stack(part: Any, made: Shape) -> list[Tensor | None]:
     found: list[Tensor | None] = []
     for layer in part.layers:
-        found += [*_joined([layer.attention.Wq, layer.attention.Wk, layer.attention.Wv]), *_map(layer.attention.Wo)]
+        found += [
+            *_joined([layer.attention.Wq, layer.attention.Wk, layer.attention.Wv]),
+            *_map(layer.attention.Wo),
+        ]
         found += _norm(layer.around_attention.norm)
         if layer.cross is not None:
             found += [*_map(layer.cross.Wq), *_map(layer.cross.Wo), *_norm(layer.around_cross.norm)]

@@ -65,7 +65,9 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         raise OptionError(f"fast takes a translator or a language model, got {arguments.quoted(model)}")
     if model.device.type == "cuda":
         if shortlist is not None:
-            raise OptionError("a shortlist is for the engine on a CPU, and this model is on a GPU; choose the CPU, or leave it out")
+            raise OptionError(
+                "a shortlist is for the engine on a CPU, and this model is on a GPU; choose the CPU, or leave it out"
+            )
         from regard.decoding.engine.cuda import on_cuda
 
         return on_cuda(model, precision)
@@ -77,10 +79,14 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         print(f"regard: float32 instead of {wanted}: {reason}", file=sys.stderr)
         return fast(model, "float32", shortlist)
     if shortlist is not None:
-        raise OptionError(f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out")
+        raise OptionError(
+            f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out"
+        )
     if reason == _why_not_here(wanted) and reason not in _REPORTED:  # the machine's fault, not the model's
         _REPORTED.add(reason)
-        print(f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr)
+        print(
+            f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr
+        )
     return model
 
 
@@ -94,14 +100,18 @@ class Memory:
         """Words that must be possible, for each sentence; to be said before it starts."""
         if self.allowed is not None:
             both = zip(self.allowed, words, strict=True)
-            self.allowed = [np.union1d(listed, np.array([*more], np.int32)) if more else listed for listed, more in both]
+            self.allowed = [
+                np.union1d(listed, np.array([*more], np.int32)) if more else listed for listed, more in both
+            ]
 
 
 class Slots:
     """Keys and values that were written, a slot for each row and step. When full, those nobody looks back to are dropped."""
 
     def __init__(self, size: int, rows: int, dtype: torch.dtype) -> None:
-        old = getattr(_OLD, "buffer", None)  # of this thread's last search: fresh memory costs more than what is done with it
+        old = getattr(
+            _OLD, "buffer", None
+        )  # of this thread's last search: fresh memory costs more than what is done with it
         if old is None or old.dtype != dtype or old.shape[1] != size or len(old) < 16 * rows:
             old = torch.empty(max(256, 32 * rows), size, dtype=dtype)
         self.buffer: Tensor = old
@@ -134,7 +144,14 @@ class DecoderState:
     """What the search carries: for each row its sentence's memory, how much it has written, and the slots of that."""
 
     def __init__(
-        self, memories: list[Memory], listed: SharedShortlists | None, address: Any, lengths: Any, at: Any, past: Any, slots: Slots
+        self,
+        memories: list[Memory],
+        listed: SharedShortlists | None,
+        address: Any,
+        lengths: Any,
+        at: Any,
+        past: Any,
+        slots: Slots,
     ) -> None:
         self.memories, self.listed, self.address, self.lengths = memories, listed, address, lengths
         self.at, self.past, self.slots = at, past, slots
@@ -154,7 +171,12 @@ class DecoderState:
         """These rows, then newly started ones."""
         assert not other.at.any()
         past = np.zeros((len(other.at), self.past.shape[1]), np.int32)
-        both = ((self.address, other.address), (self.lengths, other.lengths), (self.at, other.at), (self.past, past))
+        both = (
+            (self.address, other.address),
+            (self.lengths, other.lengths),
+            (self.at, other.at),
+            (self.past, past),
+        )
         listed = self.listed and other.listed and self.listed.join(other.listed)
         return DecoderState(self.memories + other.memories, listed, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
 
@@ -187,7 +209,9 @@ class Engine:
         ]  # fmt: skip
         # Word vectors and norms are read where they are, so they are kept; maps are packed.
         self._kept = [None if t is None else t.detach().contiguous() for t in tensors(model, made)]
-        pointers = (ctypes.c_void_p * len(self._kept))(*(None if t is None else t.data_ptr() for t in self._kept))
+        pointers = (ctypes.c_void_p * len(self._kept))(
+            *(None if t is None else t.data_ptr() for t in self._kept)
+        )
         loaded.engine_room.restype = ctypes.c_int64
         eps = epsilon(model.decoder.layers[0].around_attention.norm)
         made_numbers = (ctypes.c_int64 * len(numbers))(*map(int, numbers))
@@ -211,7 +235,9 @@ class Engine:
             while self._known < length:
                 self._known = max(FIRST, 2 * self._known)
                 parts = (getattr(self.model, "encoder", None), self.model.decoder)
-                tables = [None if part is None else positions(part, self._shape.dim, self._known) for part in parts]
+                tables = [
+                    None if part is None else positions(part, self._shape.dim, self._known) for part in parts
+                ]
                 self._tables.append(tables)
                 self._library.engine_positions(
                     self._native, *(None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables)
@@ -232,12 +258,20 @@ class Engine:
             np.ascontiguousarray(source.numpy()[real]),
             np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real],
         )
-        rooms = np.array([self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
+        rooms = np.array(
+            [self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64
+        )
         buffer = torch.empty(int(rooms.sum()), dtype=self._kept_as)
         address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(rooms) - rooms)
         at = np.ascontiguousarray(at)
-        _check(self._library.engine_encode(self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(at), _at(address)))
-        allowed = None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
+        _check(
+            self._library.engine_encode(
+                self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(at), _at(address)
+            )
+        )
+        allowed = (
+            None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
+        )
         return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
@@ -246,7 +280,11 @@ class Engine:
         none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
         address, lengths = none if memory is None else (memory.address, memory.lengths)
         at, past = np.zeros(rows, np.int32), np.zeros((rows, 32), np.int32)
-        listed = None if memory is None or memory.allowed is None else SharedShortlists.of(memory.allowed, self._choose)
+        listed = (
+            None
+            if memory is None or memory.allowed is None
+            else SharedShortlists.of(memory.allowed, self._choose)
+        )
         slots = Slots(self._slot, rows, self._kept_as)
         return DecoderState([] if memory is None else [memory], listed, address, lengths, at, past, slots)
 
@@ -273,7 +311,13 @@ class Engine:
         return carried
 
     def _step(
-        self, tokens: Tensor, c: DecoderState, k: int, log_p: Tensor | None, words: Tensor | None, scores: Tensor | None
+        self,
+        tokens: Tensor,
+        c: DecoderState,
+        k: int,
+        log_p: Tensor | None,
+        words: Tensor | None,
+        scores: Tensor | None,
     ) -> None:
         rows, longest = len(tokens), int(c.at.max(initial=0)) + 1
         self._reach(longest)
@@ -297,7 +341,11 @@ class Chosen:
     def __init__(self, engine: Engine, words: Any) -> None:
         self._engine = engine  # it outlives what is chosen from it
         found = ctypes.c_void_p()
-        _check(engine._library.engine_choose(engine._native, ctypes.c_int64(len(words)), _at(words), ctypes.byref(found)))
+        _check(
+            engine._library.engine_choose(
+                engine._native, ctypes.c_int64(len(words)), _at(words), ctypes.byref(found)
+            )
+        )
         self.address: int = found.value or 0
 
     def __del__(self) -> None:

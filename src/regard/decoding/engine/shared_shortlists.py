@@ -47,7 +47,9 @@ class SharedShortlists:
 
     def reorder(self, pick: Any) -> SharedShortlists:
         rows = self.rows[pick]
-        return SharedShortlists(rows, {address: self._kept[address] for address in np.unique(rows[:, 0]).tolist()})
+        return SharedShortlists(
+            rows, {address: self._kept[address] for address in np.unique(rows[:, 0]).tolist()}
+        )
 
     def join(self, other: SharedShortlists) -> SharedShortlists:
         return SharedShortlists(np.concatenate([self.rows, other.rows]), self._kept | other._kept)

@@ -80,7 +80,9 @@ class Shortlist:
                 Path(temporary).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise FolderError(f"{path} cannot be written: {error.strerror or error}; copy the model to a folder of yours") from None
+            raise FolderError(
+                f"{path} cannot be written: {error.strerror or error}; copy the model to a folder of yours"
+            ) from None
         return path
 
 
@@ -90,22 +92,37 @@ def load(folder: str | Path) -> Shortlist:
 
     path = place(folder)
     if not path.is_file():
-        raise FolderError(f"{path.parent} has no shortlist; make one with `regard shortlist {folder}`, or leave --shortlist out")
+        raise FolderError(
+            f"{path.parent} has no shortlist; make one with `regard shortlist {folder}`, or leave --shortlist out"
+        )
     try:
         with safe_open(str(path), "numpy") as stored:
             about = stored.metadata() or {}
             if about.get("format") != FORMAT:
-                raise FolderError(f"{path} is not a shortlist of this regard; make it again with `regard shortlist {folder}`")
+                raise FolderError(
+                    f"{path} is not a shortlist of this regard; make it again with `regard shortlist {folder}`"
+                )
             found = Shortlist(
-                stored.get_tensor("best"), stored.get_tensor("frequent"), about["source"], about["target"], int(about["size"])
+                stored.get_tensor("best"),
+                stored.get_tensor("frequent"),
+                about["source"],
+                about["target"],
+                int(about["size"]),
             )
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         if isinstance(error, FolderError):
             raise
-        raise FolderError(f"{path} cannot be read ({error}); make it again with `regard shortlist {folder}`") from None
+        raise FolderError(
+            f"{path} cannot be read ({error}); make it again with `regard shortlist {folder}`"
+        ) from None
     tables = (found.best, 2), (found.frequent, 1)
-    if any(t.ndim != n or t.dtype != np.int32 or t.min(initial=0) < 0 or t.max(initial=0) >= found.size for t, n in tables):
-        raise FolderError(f"{path} names words that its vocabulary has not; make it again with `regard shortlist {folder}`")
+    if any(
+        t.ndim != n or t.dtype != np.int32 or t.min(initial=0) < 0 or t.max(initial=0) >= found.size
+        for t, n in tables
+    ):
+        raise FolderError(
+            f"{path} names words that its vocabulary has not; make it again with `regard shortlist {folder}`"
+        )
     return found
 
 

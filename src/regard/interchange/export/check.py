@@ -91,7 +91,9 @@ def require(model: Model, runner: Runner, name: str) -> Check:
     """`check`, and an error when the export is another model."""
     found = check(model, runner)
     if not found.passed:
-        raise UnequalError(f"the model in {name} is not equal to regard's ({found}); nothing was kept, please report this")
+        raise UnequalError(
+            f"the model in {name} is not equal to regard's ({found}); nothing was kept, please report this"
+        )
     return found
 
 
@@ -108,7 +110,9 @@ def sample(model: Model) -> list[list[int]]:
 
 def _limit(model: Model, prompt: list[int]) -> int:
     room = _room(model, "decoder")
-    return min(len(prompt) * 3 // 2 + 20, room) if isinstance(model, Translator) else min(20, room - len(prompt))
+    return (
+        min(len(prompt) * 3 // 2 + 20, room) if isinstance(model, Translator) else min(20, room - len(prompt))
+    )
 
 
 def _room(model: Model, side: str) -> int:

@@ -18,8 +18,21 @@ from regard.interchange.export.tokens import pieces, save_tokenizers
 from regard.models.translator import Translator
 
 NAME = "CTranslate2"
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "int8_float16", "bfloat16", "int8_bfloat16")
-BOTH = {"norm": ("pre", "post"), "norm_kind": ("layer", "rms"), "activation": ("relu", "gelu", "gelu-tanh", "swish", "swiglu")}
+QUANTIZATIONS = (
+    "float32",
+    "int8",
+    "int8_float32",
+    "int16",
+    "float16",
+    "int8_float16",
+    "bfloat16",
+    "int8_bfloat16",
+)
+BOTH = {
+    "norm": ("pre", "post"),
+    "norm_kind": ("layer", "rms"),
+    "activation": ("relu", "gelu", "gelu-tanh", "swish", "swiglu"),
+}
 ENCODER = BOTH | {"position": ("sinusoidal", "learned", "rotary", "none")}
 DECODER = BOTH | {"position": ("sinusoidal", "learned", "rotary", "alibi", "none")}
 
@@ -88,7 +101,9 @@ class Translating:
     def __init__(self, model: Model, folder: Path) -> None:
         import ctranslate2
 
-        self.inner = ctranslate2.Translator(str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1)
+        self.inner = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
+        )
         self.source, self.target = pieces(model.source_tokenizer), pieces(model.target_tokenizer)  # type: ignore[arg-type]
         self.number = {piece: i for i, piece in enumerate(self.target)}
 
@@ -99,7 +114,9 @@ class Translating:
 
     def score(self, prompt: list[int], words: list[int]) -> list[float]:
         text = [self.target[i] for i in words if i != EOS]
-        return self.inner.score_batch([[self.source[i] for i in prompt[:-1]]], [text])[0].log_probs[: len(words)]
+        return self.inner.score_batch([[self.source[i] for i in prompt[:-1]]], [text])[0].log_probs[
+            : len(words)
+        ]
 
 
 class Generating:
@@ -108,15 +125,23 @@ class Generating:
     def __init__(self, model: Model, folder: Path) -> None:
         import ctranslate2
 
-        self.inner = ctranslate2.Generator(str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1)
+        self.inner = ctranslate2.Generator(
+            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
+        )
         self.pieces = pieces(model.target_tokenizer)  # type: ignore[arg-type]
 
     def write(self, prompt: list[int], limit: int) -> list[int]:
         given = [[self.pieces[i] for i in prompt]]
-        found = self.inner.generate_batch(given, beam_size=1, sampling_topk=1, max_length=limit, include_prompt_in_result=False)
+        found = self.inner.generate_batch(
+            given, beam_size=1, sampling_topk=1, max_length=limit, include_prompt_in_result=False
+        )
         return [i for i in found[0].sequences_ids[0] if i != EOS]
 
     def score(self, prompt: list[int], words: list[int]) -> list[float]:
         given = [[self.pieces[i] for i in [*prompt, *words[:-1]]]]
         scores = torch.from_numpy(np.array(self.inner.forward_batch(given)))[0]
-        return torch.log_softmax(scores, -1)[len(prompt) - 1 :].gather(-1, torch.tensor(words)[:, None])[:, 0].tolist()
+        return (
+            torch.log_softmax(scores, -1)[len(prompt) - 1 :]
+            .gather(-1, torch.tensor(words)[:, None])[:, 0]
+            .tolist()
+        )

@@ -46,7 +46,9 @@ def language_model(model: Any) -> TransformerDecoderModelSpec:
     from ctranslate2.specs import TransformerDecoderModelSpec, transformer_spec
 
     options = _options(model.config["decoder"]) | _alibi(model.config["decoder"])
-    spec = TransformerDecoderModelSpec(transformer_spec.TransformerDecoderSpec(**options, with_encoder_attention=False))
+    spec = TransformerDecoderModelSpec(
+        transformer_spec.TransformerDecoderSpec(**options, with_encoder_attention=False)
+    )
     _decoder(spec.decoder, model)
     spec.register_vocabulary(pieces(model.target_tokenizer))
     _settle(spec.config, model.config)
@@ -97,7 +99,9 @@ def _decoder(spec: Any, model: AutoregressiveModel) -> None:
 
 
 def _bias(output: Output) -> Tensor:
-    bias = torch.zeros(len(output.words.weight)) if output.words.bias is None else output.words.bias.data.clone()
+    bias = (
+        torch.zeros(len(output.words.weight)) if output.words.bias is None else output.words.bias.data.clone()
+    )
     bias[[PAD, BOS]] = NEVER
     return bias
 

@@ -108,7 +108,10 @@ class Widening:
 
     def norm(self, norm: Any) -> dict[str, Tensor]:
         gain = norm.weight.data * math.sqrt(self.share)
-        return {"weight": nn.functional.pad(gain, (0, self.extra)), "bias": nn.functional.pad(norm.bias.data, (0, self.extra))}
+        return {
+            "weight": nn.functional.pad(gain, (0, self.extra)),
+            "bias": nn.functional.pad(norm.bias.data, (0, self.extra)),
+        }
 
     def heads(self, x: Tensor, heads: int) -> Tensor:
         """(heads · width, …) → (heads · (width + 1), …)."""
@@ -163,7 +166,9 @@ class Generating:
     def __init__(self, folder: Path, *, end: int = EOS) -> None:
         from transformers import GPT2LMHeadModel
 
-        self.inner = GPT2LMHeadModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
+        self.inner = GPT2LMHeadModel.from_pretrained(
+            str(folder), dtype=torch.float32, use_safetensors=True
+        ).eval()
         self.end = end
         self.never: list[int] = self.inner.generation_config.suppress_tokens or []  # type: ignore[union-attr]
 
@@ -171,7 +176,11 @@ class Generating:
     def write(self, prompt: list[int], limit: int) -> list[int]:
         given = torch.tensor([prompt])
         found = self.inner.generate(  # type: ignore[operator]
-            input_ids=given, attention_mask=torch.ones_like(given), max_new_tokens=limit, do_sample=False, pad_token_id=self.end
+            input_ids=given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=limit,
+            do_sample=False,
+            pad_token_id=self.end,
         )
         return [word for word in found[0, len(prompt) :].tolist() if word != self.end]
 

@@ -40,7 +40,9 @@ def refuse_model(model: Model) -> None:
         "activation": tuple(ACTIVATIONS),
     }
     config: dict[str, Any] = model.config  # type: ignore[assignment]
-    sides = {side: table | {"key_heads": (None, config[side].get("heads"))} for side in ("encoder", "decoder")}
+    sides = {
+        side: table | {"key_heads": (None, config[side].get("heads"))} for side in ("encoder", "decoder")
+    }
     refuse(model, NAME, encoder=sides["encoder"], decoder=sides["decoder"])
     same(model, NAME, "activation")
 
@@ -70,7 +72,11 @@ def _config(model: Any) -> Any:
     sides = {}
     for side in ("encoder", "decoder"):
         spec = config[side]
-        sides |= {f"{side}_layers": spec["layers"], f"{side}_attention_heads": spec["heads"], f"{side}_ffn_dim": spec["inner"]}
+        sides |= {
+            f"{side}_layers": spec["layers"],
+            f"{side}_attention_heads": spec["heads"],
+            f"{side}_ffn_dim": spec["inner"],
+        }
     return MarianConfig(
         vocab_size=len(model.source_tokenizer),
         decoder_vocab_size=len(model.target_tokenizer),
@@ -110,7 +116,9 @@ class Translating:
     def __init__(self, folder: Path, *, start: int = BOS, end: int = EOS, never: Sequence[int] = ()) -> None:
         from transformers import MarianMTModel
 
-        self.inner = MarianMTModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
+        self.inner = MarianMTModel.from_pretrained(
+            str(folder), dtype=torch.float32, use_safetensors=True
+        ).eval()
         self.start, self.end, self.never = start, end, list(never)
 
     @torch.inference_mode()

@@ -109,12 +109,26 @@ class Onnx:
             source, lengths = torch.full((BATCH, longest), EOS), torch.tensor([longest, longest - 1])
             with torch.inference_mode():
                 memory, first = EncoderGraph(model)(source, lengths)
-            state |= {name: x.contiguous() for name, x in first.items()}  # strides of a part would become part of the graph
+            state |= {
+                name: x.contiguous() for name, x in first.items()
+            }  # strides of a part would become part of the graph
             given = {"source": source, "lengths": lengths}
-            _save(EncoderGraph(with_operators(model)), given, [*given], [*memory, *first], folder / "encoder.onnx")
+            _save(
+                EncoderGraph(with_operators(model)),
+                given,
+                [*given],
+                [*memory, *first],
+                folder / "encoder.onnx",
+            )
         given = {"tokens": torch.full((BATCH,), BOS), "lengths": lengths, "memory": memory, "state": state}
         names = ["tokens", "lengths", *memory, *state]
-        _save(DecoderGraph(model), given, names, ["scores", *(f"{name}_after" for name in state)], folder / "decoder.onnx")
+        _save(
+            DecoderGraph(model),
+            given,
+            names,
+            ["scores", *(f"{name}_after" for name in state)],
+            folder / "decoder.onnx",
+        )
         save_tokenizers(model, folder)
         write_readme(model, folder, NAME, TRANSLATE if isinstance(model, Translator) else GENERATE)
 
@@ -135,7 +149,9 @@ def _reach(mask: Any) -> int:
     return mask if isinstance(mask, int) and not isinstance(mask, bool) else 0
 
 
-def _save(module: nn.Module, given: dict[str, Any], inputs: list[str], outputs: list[str], path: Path) -> None:
+def _save(
+    module: nn.Module, given: dict[str, Any], inputs: list[str], outputs: list[str], path: Path
+) -> None:
     inputs = [name for name in inputs if name != "lengths" or given[name] is not None]
     try:
         with _quiet(), torch.no_grad():
@@ -184,7 +200,9 @@ class Running:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        make = lambda path: onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])  # noqa: E731
+        make = lambda path: onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )  # noqa: E731
         self.encoder = make(folder / "encoder.onnx") if (folder / "encoder.onnx").is_file() else None
         self.decoder = make(folder / "decoder.onnx")
 
@@ -218,7 +236,9 @@ class Running:
             feed = given | dict(zip(names, self.encoder.run(names, given), strict=True))
         for x in self.decoder.get_inputs():  # what no source gives begins empty, or as zeros
             if x.name not in feed:
-                sizes = [size if isinstance(size, int) else int(axis == 0) for axis, size in enumerate(x.shape)]
+                sizes = [
+                    size if isinstance(size, int) else int(axis == 0) for axis, size in enumerate(x.shape)
+                ]
                 feed[x.name] = np.zeros(sizes, np.float32)
         if self.encoder is not None:
             return feed, BOS

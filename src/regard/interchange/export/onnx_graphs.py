@@ -42,9 +42,13 @@ class EncoderGraph(nn.Module):
     def forward(self, source: Tensor, lengths: Tensor | None) -> tuple[Named, Named]:
         memory = self.model.encode(source, lengths)
         if isinstance(self.model.decoder, TransformerDecoder):
-            pairs = [layer.cross.keys_values(memory.states, memory.states) for layer in self.model.decoder.layers]  # type: ignore[union-attr, operator]
+            pairs = [
+                layer.cross.keys_values(memory.states, memory.states) for layer in self.model.decoder.layers
+            ]  # type: ignore[union-attr, operator]
             return {
-                f"cross_{part}_{i}": x for i, pair in enumerate(pairs) for part, x in zip(("key", "value"), pair, strict=True)
+                f"cross_{part}_{i}": x
+                for i, pair in enumerate(pairs)
+                for part, x in zip(("key", "value"), pair, strict=True)
             }, {}
         carried = self.model.start(memory, source[:, 0])
         found = {"states": memory.states}
@@ -60,7 +64,9 @@ class DecoderGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor, lengths: Tensor | None, memory: Named, state: Named) -> tuple[Tensor, Named]:
+    def forward(
+        self, tokens: Tensor, lengths: Tensor | None, memory: Named, state: Named
+    ) -> tuple[Tensor, Named]:
         carried = self._carried(lengths, memory, state)
         scores, carried = self.model.step(tokens, carried)
         return scores, _state(carried)
@@ -76,7 +82,9 @@ class DecoderGraph(nn.Module):
             seen = Memory(memory["cross_key_0"], lengths)
             return DecoderState(seen, caches=list(zip(own, cross, strict=True)), length=own[0].length)
         parts = 2 if decoder.stack.cell == "lstm" else 1
-        hidden = [tuple(state[f"hidden_{i}_{j}"] for j in range(parts)) for i in range(len(decoder.stack.widths))]
+        hidden = [
+            tuple(state[f"hidden_{i}_{j}"] for j in range(parts)) for i in range(len(decoder.stack.widths))
+        ]
         seen = Memory(memory["states"], lengths) if memory else None
         return DecoderState(seen, hidden, context=state.get("context"), projected=memory.get("projected"))
 
@@ -98,8 +106,12 @@ def example_state(model: Any, batch: int, past: int) -> Named:
         tokens = like.new_zeros(batch, past, decoder.width)
         key, value = layer.attention.keys_values(tokens, tokens)
         return {
-            f"{part}_{i}": x for i in range(len(decoder.layers)) for part, x in (("key", key.detach()), ("value", value.detach()))
+            f"{part}_{i}": x
+            for i in range(len(decoder.layers))
+            for part, x in (("key", key.detach()), ("value", value.detach()))
         }
     return {
-        f"hidden_{i}_{j}": h for i, layer in enumerate(decoder.stack.zeros(like.new_zeros(batch, 1))) for j, h in enumerate(layer)
+        f"hidden_{i}_{j}": h
+        for i, layer in enumerate(decoder.stack.zeros(like.new_zeros(batch, 1)))
+        for j, h in enumerate(layer)
     }

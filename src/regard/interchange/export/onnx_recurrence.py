@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from regard.layers.recurrent_stack import RecurrentStack, State
 from regard.models.encoder import RecurrentEncoder
 
-GATES = {"rnn": [0], "gru": [1, 0, 2], "lstm": [0, 3, 1, 2]}  # ONNX's order in torch's: z r n of r z n; i o f c of i f c o
+GATES = {
+    "rnn": [0],
+    "gru": [1, 0, 2],
+    "lstm": [0, 3, 1, 2],
+}  # ONNX's order in torch's: z r n of r z n; i o f c of i f c o
 
 
 @torch.library.custom_op("regard::recurrence", mutates_args=())
@@ -45,7 +49,9 @@ class AsOperator(nn.Module):
             for name, x in _weights(layer, stack.cell).items():
                 self.register_buffer(f"{name}_{i}", x)
 
-    def forward(self, x: Tensor, state: State | None = None, lengths: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         assert state is None and lengths is not None
         found: State = []
         for i, width in enumerate(self.stack.widths):
@@ -59,7 +65,11 @@ def _weights(layer: Any, cell: str) -> dict[str, Tensor]:
     """(directions, gates · hidden, ·) of input and state, and both biases side by side."""
     ends = ["", "_reverse"] if layer.bidirectional else [""]
     take = lambda name: torch.stack([_reordered(getattr(layer, f"{name}_l0{end}"), cell) for end in ends])  # noqa: E731
-    return {"w": take("weight_ih"), "r": take("weight_hh"), "b": torch.cat([take("bias_ih"), take("bias_hh")], -1)}
+    return {
+        "w": take("weight_ih"),
+        "r": take("weight_hh"),
+        "b": torch.cat([take("bias_ih"), take("bias_hh")], -1),
+    }
 
 
 def _reordered(x: Tensor, cell: str) -> Tensor:
@@ -85,11 +95,18 @@ def translations() -> dict[Any, Any]:
     def write(x: Any, lengths: Any, w: Any, r: Any, b: Any, cell: str, hidden: int, directions: int) -> Any:
         lengths = op.Cast(lengths, to=INT32.dtype)
         given = (op.Transpose(x, perm=[1, 0, 2]), w, r, b, lengths)
-        options: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional" if directions == 2 else "forward"}
+        options: dict[str, Any] = {
+            "hidden_size": hidden,
+            "direction": "bidirectional" if directions == 2 else "forward",
+        }
         if cell == "lstm":
             states, last, memory = op.LSTM(*given, **options)
         else:
-            states, last = op.GRU(*given, linear_before_reset=1, **options) if cell == "gru" else op.RNN(*given, **options)
+            states, last = (
+                op.GRU(*given, linear_before_reset=1, **options)
+                if cell == "gru"
+                else op.RNN(*given, **options)
+            )
             memory = last
         beside = lambda x: op.Reshape(op.Transpose(x, perm=[1, 0, 2]), op.Constant(value_ints=[0, -1]))  # noqa: E731
         # (S, directions, batch, hidden) → (batch, S, width)

@@ -18,7 +18,9 @@ COMMON: dict[str, tuple[Any, ...]] = {
 }
 
 
-def refuse(model: Model, name: str, *, encoder: Mapping[str, tuple[Any, ...]], decoder: Mapping[str, tuple[Any, ...]]) -> None:
+def refuse(
+    model: Model, name: str, *, encoder: Mapping[str, tuple[Any, ...]], decoder: Mapping[str, tuple[Any, ...]]
+) -> None:
     """An error that names the first thing the format does not know. The tables say which values of a key it knows."""
     config: dict[str, Any] = model.config  # type: ignore[assignment]
     for side, table in (("encoder", encoder), ("decoder", decoder)):
@@ -48,4 +50,8 @@ def same(model: Model, name: str, *keys: str) -> None:
 def _say(value: Any) -> str:
     if isinstance(value, dict):
         return str(value.get("kind", value))
-    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    return (
+        {None: "null", True: "true", False: "false"}[value]
+        if value is None or isinstance(value, bool)
+        else str(value)
+    )

@@ -48,7 +48,9 @@ def target(name: str, quantization: str = "float32") -> Target:
 
         return CTranslate2(quantization)
     if quantization != "float32":
-        raise OptionError(f"only ctranslate2 takes a quantization; {name} is written in float32, so leave it out")
+        raise OptionError(
+            f"only ctranslate2 takes a quantization; {name} is written in float32, so leave it out"
+        )
     if name == "huggingface":
         from regard.interchange.export.huggingface import HuggingFace
 
@@ -96,4 +98,6 @@ def free_place(folder: Path, overwrite: bool) -> None:
     if not overwrite:
         raise OptionError(f"{folder} is already there; give another folder, or --overwrite")
     if not (folder / CHECKSUMS).is_file():
-        raise OptionError(f"{folder} was not written by regard, so --overwrite does not replace it; give another folder")
+        raise OptionError(
+            f"{folder} was not written by regard, so --overwrite does not replace it; give another folder"
+        )

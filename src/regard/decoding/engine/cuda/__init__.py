@@ -22,7 +22,10 @@ from regard.decoding.engine.layout import Unsupported
 def on_cuda(model: Any, precision: str = "auto") -> Any:
     """The engine for a model that lies on a GPU, or the model itself where it does not fit. auto: as the weights are."""
     if precision not in ("auto", *PRECISIONS):
-        print(f"regard: float32 instead of {precision}: a GPU computes in {' or '.join(PRECISIONS)} here", file=sys.stderr)
+        print(
+            f"regard: float32 instead of {precision}: a GPU computes in {' or '.join(PRECISIONS)} here",
+            file=sys.stderr,
+        )
         precision = "float32"
     try:
         return engine(model, PRECISIONS.get(precision))

@@ -39,11 +39,17 @@ def grow(engine: CudaEngine, board: Buffers, length: int, k: int, end: int) -> N
     rank = on.cumsum(1)
     on = on & (rank <= width)
     place = (board.ended[:, None] + over.cumsum(1) - 1).masked_fill(~over, 2 * width)
-    for held, given in ((board.found_score, total), (board.found_row, row), (board.found_at, board.at.expand_as(row))):
+    for held, given in (
+        (board.found_score, total),
+        (board.found_row, row),
+        (board.found_at, board.at.expand_as(row)),
+    ):
         held.scatter_(1, place, given)
     board.ended.add_(over.sum(1))
     place = (rank - 1).masked_fill(~on, width)
-    chosen = lambda given, none: given.new_full((groups, width + 1), none).scatter_(1, place, given)[:, :width]  # noqa: E731
+    chosen = lambda given, none: given.new_full((groups, width + 1), none).scatter_(1, place, given)[
+        :, :width
+    ]  # noqa: E731
     go_on(board, length, chosen(total, -torch.inf), chosen(word, PAD), chosen(row, 0), on.any(1))
 
 
@@ -61,9 +67,15 @@ def go_on(board: Buffers, length: int, score: Tensor, word: Tensor, row: Tensor,
     board.at.add_(1)
 
 
-def search(engine: CudaEngine, tasks: list[SearchTask], carried: DecoderState, first: Tensor, beam: Beam, end: int) -> None:
+def search(
+    engine: CudaEngine, tasks: list[SearchTask], carried: DecoderState, first: Tensor, beam: Beam, end: int
+) -> None:
     """Find the texts of all tasks, on smaller boards as they get fewer."""
-    start, longest, k = carried.at, max(task.limit for task in tasks), min(beam.shape().top or 1, engine.vocab)
+    start, longest, k = (
+        carried.at,
+        max(task.limit for task in tasks),
+        min(beam.shape().top or 1, engine.vocab),
+    )
     trail, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
     board = engine.boards.take(engine, len(tasks), beam.size, carried.source, start + longest)
     try:
@@ -76,7 +88,12 @@ def search(engine: CudaEngine, tasks: list[SearchTask], carried: DecoderState, f
         while len(ids):
             count = min(EVERY, longest - step)
             for _ in range(count):
-                engine.run_on(board, (k, end), start + step + count, lambda board, length: grow(engine, board, length, k, end))
+                engine.run_on(
+                    board,
+                    (k, end),
+                    start + step + count,
+                    lambda board, length: grow(engine, board, length, k, end),
+                )
             step += count
             if all((cancelled := tasks[i].cancelled) is not None and cancelled() for i in ids.tolist()):
                 return  # nobody waits for any of them
@@ -123,18 +140,31 @@ class Backpointers:
         count, score, row = host(board.ended), host(board.found_score)[:, :-1], host(board.found_row)[:, :-1]
         length, last = host(board.found_at)[:, :-1] - start, host(board.last)
         group, nth = np.nonzero(np.arange(2 * width) < count[:, None])
-        cut_group, slot = np.nonzero((last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count[:, None]))
+        cut_group, slot = np.nonzero(
+            (last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count[:, None])
+        )
         limit = np.array([self.tasks[i].limit for i in ids.tolist()], np.int64)
-        groups, ended = np.concatenate([group, cut_group]), np.arange(len(group) + len(cut_group)) < len(group)
+        groups, ended = (
+            np.concatenate([group, cut_group]),
+            np.arange(len(group) + len(cut_group)) < len(group),
+        )
         lengths = np.concatenate([length[group, nth], limit[cut_group]])
         texts = self._read(ids[groups], np.concatenate([row[group, nth], slot]), lengths)
         log_p = np.concatenate([score[group, nth], last[cut_group, slot]])
-        columns = (ids[groups], texts, lengths, log_p, ended)  # as lists: a number at a time out of an array is slow
+        columns = (
+            ids[groups],
+            texts,
+            lengths,
+            log_p,
+            ended,
+        )  # as lists: a number at a time out of an array is slow
         for i, text, n, p, whole in zip(*(column.tolist() for column in columns), strict=True):
             self.tasks[i].found.append(Hypothesis(text[:n], p, self.beam.rank(p, n + whole), whole))
         for i in ids.tolist():
             if not self.tasks[i].found:
-                raise OptionError(f"no text of sentence {self.tasks[i].index + 1} has a probability; are the weights NaN?")
+                raise OptionError(
+                    f"no text of sentence {self.tasks[i].index + 1} has a probability; are the weights NaN?"
+                )
             self.tasks[i].found = self.beam.order(self.tasks[i].found)
 
     def _read(self, ids: Any, rows: Any, lengths: Any) -> Any:

@@ -36,28 +36,48 @@ class Size(NamedTuple):
 class Buffers:
     """What a batch carries from step to step, at fixed addresses, and the steps recorded on it."""
 
-    ROWS = ("tokens", "past", "score", "last", "ended", "done", "limit", "found_score", "found_row", "found_at")
+    ROWS = (
+        "tokens",
+        "past",
+        "score",
+        "last",
+        "ended",
+        "done",
+        "limit",
+        "found_score",
+        "found_row",
+        "found_at",
+    )
 
     def __init__(self, engine: CudaEngine, size: Size) -> None:
         made, layers = engine.made, len(engine.decoder.layers)
         groups, width, source, length = self.size = size
         new = lambda *shape, dtype=engine.dtype: torch.zeros(shape, dtype=dtype, device=engine.device)  # noqa: E731
         heads = (made.heads, made.width)
-        self.cache = new(layers, 2, groups, heads[0], length, width, heads[1])  # a row writes to its own place of each step
+        self.cache = new(
+            layers, 2, groups, heads[0], length, width, heads[1]
+        )  # a row writes to its own place of each step
         self.cross = new(layers, 2, groups, heads[0], source, heads[1])
         self.hidden = new(groups, 1, 1, source, dtype=engine.exact)  # −inf at padding
         self.places = engine.decoder.places(length)
         self.at = new(1, dtype=torch.long)  # words so far
         self.tokens = new(groups, width, dtype=torch.long)
-        self.past = new(groups, width, length, dtype=torch.int16)  # the row that wrote each word of this row's text
+        self.past = new(
+            groups, width, length, dtype=torch.int16
+        )  # the row that wrote each word of this row's text
         self.steps = torch.arange(length, device=engine.device)
         self.slots = torch.arange(width, device=engine.device, dtype=torch.int16)
         # Of a whole search: log p of rows, what was written by whom, texts that ended.
         self.score, self.last = (new(groups, width, dtype=torch.float64) for _ in range(2))
         self.ended, self.limit = (new(groups, dtype=torch.long) for _ in range(2))
         self.done = new(groups, dtype=torch.bool)
-        self.words, self.parents = new(length, groups, width, dtype=torch.int32), new(length, groups, width, dtype=torch.int16)
-        self.found_score = new(groups, 2 * width + 1, dtype=torch.float64)  # a last column for what is no text
+        self.words, self.parents = (
+            new(length, groups, width, dtype=torch.int32),
+            new(length, groups, width, dtype=torch.int16),
+        )
+        self.found_score = new(
+            groups, 2 * width + 1, dtype=torch.float64
+        )  # a last column for what is no text
         self.found_row, self.found_at = (new(groups, 2 * width + 1, dtype=torch.long) for _ in range(2))
         self.recordings: dict[Any, Any] = {}
         self.bytes = sum(x.numel() * x.element_size() for x in vars(self).values() if isinstance(x, Tensor))
@@ -112,7 +132,9 @@ class BufferPool:
     def __init__(self, device: torch.device) -> None:
         self._free: list[Buffers] = []
         self._lock = threading.Lock()
-        self._most = torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else 0
+        self._most = (
+            torch.cuda.get_device_properties(device).total_memory // 3 if device.type == "cuda" else 0
+        )
 
     def take(self, engine: CudaEngine, groups: int, width: int, source: int, length: int) -> Buffers:
         size = Size(bucket(groups), width, bucket(source) if source else 0, bucket(length))

@@ -94,7 +94,9 @@ class CudaEngine:
         with torch.no_grad():
             self.readout = Readout(model.output.words, self.dtype)
             self.decoder = Weights(model.decoder, self.made, self.dtype)
-        self._seen, self._hidden = (torch.full((), x, dtype=self.exact, device=self.device) for x in (0.0, -torch.inf))
+        self._seen, self._hidden = (
+            torch.full((), x, dtype=self.exact, device=self.device) for x in (0.0, -torch.inf)
+        )
         self._run = run or (Graphs(self.device) if self.device.type == "cuda" else at_once)
         self.boards = BufferPool(self.device)
 
@@ -111,7 +113,9 @@ class CudaEngine:
     def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
         """One more word of each row → log p and numbers of the k best next words, (rows, at most k), best first."""
         k = min(k, self.vocab)
-        log_p, words = self._advance(tokens, carried, ("best", k), lambda board, length: self.best_words(board, length, k))
+        log_p, words = self._advance(
+            tokens, carried, ("best", k), lambda board, length: self.best_words(board, length, k)
+        )
         return log_p[: carried.rows].clone(), words[: carried.rows].clone(), carried
 
     def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
@@ -120,7 +124,9 @@ class CudaEngine:
             self.best(column, carried, 1)
         return carried
 
-    def _advance(self, tokens: Tensor, carried: DecoderState, key: Any, body: Callable[[Buffers, int], Any]) -> Any:
+    def _advance(
+        self, tokens: Tensor, carried: DecoderState, key: Any, body: Callable[[Buffers, int], Any]
+    ) -> Any:
         """What the body gives lies where the next step will write, so it is copied."""
         board = carried.ready()
         board.tokens[: carried.rows, 0].copy_(tokens)
@@ -143,7 +149,11 @@ class CudaEngine:
         """The words on the board taken in → features of the next, (rows, dim). Only the first `length` places are looked at."""
         groups, width = board.size[:2]
         shape = (groups, width, -1, self.made.heads, self.made.width)
-        x = torch.add(board.places.index_select(0, board.at), F.embedding(board.tokens.flatten(), self.target), alpha=self.scale)
+        x = torch.add(
+            board.places.index_select(0, board.at),
+            F.embedding(board.tokens.flatten(), self.target),
+            alpha=self.scale,
+        )
         sight = self._sight(board, length)
         for i, layer in enumerate(self.decoder.layers):
 
@@ -178,7 +188,9 @@ class CudaEngine:
         return top(torch.log_softmax(self._scores(board, length), -1), k)
 
     @torch.inference_mode()
-    def search(self, tasks: list[SearchTask], carried: DecoderState, first: Tensor, beam: Beam, end: int) -> None:
+    def search(
+        self, tasks: list[SearchTask], carried: DecoderState, first: Tensor, beam: Beam, end: int
+    ) -> None:
         """Find the texts of all tasks by a plain beam."""
         search(self, tasks, carried, first, beam, end)
 
@@ -211,5 +223,7 @@ class CudaTranslator(CudaEngine):
         with any_mask(self.device):
             for layer in self.encoder.layers:
                 x = self.encoder.layer(layer, x, own)
-        cross = F.linear(self.encoder.norm(x), *self.memories).view(rows, length, -1, 2, self.made.heads, self.made.width)
+        cross = F.linear(self.encoder.norm(x), *self.memories).view(
+            rows, length, -1, 2, self.made.heads, self.made.width
+        )
         return Memory(cross.permute(2, 3, 0, 4, 1, 5), hidden)

@@ -60,7 +60,10 @@ class Graphs(CapturedGraph):
 
     def record(self, body: Body) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.device(self.device),
+            torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"),
+        ):
             found = body()
         return graph.replay, found
 

@@ -56,7 +56,11 @@ class Weights:
         return x + sublayer(norm(x)) if self.made.place == "pre" else norm(x + sublayer(x))
 
     def layer(
-        self, layer: Layer, x: Tensor, own: Callable[[Tensor], Tensor], cross: Callable[[Tensor], Tensor] | None = None
+        self,
+        layer: Layer,
+        x: Tensor,
+        own: Callable[[Tensor], Tensor],
+        cross: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """x (…, dim); `own` takes queries, keys and values side by side, `cross` queries; both give the heads side by side."""
         norms = iter(layer.norms)
@@ -64,7 +68,9 @@ class Weights:
         if layer.cross is not None and layer.cross_out is not None and cross is not None:
             to, back, look = layer.cross, layer.cross_out, cross
             x = self.around(next(norms), x, lambda x: F.linear(look(F.linear(x, *to)), *back))
-        return self.around(next(norms), x, lambda x: F.linear(self._active(F.linear(x, *layer.up)), *layer.down))
+        return self.around(
+            next(norms), x, lambda x: F.linear(self._active(F.linear(x, *layer.up)), *layer.down)
+        )
 
     def _active(self, h: Tensor) -> Tensor:
         if self.made.activation != "swiglu":
@@ -76,7 +82,11 @@ class Weights:
         """What is added to the first words, (length, dim); zeros behind the end of a learned table, where nobody looks."""
         if len(self._places) < length:
             found = self._places.new_zeros(1, bucket(length), self.made.dim)
-            known = min(found.shape[1], self.position.maxlen) if isinstance(self.position, Learned) else found.shape[1]
+            known = (
+                min(found.shape[1], self.position.maxlen)
+                if isinstance(self.position, Learned)
+                else found.shape[1]
+            )
             found[:, :known] = self.position(found[:, :known])
             self._places = found[0]
         return self._places[:length]
@@ -85,7 +95,11 @@ class Weights:
 def joined(maps: tuple[nn.Linear, ...], dtype: torch.dtype, first: float = 1.0) -> Map:
     """Maps of one input as one; what the first one gives is multiplied."""
     scales = [first, *[1.0] * (len(maps) - 1)]
-    bias = None if maps[0].bias is None else torch.cat([m.bias.detach() * s for m, s in zip(maps, scales, strict=True)]).to(dtype)
+    bias = (
+        None
+        if maps[0].bias is None
+        else torch.cat([m.bias.detach() * s for m, s in zip(maps, scales, strict=True)]).to(dtype)
+    )
     return torch.cat([m.weight.detach() * s for m, s in zip(maps, scales, strict=True)]).to(dtype), bias
 
 
