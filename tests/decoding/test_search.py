@@ -48,9 +48,10 @@ def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(d
 def test_a_narrow_beam_is_the_definition_followed_by_hand():
     model, size, limit = tiny(), 3, 5
     log_p = every_text(model, limit)
-    prefix = lambda text: np.logaddexp.reduce(
-        [p for (words, _), p in log_p.items() if words[: len(text)] == text]
-    )  # noqa: E731
+
+    def prefix(text):
+        return np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])
+
     beam, over = [((), 0.0)], []
     for n in range(limit):
         every = [(text, True, log_p[text, True]) for text, _ in beam] if n < limit else []
@@ -161,9 +162,10 @@ def test_groups_are_the_definition_followed_by_hand():
     """Two groups of two: the second pays for each word the first has chosen at the same step."""
     model, limit, strength = tiny(), 4, 0.7
     log_p = every_text(model, limit)
-    prefix = lambda text: np.logaddexp.reduce(
-        [p for (words, _), p in log_p.items() if words[: len(text)] == text]
-    )  # noqa: E731
+
+    def prefix(text):
+        return np.logaddexp.reduce([p for (words, _), p in log_p.items() if words[: len(text)] == text])
+
     beams, over = [[((), 0.0)], [((), 0.0)]], [[], []]
     for n in range(limit):
         chosen = []

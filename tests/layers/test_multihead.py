@@ -225,9 +225,10 @@ def doubled(module, *_):
 
 def changes(name):
     """A way to change what a layer's Wk computes."""
-    set_forward = lambda layer: setattr(
-        layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight)
-    )  # noqa: E731
+
+    def set_forward(layer):
+        return setattr(layer.Wk, "forward", lambda x: 2 * nn.functional.linear(x, layer.Wk.weight))
+
     return {
         "lora": lambda layer: setattr(layer, "Wk", LoRA(layer.Wk)),
         "torch's own": lambda layer: setattr(layer, "Wk", nn.Sequential(layer.Wk, nn.Tanh())),

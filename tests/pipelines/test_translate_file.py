@@ -183,9 +183,10 @@ def test_prefixes_and_required_and_forbidden_words_reach_the_search(folder):
 
 def test_samples_of_a_line_do_not_depend_on_its_neighbours(folder):
     settings = TranslateOptions(output="-", sample={"seed": 3, "temperature": 1.5}, nbest=3)
-    texts = lambda *lines: [
-        line.split(" ||| ")[1] for line in written(folder, settings, *lines)[0].splitlines()
-    ]  # noqa: E731
+
+    def texts(*lines):
+        return [line.split(" ||| ")[1] for line in written(folder, settings, *lines)[0].splitlines()]
+
     alone = texts("hello world")
     assert len(set(alone)) > 1
     assert texts("b", "hello world")[3:] == alone

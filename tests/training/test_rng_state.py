@@ -16,10 +16,10 @@ def drawn():
     return (
         random.random(),
         random.gauss(0, 1),
-        np.random.rand(3).tolist(),
-        np.random.randn(),
+        np.random.rand(3).tolist(),  # noqa: NPY002
+        np.random.randn(),  # noqa: NPY002
         torch.rand(3).tolist(),
-    )  # noqa: NPY002
+    )
 
 
 def test_every_generator_goes_on_where_it_was_after_packing_and_unpacking():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -117,9 +119,10 @@ class RecurrentStack(nn.Module):
         # torch.func.functional_call leaves its tensors behind in a recurrence, so the list it computes with is changed instead.
         kept = layer._flat_weights
         pairs = zip(layer._flat_weights_names, kept, strict=True)
-        drop = lambda name, w: (
-            nn.functional.dropout(w, self.dropout_weight) if name.startswith("weight_hh") else w
-        )  # noqa: E731
+
+        def drop(name: str, w: Any) -> Any:
+            return nn.functional.dropout(w, self.dropout_weight) if name.startswith("weight_hh") else w
+
         layer._flat_weights = [drop(name, w) for name, w in pairs]
         try:
             return layer(x, given)

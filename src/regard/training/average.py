@@ -23,9 +23,8 @@ def mean(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
     try:
         for path, prefix in files:
             with safe_open(str(path), "pt") as stored:
-                opened.append(
-                    {name.removeprefix(prefix) for name in stored.keys() if name.startswith(prefix)}
-                )  # noqa: SIM118
+                names = stored.keys()  # not a dictionary: it has no iterator of its own
+                opened.append({name.removeprefix(prefix) for name in names if name.startswith(prefix)})
         for (path, _), names in zip(files, opened, strict=True):
             if odd := sorted(names ^ opened[0]):
                 raise FolderError(

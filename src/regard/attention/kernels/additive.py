@@ -98,7 +98,7 @@ class _Scores(torch.autograd.Function):
     """Σ_d v_d tanh(a_id + b_jd), (..., Tq, Tk)."""
 
     @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor, v: Tensor) -> Tensor:  # noqa: ANN001
+    def forward(ctx, a: Tensor, b: Tensor, v: Tensor) -> Tensor:
         ctx.save_for_backward(a, b, v)
         w = v[:, None, :] if v.ndim == 2 else v[None]  # (heads or 1, 1, D) or (1, D)
         lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], w.shape[:-2])
@@ -109,7 +109,7 @@ class _Scores(torch.autograd.Function):
         return out.mul_(-2).add_(w.sum(-1, keepdim=True).expand(*lead, 1, 1))
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         a, b, v = ctx.saved_tensors
         if torch.is_grad_enabled():
             return tuple(grad_of_plain(lambda a, b, v: AdditiveForm(a, b, v).energies(), (a, b, v), grad))

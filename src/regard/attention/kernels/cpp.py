@@ -129,7 +129,7 @@ class _Dot(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx, q, k, v, bias: Tensor | None, scale: float, start, stop, slopes, cap: float, energy: str
-    ) -> Tensor:  # noqa: ANN001
+    ) -> Tensor:
         out, norm = native.dot_forward(
             q, k, v, scale, start, stop, slopes=slopes, bias=bias, softcap=cap, energy=energy
         )
@@ -138,7 +138,7 @@ class _Dot(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         q, k, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
         if torch.is_grad_enabled():
 
@@ -162,14 +162,14 @@ class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx, a: Tensor, b: Tensor, w: Tensor, v: Tensor, bias: Tensor | None, start, stop, slopes, cap: float
-    ) -> Tensor:  # noqa: ANN001
+    ) -> Tensor:
         out, norm = native.additive_forward(a, b, w, v, start, stop, slopes=slopes, bias=bias, softcap=cap)
         ctx.save_for_backward(a, b, w, v, bias, start, stop, slopes, out, norm)
         ctx.cap = cap
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         a, b, w, v, bias, start, stop, slopes, out, norm = ctx.saved_tensors
         if torch.is_grad_enabled():
 

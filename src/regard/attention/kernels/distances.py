@@ -26,12 +26,12 @@ class Squares(Energy):
 
 class _Squares(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor) -> Tensor:  # noqa: ANN001
+    def forward(ctx, q: Tensor, k: Tensor) -> Tensor:
         ctx.save_for_backward(q, k)
         return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square_().neg_()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         q, k = ctx.saved_tensors
         if torch.is_grad_enabled():
             return tuple(grad_of_plain(lambda q, k: DistanceForm(q, k, 1.0).energies(), (q, k), grad))

@@ -123,7 +123,7 @@ class _Differentiable(torch.autograd.Function):
     """Flex with second derivatives, which torch.compile has none of: those of the plain formula."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:  # noqa: ANN001
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
         a, b, c = inner = [x.detach().requires_grad_() for x in (q, k, v)]
         with torch.enable_grad():
             out = _flex(a, b, c, scale, call)
@@ -138,7 +138,7 @@ class _Differentiable(torch.autograd.Function):
         return out.detach()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         q, k, v = ctx.saved_tensors
         ctx.unchanged.check()
         if torch.is_grad_enabled():

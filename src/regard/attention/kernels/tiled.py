@@ -197,7 +197,7 @@ class _FusedTiles(torch.autograd.Function):
     """softmax(scale · q kᵀ + added) v, tile by tile, both passes by torch's flash kernel for the CPU."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[Tile]) -> Tensor:  # noqa: ANN001
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[Tile]) -> Tensor:
         B, H, Tq, _ = q.shape
         out = q.new_zeros(B, Tq, H, v.shape[-1]).transpose(1, 2)
         sums = torch.zeros(
@@ -217,7 +217,7 @@ class _FusedTiles(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         q, k, v, out, sums = ctx.saved_tensors
         ctx.unchanged.check()
         if torch.is_grad_enabled():

@@ -257,14 +257,14 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx, q, k, v, sinks, scale: float, band: Band, slopes: Slopes, call: Call, mask: Mask | None
-    ) -> Tensor:  # noqa: ANN001
+    ) -> Tensor:
         out, logs = banded(q, k, v, scale, band, slopes, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, logs, band.lengths)
         ctx.rest = scale, band, slopes, call, mask
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, grad: Tensor):  # noqa: ANN205
         q, k, v, sinks, out, logs, _ = ctx.saved_tensors
         scale, band, slopes, call, mask = ctx.rest
         nothing = (None,) * 5

@@ -6,7 +6,7 @@ its band reaches. Blocks that lie inside the band whole are computed without a m
 """
 
 # Triton code is compiled by its own rules, which type checkers do not know.
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN201, ANN202
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false, reportOptionalMemberAccess=false
 import triton
 import triton.language as tl

@@ -200,9 +200,10 @@ class Running:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        make = lambda path: onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )  # noqa: E731
+
+        def make(path: Path) -> Any:
+            return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
         self.encoder = make(folder / "encoder.onnx") if (folder / "encoder.onnx").is_file() else None
         self.decoder = make(folder / "decoder.onnx")
 

@@ -42,9 +42,8 @@ class EncoderGraph(nn.Module):
     def forward(self, source: Tensor, lengths: Tensor | None) -> tuple[Named, Named]:
         memory = self.model.encode(source, lengths)
         if isinstance(self.model.decoder, TransformerDecoder):
-            pairs = [
-                layer.cross.keys_values(memory.states, memory.states) for layer in self.model.decoder.layers
-            ]  # type: ignore[union-attr, operator]
+            layers: Any = self.model.decoder.layers
+            pairs = [layer.cross.keys_values(memory.states, memory.states) for layer in layers]
             return {
                 f"cross_{part}_{i}": x
                 for i, pair in enumerate(pairs)

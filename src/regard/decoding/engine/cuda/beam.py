@@ -47,9 +47,10 @@ def grow(engine: CudaEngine, board: Buffers, length: int, k: int, end: int) -> N
         held.scatter_(1, place, given)
     board.ended.add_(over.sum(1))
     place = (rank - 1).masked_fill(~on, width)
-    chosen = lambda given, none: given.new_full((groups, width + 1), none).scatter_(1, place, given)[
-        :, :width
-    ]  # noqa: E731
+
+    def chosen(given: Tensor, none: float) -> Tensor:
+        return given.new_full((groups, width + 1), none).scatter_(1, place, given)[:, :width]
+
     go_on(board, length, chosen(total, -torch.inf), chosen(word, PAD), chosen(row, 0), on.any(1))
 
 
