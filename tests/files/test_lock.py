@@ -7,8 +7,9 @@ import time
 import pytest
 
 from regard.errors import FolderError
-from regard.files import atomic_folder, lock
+from regard.files import lock
 from regard.files.lock import RunLock
+from regard.training.step_folders import step_folders, step_of
 from regard.training.trainer import resume, train
 from tests.training import tiny
 
@@ -61,7 +62,7 @@ def test_a_run_at_work_cannot_be_resumed_or_replaced_until_it_is_killed(tmp_path
     made = tiny.recipe(tmp_path, training__steps=100_000, training__validate_every=100_000)
     process = tiny.start(tmp_path, "train", made, tmp_path / "run")
     try:
-        while not atomic_folder.steps(tmp_path / "run" / "checkpoints"):
+        while not step_folders(tmp_path / "run" / "checkpoints"):
             time.sleep(0.005)
         for again in (
             lambda: resume(tmp_path / "run", quiet=True),
@@ -71,6 +72,6 @@ def test_a_run_at_work_cannot_be_resumed_or_replaced_until_it_is_killed(tmp_path
                 again()
     finally:
         process.kill()
-    reached = atomic_folder.step_of(atomic_folder.steps(tmp_path / "run" / "checkpoints")[-1])
+    reached = step_of(step_folders(tmp_path / "run" / "checkpoints")[-1])
     result = resume(tmp_path / "run", overrides=[f"training.steps={reached + 2}"], quiet=True)
     assert result.finished and not (tmp_path / "run" / lock.NAME).exists()

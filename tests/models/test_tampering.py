@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError
 from regard.files import checksums, store
-from regard.files.atomic_folder import commit
+from regard.files.atomic import write_folder
 from regard.models import folder as folders
 from regard.models.build import build
 from regard.models.schema import AutoregressiveBlock
@@ -39,7 +39,7 @@ def save(path):
 def translator(tmp_path_factory):
     """With checksums, as a trained model has them."""
     path = tmp_path_factory.mktemp("models") / "model"
-    commit(path, save)
+    write_folder(path, save)
     return path
 
 

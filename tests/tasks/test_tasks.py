@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 
 from regard.errors import DataError, RecipeError
 from regard.evaluation.evaluate import evaluate, section
-from regard.files import atomic_folder
 from regard.models.classifier import predict
 from regard.recipe.load import load
 from regard.tasks import TASKS
 from regard.training.estimate import estimate
 from regard.training.list_runs import summary
+from regard.training.log import read_lines
 from regard.training.trainer import resume, train
 
 RECIPE = {
@@ -75,7 +75,7 @@ def test_a_classifier_learns_what_only_the_order_of_words_tells(run):
 
 
 def test_losses_are_means_over_texts(run):
-    first = next(e for e in atomic_folder.read_lines(run.folder / "log.jsonl") if e["event"] == "train")
+    first = next(e for e in read_lines(run.folder / "log.jsonl") if e["event"] == "train")
     assert 0.4 < first["loss"] < 1.2  # log 2 = 0.69 a text
 
 

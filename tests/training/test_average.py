@@ -5,9 +5,10 @@ import torch
 from safetensors.torch import load_file
 
 from regard.errors import FolderError
-from regard.files import atomic_folder
+from regard.files.checksums import verify_complete
 from regard.models.folder import load
 from regard.training.average import average
+from regard.training.step_folders import step_folders
 from regard.training.trainer import train
 from tests.training import tiny
 
@@ -32,7 +33,7 @@ def mean_of(files, prefix=""):
 
 
 def test_the_mean_of_model_folders_is_a_model_folder(run, tmp_path):
-    best = atomic_folder.steps(run / "best")
+    best = step_folders(run / "best")
     assert len(best) == 3
     average(best[:2], tmp_path / "mean")
     want = mean_of([f / "model.safetensors" for f in best[:2]])
@@ -43,19 +44,19 @@ def test_the_mean_of_model_folders_is_a_model_folder(run, tmp_path):
 
 def test_a_run_stands_for_its_best_checkpoints(run, tmp_path):
     average([run], tmp_path / "mean")
-    want = mean_of([f / "model.safetensors" for f in atomic_folder.steps(run / "best")])
+    want = mean_of([f / "model.safetensors" for f in step_folders(run / "best")])
     assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
 
 
 def test_checkpoints_are_averaged_by_the_weights_that_are_evaluated(run, tmp_path):
-    last = atomic_folder.steps(run / "checkpoints")
+    last = step_folders(run / "checkpoints")
     average(last, tmp_path / "mean")
     want = mean_of([f / "tensors.safetensors" for f in last], "ema.")
     assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
 
 
 def test_what_cannot_be_averaged_is_said(run, tmp_path):
-    best = atomic_folder.steps(run / "best")
+    best = step_folders(run / "best")
     with pytest.raises(FolderError, match="nothing to average"):
         average([], tmp_path / "mean")
     with pytest.raises(FolderError, match="neither a model folder nor a checkpoint"):
@@ -70,7 +71,7 @@ def test_what_cannot_be_averaged_is_said(run, tmp_path):
 
 
 def test_an_average_is_replaced_when_asked_and_keeps_what_others_put_there(run, tmp_path):
-    best = atomic_folder.steps(run / "best")
+    best = step_folders(run / "best")
     average(best[:1], tmp_path / "mean")
     (tmp_path / "mean" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(FolderError, match="is already there"):
@@ -81,7 +82,7 @@ def test_an_average_is_replaced_when_asked_and_keeps_what_others_put_there(run, 
 
 
 def test_an_input_is_never_replaced(run, monkeypatch):
-    best = atomic_folder.steps(run / "best")
+    best = step_folders(run / "best")
     monkeypatch.chdir(run)
     for out in (best[0], best[0] / "mean", run / "best", run / "." / "best" / best[1].name, "best"):
         with pytest.raises(FolderError, match="which is averaged; give another folder"):
@@ -91,7 +92,7 @@ def test_an_input_is_never_replaced(run, monkeypatch):
     with pytest.raises(FolderError, match="which is averaged"):
         average([run, run], run, overwrite=True)
     for folder in best:
-        atomic_folder.verify(folder)
+        verify_complete(folder)
 
 
 def test_other_models_are_refused(run, tmp_path, monkeypatch):

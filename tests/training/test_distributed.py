@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from regard.errors import DeviceError
-from regard.files import atomic_folder
 from regard.models.folder import load
 from regard.training import distributed
 from regard.training.distributed import World
+from regard.training.step_folders import step_folders
 from tests.training import tiny
 
 ALONE = World(torch.device("cpu"))
@@ -57,7 +57,7 @@ def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, 
     process = tiny.torchrun(
         two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2
     )
-    while not atomic_folder.steps(tmp_path / "run" / "checkpoints") and process.poll() is None:
+    while not step_folders(tmp_path / "run" / "checkpoints") and process.poll() is None:
         time.sleep(0.01)
     victim = int((tmp_path / "pid-1").read_text(encoding="utf-8"))
     os.kill(victim, signal.SIGKILL)
@@ -73,8 +73,8 @@ def test_six_random_kills_of_either_process_leave_no_trace(two, tmp_path):
     process = tiny.torchrun(two, "train", made, tmp_path / "run", restarts=9)
     draw = random.Random(5)
     for _ in range(6):
-        seen = atomic_folder.steps(tmp_path / "run" / "checkpoints")
-        while atomic_folder.steps(tmp_path / "run" / "checkpoints") == seen and process.poll() is None:
+        seen = step_folders(tmp_path / "run" / "checkpoints")
+        while step_folders(tmp_path / "run" / "checkpoints") == seen and process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1))
         with contextlib.suppress(ProcessLookupError):  # the one before has not been started again yet
@@ -89,7 +89,7 @@ def test_one_process_can_go_on_where_two_stopped_with_the_same_batches(two, tmp_
     import shutil
 
     shutil.copytree(two / "run", tmp_path / "run")
-    last = atomic_folder.steps(tmp_path / "run" / "checkpoints")[-1]
+    last = step_folders(tmp_path / "run" / "checkpoints")[-1]
     shutil.rmtree(last)
     tiny.start(two, "resume", None, tmp_path / "run").finish()
     (where, losses), (where_two, losses_two) = curve(tmp_path / "run"), curve(two / "run")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from regard.training.log import Log
+from regard.training.log import Log, read_lines
 
 
 def test_each_event_is_a_line_of_json(tmp_path):
@@ -76,3 +76,8 @@ def test_a_lost_or_damaged_log_keeps_its_whole_lines_up_to_the_checkpoint(tmp_pa
     assert len(said) == (kept != [1, 2, 3]) and all(
         str(path) in text and "not affected" in text for text in said
     )
+
+
+def test_a_cut_last_line_is_left_out(tmp_path):
+    (tmp_path / "log").write_text('{"a": 1}\n{"a": 2}\n{"a', encoding="utf-8")
+    assert [e["a"] for e in read_lines(tmp_path / "log")] == [1, 2]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from regard.files import atomic_folder
+from regard.training.step_folders import step_folders
 from tests.training import tiny
 
 
@@ -94,7 +94,7 @@ def broken(finished, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_gives_the_same_run(finished, broken, damage):
-    last = atomic_folder.steps(broken / "run" / "checkpoints")[-1] / "tensors.safetensors"
+    last = step_folders(broken / "run" / "checkpoints")[-1] / "tensors.safetensors"
     if damage == "cut":
         os.truncate(last, 1000)
     else:
@@ -115,7 +115,7 @@ def test_a_run_that_is_finished_ends_at_once_and_is_the_same(finished, broken):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_ends_well_and_the_rest_is_the_same(finished, tmp_path, number):
     process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run")
-    while not atomic_folder.steps(tmp_path / "run" / "checkpoints"):
+    while not step_folders(tmp_path / "run" / "checkpoints"):
         time.sleep(0.005)
     process.send(number)
     said = process.finish()
@@ -129,7 +129,7 @@ def test_a_signal_saves_and_ends_well_and_the_rest_is_the_same(finished, tmp_pat
 
 def test_two_signals_stop_at_once(finished, tmp_path):
     process = tiny.start(finished, "train", tiny.recipe(finished, training__steps=100_000), tmp_path / "run")
-    while not atomic_folder.steps(tmp_path / "run" / "checkpoints"):
+    while not step_folders(tmp_path / "run" / "checkpoints"):
         time.sleep(0.005)
     process.send(signal.SIGSTOP)  # so that both are there before it can look
     process.send(signal.SIGINT)
@@ -141,7 +141,7 @@ def test_two_signals_stop_at_once(finished, tmp_path):
 def test_a_full_disk_stops_clearly_and_the_run_can_go_on(finished, tmp_path):
     """A limit on the size of files that lets small ones through and the checkpoints' tensors not."""
     process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run", largest_file=20_000)
-    assert process.wait() == 2 and "no room left" in process.said() and "Traceback" not in process.said(), (
+    assert process.wait() == 2 and "No space left" in process.said() and "Traceback" not in process.said(), (
         process.said()
     )
     left = [

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from regard.errors import FolderError, RecipeError
-from regard.files import atomic_folder
+from regard.files.atomic import write_folder
 from regard.recipe.load import load
 from regard.training.run_folder import RunFolder, check_unchanged
 from tests.training import tiny
@@ -80,7 +80,7 @@ def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
     run = RunFolder(tmp_path / "a")
     run.begin(recipe, overwrite=False)
     for place in (run.best / "step-00000001", run.checkpoints / "step-00000002", run.model):
-        atomic_folder.commit(place, lambda p: (p / "x").write_text("ours", encoding="utf-8"))
+        write_folder(place, lambda p: (p / "x").write_text("ours", encoding="utf-8"))
     theirs = [
         run.best / "mine" / "x",
         run.checkpoints / "step-2-kept" / "x",

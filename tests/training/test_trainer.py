@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from regard.errors import DataError, DeviceError, FolderError, RecipeError, RegardError
-from regard.files import atomic_folder
+from regard.files.checksums import file_sha256
 from regard.models.folder import load
+from regard.training.step_folders import step_folders
 from regard.training.trainer import resume, train
 from tests.training import tiny
 
@@ -43,11 +44,11 @@ def done(tmp_path_factory):
 def test_a_run_leaves_model_report_log_picture_and_checkpoints(done):
     names = {f.name for f in done.folder.iterdir()}
     assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
-    assert [f.name for f in atomic_folder.steps(done.folder / "checkpoints")] == [
+    assert [f.name for f in step_folders(done.folder / "checkpoints")] == [
         "step-00000004",
         "step-00000006",
     ]
-    assert len(atomic_folder.steps(done.folder / "best")) == 2
+    assert len(step_folders(done.folder / "best")) == 2
     assert done.finished and done.reason == "steps" and done.steps == 6
     report = json.loads((done.folder / "report.json").read_text(encoding="utf-8"))
     assert report["scores"] == done.scores and set(done.scores) == {"validation", "test"}
@@ -63,7 +64,7 @@ def test_the_log_has_every_step_and_validation(done):
 
 
 def test_the_finished_model_is_the_mean_of_the_best(done):
-    best = [load_file(f / "model.safetensors") for f in atomic_folder.steps(done.folder / "best")]
+    best = [load_file(f / "model.safetensors") for f in step_folders(done.folder / "best")]
     model = load_file(done.model_folder / "model.safetensors")
     for name, x in model.items():
         want = torch.stack([b[name].double() for b in best]).mean(0).float()
@@ -110,8 +111,7 @@ def test_how_often_one_looks_does_not_change_what_is_learned(done, tmp_path):
         training__log_every=4,
     )
     a, b = (
-        load_file(atomic_folder.steps(r.folder / "checkpoints")[-1] / "tensors.safetensors")
-        for r in (often, seldom)
+        load_file(step_folders(r.folder / "checkpoints")[-1] / "tensors.safetensors") for r in (often, seldom)
     )
     assert all(a[name].equal(b[name]) for name in a)
 
@@ -271,7 +271,7 @@ def test_a_cosine_by_epochs_keeps_its_rates_on_another_number_of_processes(tmp_p
     changes = {"schedule": {"kind": "cosine", "warmup": 2}, "training__steps": None, "training__epochs": 3.0}
     first = run(tmp_path, **changes)
     rates = [(e["step"], e["rate"]) for e in tiny.log(first.folder)]
-    shutil.rmtree(atomic_folder.steps(first.folder / "checkpoints")[-1])
+    shutil.rmtree(step_folders(first.folder / "checkpoints")[-1])
     count = StepIterator.steps
     monkeypatch.setattr(StepIterator, "steps", lambda self, epochs: 2 * count(self, epochs))
     resume(first.folder, quiet=True)
@@ -283,7 +283,7 @@ def stopped(done, tmp_path):
     """A copy of a finished run that lacks its last checkpoint, model and report."""
     copy = tmp_path / "run"
     shutil.copytree(done.folder, copy)
-    for path in (copy / "model", atomic_folder.steps(copy / "checkpoints")[-1]):
+    for path in (copy / "model", step_folders(copy / "checkpoints")[-1]):
         shutil.rmtree(path)
     (copy / "report.json").unlink()
     return copy
@@ -315,7 +315,7 @@ def edit_state(folder, change):
     file.write_text(json.dumps(state), encoding="utf-8")
     sums = json.loads((folder / "checksums.json").read_text(encoding="utf-8"))
     (folder / "checksums.json").write_text(
-        json.dumps({**sums, "state.json": atomic_folder.digest(file)}), encoding="utf-8"
+        json.dumps({**sums, "state.json": file_sha256(file)}), encoding="utf-8"
     )
 
 
@@ -336,14 +336,14 @@ def edit_state(folder, change):
     ],
 )
 def test_a_state_edited_by_hand_is_one_sentence(stopped, change, says):
-    edit_state(atomic_folder.steps(stopped / "checkpoints")[-1], change)
+    edit_state(step_folders(stopped / "checkpoints")[-1], change)
     with pytest.raises(RegardError, match=says):
         resume(stopped, quiet=True)
 
 
 def test_an_older_checkpoint_that_was_edited_does_not_matter(done, tmp_path):
     shutil.copytree(done.folder, tmp_path / "run")
-    first, _ = atomic_folder.steps(tmp_path / "run" / "checkpoints")
+    first, _ = step_folders(tmp_path / "run" / "checkpoints")
     edit_state(first, lambda s: s["progress"].update(best=[{"step": "x"}]))
     assert resume(tmp_path / "run", overrides=["training.steps=7"], quiet=True).steps == 7
 
@@ -372,9 +372,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_named_and_saved(tmp_path
     batch = saved["batches"][0]
     words = (tmp_path / "train.x").read_text(encoding="utf-8").split()
     assert [row["text"] for row in batch["source"]] == [words[i] for i in batch["rows"]]
-    for folder in atomic_folder.steps(
-        tmp_path / "run" / "checkpoints"
-    ):  # nothing that is not finite was ever saved
+    for folder in step_folders(tmp_path / "run" / "checkpoints"):  # nothing that is not finite was ever saved
         tensors = load_file(folder / "tensors.safetensors")
         assert all(bool(torch.isfinite(x).all()) for x in tensors.values())
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from regard.files import atomic_folder
+from regard.training.log import read_lines
+from regard.training.step_folders import step_folders
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -175,7 +176,7 @@ def log(run, event="train"):
     times = {"seconds", "tokens_per_second"}
     return [
         {k: v for k, v in e.items() if k not in times}
-        for e in atomic_folder.read_lines(run / "log.jsonl")
+        for e in read_lines(run / "log.jsonl")
         if e["event"] == event
     ]
 
@@ -184,7 +185,7 @@ def assert_same_run(one, other):
     """Bit by bit: the finished models, the last checkpoints, the logs."""
     a, b = weights(one), weights(other)
     assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
-    last = [atomic_folder.steps(run / "checkpoints")[-1] for run in (one, other)]
+    last = [step_folders(run / "checkpoints")[-1] for run in (one, other)]
     assert last[0].name == last[1].name
     a, b = (load_file(folder / "tensors.safetensors") for folder in last)
     assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)

@@ -46,7 +46,7 @@ def command(
     from regard.data.prepared_cache import entries
     from regard.data.prepared_cache import prune as remove
     from regard.errors import OptionError
-    from regard.files.store import cache_folder
+    from regard.files.cache import cache_folder
 
     limit = None if max_size is None else parse_size(max_size)
     if not prune:

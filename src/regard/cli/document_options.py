@@ -72,14 +72,15 @@ def read(files: list[Path], text: str | None, name: str | None, strict: bool) ->
 
 def write(output: Path, text: str) -> None:
     """To standard output, or to a file that is whole or not there."""
+    from regard.files.atomic import write_file
+
     if str(output) == "-":
         sys.stdout.write(text)
         return
-    from regard.files.store import write_atomically
     from regard.pipelines.output import telling
 
     with telling(str(output)):
-        write_atomically(output, text)
+        write_file(output, text)
 
 
 def check_output(output: Path) -> None:

@@ -213,7 +213,7 @@ def _card(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from regard.files.store import file_sha256
+    from regard.files.checksums import file_sha256
 
     return {
         "command": " ".join(["regard", *sys.argv[1:]]),

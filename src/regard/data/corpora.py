@@ -22,8 +22,10 @@ from regard.data.splits import Part
 from regard.data.table_readers import Csv
 from regard.data.text_files import unpacked
 from regard.errors import DataError
+from regard.files.atomic import write_file
+from regard.files.cache import OTHER_CACHE, cache_folder
+from regard.files.checksums import file_sha256
 from regard.files.progress import track
-from regard.files.store import cache_folder, file_sha256, write_atomically
 
 ENDINGS = ("", ".gz", ".xz")
 
@@ -220,7 +222,7 @@ class NamedCorpus:
                     cache_folder() / "texts" / hashes[path]
                 )  # unpacking takes long, so what came out is remembered
                 if not note.is_file():
-                    write_atomically(note, self._text(path))
+                    write_file(note, self._text(path), OTHER_CACHE)
                 if note.read_text(encoding="utf-8") != facts["text"]:
                     found.append(file)
         return found

@@ -20,8 +20,9 @@ from regard.data.splits import Part, SplitRows
 from regard.data.table_readers import Csv
 from regard.data.tokenizer import EOS, EVERY_KIND, Tokenizer
 from regard.errors import DataError, OptionError
+from regard.files.atomic import build_folder
+from regard.files.cache import OTHER_CACHE, cache_folder
 from regard.files.progress import track
-from regard.files.store import build_folder, cache_folder
 
 SAMPLE_ROWS, SAMPLE_CHARACTERS = (
     1_000_000,
@@ -350,7 +351,7 @@ def tokenizers_for(
                 )
                 found.save(temporary / f"{name}.json")
 
-    build_folder(folder, lambda folder: any(folder.glob("*.json")), build)
+    build_folder(folder, lambda folder: any(folder.glob("*.json")), build, OTHER_CACHE)
     return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
 
 

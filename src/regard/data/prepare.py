@@ -27,8 +27,11 @@ from regard.data.text_files import BAD, LONG
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.data.workers import cores, encode_all
 from regard.errors import DataError, OptionError
+from regard.files.arrays import GrowingArray, read_array
+from regard.files.atomic import build_folder
+from regard.files.cache import OTHER_CACHE, cache_folder
+from regard.files.checksums import file_sha256
 from regard.files.progress import track
-from regard.files.store import GrowingArray, build_folder, cache_folder, file_sha256, read_array
 
 VERSION = 1  # of the folder's format and of everything here that decides the tokens
 SMALL = 8 << 20  # bytes of files, as they lie on the disk
@@ -187,7 +190,7 @@ def prepare(
             checksum, what, expected
         )
 
-    build_folder(folder, _is_whole, build)
+    build_folder(folder, _is_whole, build, OTHER_CACHE)
     return Prepared(folder)
 
 

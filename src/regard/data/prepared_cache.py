@@ -3,7 +3,7 @@
 cache/prepared/KEY/       tokens of a data set (see `prepare`)
 cache/tokenizers/KEY/     learned vocabularies
 cache/…/KEY.used          what made the entry, one JSON line; its time is the last use, a shared lock on it means "in use"
-cache/…/KEY.lock          locked while KEY is built (see `store.build_folder`)
+cache/…/KEY.lock          locked while KEY is built (see `build_folder`)
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from regard.data.prepare import Prepared
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, RegardError
-from regard.files.store import cache_folder
+from regard.files.cache import cache_folder
+from regard.files.lock import open_locked
 
 KINDS = {"prepared": "data", "tokenizers": "tokenizer"}  # folder: what its entries are
 
@@ -51,11 +52,12 @@ class Entry:
 def hold(prepared: Prepared, made_by: str) -> bool:
     """Keep a data set from being pruned as long as the object lives, and note what uses it. False if it was pruned just now."""
     with contextlib.suppress(OSError):  # a cache that cannot be written cannot be pruned either
-        file = _locked(_note(prepared.folder), shared=True)
+        file = open_locked(_note(prepared.folder), shared=True)
         if file is not None:
             weakref.finalize(prepared, file.close)
+            file.seek(0)
             if not file.read(1):
-                file.write(json.dumps({"made_by": made_by}, ensure_ascii=False) + "\n")
+                file.write((json.dumps({"made_by": made_by}, ensure_ascii=False) + "\n").encode())
                 file.flush()
             os.utime(file.fileno())
         return (prepared.folder / "meta.json").is_file()
@@ -99,7 +101,7 @@ def _remove(entry: Entry) -> bool:
     try:
         with contextlib.ExitStack() as stack:
             for name in (key.with_name(key.name + ".lock"), _note(key)):
-                lock = _locked(name, shared=False)
+                lock = open_locked(name, wait=False)
                 if lock is None:
                     return False
                 stack.enter_context(lock)
@@ -136,7 +138,7 @@ def _is_held(path: Path) -> bool:
     for name in (key.with_name(key.name + ".lock"), _note(key)):
         if name.is_file():
             with contextlib.suppress(OSError):
-                lock = _locked(name, shared=False)
+                lock = open_locked(name, wait=False)
                 if lock is None:
                     return True
                 lock.close()
@@ -175,28 +177,6 @@ def _unread(path: Path) -> Iterator[Path]:
 
 def _note(folder: Path) -> Path:
     return folder.with_name(folder.name + ".used")
-
-
-def _locked(path: Path, *, shared: bool) -> IO[str] | None:
-    """The file, locked: shared (waits for a moment's pruning), or alone, or None if others have it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has none; nobody is kept out
-        return path.open("a+", encoding="utf-8")
-    while True:
-        file = path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        except OSError:  # some network file systems
-            pass
-        file.seek(0)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # removed between our open and our lock
 
 
 def _mapped_files(under: Path) -> set[str]:

@@ -23,7 +23,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import DataError, OptionError
-from regard.files.store import write_atomically
+from regard.files.atomic import write_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("< pad >", "< unk >", "< s >", "< /s >")
@@ -128,7 +128,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as one JSON file, which `tokenizers` itself can read too."""
-        write_atomically(Path(path), self.text + "\n")
+        write_file(Path(path), self.text + "\n")
 
     def encode(self, text: str) -> list[int]:
         """The numbers of a text, without special ones at its ends."""

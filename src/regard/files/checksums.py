@@ -1,48 +1,39 @@
-"""SHA-256 of files against the checksums.json beside them; a file that has not changed since it was hashed is not read again."""
+"""SHA-256 checksums of files, and checksums.json: the list of them in a model folder, checkpoint or index."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from regard.errors import DataError, FolderError
-from regard.files.store import cache_folder, file_sha256, write_atomically
+from regard.errors import FolderError
+from regard.files.cache import cache_folder
 
 CHECKSUMS = "checksums.json"
-LARGEST = 1 << 24  # bytes of a list of checksums
+LARGEST = 1 << 24  # bytes of a checksums.json
 
 
-def verify(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Raise a FolderError that names the first file whose bytes are not those that were written.
-
-    `names` are the files to check, all that are listed unless given. A folder without a list is not checked.
-    """
-    if not (folder / CHECKSUMS).exists():
-        return
-    sums = _listed(folder / CHECKSUMS)
-    for name in sums if names is None else names:
-        if name in sums and digest(folder / name) != sums[name]:
-            raise FolderError(
-                f"{folder / name} is damaged: its SHA-256 is not the one in {CHECKSUMS}; copy the folder again, "
-                f"or delete {CHECKSUMS} if you changed the file yourself"
-            )
+def file_sha256(path: Path, advance: Callable[[int], None] = lambda n: None) -> str:
+    """SHA-256 of the bytes of a file; `advance` receives the bytes done, for a progress bar."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            advance(len(block))
+    return digest.hexdigest()
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file, remembered in the cache directory by device, inode, size and time of the last change."""
+def cached_sha256(path: Path) -> str:
+    """SHA-256 of a file, cached by device, inode, size and time of the last change."""
     try:
         facts = path.stat()
         state = [str(path.resolve()), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
-        memory = (
-            cache_folder()
-            / "checksums"
-            / hashlib.sha256(str(state[0]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        )
+        key = hashlib.sha256(str(state[0]).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        entry = cache_folder() / "checksums" / key
         with contextlib.suppress(OSError, ValueError):
-            known = json.loads(memory.read_bytes())
+            known = json.loads(entry.read_bytes())
             if (
                 isinstance(known, dict)
                 and known.get("state") == state
@@ -54,9 +45,44 @@ def digest(path: Path) -> str:
         raise FolderError(
             f"{path} cannot be read ({error.strerror}); the folder is incomplete, so copy it again"
         ) from None
-    with contextlib.suppress(OSError, DataError):  # a cache that cannot be written only costs time
-        write_atomically(memory, json.dumps({"state": state, "sha256": found}))
+    from regard.files.atomic import write_file  # which imports this module
+
+    with contextlib.suppress(FolderError):  # without a writable cache the file is hashed again next time
+        write_file(entry, json.dumps({"state": state, "sha256": found}))
     return found
+
+
+def verify_listed(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Raise a FolderError that names the first file which differs from checksums.json.
+
+    `names` are the files to check; by default all that are listed. A folder without checksums.json is not checked.
+    Hashes are cached, so that loading a model twice reads it once.
+    """
+    if not (folder / CHECKSUMS).exists():
+        return
+    sums = _listed(folder / CHECKSUMS)
+    for name in sums if names is None else names:
+        if name in sums and cached_sha256(folder / name) != sums[name]:
+            raise FolderError(
+                f"{folder / name} is damaged: its SHA-256 is not the one in {CHECKSUMS}; copy the folder again, "
+                f"or delete {CHECKSUMS} if you changed the file yourself"
+            )
+
+
+def verify_complete(folder: Path) -> None:
+    """Raise a FolderError unless the folder has a checksums.json and every listed file matches; nothing is cached."""
+    try:
+        sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        wanted = {str(name): str(value) for name, value in sums.items()}
+    except (OSError, ValueError, AttributeError):
+        raise FolderError(f"{folder} has no readable {CHECKSUMS}, so it was not written to the end") from None
+    for name, value in wanted.items():
+        try:
+            found = file_sha256(folder / name)
+        except OSError as error:
+            raise FolderError(f"{folder / name} cannot be read ({error.strerror})") from None
+        if found != value:
+            raise FolderError(f"{folder / name} is damaged: its SHA-256 is not the one it was written with")
 
 
 def _listed(path: Path) -> dict[str, str]:

@@ -1,30 +1,59 @@
-"""One process per run folder: a lock that ends with the process, however it ends."""
+"""File locks (flock). A lock ends with its process, however the process ends.
+
+Windows and some network file systems have no flock: nothing is locked there, and nobody is kept out.
+"""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from regard.errors import FolderError
 
 NAME = ".lock"
-NO_LOCKS = {
-    errno.ENOLCK,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EINVAL,
-}  # of some network file systems
+
+
+def lock_file(file: IO[str] | IO[bytes] | int, *, shared: bool = False, wait: bool = True) -> bool | None:
+    """Lock an open file or folder. True: locked. False: another process holds it. None: the system has no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        fcntl.flock(file, operation)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # some network file systems
+        return None
+    return True
+
+
+def open_locked(path: Path, *, shared: bool = False, wait: bool = True) -> BinaryIO | None:
+    """Open a lock file for reading and appending, and lock it; None if another process holds it.
+
+    The holder may delete the file. Then a new one is opened, so that two processes never lock different files.
+    """
+    while True:
+        file = open(path, "a+b")  # noqa: SIM115 (the caller closes it)
+        if lock_file(file, shared=shared, wait=wait) is False:
+            file.close()
+            return None
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()
 
 
 class RunLock:
-    """The lock of a run folder (flock on `.lock`, which names its owner). The file is removed on release.
+    """The lock of a run folder: `.lock` names the process that holds it, and is deleted on release.
 
-    A killed process leaves the file but not the lock, so the next one takes it. Systems without flock lock nothing.
+    A killed process leaves the file but not the lock, so the next process can take it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,46 +61,27 @@ class RunLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> None:
-        """Take the lock, or raise a FolderError that names the process which has it. Taking it again does nothing."""
-        try:
-            import fcntl
-        except ImportError:  # Windows
+        """Take the lock, or raise a FolderError that names the process which holds it. Repeated calls do nothing."""
+        if self._file is not None:
             return
-        while self._file is None:
-            try:
-                file = open(self.path, "a+b")  # noqa: SIM115 (closed by release)
-            except OSError as error:
-                raise FolderError(
-                    f"{self.folder} cannot be written ({error.strerror or error}), and training writes its checkpoints there; "
-                    "make it writable, or copy the run to a disk that is"
-                ) from None
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                file.close()
-                if error.errno in NO_LOCKS:
-                    return
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
-                raise FolderError(
-                    f"{self.folder} is in use by {owner(self.path)}; wait for it to end, or stop it first"
-                ) from None
-            if not self._is_current(file):  # its owner removed it between our open and our lock
-                file.close()
-                continue
-            file.truncate(0)
-            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-            file.flush()
-            self._file = file
-
-    def _is_current(self, file: BinaryIO) -> bool:
         try:
-            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path))
-        except FileNotFoundError:
-            return False
+            file = open_locked(self.path, wait=False)
+        except OSError as error:
+            raise FolderError(
+                f"{self.folder} cannot be written ({error.strerror or error}), and training writes its checkpoints "
+                "there; make it writable, or copy the run to a disk that is"
+            ) from None
+        if file is None:
+            raise FolderError(
+                f"{self.folder} is in use by {owner(self.path)}; wait for it to end, or stop it first"
+            )
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        file.flush()
+        self._file = file
 
     def release(self) -> None:
-        """Give the lock back. Removing the file first is safe: who opened it before sees that it is gone and tries again."""
+        """Release the lock. The file is deleted first: whoever has it open then notices and opens a new one."""
         if self._file is not None:
             self.path.unlink(missing_ok=True)
             self._file.close()
@@ -79,7 +89,7 @@ class RunLock:
 
 
 def owner(path: Path) -> str:
-    """`process 123 on host x`, as the lock file says."""
+    """`process 123 on host x`, from the lock file."""
     try:
         found = json.loads(path.read_bytes())
         return f"process {found['pid']} on host {found['host']}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import FolderError
-from regard.files.store import write_atomically
+from regard.files.atomic import write_file
 from regard.interactions.repeated_rows import Array
 from regard.version import __version__
 
@@ -77,11 +77,11 @@ class Recommender:
         rated = np.array([i for u in range(len(self.users)) for i in self.rated.get(u, [])], np.int64)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
         arrays |= {"rated": rated, "rated_counts": np.array(counts, np.int64)}
-        write_atomically(folder / "model.safetensors", save(arrays))
-        write_atomically(
+        write_file(folder / "model.safetensors", save(arrays))
+        write_file(
             folder / "names.json", _json({"users": self.users, "items": self.items, "titles": self.titles})
         )
-        write_atomically(folder / "card.json", _json(self.card))
+        write_file(folder / "card.json", _json(self.card))
         top = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
         top |= {
             "intercept": self.intercept,
@@ -89,7 +89,7 @@ class Recommender:
             "high": self.high,
             "factors": self.user_vectors.shape[1],
         }
-        write_atomically(folder / "config.json", _json(top))
+        write_file(folder / "config.json", _json(top))
 
     @classmethod
     def load(cls, folder: str | Path) -> Recommender:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError
-from regard.files.atomic_folder import commit
+from regard.files.atomic import write_folder
 from regard.interchange import import_bert
 from regard.interchange.export.check import Check, require
 from regard.interchange.export.libraries import need, quiet_transformers
@@ -30,7 +30,7 @@ def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = Fa
         else:
             model, found = _writer(source, kind)
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
-    commit(
+    write_folder(
         folder,
         lambda place: model_folder.save(
             place, model, model.config, model.source_tokenizer, model.target_tokenizer, card

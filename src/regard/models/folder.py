@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from regard.arguments import quoted
 from regard.attention.devices import as_device
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError
-from regard.files.checksums import verify
+from regard.files.atomic import atomic_path, write_file
+from regard.files.checksums import verify_listed
 from regard.models.build import build
 from regard.models.config import check_config, check_layers, known_kind
 from regard.models.model import COMMANDS, Model
@@ -38,7 +38,8 @@ def save(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: p.detach().to("cpu").contiguous() for name, p in model.named_parameters()}
-    _whole(folder / "model.safetensors", lambda path: save_file(tensors, path))
+    with atomic_path(folder / "model.safetensors") as temporary:
+        save_file(tensors, temporary)
     joint = source_tokenizer is None or source_tokenizer.fingerprint == target_tokenizer.fingerprint
     names = (
         {"tokenizer.json": target_tokenizer}
@@ -46,8 +47,8 @@ def save(
         else {"source.json": source_tokenizer, "target.json": target_tokenizer}
     )
     for name, tokenizer in names.items():
-        _whole(folder / name, tokenizer.save)
-    _whole(folder / "card.json", lambda path: _write_json(path, card))
+        tokenizer.save(folder / name)
+    write_file(folder / "card.json", _json_text(card))
     top = {
         "format": FORMAT,
         "regard": __version__,
@@ -58,7 +59,7 @@ def save(
         "target_vocabulary": len(target_tokenizer),
         "model": config,
     }
-    _whole(folder / "config.json", lambda path: _write_json(path, top))
+    write_file(folder / "config.json", _json_text(top))
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
@@ -75,7 +76,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     card = ["card.json"] if is_file(folder / "card.json") else []
     for name in (*names, "model.safetensors"):
         _need(folder / name)
-    verify(folder, ["config.json", *names, "model.safetensors", *card])
+    verify_listed(folder, ["config.json", *names, "model.safetensors", *card])
     tokenizers = [_tokenizer(folder / name) for name in names]
     source, target = tokenizers[0], tokenizers[-1]
     for side, tokenizer in (("source", source), ("target", target)):
@@ -245,18 +246,5 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _write_json(path: Path | str, value: dict[str, Any]) -> None:
-    Path(path).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _whole(path: Path, write: Any) -> None:
-    """Write beside, then rename: a crash leaves the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        write(temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _json_text(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

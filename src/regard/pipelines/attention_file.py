@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol, TextIO
@@ -18,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.decoding.attention import Attention
-from regard.errors import DataError, OptionError
+from regard.errors import OptionError
+from regard.files.atomic import atomic_path
 
 DIGITS = 6
 
@@ -90,7 +90,10 @@ def check_attention_path(path: str | Path) -> Path:
 def save_attention(path: str | Path) -> Iterator[AttentionWriter]:
     """Write attention into a file: `with save_attention("out.npz") as file: file.add(line, hypothesis, attention, score)`."""
     path = check_attention_path(path)
-    with _whole(path) as stream:
+    with (
+        atomic_path(path, "free some space or name another file") as temporary,
+        temporary.open("wb") as stream,
+    ):
         if path.suffix == ".npz":
             archive = AttentionArchive(stream)
             try:
@@ -100,24 +103,3 @@ def save_attention(path: str | Path) -> Iterator[AttentionWriter]:
         else:
             with os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", newline="\n") as text:
                 yield AttentionLines(text)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A stream beside the path, renamed when all went well; else it is gone and an older file is still there."""
-    cleanup: Callable[[], None] = lambda: None  # noqa: E731
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        cleanup = lambda: Path(temporary).unlink(missing_ok=True)  # noqa: E731
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written: {error.strerror or error}; free some space or name another place"
-        ) from None
-    finally:
-        cleanup()

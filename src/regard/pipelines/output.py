@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from regard.errors import DataError, OptionError
+from regard.files.lock import lock_file
 
 
 class Packing(Protocol):
@@ -272,19 +273,11 @@ def _shown(value: Any) -> str:
 
 
 def lock(file: BinaryIO, path: Path) -> None:
-    """Two processes that write one output would ruin it. Where the system has no locks, nobody is kept out."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    """Refuse an output that another process is writing."""
+    if lock_file(file, wait=False) is False:
         raise DataError(
             f"another process is writing {path.name.removesuffix('.progress')}; wait for it, or stop it"
-        ) from None
-    except OSError:  # some network file systems
-        return
+        )
 
 
 def _write(handle: int, data: bytes) -> None:

@@ -24,8 +24,8 @@ from regard.decoding.engine.shortlist import load as load_shortlist
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.sampling import Sample
 from regard.errors import FolderError, OptionError
+from regard.files.checksums import file_sha256
 from regard.files.progress import track
-from regard.files.store import file_sha256
 from regard.models.folder import load
 from regard.models.translator import Translator
 from regard.pipelines.input import Chunk, Reader, Source

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import DataError, OptionError
-from regard.files.atomic_folder import commit, replace
+from regard.files.atomic import write_file, write_folder
 from regard.pipelines.output import lock
 from regard.search.documents import Document
 from regard.search.hnsw import Graph
@@ -74,7 +74,7 @@ def add(
         gone = np.array(sorted(known.values()), np.int64)
         first, version = index.top["next"], index.top["written"] + 1
         name = f"part-{version:06d}"
-        commit(index.folder / name, lambda place: Segment.write(place, documents, vectors))
+        write_folder(index.folder / name, lambda place: Segment.write(place, documents, vectors))
         graph = _graph(index, version, gone, first, vectors, many, threads)
         part = {"name": name, "first": first, "count": len(documents)}
         parts, removed = [*index.top["parts"], part], np.union1d(index.removed, gone).tolist()
@@ -115,7 +115,7 @@ def compact(folder: str | Path, *, many: int = MANY, threads: int = 0) -> Index:
         ]
         vectors = index.vectors(index.live())
         name = f"part-{version:06d}"
-        commit(index.folder / name, lambda place: Segment.write(place, documents, vectors))
+        write_folder(index.folder / name, lambda place: Segment.write(place, documents, vectors))
         parts = [{"name": name, "first": 0, "count": len(documents)}]
         graph = None
         if len(documents) >= many:
@@ -164,7 +164,7 @@ def _graph(
 
 def _saved(index: Index, version: int, graph: Graph) -> str:
     name = f"graph-{version:06d}"
-    commit(index.folder / name, lambda place: graph.save(place / "graph.usearch"))
+    write_folder(index.folder / name, lambda place: graph.save(place / "graph.usearch"))
     return name
 
 
@@ -215,4 +215,4 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 
 def _replace(folder: Path, top: dict[str, Any]) -> None:
-    replace(folder / TOP, json.dumps({**top, "format": FORMAT, "regard": __version__}).encode())
+    write_file(folder / TOP, json.dumps({**top, "format": FORMAT, "regard": __version__}).encode())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import DataError, FolderError, OptionError
-from regard.files.checksums import verify
+from regard.files.checksums import verify_listed
 from regard.models.folder import as_path, is_file, read_json
 from regard.search.bm25 import Bm25
 from regard.search.documents import Document
@@ -58,7 +58,7 @@ class Index:
             *(entry["name"] for entry in self.top["parts"]),
             *([self.top["graph"]] if self.top["graph"] else []),
         ]:
-            verify(self.folder / name)
+            verify_listed(self.folder / name)
 
     def close(self) -> None:
         """Give up the lock: writers may delete what this index was opened with. Also done when it is garbage collected."""

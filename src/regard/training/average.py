@@ -12,9 +12,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import FolderError
-from regard.files import atomic_folder
+from regard.files.atomic import write_folder
+from regard.files.checksums import CHECKSUMS, verify_complete
 from regard.models import folder as model_folder
 from regard.training.run_folder import RunFolder
+from regard.training.step_folders import step_folders
 
 
 def mean(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
@@ -66,7 +68,7 @@ def average(
     """
     paths = [Path(folder) for folder in folders]
     if len(paths) == 1 and RunFolder(paths[0]).exists():
-        paths = atomic_folder.steps(RunFolder(paths[0]).best)
+        paths = step_folders(RunFolder(paths[0]).best)
         if not paths:
             raise FolderError(f"{folders[0]} has no best checkpoints yet; it has not been validated")
     if not paths:
@@ -88,7 +90,7 @@ def average(
     for name, p in model.named_parameters():
         p.data = found[name]
     about = {**getattr(model, "card", {}), **(card or {}), "average_of": [str(path) for path in paths]}
-    atomic_folder.commit(target, lambda place: save(place, model, about))
+    write_folder(target, lambda place: save(place, model, about))
     return target
 
 
@@ -103,7 +105,7 @@ def check_target(target: Path, inputs: Sequence[Path], overwrite: bool) -> None:
         return
     if not overwrite:
         raise FolderError(f"{target} is already there; give another folder, or --overwrite")
-    if not (target / atomic_folder.CHECKSUMS).is_file() or not (target / "config.json").is_file():
+    if not (target / CHECKSUMS).is_file() or not (target / "config.json").is_file():
         raise FolderError(
             f"{target} is no model folder that regard wrote, so --overwrite does not replace it; give another folder"
         )
@@ -125,7 +127,7 @@ def _weights(path: Path) -> tuple[Path, str]:
         raise FolderError(
             f"{path} is neither a model folder nor a checkpoint; give runs/NAME/best/step-… or runs/NAME/model"
         )
-    atomic_folder.verify(path)
+    verify_complete(path)
     with safe_open(str(file), "pt") as stored:
         return file, "ema." if any(name.startswith("ema.") for name in stored.keys()) else "model."  # noqa: SIM118
 
@@ -135,7 +137,7 @@ def _like(path: Path) -> Path:
     if not (path / "tensors.safetensors").is_file():
         return path
     run = RunFolder(path.resolve().parent.parent)
-    for place in [run.model, *reversed(atomic_folder.steps(run.best))]:
+    for place in [run.model, *reversed(step_folders(run.best))]:
         if (place / "config.json").is_file():
             return place
     raise FolderError(

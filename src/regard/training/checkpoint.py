@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.distributed import DistError
 
 from regard.errors import FolderError, RegardError
-from regard.files import atomic_folder
 from regard.models.folder import read_json
 from regard.training import rng_state
 from regard.training.distributed import World, fill, whole
@@ -84,8 +83,8 @@ def collect(stepper: Stepper, feed: dict[str, Any], values: dict[str, Any]) -> C
     def write(place: Path) -> None:
         save_file(kept, place / TENSORS)
         for rank, content in enumerate(ranks):
-            atomic_folder.write(place / rank_file(rank), content)
-        atomic_folder.write(place / STATE, (json.dumps(top, indent=1) + "\n").encode())
+            (place / rank_file(rank)).write_bytes(content)
+        (place / STATE).write_text(json.dumps(top, indent=1) + "\n", encoding="utf-8")
 
     return write
 

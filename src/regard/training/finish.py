@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from regard.errors import FolderError
-from regard.files import atomic_folder
+from regard.files.atomic import write_folder
+from regard.files.checksums import verify_complete
 from regard.training import checkpoint, plot
 from regard.training.average import mean, save
 from regard.training.loop import TrainingLoop
 from regard.training.run_folder import Result
+from regard.training.step_folders import RESUME, folder_name
 from regard.training.validate import validate
 from regard.version import __version__
 
@@ -29,7 +31,7 @@ def finish(session: TrainingLoop, reason: str) -> Result:
     report = describe(session, reason, used, scores)
     if world.first:
         shell = session.shell({name: p.detach().to("cpu") for name, p in model.named_parameters()})
-        atomic_folder.commit(run.model, lambda place: save(place, shell, report))
+        write_folder(run.model, lambda place: save(place, shell, report), RESUME)
         run.write_report(report)
         plot.draw(run.log, run.curves, recipe.name, session.task)
     world.barrier()
@@ -56,9 +58,9 @@ def final_weights(session: TrainingLoop) -> tuple[dict[str, torch.Tensor], list[
     folders: list[Path] = []
     if session.world.first:
         for entry in session.progress.best[: session.recipe.training.average]:
-            folder = session.run.best / atomic_folder.name_of(entry["step"])
+            folder = session.run.best / folder_name(entry["step"])
             try:
-                atomic_folder.verify(folder)
+                verify_complete(folder)
                 folders.append(folder)
             except FolderError as error:
                 session.show.say(f"{error}; it is left out of the finished model")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError, RegardError
-from regard.files import atomic_folder
 from regard.tasks import Task, task_of
+from regard.training.log import read_lines
 from regard.training.run_folder import RunFolder
+from regard.training.step_folders import step_folders, step_of
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,14 @@ def summary(folder: Path) -> Summary:
     run = RunFolder(folder)
     try:
         recipe = run.read_recipe()
-        events = list(atomic_folder.read_lines(run.log)) if run.log.is_file() else []
+        events = list(read_lines(run.log)) if run.log.is_file() else []
         report = run.read_report()
     except RegardError as error:
         return Summary(folder.name, str(folder), "", "damaged", 0, None, None, "", "", None, None, str(error))
     valid = [e for e in events if e.get("event") == "validation"]
     task = task_of(recipe.task)
     score_name = task.figure
-    saved = [
-        step
-        for path in atomic_folder.steps(run.checkpoints)
-        if (step := atomic_folder.step_of(path)) is not None
-    ]
+    saved = [step for path in step_folders(run.checkpoints) if (step := step_of(path)) is not None]
     last = max([*saved, *(int(e.get("step", 0)) for e in events)], default=0)
     done = report or {}
     score, split = _score(done, task, (e.get(score_name) for e in valid))

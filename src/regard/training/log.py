@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from regard.files.atomic_folder import disk_error, replace
+from regard.files.atomic import disk_error, write_file
+from regard.training.step_folders import RESUME
 
 
 class Log:
@@ -38,13 +39,13 @@ class Log:
                 say(
                     f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, the weights are not affected"
                 )
-                replace(path, b"".join(kept))
+                write_file(path, b"".join(kept))
                 position = sum(map(len, kept))
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
             self._file.truncate(position)
             self._file.seek(position)
         except OSError as error:
-            raise disk_error(path, error) or error from None
+            raise disk_error(path, error, RESUME) or error from None
         self.position = position
 
     def add(self, event: str, **values: Any) -> None:
@@ -59,7 +60,7 @@ class Log:
             if self._file.write(line) != len(line):
                 raise OSError(28, "No space left on device")
         except OSError as error:
-            raise disk_error(self.path, error) or error from None
+            raise disk_error(self.path, error, RESUME) or error from None
         self.position += len(line)
 
     def sync(self) -> int:
@@ -111,3 +112,14 @@ def _is_before(line: bytes, step: int | None) -> bool:
 
 def _number(value: Any) -> Any:
     return None if isinstance(value, float) and value - value != 0 else value
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines; an incomplete last line is left out."""
+    if path.is_file():
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    return

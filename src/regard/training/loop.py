@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard.errors import DataError
-from regard.files import atomic_folder
+from regard.files.atomic import write_folder
 from regard.files.background import Background
 from regard.models.build import build
 from regard.models.folder import read_json
@@ -30,6 +30,7 @@ from regard.training.position import TrainingPosition
 from regard.training.run_folder import RunFolder
 from regard.training.signals import StopSignals
 from regard.training.step import Stepper
+from regard.training.step_folders import RESUME, folder_name, remove_except, step_folders
 from regard.training.step_iterator import StepIterator
 from regard.training.tensorboard import TensorBoardLog
 from regard.training.validate import validate
@@ -124,7 +125,7 @@ class TrainingLoop:
             self.command = found["command"]
         if self.world.first:
             self.checkpoints = {
-                f.name: _best_in(f) for f in atomic_folder.steps(self.run.checkpoints) if _older(f, folder)
+                f.name: _best_in(f) for f in step_folders(self.run.checkpoints) if _older(f, folder)
             }
             self._cleaning()()
             self.log = Log(self.run.log, position, self.progress.step, self.show.say)
@@ -345,14 +346,14 @@ class TrainingLoop:
         """Write the weights of this step as a model folder, beside the training."""
         weights = checkpoint.weights(self.model, self.stepper.ema, self.world)
         if self.world.first:
-            target = self.run.best / atomic_folder.name_of(self.progress.step)
+            target = self.run.best / folder_name(self.progress.step)
             card = {
                 "name": self.recipe.name, "task": self.recipe.task, "step": self.progress.step, "validation": scores,
                 "flops": self.progress.flops, "seconds": round(self.seconds(), 3), "processes": self.world.size,
                 "recipe": self.recipe.model_dump(),
             }  # fmt: skip
             self.writer.start(
-                lambda: atomic_folder.commit(target, lambda place: save(place, self.shell(weights), card))
+                lambda: write_folder(target, lambda place: save(place, self.shell(weights), card), RESUME)
             )
 
     def shell(self, weights: dict[str, torch.Tensor]) -> Any:
@@ -381,12 +382,12 @@ class TrainingLoop:
         self.saved = progress.step
         if not self.world.first:
             return
-        target = self.run.checkpoints / atomic_folder.name_of(progress.step)
-        self.checkpoints[target.name] = [atomic_folder.name_of(b["step"]) for b in progress.best]
+        target = self.run.checkpoints / folder_name(progress.step)
+        self.checkpoints[target.name] = [folder_name(b["step"]) for b in progress.best]
         clean = self._cleaning()
 
         def job() -> None:
-            atomic_folder.commit(target, write)
+            write_folder(target, write, RESUME)
             clean()
 
         self.writer.start(job)
@@ -400,8 +401,8 @@ class TrainingLoop:
         best = {name for names in self.checkpoints.values() for name in names}
 
         def clean() -> None:
-            atomic_folder.clean(self.run.checkpoints, keep)
-            atomic_folder.clean(self.run.best, best)
+            remove_except(self.run.checkpoints, keep)
+            remove_except(self.run.best, best)
 
         return clean
 
@@ -414,8 +415,6 @@ def _older(folder: Path, than: Path | None) -> bool:
 def _best_in(folder: Path) -> list[str]:
     """The names of the best folders that a checkpoint knows of; none if it cannot be read."""
     try:
-        return [
-            atomic_folder.name_of(b["step"]) for b in read_json(folder / checkpoint.STATE)["progress"]["best"]
-        ]
+        return [folder_name(b["step"]) for b in read_json(folder / checkpoint.STATE)["progress"]["best"]]
     except (ValueError, KeyError, TypeError):  # RegardError is a ValueError
         return []

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from regard.data.batches import Batch
 from regard.errors import RegardError
-from regard.files import atomic_folder
+from regard.files.atomic import write_file
 from regard.training.datasets import Datasets
 from regard.training.distributed import World
 from regard.training.run_folder import RunFolder
@@ -28,7 +28,7 @@ def stop_at(trouble: NonFinite, run: RunFolder, material: Datasets, world: World
     ).decode()
     if world.first:
         content = {"step": step, "gradient_norm": str(trouble.norm), "batches": batches}
-        atomic_folder.replace(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        write_file(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
     raise RegardError(message)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from regard.files.atomic_folder import read_lines, replace
+from regard.files.atomic import write_file
 from regard.tasks import TASKS, Task
+from regard.training.log import read_lines
 
 
 def draw(log: Path, picture: Path, title: str = "", task: Task = TASKS["translate"]) -> None:
@@ -35,4 +36,4 @@ def draw(log: Path, picture: Path, title: str = "", task: Task = TASKS["translat
         axes.grid(alpha=0.3)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
-    replace(picture, content.getvalue())
+    write_file(picture, content.getvalue())

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError, RecipeError, RegardError
-from regard.files import atomic_folder
+from regard.files.atomic import remove_folder, write_file
 from regard.models.folder import read_json
 from regard.recipe.load import Recipe, difference, dump, load
+from regard.training.step_folders import remove_except, step_folders
 
 # Keys that may change between a checkpoint and its resumption: how long, where, how often looked at; not what is learned.
 FREE = {
@@ -104,18 +105,18 @@ class RunFolder:
         self.check_free(overwrite)
         if self.exists():
             for path in (self.checkpoints, self.best):
-                atomic_folder.clean(path)
-            atomic_folder.remove(self.model)
+                remove_except(path)
+            remove_folder(self.model)
             for path in (self.log, self.report, self.curves, self.recipe):
                 path.unlink(missing_ok=True)
         self.make()
-        atomic_folder.replace(self.recipe, dump(recipe).encode())
+        write_file(self.recipe, dump(recipe).encode())
 
     def read_recipe(self, overrides: tuple[str, ...] = ()) -> Recipe:
         """The recipe of a run that was begun, with overrides."""
         if not self.exists():
             for path in reversed(
-                atomic_folder.steps(self.checkpoints)
+                step_folders(self.checkpoints)
             ):  # recipe.yaml was lost: every checkpoint has a copy
                 with contextlib.suppress(RegardError, KeyError, TypeError):
                     return load(read_json(path / "state.json")["recipe"], overrides)
@@ -126,7 +127,7 @@ class RunFolder:
         return load(json.loads(json.dumps(load(self.recipe).model_dump())), overrides)
 
     def write_report(self, report: Mapping[str, Any]) -> None:
-        atomic_folder.replace(self.report, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
+        write_file(self.report, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
 
     def read_report(self) -> dict[str, Any] | None:
         """The report of a finished run; None before."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from regard.errors import RecipeError, RegardError
-from regard.files import atomic_folder
+from regard.files.atomic import write_file
 from regard.files.lock import RunLock
 from regard.recipe.load import Recipe, dump, load
 from regard.tasks import task_of
@@ -32,6 +32,7 @@ from regard.training.distributed import World, restarted, world
 from regard.training.finish import finish
 from regard.training.loop import TrainingLoop
 from regard.training.run_folder import Result, RunFolder, check_unchanged
+from regard.training.step_folders import newest_complete
 
 
 def train(
@@ -92,7 +93,7 @@ def _resume(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool
 def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
     show = Display(quiet or not here.first)
     recipe = load(here.together(lambda: run.read_recipe(overrides).model_dump()))
-    name = here.together(lambda: _name(atomic_folder.newest(run.checkpoints, show.say)))
+    name = here.together(lambda: _name(newest_complete(run.checkpoints, show.say)))
     if name is None:
         show.say("there is no checkpoint yet, so the run begins again")
         return _go(run, recipe, here, quiet)
@@ -133,7 +134,7 @@ def _go(
     with surroundings(recipe, here, threads), Display(quiet or not here.first, _unit(recipe)) as show:
         material = Datasets.load(recipe, here, show.say)
         session = TrainingLoop(run, recipe, here, material, show, command)
-        here.together(begin or (lambda: atomic_folder.replace(run.recipe, dump(recipe).encode())))
+        here.together(begin or (lambda: write_file(run.recipe, dump(recipe).encode())))
         try:
             session.open(folder)
             reason = session.loop()

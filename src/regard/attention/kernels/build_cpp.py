@@ -17,13 +17,9 @@ from pathlib import Path
 import torch
 
 from regard.errors import KernelError
+from regard.files.cache import cache_folder
 
 _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ffp-contract=fast"]
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("REGARD_CACHE") or os.path.join(base, "regard")) / "native"
 
 
 def _check_private(path: Path) -> None:
@@ -100,7 +96,7 @@ def _build(source: Path) -> Path:
     # Linked by name and not with -fopenmp, which would bring the compiler's own runtime along.
     link = [runtime] if runtime else ["-fopenmp"]
     key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), source.read_text()])
-    folder = _cache_folder()
+    folder = cache_folder() / "native"
     library = folder / f"{source.stem}-{hashlib.sha256(key.encode()).hexdigest()[:20]}.so"
     if folder.exists():
         _check_private(folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 
 from regard.data.tokenizer import EOS, UNK
 from regard.errors import FolderError, OptionError
+from regard.files.atomic import atomic_path
 
 NAME = "shortlist.safetensors"
 FORMAT = "1"
@@ -69,20 +68,8 @@ class Shortlist:
 
         path = place(folder)
         about = {"format": FORMAT, "source": self.source, "target": self.target, "size": str(self.size)}
-        try:
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{NAME}.")
-            os.close(handle)
-            try:
-                save_file({"best": self.best, "frequent": self.frequent}, temporary, about)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise FolderError(
-                f"{path} cannot be written: {error.strerror or error}; copy the model to a folder of yours"
-            ) from None
+        with atomic_path(path, "copy the model to a folder that you can write") as temporary:
+            save_file({"best": self.best, "frequent": self.frequent}, temporary, about)
         return path
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from regard.errors import OptionError
-from regard.files.atomic_folder import CHECKSUMS, commit
+from regard.files.atomic import write_folder
+from regard.files.checksums import CHECKSUMS
 from regard.files.progress import track
 from regard.interchange.export.check import Check, Model, Runner, check, require
 from regard.models.autoregressive import writing
@@ -87,7 +88,7 @@ def export(model: Model, folder: str | Path, to: Target, *, overwrite: bool = Fa
         runner = to.load(ours, place)
         return require(ours, runner, to.name) if to.exact is to else check(ours, runner)
 
-    commit(folder, fill)
+    write_folder(folder, fill)
     return found[-1]
 
 

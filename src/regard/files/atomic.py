@@ -1,0 +1,191 @@
+"""Atomic writes: a file or folder is complete or as it was before, even after a crash or a power failure.
+
+`atomic_path` and `write_file` replace one file. `write_folder` replaces a folder and writes checksums.json into it.
+`build_folder` builds a folder of a cache once, however many processes need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from regard.errors import FolderError
+from regard.files.checksums import CHECKSUMS, file_sha256
+from regard.files.lock import lock_file
+
+MAKE_ROOM = "free some space, or make the folder writable"
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; if the block succeeds, the file written there replaces `path`.
+
+    If the block fails, the temporary file is deleted and `path` stays as it was. A disk error becomes a FolderError
+    that ends with `fix`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            os.chmod(temporary, 0o644)  # mkstemp creates files that only their owner can read
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        raise disk_error(path.parent, error, fix) or error from None
+
+
+def write_file(path: Path, content: str | bytes, fix: str = MAKE_ROOM) -> None:
+    """Write a file atomically; text as UTF-8."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with atomic_path(path, fix) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_folder(target: Path, fill: Callable[[Path], None], fix: str = MAKE_ROOM) -> None:
+    """Let `fill` write files into a temporary folder, add their checksums, and rename the folder to `target`.
+
+    Files that others put into an existing `target` are copied into the new folder.
+    """
+    temporary = target.with_name(f".{target.name}.writing")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        fill(temporary)
+        sums = {str(path.relative_to(temporary)): file_sha256(path) for path in files_in(temporary)}
+        (temporary / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+        copy_foreign(target, temporary)
+        for path in [*files_in(temporary), *(f for f in temporary.rglob("*") if f.is_dir()), temporary]:
+            sync(path)
+        if target.exists():
+            old = target.with_name(f".{target.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+            temporary.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            temporary.rename(target)
+        sync(target.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise disk_error(target.parent, error, fix) or error from None
+
+
+def build_folder(
+    final: Path, is_complete: Callable[[Path], bool], build: Callable[[Path], None], fix: str = MAKE_ROOM
+) -> None:
+    """Make sure that `final` is a complete folder: keep it if it is, else build one and rename it into place.
+
+    If several processes need the same folder, one builds it while the others wait; if it dies, the next one builds.
+    On a file system without locks all of them build, and the first to finish wins; the content is the same.
+    """
+    if is_complete(final):
+        return
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with final.with_name(final.name + ".lock").open("a") as file:
+            locked = lock_file(file)
+            if is_complete(final):
+                return
+            if locked:  # left by a killed process; without a lock another process could still be writing it
+                for leftover in final.parent.glob(f"{final.name}.tmp-*"):
+                    shutil.rmtree(leftover, ignore_errors=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f"{final.name}.tmp-", dir=final.parent))
+            try:
+                build(temporary)
+                _move_into_place(temporary, final, is_complete)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise disk_error(final.parent, error, fix) or error from None
+
+
+def _move_into_place(temporary: Path, final: Path, is_complete: Callable[[Path], bool]) -> None:
+    os.chmod(temporary, 0o755)
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            os.rename(temporary, final)
+        if is_complete(final):
+            return
+        shutil.rmtree(final, ignore_errors=True)  # damaged, or written by an older version
+    os.rename(temporary, final)  # raises the reason
+
+
+def disk_error(place: Path, error: BaseException, fix: str = MAKE_ROOM) -> FolderError | None:
+    """The FolderError for an error of the disk (full, read-only, …); None for any other error.
+
+    Safetensors reports the error number only in its message.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    in_message = re.search(r"\(os error (\d+)\)", str(error))
+    if number is None and in_message and type(error).__name__ == "SafetensorError":
+        number = int(in_message[1])
+    if number is None:
+        return None
+    return FolderError(f"{place} cannot be written ({os.strerror(number)}); {fix}")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def foreign(folder: Path) -> list[Path]:
+    """Files and folders at the top of `folder` that `write_folder` did not write: those its checksums do not list.
+
+    In a folder without readable checksums everything is foreign.
+    """
+    try:
+        listed = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        own = {name.partition("/")[0] for name in listed} | {CHECKSUMS}
+    except (OSError, ValueError, AttributeError, TypeError):
+        own = set()
+    return [path for path in folder.iterdir() if path.name not in own] if folder.is_dir() else []
+
+
+def copy_foreign(old: Path, new: Path) -> None:
+    """Copy the foreign files of `old` into `new`, except where `new` has a file of that name."""
+    for path in foreign(old):
+        target = new / path.name
+        if target.exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, target, symlinks=True)
+        else:
+            shutil.copy2(path, target, follow_symlinks=False)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what `write_folder` wrote; foreign files stay, and then the folder too."""
+    kept = {path.name for path in foreign(folder)}
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in folder.iterdir():
+        if path.name in kept:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if not kept:
+        folder.rmdir()

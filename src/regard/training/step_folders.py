@@ -1,0 +1,59 @@
+"""Checkpoint folders by step: `step-00001000`. Naming, listing, finding the newest complete one, removing old ones."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from regard.errors import FolderError
+from regard.files.checksums import verify_complete
+
+RESUME = "free some space, or make the folder writable, then continue with `regard resume`"
+STEP = re.compile(r"step-(\d{8,})")
+OWN = re.compile(r"step-\d{8,}|\.step-\d{8,}\.(writing|old)")  # the names that `remove_except` may remove
+
+
+def folder_name(step: int) -> str:
+    """The folder of a step; at least eight digits, so that names sort as numbers do."""
+    return f"step-{step:08d}"
+
+
+def step_of(folder: Path) -> int | None:
+    """The step of a folder; None for any other folder."""
+    match = STEP.fullmatch(folder.name)
+    return int(match[1]) if match else None
+
+
+def step_folders(parent: Path) -> list[Path]:
+    """The step folders in `parent`, oldest first, complete or not."""
+    found = [f for f in parent.iterdir() if step_of(f) is not None] if parent.is_dir() else []
+    return sorted(found, key=lambda f: step_of(f) or 0)
+
+
+def newest_complete(parent: Path, report: Callable[[str], None]) -> Path | None:
+    """The newest complete checkpoint; None if there are no checkpoints. Newer damaged ones are reported."""
+    found = step_folders(parent)
+    for folder in reversed(found):
+        try:
+            verify_complete(folder)
+        except FolderError as error:
+            report(f"{error}; the checkpoint before it is used")
+        else:
+            return folder
+    if found:
+        raise FolderError(
+            f"none of the {len(found)} checkpoints in {parent} is complete; "
+            "start again with `regard train --overwrite`"
+        )
+    return None
+
+
+def remove_except(parent: Path, keep: Collection[str] = ()) -> None:
+    """Remove every step folder but those named, and leftovers of killed writes. Other names are not ours: they stay."""
+    if parent.is_dir():
+        for folder in parent.iterdir():
+            own = OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink()
+            if own and folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,281 @@
+"""Files and folders are complete or as they were: after errors, kills, and on full disks; and folders are built once."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from regard.errors import FolderError
+from regard.files.atomic import build_folder, files_in, write_file, write_folder
+from regard.files.checksums import verify_complete
+from regard.training.step_folders import step_folders
+
+
+def test_writing_replaces_and_leaves_nothing_else(tmp_path):
+    write_file(tmp_path / "new" / "a.txt", "one")
+    write_file(tmp_path / "new" / "a.txt", "zwei ü\n")
+    assert (tmp_path / "new" / "a.txt").read_bytes() == "zwei ü\n".encode()
+    assert os.listdir(tmp_path / "new") == ["a.txt"]
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    write_file(tmp_path / "a.txt", "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_file(tmp_path / "a.txt", "half \ud83d")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def fill_with(text):
+    return lambda place: (place / "a.txt").write_text(text, encoding="utf-8")
+
+
+def test_a_folder_appears_with_its_checksums_and_nothing_else_is_left(tmp_path):
+    write_folder(tmp_path / "step-00000001", fill_with("one"))
+    assert [f.name for f in tmp_path.iterdir()] == ["step-00000001"]
+    verify_complete(tmp_path / "step-00000001")
+
+
+def test_a_folder_that_is_there_is_replaced(tmp_path):
+    for text in ("one", "two"):
+        write_folder(tmp_path / "x", fill_with(text))
+    assert (tmp_path / "x" / "a.txt").read_text(encoding="utf-8") == "two"
+    assert [f.name for f in tmp_path.iterdir()] == ["x"]
+
+
+def test_an_error_while_writing_leaves_what_was_there(tmp_path):
+    write_folder(tmp_path / "x", fill_with("one"))
+
+    def bad(place):
+        (place / "a.txt").write_text("two", encoding="utf-8")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        write_folder(tmp_path / "x", bad)
+    verify_complete(tmp_path / "x")
+    assert (tmp_path / "x" / "a.txt").read_text(encoding="utf-8") == "one"
+    assert [f.name for f in tmp_path.iterdir()] == ["x"]
+
+
+def test_what_others_put_into_a_folder_outlives_its_replacement(tmp_path):
+    write_folder(
+        tmp_path / "x",
+        lambda p: [(p / name).write_text("one", encoding="utf-8") for name in ("a.txt", "b.txt")],
+    )
+    (tmp_path / "x" / "README.md").write_text("mine", encoding="utf-8")
+    (tmp_path / "x" / "more").mkdir()
+    (tmp_path / "x" / "more" / "y").write_text("mine", encoding="utf-8")
+    write_folder(tmp_path / "x", fill_with("two"))
+    verify_complete(tmp_path / "x")
+    found = {
+        str(f.relative_to(tmp_path / "x")): f.read_text(encoding="utf-8") for f in files_in(tmp_path / "x")
+    }
+    found.pop("checksums.json")
+    assert found == {"a.txt": "two", "README.md": "mine", "more/y": "mine"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(FolderError, match=r"file cannot be written \(.*(exists|directory)"):
+        write_folder(tmp_path / "file" / "step-00000001", fill_with("x"))
+
+
+WRITE = """
+import sys, torch
+from pathlib import Path
+from safetensors.torch import save_file
+from regard.errors import FolderError
+from regard.files.atomic import write_file, write_folder
+from regard.files.checksums import verify_complete
+from regard.training.step_folders import folder_name
+place = Path(sys.argv[1])
+try:
+    write_folder(place / "step-00000002", lambda p: save_file({"x": torch.zeros(1 << 20)}, p / "x.safetensors"))
+except FolderError as error:
+    print(error)
+try:
+    write_file(place / "file", b"x" * (4 << 20))
+except FolderError as error:
+    print(error)
+"""
+
+
+def limit_file_size():
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+
+def check_full(place, result):
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2 and all(
+        "File too large" in line and "free some space" in line for line in lines
+    ), result
+    verify_complete(place / "step-00000001")
+    assert (place / "file").read_bytes() == b"old"
+    assert sorted(f.name for f in place.iterdir()) == ["file", "step-00000001"]
+
+
+def test_a_file_size_limit_is_a_clear_stop_and_damages_nothing(tmp_path):
+    write_folder(tmp_path / "step-00000001", fill_with("one"))
+    (tmp_path / "file").write_bytes(b"old")
+    command = [sys.executable, "-c", WRITE, str(tmp_path)]
+    check_full(
+        tmp_path,
+        subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_file_size, check=True),
+    )
+
+
+IN_A_SMALL_DISK = """
+import subprocess, sys, json
+from pathlib import Path
+from regard.files.atomic import write_file, write_folder
+from regard.files.checksums import verify_complete
+from regard.training.step_folders import folder_name
+place = Path(sys.argv[1])
+write_folder(place / "step-00000001", lambda p: (p / "a.txt").write_text("one", encoding="utf-8"))
+(place / "file").write_bytes(b"old")
+found = subprocess.run([sys.executable, "-c", sys.argv[2], str(place)], capture_output=True, text=True, check=True)
+verify_complete(place / "step-00000001")
+print(json.dumps([found.stdout.splitlines(), (place / "file").read_text(), sorted(f.name for f in place.iterdir())]))
+"""
+
+
+def test_a_full_disk_is_a_clear_stop_and_damages_nothing(tmp_path):
+    """A real file system of 1 MiB, mounted in a name space of its own."""
+    script = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" -c "$3" "$1" "$4"'
+    command = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        str(tmp_path),
+        sys.executable,
+    ]
+    try:
+        found = subprocess.run(
+            [*command, IN_A_SMALL_DISK, WRITE], capture_output=True, text=True, timeout=120
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no unshare on this system")
+    if found.returncode and ("unshare" in found.stderr or "mount" in found.stderr):
+        pytest.skip(f"no file system can be mounted here: {found.stderr.strip()}")
+    assert found.returncode == 0, found.stderr
+    said, content, names = json.loads(found.stdout)
+    assert len(said) == 2 and all("No space left" in line for line in said)
+    assert content == "old" and names == ["file", "step-00000001"]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from regard.files.atomic import write_file, write_folder
+from regard.files.checksums import verify_complete
+from regard.training.step_folders import folder_name
+place, text = Path(sys.argv[1]), "x" * 300_000
+print("ready", flush=True)
+for n in range(100_000):
+    write_folder(place / folder_name(n % 3), lambda p: (p / "a.txt").write_text(text + str(n), encoding="utf-8"))
+"""
+
+
+def test_a_kill_at_any_moment_leaves_whole_folders_only(tmp_path):
+    import random
+    import time
+
+    for n in range(3):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        time.sleep(0.02 + 0.2 * random.Random(n).random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for folder in step_folders(Path(tmp_path)):
+            verify_complete(folder)
+
+
+def is_complete(folder):
+    return (folder / "done").is_file()
+
+
+def test_a_folder_is_built_once(tmp_path):
+    calls = []
+
+    def build(folder):
+        calls.append(folder)
+        (folder / "done").write_text("x")
+
+    for _ in range(2):
+        build_folder(tmp_path / "set", is_complete, build)
+    assert len(calls) == 1
+    assert sorted(os.listdir(tmp_path)) == ["set", "set.lock"]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path):
+    def build(folder):
+        (folder / "half").write_text("x")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_folder(tmp_path / "set", is_complete, build)
+    assert os.listdir(tmp_path) == ["set.lock"]
+
+
+def test_what_a_killed_build_left_is_cleared_and_a_damaged_folder_replaced(tmp_path):
+    (tmp_path / "set.tmp-dead").mkdir()
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "junk").write_text("x")
+    build_folder(tmp_path / "set", is_complete, lambda folder: (folder / "done").write_text("x"))
+    assert sorted(os.listdir(tmp_path)) == ["set", "set.lock"]
+    assert os.listdir(tmp_path / "set") == ["done"]
+
+
+def slow_build(root, log):
+    def build(folder):
+        with open(log, "a", encoding="utf-8") as file:
+            file.write("built\n")
+        time.sleep(0.3)
+        (folder / "done").write_text("x")
+
+    build_folder(root / "set", is_complete, build)
+    assert is_complete(root / "set")
+
+
+def test_of_several_processes_one_builds_and_the_others_wait(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=slow_build, args=(tmp_path, tmp_path / "log")) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert (tmp_path / "log").read_text() == "built\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_is_one_sentence(tmp_path):
+    def build(folder):
+        with open("/dev/full", "wb") as file:
+            file.write(b"x" * 100_000)
+
+    with pytest.raises(FolderError, match="No space left on device.*free some space"):
+        build_folder(tmp_path / "set", is_complete, build)
+    assert os.listdir(tmp_path) == ["set.lock"]
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FolderError, match="cannot be written"):
+        build_folder(tmp_path / "file" / "set", is_complete, lambda folder: None)
+    with pytest.raises(FolderError, match="cannot be written"):
+        write_file(tmp_path / "file" / "a.txt", "x")
