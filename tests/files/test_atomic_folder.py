@@ -137,7 +137,7 @@ import sys, torch
 from pathlib import Path
 from safetensors.torch import save_file
 from regard.errors import FolderError
-from regard.training import checkpoint
+from regard.files import atomic_folder as checkpoint
 place = Path(sys.argv[1])
 try:
     checkpoint.commit(place / "step-00000002", lambda p: save_file({"x": torch.zeros(1 << 20)}, p / "x.safetensors"))
@@ -178,7 +178,7 @@ def test_a_file_size_limit_is_a_clear_stop_and_damages_nothing(tmp_path):
 IN_A_SMALL_DISK = """
 import subprocess, sys, json
 from pathlib import Path
-from regard.training import checkpoint
+from regard.files import atomic_folder as checkpoint
 place = Path(sys.argv[1])
 checkpoint.commit(place / "step-00000001", lambda p: (p / "a.txt").write_text("one", encoding="utf-8"))
 (place / "file").write_bytes(b"old")
@@ -220,7 +220,7 @@ def test_a_full_disk_is_a_clear_stop_and_damages_nothing(tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from regard.training import checkpoint
+from regard.files import atomic_folder as checkpoint
 place, text = Path(sys.argv[1]), "x" * 300_000
 print("ready", flush=True)
 for n in range(100_000):
