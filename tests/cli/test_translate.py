@@ -21,7 +21,7 @@ from tests.decoding.folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
 SMALL_CHUNKS = (
-    "import sys; from regard.decoding import source; source.LINES = 8; from regard.cli.main import run; run()"
+    "import sys; from regard.pipelines import input as source; source.LINES = 8; from regard.cli.main import run; run()"
 )
 REGARD = [sys.executable, "-m", "regard"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -207,13 +207,13 @@ def test_settings_are_checked(name, value):
 PREPARE = """
 import sys
 from pathlib import Path
-from regard.data.prepare import Settings, prepare
+from regard.data.prepare import EncodingSettings, prepare
 from regard.data.readers import LinePairs
 from regard.data.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(sys.argv[1] + "/t.json")
 print("starting", flush=True)
 prepared = prepare(LinePairs(Path(sys.argv[1] + "/big.en"), Path(sys.argv[1] + "/big.de")), tokenizer, tokenizer,
-                   Settings(dropout=0.1, variants=4))
+                   EncodingSettings(dropout=0.1, variants=4))
 print(prepared.checksum, prepared.rows, flush=True)
 """
 

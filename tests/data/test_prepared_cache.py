@@ -84,7 +84,7 @@ def test_a_set_that_was_pruned_before_it_was_held_is_said(tmp_path):
 USES = """
 import sys, time
 from pathlib import Path
-from regard.data import cache
+from regard.data import prepared_cache as cache
 from regard.data.prepare import Prepared
 prepared = Prepared(Path(sys.argv[1]))
 tokens = cache.hold(prepared, "x") if sys.argv[2] == "hold" else prepared.arrays("target")

@@ -87,12 +87,12 @@ def test_a_worker_that_dies_is_one_sentence(tokenizers):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     code = (
-        "import sys, time; from regard.data.encode_chunk import Settings; from regard.data.tokenizer import Tokenizer\n"
+        "import sys, time; from regard.data.encode_chunk import EncodingSettings; from regard.data.tokenizer import Tokenizer\n"
         "from regard.data.workers import encode_all\n"
         "def forever():\n"
         "    while True: yield (['a b'], ['c'])\n"
         "t = Tokenizer.train(['a b c'], 'bpe', 20)\n"
-        "for i, _ in enumerate(encode_all(forever(), [t, t], Settings(), 2)):\n"
+        "for i, _ in enumerate(encode_all(forever(), [t, t], EncodingSettings(), 2)):\n"
         "    if i == 3: print('working', flush=True); time.sleep(60)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -52,7 +52,7 @@ def test_a_terminal_gets_a_bar_that_goes_away():
     import pty
 
     code = (
-        "import time; from regard.data import progress; progress.QUICK = 0.05\n"
+        "import time; from regard.files import progress; progress.QUICK = 0.05\n"
         "with progress.track(100, 'reading', 'rows') as bar:\n"
         "    for _ in range(10): bar.advance(10); time.sleep(0.1)\n"
     )

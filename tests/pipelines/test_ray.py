@@ -16,7 +16,7 @@ from tests.decoding.folders import translator
 
 pytest.importorskip("ray")
 
-CHUNKS = "import sys; from regard.decoding import source; source.LINES = {}; from regard.cli.main import run; run()"
+CHUNKS = "import sys; from regard.pipelines import input as source; source.LINES = {}; from regard.cli.main import run; run()"
 
 
 def write_lines(path, count):

@@ -193,9 +193,9 @@ def test_a_name_that_is_there_is_refused_or_replaced(folder):
 CRASH = """
 import os, sys
 import numpy as np
-from regard.search import writing
+from regard.search import build_index as writing
 from regard.search.documents import Document
-from regard.training import checkpoint
+from regard.files import atomic_folder as checkpoint
 at, folder = int(sys.argv[1]), sys.argv[2]
 steps = 0
 real = os.fsync
