@@ -20,9 +20,7 @@ from regard.pipelines.translate_file import TranslateOptions, fingerprint
 from tests.decoding.folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
-SMALL_CHUNKS = (
-    "import sys; from regard.pipelines import input as source; source.LINES = 8; from regard.cli.main import run; run()"
-)
+SMALL_CHUNKS = "import sys; from regard.pipelines import input as source; source.LINES = 8; from regard.cli.main import run; run()"
 REGARD = [sys.executable, "-m", "regard"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 

@@ -17,7 +17,7 @@ from regard.decoding.attention import (
     kind_of,
 )
 from regard.decoding.search import Beam, search
-from regard.errors import DataError, OptionError
+from regard.errors import FolderError, OptionError
 from regard.models.autoregressive import AutoregressiveModel
 from regard.pipelines.attention_file import save_attention
 from regard.pipelines.translate import translate
@@ -296,5 +296,8 @@ def test_a_place_that_cannot_be_written_is_said_before_work(tmp_path):
         with pytest.raises(OptionError, match=says), save_attention(path):
             pass
     (tmp_path / "folder.npz").mkdir()
-    with pytest.raises(DataError, match="cannot be written"), save_attention(tmp_path / "folder.npz"):
+    with (
+        pytest.raises(FolderError, match="folder.npz cannot be written"),
+        save_attention(tmp_path / "folder.npz"),
+    ):
         pass

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError, OptionError, RegardError
-from regard.files import checksums, store
+from regard.files import checksums
 from regard.files.atomic import write_folder
+from regard.files.checksums import file_sha256
 from regard.models import folder as folders
 from regard.models.build import build
 from regard.models.schema import AutoregressiveBlock
@@ -73,9 +74,7 @@ def test_a_flipped_bit_is_found_in_every_file(copied, name):
 def test_a_file_is_hashed_once_and_again_when_it_changed(copied, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     hashed = []
-    monkeypatch.setattr(
-        checksums, "file_sha256", lambda path: hashed.append(path.name) or store.file_sha256(path)
-    )
+    monkeypatch.setattr(checksums, "file_sha256", lambda path: hashed.append(path.name) or file_sha256(path))
     folders.load(copied)
     assert sorted(hashed) == ["card.json", "config.json", "model.safetensors", "tokenizer.json"]
     folders.load(copied)

@@ -195,7 +195,6 @@ import os, sys
 import numpy as np
 from regard.search import build_index as writing
 from regard.search.documents import Document
-from regard.files import atomic_folder as checkpoint
 at, folder = int(sys.argv[1]), sys.argv[2]
 steps = 0
 real = os.fsync

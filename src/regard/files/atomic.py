@@ -43,7 +43,7 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
     except BaseException as error:
-        raise disk_error(path.parent, error, fix) or error from None
+        raise disk_error(path, error, fix) or error from None
 
 
 def write_file(path: Path, content: str | bytes, fix: str = MAKE_ROOM) -> None:
