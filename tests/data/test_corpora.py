@@ -37,9 +37,9 @@ ROWS = {
 
 def test_the_names():
     assert corpora.names() == [
-        "broad-twitter", "europarl-en-de", "europarl-en-fr", "germeval2014-ner", "multi30k", "sentence-polarity", "sst2",
-        "stsb-en-de-fr", "tatoeba-en-de", "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare", "trec-qc", "wikitext-2",
-        "wmt-newstest", "wnut17",
+        "align-europarl-de-en", "align-hansards-en-fr", "broad-twitter", "cranfield", "europarl-en-de", "europarl-en-fr",
+        "germeval2014-ner", "movielens-latest-small", "multi30k", "sentence-polarity", "sst2", "stsb-en-de-fr", "tatoeba-en-de",
+        "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare", "trec-qc", "wikitext-2", "wmt-newstest", "wnut17",
     ]  # fmt: skip
 
 
@@ -190,7 +190,8 @@ def test_an_unknown_name_gives_the_nearest():
 def test_a_corpus_that_is_not_here_says_where_it_was_looked_for(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(
-        DataError, match="there is no .*nowhere/multi30k with the corpus multi30k; put its files there"
+        DataError,
+        match="there is no .*nowhere/multi30k with the corpus multi30k; fetch it with `regard data get",
     ):
         corpora.find("multi30k").rows("train", "en", "de")
     monkeypatch.delenv("REGARD_DATA")

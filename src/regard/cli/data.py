@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 def command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME | FILES…]", help="A corpus known by name, or files of your own."),
+        typer.Argument(
+            metavar="[NAME | get NAME… | FILES…]",
+            help="A corpus known by name, corpora to fetch, or files of your own.",
+        ),
     ] = None,
     split: Annotated[
         str | None,
@@ -36,7 +41,20 @@ def command(
         int, typer.Option("--samples", "-n", min=0, max=1000, help="How many rows to show.")
     ] = 5,
 ) -> None:
-    """List the corpora that are known by name; describe one; or look into files of your own.
+    """List the corpora that are known by name; describe or fetch one; or look into files of your own.
+
+    Examples:
+
+        regard data                      # what there is, what is here, sizes and licences
+
+        regard data sst2                 # one corpus: parts, rows, samples
+
+        regard data get sst2 multi30k    # fetch into REGARD_DATA or ./data
+
+        regard data my.csv
+
+    `get` prints the licence first. An interrupted download resumes when the command is repeated. HTTPS_PROXY is respected; with
+    REGARD_MIRROR=https://HOST files come from HOST/OWNER/REPOSITORY/COMMIT/PATH instead of GitHub.
 
     Files are pairs when there are two of them, or a .tsv or .csv, or when --source and --target are given (endings of the names,
     columns of a table, or fields of .jsonl); otherwise they are a text. A table whose second column repeats itself holds texts
@@ -49,33 +67,71 @@ def command(
     console = Console(highlight=False)
     if not names:
         _list(console)
+    elif names[0] == "get":
+        _get(names[1:])
     elif names[0] in corpora.names() or (len(names) == 1 and not set("./") & set(names[0])):
         _corpus(console, corpora.find(names[0]), split, source, target, version, samples)
     else:
         _own_files(console, names, source, target, samples)
 
 
+def _get(names: list[str]) -> None:
+    """Fetch corpora one after the other; all names are checked first."""
+    from regard.data import corpora
+    from regard.data.download import CONTINUE, get
+    from regard.errors import DataError
+
+    if not names:
+        raise DataError("`regard data get` needs a name, as `regard data get sst2`; `regard data` lists them")
+    for known in [corpora.find(name) for name in dict.fromkeys(names)]:
+        before = known.present()
+        try:
+            folder = get(known.name)
+        except KeyboardInterrupt:
+            typer.echo(f"regard: stopped; {CONTINUE}", err=True)
+            raise typer.Exit(130) from None
+        typer.echo(f"{known.name} is {'already ' if before else ''}in {folder}")
+
+
+def offer(data: Any) -> None:
+    """On a terminal, ask whether to fetch the corpora that a `data` section names and that are not here."""
+    from regard.data import corpora
+    from regard.data.download import get, megabytes
+
+    if not can_ask():
+        return
+    for known in map(corpora.find, corpora.named_in(data)):
+        if known.downloads and not known.present():
+            facts = f"{megabytes(known.downloads)}, licence: {known.licence}"
+            question = f"{known.name} is not in {known.folder}: {facts}. Fetch it now? [y/N] "
+            print(question, end="", file=sys.stderr, flush=True)  # standard output may be a file of results
+            if sys.stdin.readline().strip().lower() in ("y", "yes"):
+                get(known.name)
+
+
+def can_ask() -> bool:
+    """Whether somebody is at a terminal to answer; never under torchrun."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and "RANK" not in os.environ
+
+
 def _list(console: Console) -> None:
     from rich.table import Table
 
     from regard.data import corpora
+    from regard.data.download import megabytes
 
     console.print(f"corpora under {corpora.data_folder()} (REGARD_DATA says where)", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    for name in ("name", "here", "task", "languages", "train rows", "licence"):
-        table.add_column(name, justify="right" if name == "train rows" else "left", no_wrap=name == "name")
+    for name in ("name", "here", "get", "task", "languages", "train rows", "licence"):
+        right = name in ("get", "train rows")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name in ("name", "get"))
     for known in map(corpora.find, corpora.names()):
         rows = f"{known.row_count('train'):,}" if "train" in known.roles else "–"
-        table.add_row(
-            known.name,
-            "yes" if known.present() else "no",
-            known.task,
-            " ".join(known.languages),
-            rows,
-            known.licence,
-        )
+        size = megabytes(known.downloads) if known.downloads else "by hand" if known.by_hand else "–"
+        here = "yes" if known.present() else "no"
+        table.add_row(known.name, here, size, known.task, " ".join(known.languages), rows, known.licence)
     console.print(table)
-    console.print("`regard data NAME` describes one; tatoeba-sample is part of regard and always here.")
+    console.print("`regard data NAME` describes one, `regard data get NAME` fetches it.")
 
 
 def _corpus(
@@ -103,6 +159,8 @@ def _corpus(
         console.print(f"versions: the usual one, {', '.join(known.versions)}")
     found = known.check()
     _states(console, known, found)
+    if not known.splits:
+        return
     table = Table()
     for name in ("part", "serves as", "rows"):
         table.add_column(name, justify="right" if name == "rows" else "left")
@@ -126,7 +184,7 @@ def _states(console: Console, known: NamedCorpus, found: list) -> None:
         console.print(f"files: {len(found)}, all as the manifest names them")
     elif states == {"missing"}:
         console.print(
-            f"files: none of {len(found)} is there; put them into the folder above, plain, .gz or .xz:"
+            f"files: none of {len(found)} is there; {_how_to_get(known)}", markup=False, soft_wrap=True
         )
         console.print("  " + " ".join(finding.file for finding in found), soft_wrap=True)
     else:
@@ -134,6 +192,16 @@ def _states(console: Console, known: NamedCorpus, found: list) -> None:
         for finding in found:
             if finding.state in says:
                 console.print(f"  {finding.file} {says[finding.state]}", markup=False, soft_wrap=True)
+
+
+def _how_to_get(known: NamedCorpus) -> str:
+    """The end of a sentence before the names of the files."""
+    from regard.data.download import megabytes
+
+    if known.by_hand:
+        return f"{known.by_hand}. They belong into the folder above, plain, .gz or .xz:"
+    fetch = f"`regard data get {known.name}` fetches them ({megabytes(known.downloads)})"
+    return f"{fetch}, or put them into the folder above, plain, .gz or .xz:"
 
 
 def _own_files(

@@ -59,6 +59,7 @@ def command(
 
         regard evaluate runs/sst2 --data my.tsv
     """
+    from regard.cli.data import offer
     from regard.errors import OptionError
     from regard.evaluation import evaluate as evaluation
     from regard.models.folder import load
@@ -69,6 +70,7 @@ def command(
             raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
     loaded: Any = load(model, pick_device(device))
     section = evaluation.section(loaded.card, data or ())
+    offer(section)
     result = evaluation.evaluate(
         loaded,
         section,

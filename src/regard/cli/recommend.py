@@ -146,9 +146,11 @@ def _writable(folder: Path) -> None:
 
 
 def _files(files: list[str], items: Path | None) -> tuple[list[Path], Path | None]:
+    from regard.cli.data import offer
     from regard.interactions.ratings import MOVIELENS, corpus
 
     if len(files) == 1 and files[0] in MOVIELENS and not Path(files[0]).exists():
+        offer({"corpus": files[0]})
         ratings, movies = corpus(files[0])
         return [ratings], items or movies
     return [Path(file) for file in files], items

@@ -73,6 +73,7 @@ def command(
         chosen, assumed = recipe_for(recipe, files, changes)
         if not (quiet or int(os.environ.get("RANK", "0"))):
             typer.echo(assumed, err=True)
+    _offer(chosen, changes)
     if dry_run:
         from regard.training.estimate import estimate
 
@@ -83,6 +84,16 @@ def command(
     with stopping():
         result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
     tell(result, quiet, KINDS[recipe].use if chosen is not recipe else "")
+
+
+def _offer(recipe: Any, overrides: list[str]) -> None:
+    """On a terminal, ask whether to fetch a corpus that is not here."""
+    from regard.cli.data import can_ask, offer
+
+    if can_ask():
+        from regard.recipe.load import load
+
+        offer(load(recipe, overrides).data)
 
 
 def resume(

@@ -24,4 +24,6 @@ target_tokenizer, task)` gives one Split for tokenizers that exist already, as e
     Batches(prepared, tokens=4096, seed=1, rank=0, world=1, max_sentences=None, shuffle=True)       data/batches.py
     Windows(prepared, length=256, sentences=16, seed=1, mode="stream" | "crops", rank=0, world=1)   for language models
     both: next(batches) -> Batch, .epoch, .per_epoch(), .padding, .state(), .restore(state), .once() -> one pass, nothing dropped
+
+Corpora known by name are listed in `manifest.json`; `regard.data.download.get("sst2")` fetches one.
 """

@@ -3,6 +3,11 @@
 `manifest.json` says, for every set, its public source, licence and citation, its splits, and the SHA-256 of every file: of its
 text, whatever it is packed with, and of the packed file as we have it. The files themselves are the user's: they lie in
 REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only `tatoeba-sample` is carried in the package.
+
+Under `get` the manifest says how `regard data get` makes the files: a GitHub repository and a commit, the
+SHA-256 and size of each file to download, which of ours it makes and by which steps (`conversions.py`).
+`verified` is the day on which the steps, applied to a stored copy of that commit, gave our files byte for byte;
+`by_hand` says why a corpus cannot be made so.
 """
 
 from __future__ import annotations
@@ -55,12 +60,33 @@ def find(name: str) -> NamedCorpus:
     return NamedCorpus(name)
 
 
+def named_in(data: Any) -> list[str]:
+    """The corpora that the `data` section of a recipe names, as an object or a dict."""
+    look = data.get if isinstance(data, dict) else lambda key, other: getattr(data, key, other)
+    items = [look("corpus", None)]
+    for split in ("train", "validation", "test"):
+        given = look(split, None) or []
+        items += [given] if isinstance(given, str) else given
+    found = [item.partition(":")[0] for item in items if isinstance(item, str)]
+    return [name for name in dict.fromkeys(found) if name in _manifest()]
+
+
 @dataclass(frozen=True)
 class FileStatus:
     """The state of one file: `as named` (the same bytes), `same text` (packed otherwise), `differs` or `missing`."""
 
     file: str
     state: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of the public repository, and the files of the corpus it makes with their conversion steps."""
+
+    path: str
+    sha256: str
+    bytes: int
+    makes: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -129,6 +155,33 @@ class NamedCorpus:
         """Where its files are looked for."""
         return Path(__file__).parent / "samples" if self._facts.get("carried") else data_folder() / self.name
 
+    @property
+    def _get(self) -> dict[str, Any]:
+        return self._facts.get("get", {})
+
+    @property
+    def downloads(self) -> list[Download]:
+        """The public files that make the corpus; none where it is carried in the package or made by hand."""
+        return [Download(path, **facts) for path, facts in self._get.get("downloads", {}).items()]
+
+    @property
+    def repository(self) -> str:
+        """The GitHub repository of the downloads, as OWNER/NAME."""
+        return self._get["repository"]
+
+    @property
+    def commit(self) -> str:
+        return self._get["commit"]
+
+    @property
+    def by_hand(self) -> str:
+        """Why the corpus cannot be fetched and what to do instead; empty where it can."""
+        return self._get.get("by_hand", "")
+
+    def file(self, name: str) -> dict[str, Any]:
+        """What the manifest says of a file: `text` and `packed` (SHA-256), `as` (ending), `bytes` (packed)."""
+        return self._facts["files"][name]
+
     def present(self) -> bool:
         """Whether every file of the corpus is there, whatever is in it."""
         return all(self._found(file) for file in self._facts["files"])
@@ -152,25 +205,25 @@ class NamedCorpus:
         """The rows of a part: pairs from `source` to `target`, in either direction, or the lines of a text."""
         found = self._set(split, source, target, version)
         if "text" in found:
-            return Text(self._file(found["text"]), tuple(found.get("part", (0.0, 1.0))))
+            return Text(self.path(found["text"]), tuple(found.get("part", (0.0, 1.0))))
         if "conll" in found:
             return self._conll(found["conll"])
         if "csv" in found:
             return Csv(
-                self._file(found["csv"]),
+                self.path(found["csv"]),
                 tuple(found["columns"]),
                 score=found.get("score"),
                 least=found.get("least"),
             )
         if self.task == "classify":
             return Table(
-                self._file(found["table"]), tuple(found["columns"]), labels=tuple(self.labels.items())
+                self.path(found["table"]), tuple(found["columns"]), labels=tuple(self.labels.items())
             )
         pair = self.pair(source, target)
         if "table" in found:
             columns = tuple(found["columns"][language] for language in pair)
-            return Drawn(Table(self._file(found["table"]), columns), pair.index("en"), found["drawn"])
-        return LinePairs(*(self._file(found["files"][language]) for language in pair))
+            return Drawn(Table(self.path(found["table"]), columns), pair.index("en"), found["drawn"])
+        return LinePairs(*(self.path(found["files"][language]) for language in pair))
 
     def _conll(self, sets: list[dict[str, Any]]) -> Rows:
         """Words and tags of one file after the other; of some only the part between two shares of the sentences."""
@@ -178,7 +231,7 @@ class NamedCorpus:
 
         parts: list[Rows] = []
         for each in sets:
-            rows = Conll(self._file(each["file"]), columns=tuple(each.get("columns", (1, 2))))
+            rows = Conll(self.path(each["file"]), columns=tuple(each.get("columns", (1, 2))))
             parts.append(Part(rows, *each["part"]) if "part" in each else rows)
         return parts[0] if len(parts) == 1 else Joined(tuple(parts))
 
@@ -228,7 +281,7 @@ class NamedCorpus:
         return found
 
     def _state(self, file: str, path: Path | None, advance: Callable[[int], None]) -> str:
-        facts = self._facts["files"][file]
+        facts = self.file(file)
         if path is None:
             return "missing"
         if file_sha256(path, advance) in (facts["packed"], facts["text"]):
@@ -271,19 +324,15 @@ class NamedCorpus:
     def _found(self, file: str) -> Path | None:
         return next((path for ending in ENDINGS if (path := self.folder / (file + ending)).is_file()), None)
 
-    def _file(self, file: str) -> Path:
+    def path(self, file: str) -> Path:
+        """Where a file of the corpus lies, plain, .gz or .xz."""
         if found := self._found(file):
             return found
-        where = f"{self.folder / file} (or .gz, .xz)"
+        if self.by_hand:
+            how = f"`regard data {self.name}` says how it is to be had"
+        else:
+            how = f"fetch it with `regard data get {self.name}`"
         if not self.folder.is_dir():
-            how = (
-                "put its files there"
-                if "REGARD_DATA" in os.environ
-                else "set REGARD_DATA to the folder that holds the corpora"
-            )
-            raise DataError(
-                f"there is no {self.folder} with the corpus {self.name}; {how}, and see `regard data {self.name}`"
-            )
-        raise DataError(
-            f"{self.name} lacks {where}; `regard data {self.name}` says which files it needs and where they come from"
-        )
+            how += ", or set REGARD_DATA to the folder that holds your corpora"
+            raise DataError(f"there is no {self.folder} with the corpus {self.name}; {how}")
+        raise DataError(f"{self.name} lacks {self.folder / file} (or .gz, .xz); {how}")

@@ -15,7 +15,7 @@ import numpy as np
 from regard.data import corpora
 from regard.data.prepare import EncodingSettings, Hashes, Prepared, Report, prepare, usable
 from regard.data.readers import Joined, Rows
-from regard.data.row_formats import RowFormat, row_format_of
+from regard.data.row_formats import FORMS, RowFormat, row_format_of
 from regard.data.splits import Part, SplitRows
 from regard.data.table_readers import Csv
 from regard.data.tokenizer import EOS, EVERY_KIND, Tokenizer
@@ -205,6 +205,8 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
 
 def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
     found = corpora.find(name)
+    if found.task not in FORMS:
+        raise DataError(f"{name} is for {found.task}, not for training; `regard data` lists other corpora")
     if found.task != task and not (
         task == "embed" and found.task == "translate"
     ):  # translations mean the same

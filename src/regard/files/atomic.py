@@ -29,7 +29,7 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
     If the block fails, the temporary file is deleted and `path` stays as it was. A disk error becomes a FolderError
     that ends with `fix`.
     """
-    try:
+    with disk_errors(path, fix):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(handle)
@@ -42,8 +42,6 @@ def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
             sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
-    except BaseException as error:
-        raise disk_error(path, error, fix) or error from None
 
 
 def write_file(path: Path, content: str | bytes, fix: str = MAKE_ROOM) -> None:
@@ -59,28 +57,32 @@ def write_folder(target: Path, fill: Callable[[Path], None], fix: str = MAKE_ROO
     Files that others put into an existing `target` are copied into the new folder.
     """
     temporary = target.with_name(f".{target.name}.writing")
-    try:
+    with disk_errors(target.parent, fix):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        fill(temporary)
-        sums = {str(path.relative_to(temporary)): file_sha256(path) for path in files_in(temporary)}
-        (temporary / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
-        copy_foreign(target, temporary)
-        for path in [*files_in(temporary), *(f for f in temporary.rglob("*") if f.is_dir()), temporary]:
-            sync(path)
-        if target.exists():
-            old = target.with_name(f".{target.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-            temporary.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            temporary.rename(target)
+        try:
+            fill(temporary)
+            sums = {str(path.relative_to(temporary)): file_sha256(path) for path in files_in(temporary)}
+            (temporary / CHECKSUMS).write_text(json.dumps(sums, indent=1), encoding="utf-8")
+            copy_foreign(target, temporary)
+            for path in [*files_in(temporary), *(f for f in temporary.rglob("*") if f.is_dir()), temporary]:
+                sync(path)
+            _replace_folder(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
         sync(target.parent)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise disk_error(target.parent, error, fix) or error from None
+
+
+def _replace_folder(temporary: Path, target: Path) -> None:
+    if not target.exists():
+        temporary.rename(target)
+        return
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    target.rename(old)
+    temporary.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def build_folder(
@@ -93,7 +95,7 @@ def build_folder(
     """
     if is_complete(final):
         return
-    try:
+    with disk_errors(final.parent, fix):
         final.parent.mkdir(parents=True, exist_ok=True)
         with final.with_name(final.name + ".lock").open("a") as file:
             locked = lock_file(file)
@@ -108,8 +110,6 @@ def build_folder(
                 _move_into_place(temporary, final, is_complete)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise disk_error(final.parent, error, fix) or error from None
 
 
 def _move_into_place(temporary: Path, final: Path, is_complete: Callable[[Path], bool]) -> None:
@@ -121,6 +121,15 @@ def _move_into_place(temporary: Path, final: Path, is_complete: Callable[[Path],
             return
         shutil.rmtree(final, ignore_errors=True)  # damaged, or written by an older version
     os.rename(temporary, final)  # raises the reason
+
+
+@contextlib.contextmanager
+def disk_errors(place: Path, fix: str = MAKE_ROOM) -> Iterator[None]:
+    """Errors of the disk inside the block become a FolderError that names `place` and ends with `fix`."""
+    try:
+        yield
+    except BaseException as error:
+        raise disk_error(place, error, fix) or error from None
 
 
 def disk_error(place: Path, error: BaseException, fix: str = MAKE_ROOM) -> FolderError | None:

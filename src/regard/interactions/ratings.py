@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.corpora import ENDINGS, data_folder
+from regard.data.corpora import find
 from regard.data.text_files import BAD, LONG, lines
 from regard.errors import DataError
 from regard.files.progress import track
@@ -60,16 +60,8 @@ class Ratings:
 
 def corpus(name: str) -> tuple[Path, Path]:
     """The ratings and the movies of a MovieLens folder in REGARD_DATA."""
-    folder = data_folder() / name
-    found = [
-        next((p for end in ENDINGS if (p := folder / (file + end)).is_file()), None)
-        for file in ("ratings.csv", "movies.csv")
-    ]
-    if found[0] is None or found[1] is None:
-        raise DataError(
-            f"there is no {folder} with ratings.csv and movies.csv; set REGARD_DATA to the folder that holds {name}"
-        )
-    return found[0], found[1]
+    known = find(name)
+    return known.path("ratings.csv"), known.path("movies.csv")
 
 
 def read(paths: Sequence[Path], columns: dict[str, str | None] | None = None) -> Ratings:

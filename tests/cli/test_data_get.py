@@ -1,0 +1,150 @@
+"""`regard data get`, and the question on a terminal when a recipe names a corpus that is not here."""
+
+import os
+import sys
+from contextlib import contextmanager
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from regard.cli import data, train
+from regard.cli.main import app, run
+from regard.data import corpora
+from regard.errors import DataError
+from regard.interactions import ratings
+from tests.data.file_server import entry, serving
+
+ROWS = "".join(f"a {'fine' if i % 2 else 'dull'} film number {i}\t{i % 2}\n" for i in range(60)).encode()
+FILES = dict.fromkeys(("train.tsv", "dev.tsv", "test.tsv"), ROWS)
+SST2 = entry(FILES, {f"data/{name}": (ROWS[:-1], {name: ["end_last_line"]}) for name in FILES}) | {
+    "task": "classify", "roles": {"train": "train", "validation": "dev", "test": "test"}, "labels": {"0": "bad", "1": "good"},
+    "sets": [{"split": name[:-4], "table": name, "columns": [1, 2], "rows": 60} for name in FILES],
+}  # fmt: skip
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A manifest in which sst2 has sixty rows, and a server that has them."""
+    monkeypatch.setattr(corpora, "_manifest", lambda: {"sst2": SST2})
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RANK", raising=False)
+    with serving({f"/owner/name/c0ffee/data/{name}": ROWS[:-1] for name in FILES}) as server:
+        monkeypatch.setenv("REGARD_MIRROR", server.url)
+        yield server
+
+
+@contextmanager
+def terminal(monkeypatch, answer):
+    """Standard input and error on a real terminal, where somebody has typed an answer; gives what is shown there so far."""
+    pty = pytest.importorskip("pty")
+    outer, inner = pty.openpty()
+    os.write(outer, answer)
+    with (
+        os.fdopen(os.dup(inner), "r") as reads,
+        os.fdopen(inner, "w") as writes,
+        monkeypatch.context() as changed,
+    ):
+        changed.setattr(sys, "stdin", reads)
+        changed.setattr(sys, "stderr", writes)
+        yield lambda: os.read(outer, 10_000).decode()
+    os.close(outer)
+
+
+def test_names_are_fetched_and_the_list_says_so(server, capsys):
+    data.command(["get", "sst2", "sst2"])
+    assert "sst2 is in" in capsys.readouterr().out
+    data.command(["get", "sst2"])
+    assert "sst2 is already in" in capsys.readouterr().out
+    data.command()
+    assert "yes" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("sst2"))
+
+
+def test_all_names_are_checked_before_anything_is_fetched(server):
+    with pytest.raises(DataError, match="no corpus is called 'sst3'; did you mean sst2"):
+        data.command(["get", "sst2", "sst3"])
+    with pytest.raises(DataError, match="needs a name, as `regard data get sst2`"):
+        data.command(["get"])
+    assert not server.asked
+
+
+def test_yes_on_a_terminal_fetches_and_goes_on_to_read_it(server, monkeypatch, tmp_path, capsys):
+    with terminal(monkeypatch, b"y\n") as shown:
+        with pytest.raises(
+            DataError, match=r"none of the 60 rows of .*/data/sst2/train\.tsv\.gz can be used"
+        ):
+            train.command("sst2", ["data.max_length=1"], dry_run=True)
+        said = shown()
+    assert (
+        f"sst2 is not in {tmp_path / 'data' / 'sst2'}: 0.1 MB, licence: CC BY 4.0. Fetch it now? [y/N]"
+        in said
+    )
+    assert len(server.asked) == 3 and capsys.readouterr().out == ""
+    with terminal(monkeypatch, b"") as shown:
+        data.offer({"corpus": "sst2"})  # it is here: no question
+    assert len(server.asked) == 3
+
+
+def test_no_on_a_terminal_ends_in_the_sentence(server, monkeypatch):
+    with (
+        terminal(monkeypatch, b"n\n"),
+        pytest.raises(DataError, match="fetch it with `regard data get sst2`"),
+    ):
+        train.command("sst2", dry_run=True)
+    assert not server.asked
+
+
+def test_nothing_is_asked_without_a_terminal(server):
+    with pytest.raises(DataError, match="fetch it with `regard data get sst2`"):
+        train.command("sst2", dry_run=True)
+    assert not server.asked
+
+
+def test_nothing_is_asked_under_torchrun(server, monkeypatch):
+    with terminal(monkeypatch, b""):
+        assert data.can_ask()
+        monkeypatch.setenv("RANK", "0")
+        assert not data.can_ask()
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(server, capsys):
+    server.faults = [("ctrl-c", 1000)]
+    with pytest.raises(typer.Exit) as stopped:
+        data.command(["get", "sst2"])
+    assert stopped.value.exit_code == 130
+    assert "regard: stopped; the same command continues where this one stopped" in capsys.readouterr().err
+    data.command(["get", "sst2"])
+    assert server.ranges[:2] == [None, "bytes=1000-"] and corpora.find("sst2").present()
+
+
+def test_movielens_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="fetch it with `regard data get movielens-latest-small`"):
+        ratings.corpus("movielens-latest-small")
+
+
+def test_a_corpus_without_parts_is_described_and_is_not_trained_on(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    out = CliRunner().invoke(app, ["data", "cranfield"]).output
+    assert (
+        "none of 3 is there; `regard data get cranfield` fetches them (1.8 MB)" in out
+        and "queries.xml" in out
+    )
+    error = CliRunner().invoke(app, ["train", "sst2", "data.corpus=cranfield", "--dry-run"]).exception
+    assert isinstance(error, DataError) and "cranfield is for search, not for training" in str(error)
+
+
+def test_the_help_teaches_by_example():
+    out = CliRunner().invoke(app, ["data", "--help"], env={"COLUMNS": "200"}).output
+    assert "regard data get sst2 multi30k" in out and "REGARD_MIRROR" in out and "HTTPS_PROXY" in out
+
+
+def test_a_mistake_is_one_sentence_and_exit_code_two(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["regard", "data", "get", "europarl-en-de"])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("regard: europarl-en-de cannot be fetched: ") and said.count("\n") == 1

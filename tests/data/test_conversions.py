@@ -1,0 +1,157 @@
+"""Each conversion on a few lines; the manifest's own, back from our files where they are here."""
+
+import gzip
+import io
+import lzma
+import zipfile
+
+import pytest
+
+from regard.data import corpora
+from regard.data.conversions import STEPS, convert, pack
+from regard.data.text_files import unpacked
+from regard.errors import DataError
+from tests.data.file_server import sha256
+
+
+def zipped(members):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return archive.getvalue()
+
+
+POLARITY = zipped({
+    "sentence_polarity/rt-polarity.neg": "dull . \nbad \x96 really \n".encode(),
+    "sentence_polarity/rt-polarity.pos": "caf\xe9 \x91good \n".encode(),
+})  # fmt: skip
+LINKS = zipped(
+    {
+        "g/test.de": b"\xef\xbb\xbfa b\nc\n",
+        "g/test.en": b"A B C\nD\n",
+        "g/de-en.wa": b"0-0 1-2 2-0 1-3\n0-0\n",
+    }
+)
+
+CASES = {
+    "gunzip": (gzip.compress(b"x\n"), ["gunzip"], b"x\n"),
+    "unzip": (zipped({"a/b.txt": b"x\n"}), ["unzip a/b.txt"], b"x\n"),
+    "line_feeds": (b"a\r\nb\r\n", ["line_feeds"], b"a\nb\n"),
+    "end_last_line": (b"a\nb", ["end_last_line", "end_last_line"], b"a\nb\n"),
+    "strip_line_ends": (b"a b \t\n\t\nc\n", ["strip_line_ends"], b"a b\n\nc\n"),
+    "remove_byte_order_marks": (b"\xef\xbb\xbfa\xef\xbb\xbf\tb\n", ["remove_byte_order_marks"], b"a\tb\n"),
+    "distinct_lines": (b"b\na\nb\nc\na", ["distinct_lines"], b"b\na\nc\n"),
+    "take_lines": (b"0\n1\n2\n3\n4\n", ["take_lines 3+2 0+1"], b"3\n4\n0\n"),
+    "questions": (
+        b"DESC:def What is an atom ?\nLOC:city A sister\xf0city ?\n", ["questions"],
+        b"DESC\tDESC:def\tWhat is an atom ?\nLOC\tLOC:city\tA sister city ?\n",
+    ),
+    "polarity": (POLARITY, ["polarity"], "0\tdull .\n0\tbad – really\n1\tcafé ‘good\n".encode()),
+    "first_users": (b"userId,movieId\n1,5\n672,7\n671,8\n", ["first_users 671"], b"userId,movieId\n1,5\n671,8\n"),
+    "sure_and_possible": (b"0002 1 1 S\n0001 10 2 P\n0001 2 2 S\n0001 3 1 P\n", ["sure_and_possible"], b"2-2 3p1 10p2\n1-1\n"),
+    "links_inside": (LINKS, ["links_inside g"], b"0-0 1-2\n0-0\n"),
+}  # fmt: skip
+
+
+def test_every_step_has_a_case():
+    assert set(CASES) == set(STEPS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step(name):
+    given, steps, wanted = CASES[name]
+    assert convert(given, steps) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "step", "says"),
+    [
+        (b"x", "gunzip", "'gunzip' cannot convert what was downloaded"),
+        (b"x", "unzip a", "not a zip file"),
+        (zipped({"a": b""}), "unzip b", "no item named 'b'"),
+        (b"0\n1\n", "take_lines 1+2", "there are 2 lines, and lines up to 3 are asked for"),
+        (b"no label\nx", "questions", "'questions' cannot convert"),
+        (b"x", "shuffle", "a conversion 'shuffle' that does not exist; it is one of gunzip"),
+    ],
+)
+def test_what_cannot_be_converted_is_one_sentence(given, step, says):
+    with pytest.raises(DataError, match=says):
+        convert(given, [step])
+
+
+def test_packing_gives_the_same_bytes_every_time():
+    assert pack(b"x\n", "") == b"x\n"
+    assert pack(b"x\n", ".gz") == pack(b"x\n", ".gz") and gzip.decompress(pack(b"x\n", ".gz")) == b"x\n"
+    assert lzma.decompress(pack(b"x\n", ".xz")) == b"x\n"
+
+
+@pytest.mark.parametrize("name", corpora.names())
+def test_the_manifest_makes_every_file_by_steps_that_exist(name):
+    known = corpora.find(name)
+    if known.by_hand or known._facts.get("carried"):
+        assert not known.downloads
+        return
+    made = [file for each in known.downloads for file in each.makes]
+    assert sorted(made) == sorted(known._facts["files"])
+    assert {
+        step.partition(" ")[0] for each in known.downloads for steps in each.makes.values() for step in steps
+    } <= set(STEPS)
+    assert f"github.com/{known.repository}" in known.source
+    assert (
+        len(known.commit) == 40
+        and known._get["verified"]
+        and all(len(each.sha256) == 64 for each in known.downloads)
+    )
+    for each in known.downloads:
+        for file, steps in each.makes.items():
+            assert steps or each.sha256 == known.file(file)["text"]
+
+
+def text(name, file):
+    return b"".join(unpacked(corpora.find(name).path(file)))
+
+
+def positions(runs):
+    return [
+        i
+        for first, count in (map(int, run.split("+")) for run in runs.split())
+        for i in range(first, first + count)
+    ]
+
+
+BACK = {  # from our file to the bytes that were downloaded, where nothing was lost on the way
+    ("sst2", "dev.tsv"): lambda ours: ours[:-1],
+    ("stsb-en-de-fr", "test.fr.csv"): lambda ours: ours.replace(b"\n", b"\r\n"),
+    ("cranfield", "qrels.trec.txt"): lambda ours: ours.replace(b"\n", b"\r\n"),
+    ("tiny-shakespeare", "input.txt"): lambda ours: ours,
+    ("wikitext-2", "train.txt"): lambda ours: ours,
+    ("germeval2014-ner", "NER-de-dev.tsv"): lambda ours: ours,
+    ("broad-twitter", "a.conll"): lambda ours: ours,
+    ("movielens-latest-small", "movies.csv"): lambda ours: ours.replace(b"\n", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize(("name", "file"), BACK)
+def test_our_file_turned_back_is_the_pinned_download_and_is_made_from_it(real_data, name, file):
+    if not (real_data / name).is_dir():
+        pytest.skip(f"no {name} in REGARD_DATA")
+    ours = text(name, file)
+    source = BACK[name, file](ours)
+    each = next(each for each in corpora.find(name).downloads if file in each.makes)
+    assert (sha256(source), len(source)) == (each.sha256, each.bytes)
+    assert convert(source, each.makes[file]) == ours
+
+
+def test_newstest2014_is_put_into_the_order_of_the_english_side(real_data):
+    known = corpora.find("wmt-newstest")
+    each = next(each for each in known.downloads if "newstest2014.en-fr.fr" in each.makes)
+    (step,) = each.makes["newstest2014.en-fr.fr"]
+    order, ours = (
+        positions(step.partition(" ")[2]),
+        text("wmt-newstest", "newstest2014.en-fr.fr").split(b"\n")[:-1],
+    )
+    assert sorted(order) == list(range(3003))
+    source = b"".join(line + b"\n" for _, line in sorted(zip(order, ours, strict=True)))
+    assert sha256(source) == each.sha256
+    assert convert(source, [step]) == b"".join(line + b"\n" for line in ours)

@@ -1,0 +1,301 @@
+"""Fetching corpora from a real server: whole, in pieces, wrong, interrupted, by a mirror and by a proxy."""
+
+import gzip
+import io
+import os
+import random
+import threading
+import zipfile
+
+import pytest
+
+from regard.data import corpora, download
+from regard.errors import DataError, FolderError, OptionError
+from tests.data.file_server import entry, serving, sha256
+
+TEXT = random.Random(1).randbytes(200_000)
+PLAIN = b"one\ntwo\n"
+
+
+def zipped(**members):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return archive.getvalue()
+
+
+ZIP = zipped(a=b"x\r\ny\r\n")
+FILES = {"a.txt": TEXT, "b.txt": PLAIN, "c.txt": b"x\ny\n"}
+SOURCES = {
+    "raw/a b.txt": (TEXT, {"a.txt": []}),
+    "b.txt": (PLAIN[:-1], {"b.txt": ["end_last_line"]}),
+    "c.zip": (ZIP, {"c.txt": ["unzip a", "line_feeds"]}),
+}
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A corpus `made-up` in the manifest and a server that has its sources; nothing waits between tries."""
+    monkeypatch.setattr(corpora, "_manifest", lambda: {"made-up": entry(FILES, SOURCES)})
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving({f"/owner/name/c0ffee/{path}": data for path, (data, _) in SOURCES.items()}) as server:
+        monkeypatch.setenv("REGARD_MIRROR", server.url + "/")
+        yield server
+
+
+def left(tmp_path):
+    """Everything under the data folder but the corpus."""
+    return sorted(
+        path.name for path in (tmp_path / "data").rglob("*") if path.is_file() and "made-up" not in path.parts
+    )
+
+
+def parts(tmp_path):
+    return list((tmp_path / "data" / ".made-up.download").glob("*.part"))
+
+
+def test_a_corpus_is_fetched_converted_and_checked(server, tmp_path, capsys):
+    folder = download.get("made-up")
+    assert folder == tmp_path / "data" / "made-up"
+    assert {path.name: gzip.decompress(path.read_bytes()) for path in folder.iterdir()} == {
+        f"{k}.gz": v for k, v in FILES.items()
+    }
+    known = corpora.find("made-up")
+    assert known.present() and {finding.state for finding in known.check()} == {"same text"}
+    assert left(tmp_path) == []
+    assert "/owner/name/c0ffee/raw/a%20b.txt" in server.asked
+    said = capsys.readouterr().err
+    assert "0.2 MB from github.com/owner/name" in said and "licence: CC BY 4.0; cite Nobody 1999" in said
+
+
+def test_what_is_here_is_not_fetched_again_and_only_what_is_missing_is(server):
+    folder = download.get("made-up")
+    asked = len(server.asked)
+    assert download.get("made-up") == folder and len(server.asked) == asked
+    (folder / "b.txt.gz").unlink()
+    download.get("made-up")
+    assert server.asked[asked:] == ["/owner/name/c0ffee/b.txt"]
+
+
+def test_a_file_of_the_users_is_never_replaced(server, tmp_path):
+    folder = tmp_path / "data" / "made-up"
+    folder.mkdir(parents=True)
+    (folder / "b.txt").write_text("mine\n")
+    with pytest.raises(
+        DataError, match="made-up/b.txt is there and is not the file of the manifest; move it away"
+    ):
+        download.get("made-up")
+    assert (folder / "b.txt").read_text() == "mine\n" and not server.asked
+
+
+def test_a_cut_connection_is_resumed_from_where_it_ended(server):
+    server.faults = [("cut", 70_000), ("cut", 50_000), 503, None]
+    folder = download.get("made-up")
+    assert server.ranges[:4] == [None, "bytes=70000-", "bytes=120000-", "bytes=120000-"]
+    assert gzip.decompress((folder / "a.txt.gz").read_bytes()) == TEXT
+
+
+def test_a_failed_download_is_kept_and_the_next_call_goes_on(server, tmp_path):
+    server.faults = [("cut", 70_000)] + [500] * download.TRIES
+    with pytest.raises(
+        DataError, match=r"a%20b.txt cannot be fetched: the server answers 500 .*; the same command continues"
+    ):
+        download.get("made-up")
+    assert not (tmp_path / "data" / "made-up").exists()
+    assert [path.stat().st_size for path in parts(tmp_path)] == [70_000]
+    asked = len(server.ranges)
+    download.get("made-up")
+    assert server.ranges[asked] == "bytes=70000-" and left(tmp_path) == []
+
+
+def test_ctrl_c_loses_nothing(server, tmp_path):
+    server.faults = [("ctrl-c", 70_000)]
+    with pytest.raises(KeyboardInterrupt):
+        download.get("made-up")
+    assert [path.stat().st_size for path in parts(tmp_path)] == [70_000]
+    assert not (tmp_path / "data" / "made-up").exists()
+    folder = download.get("made-up")
+    assert server.ranges[:2] == [None, "bytes=70000-"] and left(tmp_path) == []
+    assert gzip.decompress((folder / "a.txt.gz").read_bytes()) == TEXT
+
+
+def test_a_server_without_range_requests_sends_the_whole_again(server):
+    server.faults = [("cut", 70_000), "no range"]
+    folder = download.get("made-up")
+    assert server.ranges[:2] == [None, "bytes=70000-"]
+    assert gzip.decompress((folder / "a.txt.gz").read_bytes()) == TEXT
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"\0" * 70_000, b"\0" * len(TEXT), b"\0" * (len(TEXT) + 5)], ids=["short", "full", "long"]
+)
+def test_a_wrong_part_is_thrown_away_and_fetched_anew(server, tmp_path, wrong):
+    kept = tmp_path / "data" / ".made-up.download"
+    kept.mkdir(parents=True)
+    (kept / f"{sha256(TEXT)}.part").write_bytes(wrong)
+    folder = download.get("made-up")
+    assert gzip.decompress((folder / "a.txt.gz").read_bytes()) == TEXT
+
+
+def test_wrong_bytes_are_refused_and_nothing_is_left_of_them(server, tmp_path):
+    server.faults = [("send", TEXT[:-1] + b"\0")]
+    with pytest.raises(
+        DataError,
+        match=r"other bytes than the manifest names \(SHA-256 .*set REGARD_MIRROR to another server",
+    ):
+        download.get("made-up")
+    assert not parts(tmp_path) and not (tmp_path / "data" / "made-up").exists()
+
+
+def test_a_login_page_in_place_of_the_file_is_refused_at_once(server, tmp_path):
+    server.faults = [("send", b"<html>please log in</html>")]
+    with pytest.raises(DataError, match=r"other bytes than the manifest names \(26 of them, not 200,000\)"):
+        download.get("made-up")
+    assert len(server.asked) == 1 and not parts(tmp_path)
+
+
+def test_a_server_that_cuts_and_sends_wrong_bytes_for_ever_is_given_up(server):
+    wrong = TEXT[:-1] + b"\0"
+    server.files = dict.fromkeys(server.files, wrong)
+    server.faults = [("cut", 70_000), None, ("cut", 70_000), None] * 9
+    with pytest.raises(DataError, match="other bytes"):
+        download.get("made-up")
+    assert len(server.asked) == 4
+
+
+def test_a_kept_download_that_was_damaged_is_not_used(server, tmp_path):
+    kept = tmp_path / "data" / ".made-up.download"
+    kept.mkdir(parents=True)
+    (kept / sha256(TEXT)).write_bytes(b"damaged")
+    with pytest.raises(DataError, match="changed on the disk and was removed; give the same command again"):
+        download.get("made-up")
+    download.get("made-up")
+
+
+def test_a_conversion_that_gives_something_else_writes_nothing(server, tmp_path, monkeypatch):
+    facts = entry(FILES, SOURCES)
+    facts["files"]["c.txt"]["text"] = sha256(b"other")
+    monkeypatch.setattr(corpora, "_manifest", lambda: {"made-up": facts})
+    with pytest.raises(DataError, match="c.zip does not give c.txt of made-up"):
+        download.get("made-up")
+    assert not (tmp_path / "data" / "made-up").exists()
+
+
+def test_a_file_that_is_gone_is_one_sentence(server):
+    server.files.clear()
+    with pytest.raises(
+        DataError,
+        match=r"a%20b.txt cannot be fetched: the server answers 404 \(Not Found\); set REGARD_MIRROR",
+    ):
+        download.get("made-up")
+    assert len(server.asked) == 1
+
+
+def test_no_network_is_one_sentence(server, monkeypatch):
+    monkeypatch.setenv("REGARD_MIRROR", "http://127.0.0.1:9")
+    with pytest.raises(
+        DataError, match=r"cannot be fetched: Connection refused; check the network and HTTPS_PROXY"
+    ):
+        download.get("made-up")
+
+
+def test_a_full_disk_is_one_sentence(server, tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    kept = tmp_path / "data" / ".made-up.download"
+    kept.mkdir(parents=True)
+    (kept / f"{sha256(TEXT)}.part").symlink_to("/dev/full")
+    with pytest.raises(
+        FolderError,
+        match="cannot be written .No space left on device.; free some space, or set REGARD_DATA",
+    ):
+        download.get("made-up")
+
+
+def test_too_little_room_is_told_before_anything_is_fetched(server, monkeypatch):
+    facts = entry(FILES, SOURCES)
+    facts["files"]["a.txt"]["bytes"] = 1 << 60
+    monkeypatch.setattr(corpora, "_manifest", lambda: {"made-up": facts})
+    with pytest.raises(DataError, match="MB free and made-up needs 1,152,921,504,607.0 MB; free some space"):
+        download.get("made-up")
+    assert not server.asked
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(server, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "file"))
+    with pytest.raises(FolderError, match="cannot be written .*; free some space, or set REGARD_DATA"):
+        download.get("made-up")
+
+
+def test_a_mirror_that_is_no_address_is_refused(server, monkeypatch):
+    monkeypatch.setenv("REGARD_MIRROR", "/srv/mirror")
+    with pytest.raises(
+        OptionError, match="REGARD_MIRROR is '/srv/mirror'; give an address that begins with https://"
+    ):
+        download.get("made-up")
+    monkeypatch.delenv("REGARD_MIRROR")
+    assert download.mirror() == "https://raw.githubusercontent.com"
+
+
+def test_a_proxy_of_the_environment_is_used(server, monkeypatch):
+    """The mirror's name does not resolve: only the proxy can answer."""
+    monkeypatch.setenv("REGARD_MIRROR", "http://mirror.invalid")
+    monkeypatch.setenv("http_proxy", server.url)
+    download.get("made-up")
+    assert server.asked[0] == "http://mirror.invalid/owner/name/c0ffee/raw/a%20b.txt"
+
+
+def test_https_goes_through_the_proxy_and_no_proxy_is_respected(server, monkeypatch):
+    monkeypatch.setenv("REGARD_MIRROR", "https://mirror.invalid")
+    monkeypatch.setenv("HTTPS_PROXY", server.url)
+    with pytest.raises(DataError, match="Tunnel connection failed: 403"):
+        download.get("made-up")
+    assert set(server.asked) == {"CONNECT mirror.invalid:443"}
+    monkeypatch.setenv("NO_PROXY", "mirror.invalid")
+    asked = len(server.asked)
+    with pytest.raises(DataError, match="cannot be fetched"):
+        download.get("made-up")
+    assert len(server.asked) == asked
+
+
+def test_two_at_once_fetch_it_once(server):
+    folders, threads = [], []
+    for _ in range(2):
+        threads.append(threading.Thread(target=lambda: folders.append(download.get("made-up"))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert len(folders) == 2 and len(server.asked) == len(SOURCES)
+
+
+def test_what_cannot_be_fetched_says_what_to_do(server, monkeypatch):
+    facts = entry(FILES, SOURCES, by_hand="copy it by hand")
+    monkeypatch.setattr(corpora, "_manifest", lambda: {"made-up": facts})
+    with pytest.raises(
+        DataError, match="made-up cannot be fetched: copy it by hand; its files belong into .*/made-up"
+    ):
+        download.get("made-up")
+    with pytest.raises(DataError, match="`regard data made-up` says how it is to be had"):
+        corpora.find("made-up").rows("train")
+
+
+def test_an_absent_corpus_names_the_command(server):
+    with pytest.raises(
+        DataError,
+        match="there is no .*made-up with the corpus made-up; fetch it with `regard data get made-up`",
+    ):
+        corpora.find("made-up").rows("train")
+
+
+def test_the_corpora_that_a_data_section_names():
+    data = {
+        "corpus": "sst2",
+        "test": ["wmt-newstest:newstest2014", "my.tsv", ["a.en", "a.de"]],
+        "train": "tatoeba-en-de",
+    }
+    assert corpora.named_in(data) == ["sst2", "tatoeba-en-de", "wmt-newstest"]
