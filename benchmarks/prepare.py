@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 def measure(options: argparse.Namespace) -> None:
     from regard.data import corpora
     from regard.data.batches import Batches
-    from regard.data.datasets import load_corpus
+    from regard.data.datasets import load_corpus as load
 
     task = corpora.find(options.corpus).task
     data = {"corpus": options.corpus, "source": options.source, "target": options.target}
@@ -87,13 +87,13 @@ def measure(options: argparse.Namespace) -> None:
     time.sleep(0.1)
     print(f"imports: {memory.peak:.0f} MiB")
     begin = time.perf_counter()
-    corpus = load_corpus(data, tokenizer, task)
+    corpus = load(data, tokenizer, task)
     seconds = time.perf_counter() - begin
     print(
         f"load, empty cache: {seconds:.1f} s, peak {memory.peak:.0f} MiB (this process {memory.alone:.0f}); {corpus.train.report}"
     )
     begin = time.perf_counter()
-    corpus = load_corpus(data, tokenizer, task)
+    corpus = load(data, tokenizer, task)
     print(f"load, from the cache: {time.perf_counter() - begin:.2f} s")
     size = sum(path.stat().st_size for path in corpus.train.folder.iterdir())
     print(f"train on disk: {size / 2**20:.0f} MiB")

@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.models.build import build
-from regard.recipe.load import Recipe, load
+from regard.recipe.loading import Recipe, load_recipe
 from regard.training import optimizer
 from regard.training.distributed import World, spread
 from regard.training.step import Stepper
@@ -139,7 +139,7 @@ def systems(given: argparse.Namespace, device: torch.device) -> Iterator[System]
     ]
     for name in given.systems:
         graph = "false" if name == "regard-eager" else "true"
-        recipe = load("transformer-base", [*settings, f"training.graph={graph}"])
+        recipe = load_recipe("transformer-base", [*settings, f"training.graph={graph}"])
         if name.startswith("regard"):
             yield Regard(
                 "regard" if graph == "true" else "regard, training.graph=false",
@@ -242,7 +242,9 @@ def main() -> None:
     told = f"{where}, torch {torch.__version__}, bfloat16, batches of {rows} pairs of {given.words} + {given.words} words"
     print(told, flush=True)
     work = batches(given.batches, rows, given.words, given.vocabulary, device)
-    with surroundings(load("transformer-base", [f"training.device={given.device}"]), World(device), None):
+    with surroundings(
+        load_recipe("transformer-base", [f"training.device={given.device}"]), World(device), None
+    ):
         if given.profile:
             profile(given, device, work)
             return

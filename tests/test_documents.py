@@ -1,6 +1,11 @@
 """The README and the documentation do what they show: every Python block runs, block after block."""
 
+import ast
+import os
 import re
+import subprocess
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,6 +14,8 @@ import torch
 import regard
 from regard.attention.normalize import Softmax
 from regard.attention.watching import Seen
+from regard.decoding.engine import why_not
+from regard.decoding.engine.native import _why_not_here
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,6 +34,14 @@ def test_every_python_block_runs(page, capsys):
             if isinstance(seen, Seen):
                 check_something_was_seen(f"{page.name}: {name}", seen)
     assert capsys.readouterr().out  # each page prints something to look at
+    if page.name == "README.md":
+        check_int8_where_the_machine_can(names["model"], names["engine"])
+
+
+def check_int8_where_the_machine_can(model, engine):
+    """The example does not fall back to float32 for a reason of its own, such as the width of its heads."""
+    reason = why_not(model, "int8")
+    assert engine.precision == "int8" if reason is None else reason == _why_not_here("int8"), reason
 
 
 def check_something_was_seen(where, seen):
@@ -38,6 +53,43 @@ def check_something_was_seen(where, seen):
             assert bool((rows > 0).all()), f"{where}[{name!r}]: a query attends to nothing"
             if type(recorded.call.normalize) is Softmax:
                 assert rows == pytest.approx(torch.ones(rows.shape), abs=1e-4), f"{where}[{name!r}]"
+
+
+ONE_LINE = {
+    "REGARD_NATIVE=0": ("", "float32 instead of int8, by PyTorch: REGARD_NATIVE=0 switches it off"),
+    "no AVX-512": (
+        "build_cpp._cpu_flags = lambda: 'flags : fpu avx2'",
+        "by PyTorch: this processor has no AVX-512",
+    ),
+}
+
+
+@pytest.mark.parametrize("machine", ONE_LINE)
+def test_the_readme_runs_and_is_true_without_native_code(machine, tmp_path):
+    """In a process of its own, as on a machine without native code: a line on standard error says what translates."""
+    patch, says = ONE_LINE[machine]
+    code = f"""
+from pathlib import Path
+from tests.test_documents import ROOT, blocks
+from regard.attention.kernels import build_cpp
+{patch}
+names = {{}}
+for block in blocks(ROOT / "README.md"):
+    exec(compile(block, "README.md", "exec"), names)
+assert names["engine"] is names["model"]
+"""
+    native = {"REGARD_NATIVE": "0"} if machine == "REGARD_NATIVE=0" else {}
+    environment = {
+        **os.environ,
+        "REGARD_CACHE": str(tmp_path),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        **native,
+    }
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "int8" in line]
+    assert len(lines) == 1 and says in lines[0], done.stderr
+    assert "['" in done.stdout.splitlines()[-1]  # what the last line of the examples translates
 
 
 def test_a_page_that_shows_attention_to_nothing_is_found_out():
@@ -53,6 +105,37 @@ def test_the_readme_shows_the_operator_in_twenty_lines():
     assert len(first) <= 20
     text = "\n".join(first)
     assert all(name in text for name in ("regard.attend", "regard.explain", "regard.watch"))
+
+
+def imports(page):
+    """What the Python blocks of a page import from regard, as (package, name)."""
+    for block in re.findall(r"^```(?:python|py)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "regard":
+                yield from ((node.module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((alias.name, "") for alias in node.names if alias.name.startswith("regard."))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if list(imports(p))], ids=lambda p: p.name)
+def test_pages_import_public_names_only(page):
+    """From `regard`, or from a package of it that lists the name in `__all__`: what a page shows is what a user may rely on."""
+    for package, name in imports(page):
+        assert package.count(".") <= 1, f"{page.name}: from {package} import {name}"
+        assert name in import_module(package).__all__, f"{page.name}: {package} does not list {name}"
+
+
+@pytest.mark.parametrize(
+    "package", ["data", "decoding", "evaluation", "interactions", "models", "searching", "training"]
+)
+def test_what_a_package_lists_is_there(package):
+    listed = import_module(f"regard.{package}").__all__
+    names = {}
+    exec(f"from regard.{package} import {', '.join(listed)}", names)
+    assert set(listed) <= set(names)
+    assert not set(listed) & set(regard.__all__) - {
+        "load"
+    }  # one public place for each; training.load reads a recipe
 
 
 def test_links_between_pages_lead_somewhere():

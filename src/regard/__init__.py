@@ -139,13 +139,13 @@ _LATER = {
     "Hypothesis": "regard.decoding.strategy",
     "Index": "regard.search.index",
     "LanguageModel": "regard.models.language_model",
-    "Recipe": "regard.recipe.load",
+    "Recipe": "regard.recipe.loading",
     "Sample": "regard.decoding.sampling",
     "Tagger": "regard.models.tagger",
     "Tokenizer": "regard.data.tokenizer",
     "Translation": "regard.pipelines.translate",
     "Translator": "regard.models.translator",
-    "build": "regard.recipe.load",
+    "build": "regard.recipe.loading",
     "classify": "regard.pipelines.classify",
     "embed": "regard.pipelines.embed",
     "fast": "regard.decoding.engine",
@@ -183,7 +183,7 @@ if TYPE_CHECKING:
     from regard.pipelines.generate import generate
     from regard.pipelines.tag import tag
     from regard.pipelines.translate import Translation, translate
-    from regard.recipe.load import Recipe, build
+    from regard.recipe.loading import Recipe, build
     from regard.search.index import Index
     from regard.training.trainer import resume, train
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 _TENSOR = re.compile(
     r"(?:tensor|array|Parameter containing:\s*tensor)\(\[.*?\](?:,\s*[a-z_]+=[^()]*(?:\([^()]*\))?)*\)",
@@ -10,8 +12,13 @@ _TENSOR = re.compile(
 )
 
 
+def for_shell(path: str | Path) -> str:
+    """A path as a shell takes it, for the commands that messages suggest."""
+    return shlex.quote(str(path))
+
+
 class RegardError(ValueError):
-    """The parent of every error regard raises about its inputs. A tensor that is quoted is cut to one short line."""
+    """The parent of every error regard raises about its inputs. A tensor that is for_shell is cut to one short line."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(_TENSOR.sub(_short, str(message)))

@@ -18,8 +18,8 @@ import typer
 from regard.cli import classify
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
-from regard.pipelines.classify import attention
 from regard.pipelines.classify import classify as label
+from regard.pipelines.classify import word_attention
 from tests.decoding.folders import classifier, translator
 
 # The command as it will stand in the command line, with chunks of a few lines where asked for.
@@ -140,7 +140,7 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
 
 
 def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
-    (one,), (looked,) = label(load(folder), ["hello world"]), attention(load(folder), ["hello world"])
+    (one,), (looked,) = label(load(folder), ["hello world"]), word_attention(load(folder), ["hello world"])
     shown = " ".join(
         f"{word}({weight:.2f})" for word, weight in zip(looked.words, looked.weights, strict=True)
     )
@@ -202,7 +202,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
             OptionError,
             "shown on the terminal or written as JSON",
         ),
-        (["{plain}", "x", "--attention"], OptionError, "does not attend to words"),
+        (["{plain}", "x", "--attention"], OptionError, "this model has no attention"),
         (["{folder}", "-i", "{tmp}/bad.txt", "--strict"], DataError, r"line 2 of .*bad\.txt is not UTF-8"),
     ],
 )

@@ -1,14 +1,17 @@
 """`regard train classifier my.csv` and the like: one word and a file, then the commands that it suggests."""
 
+import json
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from regard.cli import main
 from regard.errors import DataError
-from regard.recipe.load import load
+from regard.models.folder import load as load_model
+from regard.recipe.loading import load_recipe
 from regard.recipe.own_files import recipe_for
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -63,20 +66,21 @@ def test_one_word_and_a_file_train_and_the_suggested_commands_work(regard, word,
     code, out, err = regard("train", word, name, *SHORT)
     assert code == 0, err
     assert assumed in err and "4 steps, at most 10 minutes" in err
-    found = re.search(r"use it: regard (.+)", out)
-    assert found, out
-    evaluated = re.search(r"`regard (evaluate [^`]+)` scores it", out)
-    assert evaluated, out
-    code, scores, err = regard(*shlex.split(evaluated[1]))
+    evaluated, used, served = (shlex.split(line) for line in re.findall(r"^  regard (.+)", out, re.M))
+    code, scores, err = regard(*evaluated)
     assert code == 0 and scored.lower() in scores.lower(), scores + err
+    assert "WMT" not in scores and "trained with" in scores  # the published models only on request
     more = ["--max-length", "5"] if word == "language-model" else []
-    code, out, err = regard(*shlex.split(found[1]), *more)
+    code, out, err = regard(*used, *more)
     assert code == 0 and out.strip(), err
+    assert load_model(served[1]).kind == word  # tests/cli/test_first_steps.py serves it
 
 
 def test_what_cannot_be_trained_on_is_refused_in_a_sentence(regard, tmp_path):
     code, _, err = regard("train", "classifier")
-    assert code == 2 and "needs a file of your own: regard train classifier my.csv" in err
+    assert (
+        code == 2 and "no file is given; name a file of your own, as `regard train classifier my.csv`" in err
+    )
     code, _, err = regard("train", "classifier", "nowhere.csv")
     assert code == 2 and "there is no file nowhere.csv" in err
     (tmp_path / "h.csv").write_text("text,label\n", encoding="utf-8")
@@ -89,7 +93,7 @@ def test_what_cannot_be_trained_on_is_refused_in_a_sentence(regard, tmp_path):
 
 def test_the_recipe_is_an_ordinary_one_and_small(regard, tmp_path):
     raw, _ = recipe_for("translator", ["my.tsv"])
-    recipe = load(raw)
+    recipe = load_recipe(raw)
     assert (recipe.name, recipe.data.source, recipe.data.target, recipe.data.hold_out) == (
         "my",
         "1",
@@ -102,3 +106,52 @@ def test_the_recipe_is_an_ordinary_one_and_small(regard, tmp_path):
     assert recipe_for("translator", ["a.en", "a.de"])[0]["data"]["train"] == [["a.en", "a.de"]]
     with pytest.raises(DataError, match="one table or two line-aligned files, got 3"):
         recipe_for("translator", ["a.en", "a.de", "my.tsv"])
+
+
+def test_a_run_in_a_folder_with_a_space_gets_commands_that_work(regard):
+    code, out, err = regard("train", "classifier", "my.csv", *SHORT, "--run", "my runs/first try")
+    assert code == 0, err
+    commands = [shlex.split(line) for line in re.findall(r"^  regard (.+)", out, re.M)]
+    assert [words[:2] for words in commands] == [
+        [name, "my runs/first try"] for name in ("evaluate", "classify", "serve")
+    ]
+    assert regard(*commands[0])[0] == 0
+    code, _, err = regard("train", "classifier", "my.csv", *SHORT, "--run", "my runs/first try")
+    assert code == 2 and "`regard resume 'my runs/first try'`" in err
+    card = json.loads((Path("my runs/first try/report.json")).read_text(encoding="utf-8"))
+    assert (
+        card["command"] == "regard train 'my runs/first try/recipe.yaml'"
+        and Path("my runs/first try/recipe.yaml").is_file()
+    )
+
+
+def test_evaluating_on_the_training_file_or_without_a_test_set_says_so(regard):
+    assert regard("train", "classifier", "my.csv", *SHORT, "--quiet")[0] == 0
+    code, _, err = regard("evaluate", "runs/my", "--data", "my.csv")
+    assert code == 0 and "warning: my.csv is what the model was trained on" in err
+    code, _, err = regard("evaluate", "runs/my", "--split", "test")
+    assert (
+        code == 2
+        and err == "regard: this model was trained on files without a test set; name a file with --data\n"
+    )
+    code, _, err = regard("evaluate", "runs/my", "--cost-table")
+    assert code == 2 and "--cost-table compares translators, and this model is a classifier" in err
+
+
+def test_a_folder_named_like_a_recipe_is_not_in_its_way(regard, tmp_path):
+    for name in ("small", "classifier", "notes"):
+        (tmp_path / name).mkdir()
+    assert load_recipe("small").name == "small"
+    assert regard("train", "classifier", "my.csv", *SHORT, "--quiet")[0] == 0
+    code, _, err = regard("train", "runs/my")
+    assert code == 2 and "runs/my is a run, not a recipe; `regard resume runs/my` continues it" in err
+    code, _, err = regard("train", "notes")
+    assert code == 2 and "notes is a folder, and a recipe is a file" in err
+
+
+def test_the_last_validation_is_at_the_last_step(regard, tmp_path):
+    rows = "".join(f"{'a word or two ' * 5}{i},{i % 2}\n" for i in range(1010))
+    (tmp_path / "many.csv").write_text("text,label\n" + rows, encoding="utf-8")
+    training = recipe_for("classifier", ["many.csv"])[0]["training"]
+    steps, every = training["steps"], training["validate_every"]
+    assert steps % 6 and len({*range(every, steps + 1, every), steps}) == 6

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batches import Batch, Batches, Windows, _cut
-from regard.data.datasets import load_corpus
+from regard.data.datasets import load_corpus as load
 from regard.data.encode_chunk import EncodingSettings
 from regard.data.prepare import prepare
 from regard.data.readers import LinePairs, Text
@@ -344,7 +344,7 @@ def test_windows_check_their_options(text):
 )
 def test_real_corpora_have_at_most_five_percent_padding(real_data, corpus, size, limit, tokens):
     data = SimpleNamespace(corpus=corpus, source="en", target="de", limit=limit)
-    train = load_corpus(data, SimpleNamespace(size=size)).train
+    train = load(data, SimpleNamespace(size=size)).train
     for budget in tokens:
         batches = Batches(train, tokens=budget, seed=1)
         assert batches.padding <= 0.05, f"{corpus} with {budget}"

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.data.corpora import find
-from regard.data.datasets import load_corpus
+from regard.data.datasets import load_corpus as load
 from regard.data.readers import Table
 from regard.data.table_readers import from_files, labelled
 from regard.errors import DataError
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(DataError, match="one column: no line is divided by tabs, commas, semicolons, pipes"):
         labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
     with pytest.raises(DataError, match="a.csv has no rows, at most a header"):
-        load_corpus({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
+        load({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
     unique = write(
         tmp_path / "b.csv", "".join(f"{text.replace(',', '')},name {i}\n" for i, text in enumerate(TEXTS))
     )
@@ -110,12 +110,12 @@ def test_a_share_of_nothing_is_refused_before_training(tmp_path):
         DataError,
         match=r"no row is left for validation: data.hold_out takes 0.1 of each class .* 3 rows in 2 cl",
     ):
-        load_corpus({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
+        load({"train": [str(path)], "hold_out": 0.1}, {"kind": "word"}, "classify")
 
 
 def test_too_little_data_is_warned_of_with_figures(tmp_path):
     body = "".join(f"{text}\t{'ab'[i % 2]}\n" for i, text in enumerate(TEXTS * 5))
-    corpus = load_corpus(
+    corpus = load(
         {"train": [str(write(tmp_path / "a.tsv", body + "alone\tc\n"))], "hold_out": 0.2},
         {"kind": "word"},
         "classify",
@@ -129,7 +129,7 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
     assert corpus.notes == [
         "a.tsv: 2 columns separated by tabs, no header; text = column 1, label = column 2"
     ]
-    pairs = load_corpus({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
+    pairs = load({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
     assert pairs.warnings == [
         "18 training pairs are few: below about 2,000 a translator learns them by heart and translates nothing else; add pairs"
     ]

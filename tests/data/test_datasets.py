@@ -8,7 +8,8 @@ from types import SimpleNamespace as Section
 import pytest
 
 from regard.data import datasets as module
-from regard.data.datasets import load_corpus, load_split, load_tokenizers, text_sample
+from regard.data.datasets import load_corpus as load
+from regard.data.datasets import load_split, load_tokenizers, text_sample
 from regard.data.readers import LinePairs
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
@@ -18,7 +19,7 @@ SMALL = Section(kind="bpe", size=500)
 
 
 def test_a_known_corpus():
-    corpus = load_corpus(SAMPLE, SMALL)
+    corpus = load(SAMPLE, SMALL)
     assert corpus.train.rows == 2000 and corpus.train.paired
     assert corpus.source_tokenizer is corpus.target_tokenizer and len(corpus.target_tokenizer) == 500
     assert (
@@ -36,7 +37,7 @@ def test_a_known_corpus():
 
 
 def test_the_other_direction_and_separate_vocabularies():
-    corpus = load_corpus(
+    corpus = load(
         {"corpus": "tatoeba-sample", "source": "de", "target": "en", "limit": 2000},
         {"size": 400, "joint": False},
     )
@@ -46,18 +47,18 @@ def test_the_other_direction_and_separate_vocabularies():
 
 
 def test_a_second_call_finds_everything_in_the_cache(cache):
-    first = load_corpus(SAMPLE, SMALL)
+    first = load(SAMPLE, SMALL)
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*.*")}
-    again = load_corpus(SAMPLE, SMALL)
+    again = load(SAMPLE, SMALL)
     assert again.train.checksum == first.train.checksum and again.target_tokenizer == first.target_tokenizer
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.*")} == before
 
 
 def test_dropout_is_for_training_alone():
-    corpus = load_corpus(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=5)
+    corpus = load(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=5)
     assert corpus.train.variants == 3 and corpus.validation.prepared.variants == 1
     assert (
-        load_corpus(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=6).train.checksum
+        load(SAMPLE, Section(size=500, dropout=0.1, variants=3), seed=6).train.checksum
         != corpus.train.checksum
     )
 
@@ -83,28 +84,28 @@ def own(files, **more):
 
 
 def test_files_of_a_user(files):
-    corpus = load_corpus(own(files, test=[str(files / "test.en"), str(files / "test.de")]), Section(size=60))
+    corpus = load(own(files, test=[str(files / "test.en"), str(files / "test.de")]), Section(size=60))
     assert (corpus.train.rows, len(corpus.validation.sources), len(corpus.test().sources)) == (300, 20, 10)
     assert corpus.test_names == ["test"]
     assert corpus.name.endswith("train.en") and len(corpus.checksums) == 4
 
 
 def test_files_and_a_known_corpus_together(files):
-    corpus = load_corpus(own(files, test=["tatoeba-sample:test"]), Section(size=60))
+    corpus = load(own(files, test=["tatoeba-sample:test"]), Section(size=60))
     assert len(corpus.test().sources) == 449
 
 
 def test_validation_is_not_needed(files):
     section = own(files)
     section.validation = []
-    corpus = load_corpus(section, Section(size=60))
+    corpus = load(section, Section(size=60))
     assert corpus.validation is None and corpus.test_names == []
 
 
 def test_the_text_that_is_scored_has_every_row(files):
     (files / "dev.en").write_bytes(b"a cat\n\nbad \xff\n" + b"dog " * 50 + b"\n")
     (files / "dev.de").write_text("eine Katze\nx\ny\nz\n", encoding="utf-8")
-    corpus = load_corpus(own(files, max_length=20), Section(size=60))
+    corpus = load(own(files, max_length=20), Section(size=60))
     split = corpus.validation
     assert split.sources == ["a cat", "", "", "dog " * 50] and split.targets == ["eine Katze", "x", "y", "z"]
     assert split.prepared.rows == 1 and split.prepared.lines.tolist() == [0]
@@ -113,7 +114,7 @@ def test_the_text_that_is_scored_has_every_row(files):
 
 def test_a_language_model(files):
     section = Section(train=[str(files / "train.en")], validation=str(files / "dev.en"))
-    corpus = load_corpus(section, Section(kind="word", size=20), task="language")
+    corpus = load(section, Section(kind="word", size=20), task="language")
     assert corpus.source_tokenizer is None and not corpus.train.paired
     assert corpus.validation.sources == [] and len(corpus.validation.targets) == 20
     assert len(corpus.target_tokenizer) == 4 + 5
@@ -133,7 +134,7 @@ def test_tokenizers_are_loaded_from_a_file_or_a_folder(files, tmp_path):
     assert load_tokenizers(tmp_path / "joint", True) == (one, one)
     assert load_tokenizers(tmp_path / "joint" / "tokenizer.json", False) == (None, one)
     assert load_tokenizers(tmp_path / "apart", True) == (one, two)
-    corpus = load_corpus(own(files), Section(load=str(tmp_path / "apart")))
+    corpus = load(own(files), Section(load=str(tmp_path / "apart")))
     assert (corpus.source_tokenizer, corpus.target_tokenizer) == (one, two)
     with pytest.raises(DataError, match="neither tokenizer.json nor source.json"):
         load_tokenizers(tmp_path, True)
@@ -191,7 +192,7 @@ def test_a_vocabulary_learns_from_evenly_spaced_rows(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_is_one_sentence_and_leaves_nothing(data, tokenizer, task, says, cache):
     with pytest.raises((DataError, OptionError), match=says) as caught:
-        load_corpus(data, tokenizer, task)
+        load(data, tokenizer, task)
     assert "\n" not in str(caught.value)
     assert not list(cache.rglob("*.npy")) and not list(cache.rglob("tokenizer.json"))
 
@@ -201,12 +202,12 @@ def test_a_file_that_is_not_the_manifests_is_told(real_data, tmp_path, monkeypat
     folder.mkdir(parents=True)
     (folder / "input.txt").write_text("To be,\nor not to be.\n" * 40, encoding="utf-8")
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "data"))
-    corpus = load_corpus({"corpus": "tiny-shakespeare"}, {"kind": "character"}, "language")
+    corpus = load({"corpus": "tiny-shakespeare"}, {"kind": "character"}, "language")
     assert "input.txt is not the file of the manifest" in corpus.warnings[0]
 
 
 def test_wikitext_has_the_published_counts(real_data):
-    corpus = load_corpus({"corpus": "wikitext-2"}, {"kind": "word", "size": 50_000}, "language")
+    corpus = load({"corpus": "wikitext-2"}, {"kind": "word", "size": 50_000}, "language")
     counts = [
         int(part.target_lengths.sum())
         for part in (corpus.train, corpus.validation.prepared, corpus.test().prepared)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from regard.data.batches import Batches
-from regard.data.datasets import load_corpus, load_split
+from regard.data.datasets import load_corpus as load
+from regard.data.datasets import load_split
 from regard.errors import DataError
 
 
@@ -19,7 +20,7 @@ WORDS = {"kind": "word", "size": 100}
 
 
 def test_a_label_is_one_entry_of_its_own_vocabulary_whatever_it_is_spelled_like(tmp_path):
-    corpus = load_corpus({"train": [table(tmp_path, GOOD)]}, {**WORDS, "lowercase": True}, "classify")
+    corpus = load({"train": [table(tmp_path, GOOD)]}, {**WORDS, "lowercase": True}, "classify")
     assert corpus.target_tokenizer.entries == ("negative", "positive", "rather negative")
     assert (
         corpus.target_tokenizer.kind == "label" and corpus.target_tokenizer.decode([6]) == "rather negative"
@@ -29,14 +30,14 @@ def test_a_label_is_one_entry_of_its_own_vocabulary_whatever_it_is_spelled_like(
 
 
 def test_what_a_batch_counts_is_for_the_task_to_say(tmp_path):
-    corpus = load_corpus({"train": [table(tmp_path, GOOD)]}, WORDS, "classify")
+    corpus = load({"train": [table(tmp_path, GOOD)]}, WORDS, "classify")
     assert next(Batches(corpus.train, tokens=100, seed=1)).tokens == 6
     assert next(Batches(corpus.train, tokens=100, seed=1, count=len)).tokens == 3
 
 
 def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
     data = {"train": [table(tmp_path, GOOD)]}
-    corpus = load_corpus(data, WORDS, "classify")
+    corpus = load(data, WORDS, "classify")
     test = table(tmp_path, [("fine", "positive"), ("hm", "neutral")], "test.tsv")
     with pytest.raises(
         DataError,
@@ -44,7 +45,7 @@ def test_a_label_never_trained_on_is_named_with_its_line_and_column(tmp_path):
     ):
         load_split({"test": [test]}, "test", corpus.source_tokenizer, corpus.target_tokenizer, "classify")
     with pytest.raises(DataError, match="line 2, column 2"):
-        load_corpus({**data, "test": [test]}, WORDS, "classify")
+        load({**data, "test": [test]}, WORDS, "classify")
 
 
 def test_one_class_is_nothing_to_tell_apart(tmp_path):
@@ -52,17 +53,17 @@ def test_one_class_is_nothing_to_tell_apart(tmp_path):
         DataError,
         match="every row of .*train.tsv has the label 'x', and a classifier tells at least two apart",
     ):
-        load_corpus({"train": [table(tmp_path, [("a", "x"), ("b", "x")])]}, WORDS, "classify")
+        load({"train": [table(tmp_path, [("a", "x"), ("b", "x")])]}, WORDS, "classify")
 
 
 def test_a_label_whose_rows_were_all_dropped_is_named(tmp_path):
     rows = [*GOOD[:2], ("far too long a text to be kept", "long")]
     with pytest.raises(DataError, match=r"the label 'long' has no examples .* 1 over max_length"):
-        load_corpus({"train": [table(tmp_path, rows)], "max_length": 4}, WORDS, "classify")
+        load({"train": [table(tmp_path, rows)], "max_length": 4}, WORDS, "classify")
 
 
 def test_words_seen_once_are_unknown_in_training_too(tmp_path):
-    corpus = load_corpus({"train": [table(tmp_path, GOOD)]}, {**WORDS, "min_count": 2}, "classify")
+    corpus = load({"train": [table(tmp_path, GOOD)]}, {**WORDS, "min_count": 2}, "classify")
     assert corpus.source_tokenizer is not None and corpus.source_tokenizer.entries == ("a", "film", "good")
     assert np.count_nonzero(corpus.train.arrays("source")[0] == 1) == 4
 
@@ -70,15 +71,15 @@ def test_words_seen_once_are_unknown_in_training_too(tmp_path):
 def test_every_word_has_its_tag(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("New\tB-LOC\nYork\tI-LOC\n\nhm\tO\n", encoding="utf-8")
-    corpus = load_corpus({"train": [str(path)]}, WORDS, "tag")
+    corpus = load({"train": [str(path)]}, WORDS, "tag")
     assert sorted(corpus.target_tokenizer.entries) == ["B-LOC", "I-LOC", "O"]
     assert corpus.train.target(0).tolist()[-1] == 3 and len(corpus.train.target(0)) == 3
     with pytest.raises(DataError, match=r"a column of a CoNLL file is a number, counted from 1, got 'word'"):
-        load_corpus({"train": [str(path)], "source": "word", "target": "2"}, WORDS, "tag")
+        load({"train": [str(path)], "source": "word", "target": "2"}, WORDS, "tag")
 
 
 def test_pairs_that_mean_the_same_share_one_vocabulary_and_bring_their_scores(real_data):
-    corpus = load_corpus({"corpus": "stsb-en-de-fr", "source": "de"}, {"kind": "word"}, "embed")
+    corpus = load({"corpus": "stsb-en-de-fr", "source": "de"}, {"kind": "word"}, "embed")
     assert corpus.source_tokenizer == corpus.target_tokenizer and corpus.train.rows == 1406
     assert (
         corpus.validation is not None
@@ -89,7 +90,7 @@ def test_pairs_that_mean_the_same_share_one_vocabulary_and_bring_their_scores(re
 
 def test_bpe_dropout_varies_the_texts_and_never_their_labels(tmp_path):
     tokenizer = {"kind": "bpe", "size": 60, "dropout": 0.5, "variants": 3}
-    corpus = load_corpus({"train": [table(tmp_path, GOOD * 4)]}, tokenizer, "classify")
+    corpus = load({"train": [table(tmp_path, GOOD * 4)]}, tokenizer, "classify")
     assert corpus.train.variants == 3
     texts, labels = (
         [corpus.train.arrays(side, variant)[0].tolist() for variant in range(3)]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from regard.data.datasets import load_corpus, split_rows
+from regard.data.datasets import load_corpus as load
+from regard.data.datasets import split_rows
 from regard.data.readers import Rows, Table, ignore
 from regard.data.splits import Part, SplitRows
 from regard.errors import DataError, OptionError
@@ -60,7 +61,7 @@ def test_a_held_out_share_validates_and_a_fold_tests(table):
     parts = {split: list(split_rows(data, split, "classify")) for split in ("train", "validation", "test")}
     assert {split: len(rows) for split, rows in parts.items()} == {"train": 54, "validation": 18, "test": 18}
     assert sorted(row for rows in parts.values() for row in rows) == sorted(Table(table))
-    corpus = load_corpus(data, {"kind": "word"}, "classify")
+    corpus = load(data, {"kind": "word"}, "classify")
     assert (
         corpus.test_names == ["test"] and corpus.validation is not None and len(corpus.test().targets) == 18
     )

@@ -218,10 +218,28 @@ def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
     )
     model = small()
     assert fast(model, "int8") is model
-    first = "regard: float32 instead of int8: no C++ compiler (g++ or clang++) was found on PATH\n"
-    told = "regard: decoding with PyTorch, which is slower than the C++ engine: no C++ compiler (g++ or clang++) was found on PATH\n"
-    assert capsys.readouterr().err == first + told
+    reason = "no C++ compiler (g++ or clang++) was found on PATH"
+    assert capsys.readouterr().err == f"regard: float32 instead of int8, by PyTorch: {reason}\n"
+    assert fast(model) is model
+    assert (
+        capsys.readouterr().err
+        == f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}\n"
+    )
     assert fast(model) is model and not capsys.readouterr().err  # it was said already
+
+
+def test_int8_where_only_float32_can_be_had_says_which_engine_runs(monkeypatch, capsys):
+    from regard.decoding.engine import native
+
+    model, here = small(), native._why_not_here
+    if here("float32"):
+        pytest.skip(f"the engine does not run here: {here('float32')}")
+    none = "this processor has no instructions for int8"
+    monkeypatch.setattr(
+        native, "_why_not_here", lambda precision: none if precision == "int8" else here(precision)
+    )
+    assert fast(model, "int8").precision == "float32"
+    assert capsys.readouterr().err == f"regard: float32 instead of int8, by the C++ engine: {none}\n"
 
 
 def test_a_processor_without_avx512_is_said(monkeypatch, capsys):

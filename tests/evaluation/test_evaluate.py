@@ -11,7 +11,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, OptionError
 from regard.evaluation.evaluate import cost, default_split, evaluate, section, windows
 from regard.models.build import build
-from regard.recipe.load import load
+from regard.recipe.loading import load_recipe
 
 CARD = {
     "recipe": {"data": {"corpus": "multi30k", "source": "de", "target": "en", "version": "tok", "test": []}}
@@ -54,7 +54,7 @@ def language_model(mode, tmp_path, monkeypatch, length=8):
         "data": {"test": [], "train": ["x"], "validation": ["x"]},
         "batch": {"mode": mode, "length": length},
     }
-    recipe = load({**changes, "model": {"dim": 8, "decoder": decoder}})
+    recipe = load_recipe({**changes, "model": {"dim": 8, "decoder": decoder}})
     tokenizer = Tokenizer.train(text, "word", 40)
     model = build(recipe.model.model_dump(), None, len(tokenizer)).double().eval()
     model.target_tokenizer, model.card = tokenizer, {"recipe": {"batch": recipe.batch.model_dump()}}

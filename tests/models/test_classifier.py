@@ -9,7 +9,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
 from regard.models.classifier import label_loss, predict
 from regard.models.folder import load, save
-from regard.recipe.load import build
+from regard.recipe.loading import build
 
 TEXTS = ["a good film", "a bad film", "not at all good", "fine", "", "unknown words here and there"]
 LABELS = ["no", "perhaps", "yes"]

@@ -10,7 +10,7 @@ from regard.data.tokenizer import EOS
 from regard.errors import OptionError
 from regard.models.classifier import predict
 from regard.models.folder import load
-from regard.pipelines.classify import attention, classify, fitting
+from regard.pipelines.classify import classify, fitting, word_attention
 from tests.decoding.folders import classifier, translator
 
 TEXTS = ["a fine day", "", "b", "not at all", "   ", "good good good, and then some more of it", "a fine day"]
@@ -56,7 +56,7 @@ def test_below_the_threshold_there_is_no_label_and_the_probabilities_stay(model)
 
 def test_the_weights_of_attention_pooling_are_those_it_took(model):
     text = "a fine day"
-    (looked,) = attention(model, [text])
+    (looked,) = word_attention(model, [text])
     ids = torch.tensor([[*model.source_tokenizer.encode(text), EOS]])
     with watch(model) as seen:
         model(ids)
@@ -73,7 +73,7 @@ def test_the_weights_of_attention_pooling_are_those_it_took(model):
 def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing(tmp_path):
     model = load(classifier(tmp_path / "m", encoder=TRANSFORMER, pooling="mean"))
     texts = ["a fine day", "b", "quite a long text about a day", ""]
-    together, alone = attention(model, texts), [attention(model, [text])[0] for text in texts]
+    together, alone = word_attention(model, texts), [word_attention(model, [text])[0] for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert one.words == other.words
         assert one.weights == pytest.approx(other.weights, abs=1e-6)
@@ -87,7 +87,7 @@ def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing
 def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_shown(tmp_path):
     pooling = {"kind": "beside", "of": ["max", {"kind": "attention", "queries": 3, "heads": 2}]}
     model = load(classifier(tmp_path / "m", pooling=pooling))
-    (looked,) = attention(model, ["a fine day"])
+    (looked,) = word_attention(model, ["a fine day"])
     with watch(model) as seen:
         model(torch.tensor([[*model.source_tokenizer.encode("a fine day"), EOS]]))
     (name,) = list(seen)
@@ -98,8 +98,8 @@ def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_
 def test_a_model_without_attention_says_so(tmp_path):
     model = load(classifier(tmp_path / "m", encoder="kim", pooling="max"))
     assert classify(model, ["a"])[0]
-    with pytest.raises(OptionError, match="does not attend to words"):
-        attention(model, ["a"])
+    with pytest.raises(OptionError, match="this model has no attention"):
+        word_attention(model, ["a"])
 
 
 @pytest.mark.parametrize("position", ["learned", "learned-norm"])
@@ -109,13 +109,13 @@ def test_a_text_beyond_the_table_of_positions_is_labelled_by_its_beginning(tmp_p
     assert fitting(model, ["abcdefgh", "abcde", "abcdef", ""]) == ["abcde", "abcde", "abcde", ""]
     long, short = classify(model, ["abcdefgh", "abcde"])
     assert long.probabilities == short.probabilities
-    assert attention(model, ["abcdefgh"])[0].words == ["abcde"]
+    assert word_attention(model, ["abcdefgh"])[0].words == ["abcde"]
 
 
 def test_the_model_is_left_in_the_mode_it_was_in(model):
     model.train()
     classify(model, ["a"])
-    attention(model, ["a"])
+    word_attention(model, ["a"])
     assert model.training
     model.eval()
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from regard.errors import RecipeError
 from regard.recipe import bundled
-from regard.recipe.load import difference, dump, load
-from regard.recipe.problems import places
+from regard.recipe.keys import everywhere
+from regard.recipe.loading import difference, dump_recipe, load_recipe
+from regard.recipe.problems import SYNONYMS
 from regard.recipe.schema import Recipe
 from regard.recipe.yaml_file import parse, write
 
@@ -17,7 +18,7 @@ BASE = {"data": "multi30k"}
 
 def says(*overrides, base=BASE):
     with pytest.raises(RecipeError) as caught:
-        load(base, overrides)
+        load_recipe(base, overrides)
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -31,41 +32,43 @@ def written(folder, text, name="mine.yaml"):
 
 def refused(folder, text):
     with pytest.raises(RecipeError) as caught:
-        load(written(folder, text))
+        load_recipe(written(folder, text))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_a_short_recipe_is_a_whole_one_with_every_default_filled_in():
-    recipe = load(BASE)
+    recipe = load_recipe(BASE)
     assert recipe.data.corpus == "multi30k"
     assert recipe.model.encoder is not None
     assert recipe.model.encoder.kind == recipe.model.decoder.kind == "transformer"
     assert (recipe.model.dim, recipe.batch.mode, recipe.optimizer.betas) == (512, "lines", [0.9, 0.98])
-    language = load({"task": "language", "data": "tiny-shakespeare"})
+    language = load_recipe({"task": "language", "data": "tiny-shakespeare"})
     assert language.model.encoder is None
     assert language.batch.mode == "crops"
-    recurrent = load({"task": "language", "data": "wikitext-2", "model": {"decoder": {"kind": "recurrent"}}})
+    recurrent = load_recipe(
+        {"task": "language", "data": "wikitext-2", "model": {"decoder": {"kind": "recurrent"}}}
+    )
     assert recurrent.batch.mode == "stream"
 
 
-@pytest.mark.parametrize("path", bundled.bundled_recipes().values(), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", bundled.included().values(), ids=lambda p: p.stem)
 def test_every_carried_recipe_is_valid_says_what_it_is_and_survives_being_written(path, tmp_path):
-    recipe = load(path)
+    recipe = load_recipe(path)
     assert recipe.name == path.stem
     assert recipe.about
-    assert load(written(tmp_path, dump(recipe))) == recipe
-    assert load(recipe) == recipe
+    assert load_recipe(written(tmp_path, dump_recipe(recipe))) == recipe
+    assert load_recipe(recipe) == recipe
 
 
 def test_a_name_is_the_files_unless_given(tmp_path):
-    assert load(written(tmp_path, "data: multi30k", "my run.yaml")).name == "my-run"
-    assert load(written(tmp_path, "data: multi30k\nname: other")).name == "other"
-    assert load(written(tmp_path, "data: multi30k"), ["name=third"]).name == "third"
+    assert load_recipe(written(tmp_path, "data: multi30k", "my run.yaml")).name == "my-run"
+    assert load_recipe(written(tmp_path, "data: multi30k\nname: other")).name == "other"
+    assert load_recipe(written(tmp_path, "data: multi30k"), ["name=third"]).name == "third"
 
 
 def test_overrides_are_read_as_the_file_is():
-    recipe = load(
+    recipe = load_recipe(
         BASE,
         [
             "optimizer.lr=1e-3",
@@ -80,31 +83,34 @@ def test_overrides_are_read_as_the_file_is():
     assert recipe.model.decoder.layers == 6
     assert recipe.data.source == "no"  # Norwegian, not false
     assert recipe.optimizer.betas == [0.9, 0.95]
-    assert load(BASE, ["model.decoder={kind: bahdanau, cell: lstm}"]).model.decoder.cell == "lstm"
-    assert load(BASE, ["training.steps=null", "training.minutes=5"]).training.steps is None
+    assert load_recipe(BASE, ["model.decoder={kind: bahdanau, cell: lstm}"]).model.decoder.cell == "lstm"
+    assert load_recipe(BASE, ["training.steps=null", "training.minutes=5"]).training.steps is None
 
 
 def test_overriding_does_not_touch_what_was_given():
     given = {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
-    load(given, ["model.dim=128", "data.limit=5"])
+    load_recipe(given, ["model.dim=128", "data.limit=5"])
     assert given == {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
 
 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model.encoder.haeds=2", ("model.encoder has no key 'haeds'", "'heads'")),
-        ("traning.steps=3", ("no key 'traning'", "'training'")),
+        (
+            "model.encoder.haeds=2",
+            ("model.encoder has no key 'haeds'", "did you mean model.encoder.heads (whole number ≥ 1)?"),
+        ),
+        ("traning.steps=3", ("no key 'traning'", "did you mean training?")),
         ("model.heads=2", ("model has no key 'heads'", "model.encoder.heads", "model.decoder.heads")),
         ("model.colour=red", ("model has no key 'colour'", "dim, tie")),
-        ("schedule={kind: cosine, flor: 2}", ("schedule has no key 'flor'", "'floor'")),
+        ("schedule={kind: cosine, flor: 2}", ("schedule has no key 'flor'", "schedule.floor")),
         (
             "model.encoder={kind: stacked, below: {kind: convolutional, kernl: 2}}",
-            ("model.encoder.below", "'kernl'", "'kernel'"),
+            ("encoder.below", "'kernl'", "below.kernel"),
         ),
         (
             "model.encoder.mask={kind: and, of: [diagonal, {kind: window, lef: 3}]}",
-            ("model.encoder.mask.of[1]", "'lef'", "'left'"),
+            ("mask.of[1]", "'lef'", "of[1].left"),
         ),
         (
             "model.decoder={kind: bahdanau, input_feeding: true}",
@@ -115,6 +121,72 @@ def test_overriding_does_not_touch_what_was_given():
 def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, words):
     found = says(override)
     assert all(word in found for word in words), found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["model.decoder={heads: 2}", "model.decoder.kind=bahdanau"],
+            "model.decoder of kind bahdanau has no key 'heads' (transformer has it); its keys are cell, layers, width, "
+            "attention_width, first, dropout; for another kind replace the block: model.decoder='{kind: bahdanau}'",
+        ),
+        (["model.decoder={kind: recurrent, normalize: softmax}"], "model.decoder of kind recurrent has no key 'normalize'"),
+        (["model.decoder=bahdanau"], "model.decoder is 'bahdanau', and must be a block of keys with a kind: "
+         "write model.decoder='{kind: bahdanau}'"),
+        (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys: write optimizer='{kind: adamw}'"),
+        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of writer, classifier, tagger, embedder; "
+         "bahdanau is a kind of model.decoder"),
+    ],
+)  # fmt: skip
+def test_a_key_or_kind_in_the_wrong_place_is_told_where_it_goes(overrides, words):
+    assert words in says(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("learning_rate", "optimizer.lr (number > 0)"),
+        ("optimizer.learning_rate", "optimizer.lr (number > 0)"),
+        ("training.lr", "optimizer.lr (number > 0)"),
+        ("batch_size", "batch.tokens (whole number ≥ 1) or batch.sentences (whole number ≥ 1 or null)"),
+        ("training.batch_size", "batch.tokens (whole number ≥ 1) or batch.sentences (whole number ≥ 1 or null)"),
+        ("epochs", "training.epochs (number > 0 or null)"),
+        ("layers", "model.encoder.layers (whole number ≥ 1) or model.decoder.layers (whole number ≥ 1)"),
+        ("heads", "model.encoder.heads (whole number ≥ 1) or model.decoder.heads (whole number ≥ 1)"),
+        ("dropout", "model.dropout (number ≥ 0, < 1)"),
+        ("hidden_size", "model.dim (whole number ≥ 1)"),
+        ("model.encoder.d_model", "model.dim (whole number ≥ 1)"),
+        ("warmup", "schedule.warmup (whole number ≥ 1)"),
+        ("warmup_steps", "schedule.warmup (whole number ≥ 1)"),
+        ("normalize", "model.encoder.normalize (softmax, sparsemax, entmax, sigmoid) or "
+         "model.decoder.normalize (softmax, sparsemax, entmax, sigmoid)"),
+        ("validate_evry", "training.validate_every (whole number ≥ 1)"),
+    ],
+)  # fmt: skip
+def test_what_other_libraries_call_a_key_leads_to_ours(given, meant):
+    place, _, key = given.rpartition(".")
+    assert says(f"{given}=1") == f"{place or 'a recipe'} has no key {key!r}; did you mean {meant}?"
+
+
+def test_only_keys_that_this_recipe_may_have_are_suggested():
+    gru = "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"
+    assert says(*gru, "hidden=1").endswith("did you mean model.encoder.width (whole number ≥ 1 or null) or "
+                                           "model.decoder.width (whole number ≥ 1 or null)?")  # fmt: skip
+    assert "its keys are" in says(*gru, "model.encoder.colour=1")
+    known = set(everywhere())
+    assert {home for homes in SYNONYMS.values() for home in homes} <= known
+
+
+def test_a_problem_of_an_override_does_not_blame_the_file(tmp_path):
+    path = written(tmp_path, "data: multi30k")
+    with pytest.raises(RecipeError, match=r"^a recipe has no key 'lr'"):
+        load_recipe(path, ["lr=1"])
+    with pytest.raises(RecipeError, match=r"mine.yaml: a recipe has no key 'lr'"):
+        load_recipe(written(tmp_path, "data: multi30k\nlr: 1"), ["seed=2"])
+    assert (
+        load_recipe(written(tmp_path, "seed: 3"), ["data.corpus=multi30k"]).seed == 3
+    )  # only whole with the override
 
 
 @pytest.mark.parametrize(
@@ -261,14 +333,14 @@ def test_a_file_that_is_no_recipe_is_named_with_the_line(text, words, tmp_path):
 def test_a_missing_file_and_a_wrong_name_say_what_there_is(tmp_path):
     for wrong, words in (
         ("smal", ("did you mean small",)),
-        ("zzzz", ("carried are",)),
+        ("zzzz", ("included are",)),
         (tmp_path / "none.yaml", ("no recipe file", "none.yaml")),
         (tmp_path, ("is a folder",)),
         ("x" * 5000, ("no recipe's name",)),
         (3, ("got int",)),
     ):
         with pytest.raises(RecipeError) as caught:
-            load(wrong)
+            load_recipe(wrong)
         assert all(word in str(caught.value) for word in words)
 
 
@@ -280,7 +352,7 @@ def test_files_count_from_the_recipes_folder_and_those_of_overrides_from_the_wor
     path = written(
         tmp_path, "data: {train: [[a.en, a.de]], validation: [v.tsv]}\ntokenizer: {load: words.json}\n"
     )
-    recipe = load(path, ["data.test=[t.tsv]"])
+    recipe = load_recipe(path, ["data.test=[t.tsv]"])
     assert recipe.data.train == [[str(tmp_path / "a.en"), str(tmp_path / "a.de")]]
     assert recipe.data.validation == [str(tmp_path / "v.tsv")]
     assert recipe.tokenizer.load == str(tmp_path / "words.json")
@@ -288,17 +360,20 @@ def test_files_count_from_the_recipes_folder_and_those_of_overrides_from_the_wor
 
 
 def test_the_difference_of_two_recipes_is_their_dotted_keys():
-    a = load(BASE)
+    a = load_recipe(BASE)
     assert difference(a, a) == []
-    assert difference(a, load(BASE, ["model.encoder.layers=2", "seed=5"])) == ["seed", "model.encoder.layers"]
-    changed = difference(a, load(BASE, ["schedule={kind: cosine}"]))
+    assert difference(a, load_recipe(BASE, ["model.encoder.layers=2", "seed=5"])) == [
+        "seed",
+        "model.encoder.layers",
+    ]
+    changed = difference(a, load_recipe(BASE, ["schedule={kind: cosine}"]))
     assert {"schedule.kind", "schedule.warmup", "schedule.floor"} == set(changed)
 
 
 def test_a_dump_has_the_order_of_the_schema_and_reads_back_with_any_yaml():
-    recipe = load(BASE, ["optimizer.eps=1e-9", "about=äöü 日本"])
-    assert yaml.safe_load(dump(recipe)) == recipe.model_dump()
-    assert list(yaml.safe_load(dump(recipe))) == list(Recipe.model_fields)
+    recipe = load_recipe(BASE, ["optimizer.eps=1e-9", "about=äöü 日本"])
+    assert yaml.safe_load(dump_recipe(recipe)) == recipe.model_dump()
+    assert list(yaml.safe_load(dump_recipe(recipe))) == list(Recipe.model_fields)
 
 
 @given(
@@ -334,7 +409,7 @@ def test_plain_values_are_those_of_yaml_1_2(text, value):
 
 
 def test_places_lists_nested_keys_once():
-    found = places()
+    found = everywhere()
     assert len(found) == len(set(found))
     assert {
         "model.encoder.below.kernel",
@@ -345,14 +420,16 @@ def test_places_lists_nested_keys_once():
 
 
 def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
-    recipe = load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
+    recipe = load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
     assert (recipe.data.source, recipe.data.target) == ("1", "2")
     assert (
-        load(written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")).data.source
+        load_recipe(
+            written(tmp_path, "data: {train: [a.tsv], hold_out: 0.1, source: 2, target: '1'}\n")
+        ).data.source
         == "2"
     )
     assert (
-        load(
+        load_recipe(
             "small", ["data={train: [a.tsv], hold_out: 0.1}", "data.source=1", "data.target='2'"]
         ).data.target
         == "2"
@@ -361,4 +438,4 @@ def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
         with pytest.raises(
             RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"
         ):
-            load({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})
+            load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})

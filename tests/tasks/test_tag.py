@@ -12,7 +12,7 @@ from regard.errors import DataError, RecipeError
 from regard.evaluation.evaluate import evaluate, section
 from regard.models.folder import load
 from regard.models.tagger import Tagger
-from regard.recipe.load import load as read
+from regard.recipe.loading import load_recipe as read
 from regard.training.estimate import estimate
 from regard.training.trainer import resume, train
 from tests.training import tiny

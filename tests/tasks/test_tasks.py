@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from regard.errors import DataError, RecipeError
 from regard.evaluation.evaluate import evaluate, section
 from regard.models.classifier import predict
-from regard.recipe.load import load
+from regard.recipe.loading import load_recipe
 from regard.tasks import TASKS
 from regard.training.estimate import estimate
 from regard.training.list_runs import summary
@@ -158,9 +158,9 @@ def test_vectors_of_another_width_or_language_are_refused_before_anything_is_wri
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": {"decoder": {}}}, "model has no key 'decoder'"),
+        ({"model": {"decoder": {}}}, "model of kind classifier has no key 'decoder' .writer has it."),
         ({"model": {"kind": "writer"}}, "model.kind is writer, and task classify trains a classifier"),
-        ({"model": {"poling": "max"}}, "did you mean 'pooling'"),
+        ({"model": {"poling": "max"}}, "did you mean model.pooling"),
         ({"model": {"pooling": "median"}}, "model.pooling.kind is 'median', and must be one of mean, sum, max"),
         ({"model": {"pooling": {"kind": "attention", "heads": 7}}}, "heads is 7, which does not divide the width 300"),
         ({"model": {"freeze_vectors": True}}, "model.freeze_vectors is true and model.vectors names no file"),
@@ -174,11 +174,13 @@ def test_vectors_of_another_width_or_language_are_refused_before_anything_is_wri
 )  # fmt: skip
 def test_what_does_not_go_with_the_task_is_one_sentence(changes, says):
     with pytest.raises(RecipeError, match=says.replace("?", r"\?")):
-        load({"task": "classify", "data": {"corpus": "sst2"}, "tokenizer": {"kind": "word"}, **changes})
+        load_recipe(
+            {"task": "classify", "data": {"corpus": "sst2"}, "tokenizer": {"kind": "word"}, **changes}
+        )
 
 
 def test_the_model_of_a_recipe_follows_from_its_task():
-    kinds = {name: load({"task": name, "data": {"corpus": data}}).model.kind for name, data in (
+    kinds = {name: load_recipe({"task": name, "data": {"corpus": data}}).model.kind for name, data in (
         ("translate", "multi30k"), ("language", "wikitext-2"), ("classify", "sst2"), ("tag", "wnut17"), ("embed", "stsb-en-de-fr"),
     )}  # fmt: skip
     assert kinds == {name: task.model for name, task in TASKS.items()}

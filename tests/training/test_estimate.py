@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.errors import DataError, RecipeError
-from regard.recipe.load import load
+from regard.recipe.loading import load_recipe
 from regard.training.estimate import SAMPLE, estimate
 from regard.training.trainer import train
 
@@ -76,7 +76,9 @@ def test_files_of_ones_own_are_counted(tmp_path):
         "validation": [str(tmp_path / "v.tsv")],
         "test": [str(tmp_path / "v.tsv")],
     }
-    recipe = load({"data": data}, [change for change in TINY if not change.startswith(("data", "tokenizer"))])
+    recipe = load_recipe(
+        {"data": data}, [change for change in TINY if not change.startswith(("data", "tokenizer"))]
+    )
     assert estimate(recipe, ["tokenizer={kind: word, size: 50}"]).rows == {
         "training": 140,
         "validation": 5,

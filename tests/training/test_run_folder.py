@@ -6,14 +6,14 @@ import pytest
 
 from regard.errors import FolderError, RecipeError
 from regard.files.atomic import write_folder
-from regard.recipe.load import load
+from regard.recipe.loading import load_recipe
 from regard.training.run_folder import RunFolder, check_unchanged
 from tests.training import tiny
 
 
 @pytest.fixture
 def recipe(tmp_path):
-    return load(tiny.recipe(tmp_path))
+    return load_recipe(tiny.recipe(tmp_path))
 
 
 def test_a_begun_run_gives_its_recipe_back(tmp_path, recipe):
@@ -49,8 +49,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, recipe):
     ],
 )
 def test_how_long_and_how_often_may_change(tmp_path, recipe, change):
-    recipe = load(recipe, ["schedule={kind: constant}"])
-    check_unchanged(recipe, load(recipe, [change]), tmp_path)
+    recipe = load_recipe(recipe, ["schedule={kind: constant}"])
+    check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -61,19 +61,21 @@ def test_validation_stays_as_it_is_while_the_plateau_or_early_stopping_counts_on
     with pytest.raises(
         RecipeError, match=rf"^{key} may not change .*: the plateau schedule counts .* put it back"
     ):
-        check_unchanged(recipe, load(recipe, [change]), tmp_path)
-    early = load(recipe, ["schedule={kind: constant}", "training.patience=3"])
+        check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)
+    early = load_recipe(recipe, ["schedule={kind: constant}", "training.patience=3"])
     with pytest.raises(RecipeError, match=rf"^{key} may not change .*: early stopping"):
-        check_unchanged(early, load(early, [change]), tmp_path)
-    check_unchanged(early, load(early, [change, "training.patience=null"]), tmp_path)
-    check_unchanged(recipe, load(recipe, ["decoding.beam=5", "training.save_every=3"]), tmp_path)
+        check_unchanged(early, load_recipe(early, [change]), tmp_path)
+    check_unchanged(early, load_recipe(early, [change, "training.patience=null"]), tmp_path)
+    check_unchanged(recipe, load_recipe(recipe, ["decoding.beam=5", "training.save_every=3"]), tmp_path)
 
 
 def test_a_lost_recipe_is_read_from_the_newest_checkpoint(tmp_path, recipe):
     folder = tmp_path / "a" / "checkpoints" / "step-00000004"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text(json.dumps({"recipe": recipe.model_dump()}), encoding="utf-8")
-    assert RunFolder(tmp_path / "a").read_recipe(("training.steps=7",)) == load(recipe, ["training.steps=7"])
+    assert RunFolder(tmp_path / "a").read_recipe(("training.steps=7",)) == load_recipe(
+        recipe, ["training.steps=7"]
+    )
 
 
 def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
@@ -99,4 +101,4 @@ def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
 )
 def test_what_is_learned_may_not_change_and_the_key_is_named(tmp_path, recipe, change):
     with pytest.raises(RecipeError, match=rf"^{change.partition('=')[0]} is not what .*regard train"):
-        check_unchanged(recipe, load(recipe, [change]), tmp_path)
+        check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)

@@ -6,7 +6,7 @@ from torch import nn
 
 from regard.data.batches import Batch
 from regard.models.loss import Loss
-from regard.recipe.load import load
+from regard.recipe.loading import load_recipe
 from regard.training import optimizer
 from regard.training.distributed import LossOf, World
 from regard.training.ema import Ema
@@ -41,7 +41,7 @@ def portion(*batches):
 
 @pytest.fixture
 def stepper(tmp_path):
-    recipe = load(tiny.recipe(tmp_path, optimizer__clip=None))
+    recipe = load_recipe(tiny.recipe(tmp_path, optimizer__clip=None))
     model = Line()
     return Stepper(
         model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, HERE, Ema(model, 0.5)
@@ -88,7 +88,7 @@ def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
             found.state = DecoderState(hidden=[((self.w * float(batch.target[0, 1])).reshape(1, 1),)])
             return found
 
-    recipe = load(
+    recipe = load_recipe(
         {**tiny.recipe(tmp_path), "task": "language", "data": {"train": ["a"], "validation": ["b"]},
          "model": {"decoder": {"kind": "recurrent"}}, "batch": {"mode": "stream", "accumulate": 2}}
     )  # fmt: skip

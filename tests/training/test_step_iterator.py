@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from regard.data.batches import Batches
-from regard.data.datasets import load_corpus
+from regard.data.datasets import load_corpus as load
 from regard.errors import RecipeError
-from regard.recipe.load import load as load_recipe
+from regard.recipe.loading import load_recipe as load_recipe
 from regard.training.distributed import World
 from regard.training.step_iterator import StepIterator
 from tests.training import tiny
@@ -19,7 +19,7 @@ def prepared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         recipe = load_recipe(tiny.recipe(folder))
-        return load_corpus(recipe.data, recipe.tokenizer, task="translate", seed=1).train
+        return load(recipe.data, recipe.tokenizer, task="translate", seed=1).train
 
 
 class Pretended(World):

@@ -12,15 +12,12 @@ import typer
 
 def command(
     hypothesis: Annotated[
-        Path, typer.Argument(metavar="HYP", help="The translation: one sentence a line, plain, .gz or .xz.")
+        Path, typer.Argument(metavar="HYP", help="Translations, one per line; plain, .gz or .xz.")
     ],
     reference: Annotated[
-        list[Path],
-        typer.Argument(metavar="REF", help="What it should be; several files, several references."),
+        list[Path], typer.Argument(metavar="REF", help="References; several files are several references.")
     ],
-    tokenize: Annotated[
-        str, typer.Option(help="sacreBLEU's tokenisation; none for text that is tokenised.")
-    ] = "13a",
+    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for tokenised text.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     by_length: Annotated[
         Path | None, typer.Option(metavar="SRC", help="Also BLEU by the length of these source lines.")
@@ -35,7 +32,7 @@ def command(
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
 
-    What looks wrong with the files (lines moved, tokenised against plain text, …) is said on standard error.
+    Warns on standard error about files that look wrong: shifted lines, tokenised against plain text, …
     """
     from regard.errors import OptionError
     from regard.evaluation import bleu_by_length, translation

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 HELP = """Label text, files or standard input, line by line and in order, with probabilities.
 
-A job with -o that was stopped goes on when the same command is given again.
+With -o, rerun the same command to resume an interrupted job.
 
   regard classify runs/sst2 "a film to remember"
 
-  regard classify runs/sst2 --attention "a film to remember"
+  regard classify runs/sst2-attention --attention "a film to remember"    # a model with attention
 
   regard classify runs/sst2 -i reviews.csv --column review -o labelled.csv
 
@@ -32,7 +32,7 @@ A job with -o that was stopped goes on when the same command is given again.
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The folder of a classifier, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a classifier or its run.")],
     text: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="What to label; after -i more files. Else standard input."),
@@ -64,22 +64,25 @@ def command(
     field: Annotated[
         str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N likeliest labels.")] = 1,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N most likely labels.")] = 1,
     threshold: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="Leave the label empty where the likeliest is less likely than this."
+            min=0.0, max=1.0, help="Leave the label empty where its probability is lower than this."
         ),
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--jsonl", "--json", help="Write JSON lines.")] = False,
     attention: Annotated[
-        bool, typer.Option("--attention", help="Show each word with the attention it got.")
+        bool,
+        typer.Option(
+            "--attention", help="Show the attention weight of each word; the model needs attention."
+        ),
     ] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per batch.")] = None,
     device: search_options.Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")
+        bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:

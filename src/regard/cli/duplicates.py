@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 def command(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE...|INDEX", help="Files and folders as `regard index` takes them, or an index."
-        ),
+        typer.Argument(metavar="FILE...|INDEX", help="Files and folders as for `regard index`, or an index."),
     ],
     threshold: Annotated[
         float,
-        typer.Option("--threshold", "-t", min=-1.0, max=1.0, help="Least cosine of what says the same."),
+        typer.Option("--threshold", "-t", min=-1.0, max=1.0, help="Minimum cosine similarity of duplicates."),
     ] = 0.9,
-    groups: Annotated[bool, typer.Option("--groups", help="Write groups instead of pairs.")] = False,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Write groups of duplicates instead of pairs.")
+    ] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of to standard output.")
     ] = Path("-"),
     exact: Annotated[
-        bool, typer.Option("--exact", help="Compare all pairs, however many texts there are.")
+        bool, typer.Option("--exact", help="Compare all pairs instead of approximate nearest neighbours.")
     ] = False,
     model: shared.Model = "minilm",
     text: shared.Text = None,
@@ -39,9 +39,9 @@ def command(
     threads: shared.Threads = 0,
     strict: shared.Strict = False,
 ) -> None:
-    """Find texts that say the same, in the same words or in others, the most alike first.
+    """Find duplicates and paraphrases, most similar first.
 
-    A table of cosine, first name, second name, and both texts; with --groups a line for each text, numbered by group.
+    Writes a table: cosine similarity, the two names, the two texts; with --groups one line per text, with the number of its group.
 
     Examples:
 

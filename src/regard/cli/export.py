@@ -7,21 +7,25 @@ from typing import Annotated
 
 import typer
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what regard wrote there before.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a model that regard wrote there.")]
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="ctranslate2, huggingface or onnx.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder that is made.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the exported model.")],
     quantization: Annotated[
-        str, typer.Option(help="Weights of ctranslate2: float32, int8, int16, float16, bfloat16 …")
+        str, typer.Option(help="Weights for ctranslate2: float32, int8, int16, float16, bfloat16 …")
     ] = "float32",
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a model for another runtime, and check there that it writes what regard writes.
+    """Export a model to CTranslate2, Hugging Face or ONNX, and check that its outputs are the same there.
 
-    What the format cannot express is refused with the reason. An export that is not equal ends with exit code 1 and is not kept.
+    A model that the format cannot express is refused. If the outputs differ, nothing is kept and the exit code is 1.
+
+    Example:
+
+        regard export runs/small --to onnx -o small-onnx
     """
     from regard.interchange.export.check import UnequalError
     from regard.interchange.export.write import export, target
@@ -40,12 +44,13 @@ def command(
 
 def bring(
     source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A Hugging Face folder: MarianMT, GPT-2 or BERT-like.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="Hugging Face model folder: MarianMT, GPT-2 or BERT-like."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder that is made.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the imported model.")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a regard model of a Hugging Face one, and check that it writes the same, or makes the same vectors."""
+    """Import a Hugging Face model, and check that its outputs are the same."""
     from regard.interchange.export.check import UnequalError
     from regard.interchange.import_model import import_model
 
@@ -56,5 +61,5 @@ def bring(
         raise typer.Exit(1) from None
     typer.echo(str(found))
     typer.echo(
-        f"the model is in {output}; `regard translate`, `regard generate` or `regard index --model` runs it"
+        f"the model is in {output}; use it with `regard translate`, `regard generate` or `regard index`"
     )

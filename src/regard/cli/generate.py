@@ -14,21 +14,22 @@ from regard.cli import search_options
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The folder of a language model, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a language model or its run.")],
     prompt: Annotated[
-        str | None, typer.Argument(help="The text to go on with; standard input unless given.")
+        str | None, typer.Argument(help="Text to continue; standard input unless given.")
     ] = None,
     length: Annotated[
-        int, typer.Option("--length", "--max-length", min=1, help="Most tokens to write.")
+        int, typer.Option("--length", "--max-length", min=1, help="Maximum number of tokens.")
     ] = 100,
     beam: search_options.Beam = None,
     temperature: search_options.Temperature = None,
     top_k: search_options.TopK = None,
     top_p: search_options.TopP = None,
     min_p: search_options.MinP = None,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Texts to draw.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of samples.")] = 1,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Draw the words that this seed draws; said on standard error.")
+        int | None,
+        typer.Option(min=0, help="Seed of sampling; a random one is chosen and printed unless given."),
     ] = None,
     lines: Annotated[
         bool | None, typer.Option("--lines/--no-lines", help="Go on after the end of a line, or stop there.")
@@ -40,9 +41,9 @@ def command(
     device: search_options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each text.")] = False,
 ) -> None:
-    """Let a language model go on with a text, and show its words as they are found.
+    """Continue a text with a language model and print tokens as they are generated.
 
-    Words are drawn by their probability; --beam takes the likeliest text instead.
+    Tokens are sampled; --beam searches for the most likely text instead.
     """
     from regard.decoding.engine import fast
     from regard.errors import FolderError

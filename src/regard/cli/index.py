@@ -23,39 +23,36 @@ def command(
         list[Path] | None,
         typer.Argument(
             metavar="[FILE]...",
-            help="Text by lines, .csv, .tsv, .jsonl (also .gz, .xz), or folders of .txt files.",
+            help="Text (a document per line), .csv, .tsv, .jsonl, also .gz and .xz; or folders of .txt files.",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="INDEX", help="The folder of the index.")
+        Path | None, typer.Option("--output", "-o", metavar="INDEX", help="Folder of the index.")
     ] = None,
     model: shared.Model = "minilm",
     text: shared.Text = None,
     name: shared.Id = None,
     add: Annotated[
-        bool, typer.Option("--add", help="Add to an index; documents that are there already are passed over.")
+        bool, typer.Option("--add", help="Add to an existing index; skip documents that it has.")
     ] = False,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Add, and let new texts take the place of those of the same name."),
+        bool, typer.Option("--replace", help="Add; replace documents of the same name.")
     ] = False,
     remove: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Take a document out; may be given several times."),
+        list[str] | None, typer.Option(metavar="NAME", help="Remove this document; repeatable.")
     ] = None,
     compact: Annotated[
         bool,
         typer.Option(
-            "--compact",
-            help="Write the index anew without removed documents, whose texts then leave the disk.",
+            "--compact", help="Rewrite the index without the removed documents and delete their texts."
         ),
     ] = False,
     threads: shared.Threads = 0,
     strict: shared.Strict = False,
 ) -> None:
-    """Make an index of documents: a vector of each by a model that reads, and their words for BM25.
+    """Build a search index: one embedding per document, plus BM25 statistics.
 
-    Stopped by Ctrl-C it keeps what is done; the same command with --add goes on. Without files it tells what an index holds.
+    Ctrl-C keeps what is done; rerun the same command with --add to continue. Without files, describe the index.
 
     Examples:
 
@@ -162,6 +159,7 @@ def _remove(output: Path, names: list[str], threads: int) -> None:
 
 
 def _compact(output: Path, threads: int) -> None:
+    from regard.errors import for_shell
     from regard.search.build_index import compact, leftovers
     from regard.search.index import Index
 
@@ -171,7 +169,7 @@ def _compact(output: Path, threads: int) -> None:
         typer.echo(
             f"{len(left):,} documents are there; another process has the old index open, so {gone:,} removed stay on the disk:"
         )
-        typer.echo(f"end that process and run `regard index --compact -o {output}` again")
+        typer.echo(f"end that process and run `regard index --compact -o {for_shell(output)}` again")
         return
     typer.echo(
         f"{gone:,} removed document{'s' * (gone != 1)} left the disk, {len(left):,} documents are there"

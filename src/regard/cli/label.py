@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def command(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE...|INDEX", help="Texts to label, as `regard index` takes them, or an index."
-        ),
+        typer.Argument(metavar="FILE...|INDEX", help="Texts to label, as for `regard index`, or an index."),
     ],
     examples: Annotated[
         list[Path] | None,
@@ -26,7 +24,7 @@ def command(
             "--examples",
             "-e",
             metavar="TSV",
-            help="Columns label and text, or a reviewed table; may be given several times.",
+            help="Table with the columns label and text, or a reviewed table; repeatable.",
         ),
     ] = None,
     output: Annotated[
@@ -39,21 +37,23 @@ def command(
             min=0.0,
             max=1.0,
             metavar="P",
-            help="Read reviewed tables back: text and label of rows that were reviewed or are that sure.",
+            help="Write text and label of the rows that were reviewed or have at least this confidence.",
         ),
     ] = None,
-    neighbours: Annotated[int, typer.Option(min=1, help="Texts that a text takes its label from.")] = 10,
+    neighbours: Annotated[
+        int, typer.Option(min=1, help="Nearest neighbours that each text takes its label from.")
+    ] = 10,
     model: shared.Model = "minilm",
     text: shared.Text = None,
     name: shared.Id = None,
     threads: shared.Threads = 0,
     strict: shared.Strict = False,
 ) -> None:
-    """Label many texts from a few examples: labels spread to texts that mean about the same, and on to their neighbours.
+    """Label many texts from a few examples by label propagation over similar texts.
 
-    The table that is written has the columns label, suggested, confidence, reviewed, id and text, the least sure first. Correct
-    `label` where it is wrong and put an x into `reviewed` where it is right; given back with --examples, such rows are examples.
-    In the end --take P makes a table of text and label to train a classifier on.
+    Writes a table with the columns label, suggested, confidence, reviewed, id and text, least confident first. Correct `label`
+    where it is wrong and put an x into `reviewed` where it is right; then pass the table to --examples to use these rows too.
+    --take P writes the table of texts and labels to train a classifier on.
 
     Examples:
 

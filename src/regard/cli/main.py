@@ -35,7 +35,7 @@ from regard.cli import (
 from regard.errors import RegardError
 
 app = typer.Typer(
-    help="Attention, end to end: one operator, every mask, bias and normaliser, and the weights there to look at.",
+    help="Run, train and inspect attention models: translators, language models, classifiers, taggers, search.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

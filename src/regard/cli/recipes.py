@@ -1,4 +1,4 @@
-"""`regard recipes`: the recipes that are carried, one of them in full, or every key a recipe may have."""
+"""`regard recipes`: list the included recipes, print one, or explain every key."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import typer
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe, with its comments.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print this recipe with its comments.")] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Print every key with its default and meaning.")
+        bool, typer.Option("--keys", help="Print every key with its default, allowed values and meaning.")
     ] = False,
 ) -> None:
-    """List the carried recipes, print one, or list every key."""
+    """List the included recipes, print one, or explain every key."""
     if keys:
         _keys()
     elif name is not None:
@@ -29,25 +29,25 @@ def _list() -> None:
     from rich.table import Table
 
     from regard.errors import RecipeError
-    from regard.recipe.bundled import bundled_recipes
-    from regard.recipe.load import load
+    from regard.recipe.bundled import included
+    from regard.recipe.loading import load_recipe
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("recipe", "task", "what it trains, and what it reached"):
         table.add_column(head, no_wrap=head == "recipe")
-    for name, path in bundled_recipes().items():
+    for name, path in included().items():
         try:
-            recipe = load(path)
+            recipe = load_recipe(path)
             table.add_row(name, recipe.task, recipe.about or "")
         except RecipeError as error:  # one bad file does not hide the others
             table.add_row(name, "", f"not valid: {error}")
     console = Console()
     console.print(table, highlight=False, markup=False)
     console.print(
-        "\nregard recipes NAME prints one; regard train NAME trains it; regard recipes --keys explains every key"
+        "\n`regard recipes NAME` prints one, `regard train NAME` trains it, `regard recipes --keys` explains every key"
     )
     console.print(
-        "files of your own: regard train classifier my.csv, tagger my.conll, translator my.tsv or language-model my.txt"
+        "files of your own: `regard train classifier my.csv`, tagger my.conll, translator my.tsv, language-model my.txt"
     )
 
 

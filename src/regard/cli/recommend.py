@@ -22,60 +22,58 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="FILES",
-            help="Ratings: CSV, TSV or ::, plain, .gz or .xz; or a name: movielens-latest-small.",
+            help="Ratings: .csv, .tsv or separated by ::, also .gz and .xz; or the corpus movielens-latest-small.",
         ),
     ] = None,
     items: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A table with id, title and genres (a|b|c) of the items."),
+        Path | None, typer.Option(metavar="FILE", help="Table of the items: id, title, genres (a|b|c).")
     ] = None,
     user_column: Annotated[
-        str | None, typer.Option(help="The column of the user, by name or number from 1.")
+        str | None, typer.Option(help="Column of the user (name, or number from 1).")
     ] = None,
-    item_column: Annotated[str | None, typer.Option(help="The column of the item.")] = None,
-    rating_column: Annotated[str | None, typer.Option(help="The column of the rating.")] = None,
+    item_column: Annotated[str | None, typer.Option(help="Column of the item.")] = None,
+    rating_column: Annotated[str | None, typer.Option(help="Column of the rating.")] = None,
     kind: Annotated[
         str,
         typer.Option(
-            help="biases (linear), polynomial, factorization, rendle (Rendle's machine), machine (the lecture's)."
+            help="Model: biases, polynomial, factorization, rendle (factorisation machine), machine (the lecture's)."
         ),
     ] = "machine",
     features: Annotated[
         str,
         typer.Option(
-            help="What machine knows beside user and item: tags, raters (of the item), history (of the user)."
+            help="Features of machine beside user and item: tags, raters (of the item), history (of the user)."
         ),
     ] = "tags,raters",
-    factors: Annotated[
-        int, typer.Option(min=1, max=1000, help="K, the numbers that describe a user or an item.")
-    ] = 8,
-    sweeps: Annotated[int, typer.Option(min=1, max=10000, help="Rounds over all weights at most.")] = 20,
+    factors: Annotated[int, typer.Option(min=1, max=1000, help="Number of latent factors K.")] = 8,
+    sweeps: Annotated[
+        int, typer.Option(min=1, max=10000, help="Maximum number of passes over all weights.")
+    ] = 20,
     test: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Share of ratings held out to be asked; 0 asks none.")
+        float, typer.Option(min=0.0, max=0.99, help="Share of ratings held out for testing; 0: none.")
     ] = 0.2,
     folds: Annotated[
-        int | None, typer.Option(min=2, help="Ask all ratings in so many turns instead.")
+        int | None, typer.Option(min=2, help="Cross-validate with this many folds instead.")
     ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="All kinds in one table.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare all kinds of model.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FOLDER", help="Fit all ratings and keep them here."),
+        typer.Option("-o", "--output", metavar="FOLDER", help="Fit on all ratings and save the model here."),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="What -o has written, instead of FILES.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Use a model saved with -o instead of fitting FILES."),
     ] = None,
     user: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Recommend to this user; may be given several times."),
+        list[str] | None, typer.Option(metavar="ID", help="Recommend items to this user; repeatable.")
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="So many items each.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the factors to begin with.")] = 0,
+    n: Annotated[int, typer.Option("-n", min=1, help="Items to recommend.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of the initial factors.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Fit ratings by matrix factorisation or a factorisation machine, and recommend.
+    """Fit a recommender (matrix factorisation, factorisation machine) to ratings and recommend items.
 
-    Prints the error (RMSE, MAE) on ratings that were held out, beside a baseline that knows only who rates high and what is
-    rated high.
+    Prints RMSE and MAE on held-out ratings, beside a baseline of user and item biases.
 
     \b
     regard recommend movielens-latest-small            # in REGARD_DATA

@@ -10,10 +10,10 @@ import typer
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A folder of runs, or one run.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List runs with step, state, the last validation loss, the score and which set it is of, time and training FLOPs."""
+    """List runs: state, step, validation loss, score, time and training FLOPs."""
     from regard.tasks import TASKS
     from regard.training.list_runs import summaries
 

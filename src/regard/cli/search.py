@@ -19,21 +19,21 @@ WIDE = 100  # characters of a text that are shown
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder that `regard index` has made.")],
+    folder: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder written by `regard index`.")],
     query: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Questions; else lines of -i.")
+        list[str] | None, typer.Argument(metavar="[QUERY]...", help="Queries; or lines of -i.")
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--input", "-i", metavar="FILE", help="A question a line; - is standard input."),
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="File with a query per line; - is standard input."
+        ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-k", min=1, help="Documents to find.")] = 10,
+    count: Annotated[int, typer.Option("--count", "-k", min=1, help="Documents per query.")] = 10,
     by: Annotated[
         str, typer.Option(metavar="WAY", help="hybrid (vectors and words), vectors or bm25.")
     ] = "hybrid",
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compare with every vector instead of walking through the graph.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Exact search instead of HNSW.")] = False,
     relevant: Annotated[
         Path | None,
         typer.Option(
@@ -42,14 +42,14 @@ def command(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Where the index's model is now, if it has moved.")
+        str | None, typer.Option("--model", "-m", help="Folder of the index's model, if it has moved.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object for each question.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object per query.")] = False,
     threads: shared.Threads = 0,
 ) -> None:
-    """Find the documents of an index that fit a question best.
+    """Search an index.
 
-    hybrid joins two lists by rank: what means the same, and what holds the same rare words. bm25 alone needs no model.
+    hybrid merges the rankings of vector search and BM25; bm25 alone needs no model.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""Options that several commands share: how words are chosen."""
+"""Options that several commands share: beam search, sampling, precision, device."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from typing import Annotated
 
 import typer
 
-Beam = Annotated[
-    int | None,
-    typer.Option(min=1, max=1000, help="Texts kept at each step; 1 takes the best word every time."),
-]
+Beam = Annotated[int | None, typer.Option(min=1, max=1000, help="Beam size; 1 is greedy search.")]
 LengthPenalty = Annotated[
-    float | None, typer.Option(help="a in log p / lengthᵃ, by which texts are ranked; 1 unless given.")
+    float | None, typer.Option(help="Exponent a of the length normalisation log p / lengthᵃ; 1 unless given.")
 ]
 Temperature = Annotated[
-    float | None,
-    typer.Option(min=0.001, help="Below 1 likely words become likelier, above 1 less so; 1 unless given."),
+    float | None, typer.Option(min=0.001, help="Softmax temperature of sampling; 1 unless given.")
 ]
-TopK = Annotated[int | None, typer.Option(min=1, help="Draw from the k likeliest words only.")]
+TopK = Annotated[int | None, typer.Option(min=1, help="Sample from the k most likely tokens.")]
 TopP = Annotated[
     float | None,
-    typer.Option(min=0.0, max=1.0, help="Draw from the likeliest words that reach this share together."),
+    typer.Option(
+        min=0.0, max=1.0, help="Nucleus sampling: smallest set of tokens whose probability reaches P."
+    ),
 ]
 MinP = Annotated[
     float | None,
-    typer.Option(min=0.0, max=1.0, help="Draw from words at least this likely beside the likeliest."),
+    typer.Option(
+        min=0.0, max=1.0, help="Sample from tokens with at least this share of the best token's probability."
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Another seed draws other words; 0 unless given.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of sampling; 0 unless given.")]
 Forbid = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="Words that must not be written; may be given several times."),
+    list[str] | None, typer.Option(metavar="TEXT", help="Phrase that must not occur; repeatable.")
 ]
-NoRepeat = Annotated[int | None, typer.Option(min=1, metavar="N", help="Write no N tokens in a row twice.")]
-MinLength = Annotated[int | None, typer.Option(min=0, help="Least tokens of a text.")]
+NoRepeat = Annotated[int | None, typer.Option(min=1, metavar="N", help="Never repeat an N-gram of tokens.")]
+MinLength = Annotated[int | None, typer.Option(min=0, help="Minimum number of tokens.")]
 Precision = Annotated[str, typer.Option(help="auto, float32, bfloat16 or int8.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 

@@ -13,44 +13,45 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
     host: Annotated[
-        str, typer.Option(help="Address to answer at; another than this machine's own needs a token.")
+        str, typer.Option(help="Address to listen on; other than this machine's own it needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token; or set REGARD_TOKEN.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Batches computed at once; one per core unless given.")
+        int | None,
+        typer.Option(min=1, max=256, help="Batches computed in parallel; one per core unless given."),
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens computed together.")] = 2048,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts in one request.")] = 1000,
-    max_characters: Annotated[int, typer.Option(min=1, help="Characters of one text.")] = 10_000,
-    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait.")] = 4000,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens per batch.")] = 2048,
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request.")] = 1 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Maximum texts per request.")] = 1000,
+    max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per text.")] = 10_000,
+    queue: Annotated[int, typer.Option(min=1, help="Maximum texts waiting in the queue.")] = 4000,
     max_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of one text read at once, and of one answer.")
+        int, typer.Option(min=1, help="Maximum tokens of one input and of one output.")
     ] = 2048,
-    max_work: Annotated[int, typer.Option(min=1, help="Rows × steps of one request's search.")] = 2_000_000,
-    max_connections: Annotated[int, typer.Option(min=1, help="Connections open at once.")] = 1000,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds a request may take.")] = 60.0,
+    max_work: Annotated[
+        int, typer.Option(min=1, help="Maximum rows × steps of one request's search.")
+    ] = 2_000_000,
+    max_connections: Annotated[int, typer.Option(min=1, help="Maximum open connections.")] = 1000,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Timeout of a request in seconds.")] = 60.0,
     idle: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for a request's header, and of silence between two.")
+        float, typer.Option(min=0.001, help="Seconds after which an idle connection is closed.")
     ] = 15.0,
     grace: Annotated[
-        float, typer.Option(min=0.001, help="Seconds that accepted requests have to finish after SIGTERM.")
+        float, typer.Option(min=0.001, help="Seconds for accepted requests to finish after SIGTERM.")
     ] = 20.0,
     precision: Annotated[str, typer.Option(help="auto, float32, int8 or bfloat16.")] = "auto",
     shortlist: Annotated[
         bool,
-        typer.Option(
-            "--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list."
-        ),
+        typer.Option("--shortlist", help="Score likely tokens only; `regard shortlist MODEL` learns which."),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     access_log: Annotated[
-        bool, typer.Option("--access-log", help="One line for each request on standard error.")
+        bool, typer.Option("--access-log", help="Log each request to standard error.")
     ] = False,
 ) -> None:
     """Serve a model over HTTP: translate, generate, classify, tag or embed; attention, health, metrics.

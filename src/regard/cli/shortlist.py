@@ -1,4 +1,4 @@
-"""`regard shortlist`: which words each source word is likely translated by, learned for `--shortlist`."""
+"""`regard shortlist`: the likely translations of each source token, learned for `--shortlist`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import typer
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A translator's folder, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a translator or its run.")],
     data: Annotated[
         list[str] | None,
         typer.Option(
             "--data",
             metavar="NAME|FILE",
-            help="A known corpus, or files (source, then target); the model's own unless given.",
+            help="A known corpus, or two files (source, then target); the training data unless given.",
         ),
     ] = None,
-    best: Annotated[int, typer.Option(min=1, max=1000, help="Target tokens for each source token.")] = 60,
+    best: Annotated[int, typer.Option(min=1, max=1000, help="Target tokens per source token.")] = 60,
     frequent: Annotated[
-        int, typer.Option(min=0, help="Most frequent target tokens, for every sentence.")
+        int, typer.Option(min=0, help="Number of most frequent target tokens, allowed in every sentence.")
     ] = 200,
 ) -> None:
-    """Learn a shortlist from pairs of sentences and put it into the model's folder; --shortlist of translate and serve uses it."""
+    """Learn a vocabulary shortlist from sentence pairs and save it with the model.
+
+    With --shortlist, `regard translate` and `regard serve` then compute the scores of likely target tokens only.
+    """
     from regard.data.datasets import split_rows
     from regard.data.prepare import EncodingSettings, prepare
     from regard.decoding.engine.ibm1 import associate

@@ -26,7 +26,7 @@ was stopped goes on when the same command is given again.
 
   regard tag runs/wnut17 -i test.conll.gz -o tagged.conll
 
-  regard tag runs/german -i NER-de-test.tsv --conll --column 2 -o tagged.conll
+  regard tag runs/wnut17 -i test.tsv --conll --column 2 -o tagged.conll
 
   zcat tweets.jsonl.gz | regard tag runs/wnut17 --field text --json | head
 """
@@ -35,7 +35,7 @@ COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The folder of a tagger, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a tagger or its run.")],
     text: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="What to tag; after -i more files. Else standard input."),
@@ -63,20 +63,18 @@ def command(
         str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")
     ] = None,
     spaced: Annotated[
-        bool, typer.Option("--spaced", help="Words of a text stand apart by spaces already.")
+        bool, typer.Option("--spaced", help="The text is tokenised: split words at spaces only.")
     ] = False,
     scheme: Annotated[
         str | None, typer.Option(help="Write tags as bio, iobes or io; the model's own unless given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", "--jsonl", help="Write JSON lines.")] = False,
     as_conll: Annotated[bool, typer.Option("--to-conll", help="Write CoNLL.")] = False,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Letters and words computed together.")
-    ] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Characters and words per batch.")] = None,
     device: search_options.Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")
+        bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:

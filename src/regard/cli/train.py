@@ -11,55 +11,58 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.errors import for_shell
+
 if TYPE_CHECKING:
     from regard.training.run_folder import Result
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Keys of the recipe to change, as training.steps=200."),
+    typer.Argument(metavar="KEY=VALUE", help="Change keys of the recipe, such as training.steps=200."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while training.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing while training.")]
 
 
 def command(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe file, the name of an included one (`regard recipes`), or for files of your own "
+            help="A recipe file, else the name of an included recipe (`regard recipes` lists them); for files of your own: "
             "classifier, tagger, translator or language-model."
         ),
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE]... [KEY=VALUE]...", help="Files of your own; keys of the recipe to change."
+            metavar="[FILE]... [KEY=VALUE]...",
+            help="Files of your own; keys of the recipe and their new values.",
         ),
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="Folder of the run; runs/NAME unless given.")
+        Path | None, typer.Option("--run", help="Folder for the run; runs/NAME unless given.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print size, cost, memory and time, and stop.")
+        bool, typer.Option("--dry-run", help="Print model size, cost, memory and time, and train nothing.")
     ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in that folder.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train by a recipe, or on a file of your own.
+    """Train a model from a recipe, or on files of your own.
 
-      regard train small training.steps=200
+    Examples:
 
-      regard train classifier my.csv
+        regard train small training.steps=200
 
-      regard train tagger my.conll
+        regard train classifier my.csv
 
-      regard train translator my.tsv
+        regard train tagger my.conll
 
-      regard train language-model my.txt
+        regard train translator my.tsv
 
-    Ctrl-C, SIGTERM or SIGHUP finishes the step, saves, prints how to resume and exits with 130, 143 or 129. Under torchrun the same
-    command trains on several machines.
+        regard train language-model my.txt
+
+    Ctrl-C, SIGTERM or SIGHUP finishes the step, saves, prints how to resume and exits with 130, 143 or 129. Under torchrun the
+    same command trains on several devices.
     """
     from regard.recipe.own_files import KINDS
 
@@ -91,17 +94,17 @@ def _offer(recipe: Any, overrides: list[str]) -> None:
     from regard.cli.data import can_ask, offer
 
     if can_ask():
-        from regard.recipe.load import load
+        from regard.recipe.loading import load_recipe
 
-        offer(load(recipe, overrides).data)
+        offer(load_recipe(recipe, overrides).data)
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of the run, as runs/small.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run, such as runs/small.")],
     overrides: Overrides = None,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, exactly as if it had never stopped."""
+    """Resume a run from its last checkpoint, as if it had never stopped."""
     from regard.training.trainer import resume as go_on
 
     with stopping():
@@ -112,14 +115,14 @@ def resume(
 def average(
     models: Annotated[
         list[Path],
-        typer.Argument(help="Model folders or checkpoints; one run stands for its best checkpoints."),
+        typer.Argument(help="Folders of models or checkpoints; a run stands for its best checkpoints."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the averaged model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the averaged model.")],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what regard wrote there before.")
+        bool, typer.Option("--overwrite", help="Replace a model that regard wrote there.")
     ] = False,
 ) -> None:
-    """Average the weights of several checkpoints of one model into one."""
+    """Average the weights of several checkpoints of one model."""
     from regard.training.average import average as mean
 
     typer.echo(f"the mean of {', '.join(map(str, models))} is in {mean(models, output, overwrite=overwrite)}")
@@ -131,7 +134,7 @@ def stopping() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        show("regard: stopped without saving; `regard resume` continues from the last checkpoint")
+        show("regard: stopped without saving; `regard resume RUN` continues from the last checkpoint")
         raise typer.Exit(128 + getattr(error, "signal", signal.SIGINT)) from None
 
 
@@ -147,7 +150,7 @@ def tell(result: Result, quiet: bool, use: str = "") -> None:
     if not result.finished:
         if not silent:
             show(
-                f"stopped after step {result.steps:,} and saved; resume with `regard resume {result.folder}`"
+                f"stopped after step {result.steps:,} and saved; resume with `regard resume {for_shell(result.folder)}`"
             )
         raise typer.Exit(128 + (result.signal or signal.SIGINT))
     if silent:
@@ -159,15 +162,24 @@ def tell(result: Result, quiet: bool, use: str = "") -> None:
             continue
         typer.echo(
             f"{split}: "
-            + ", ".join(f"{_title(k)} {v:.2f}" for k, v in scores.items() if isinstance(v, int | float))
+            + ", ".join(
+                f"{TITLES.get(k, k)} {v:.2f}" for k, v in scores.items() if isinstance(v, int | float)
+            )
         )
     typer.echo(
         f"{result.steps:,} steps in {duration(result.seconds)}, {result.flops:.2e} FLOPs, ended by {result.reason}"
     )
-    typer.echo(f"the model is in {result.model_folder}; `regard evaluate {result.model_folder}` scores it")
-    if use:
-        typer.echo(f"use it: regard {use.format(run=result.folder)}")
+    run = for_shell(result.folder)
+    typer.echo(f"the model is in {result.model_folder}; next:")
+    for command in (
+        f"regard evaluate {run}",
+        *([f"regard {use.format(run=run)}"] if use else ()),
+        f"regard serve {run}",
+    ):
+        typer.echo(f"  {command}")
 
 
-def _title(name: str) -> str:
-    return {"bleu": "BLEU", "tokenised_bleu": "tokenised BLEU", "chrf": "chrF", "ter": "TER"}.get(name, name)
+TITLES = {
+    "bleu": "BLEU", "tokenised_bleu": "tokenised BLEU", "chrf": "chrF", "ter": "TER", "f1": "F1", "macro_f1": "macro-F1",
+    "mrr": "MRR",
+}  # fmt: skip

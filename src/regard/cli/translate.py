@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A model folder, or the run it is in.")],
+    model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
     text: Annotated[
         list[str] | None,
         typer.Argument(
@@ -34,7 +34,7 @@ def command(
     ] = Path("-"),
     together: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="MODEL", help="Another model that translates together with it."),
+        typer.Option("--with", metavar="MODEL", help="Another model, for an ensemble; repeatable."),
     ] = None,
     column: Annotated[
         int | None, typer.Option(min=1, help="Translate this column of a table with tabs.")
@@ -45,12 +45,12 @@ def command(
     beam: search_options.Beam = None,
     length_penalty: search_options.LengthPenalty = None,
     coverage_penalty: Annotated[
-        float | None, typer.Option(help="Prefer texts that looked at every source word.")
+        float | None, typer.Option(help="Weight of the coverage penalty (Wu et al. 2016).")
     ] = None,
     nbest: Annotated[
         int, typer.Option(min=1, metavar="N", help="Write the N best as `line ||| text ||| score`.")
     ] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw words by their probability.")] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample instead of beam search.")] = False,
     temperature: search_options.Temperature = None,
     top_k: search_options.TopK = None,
     top_p: search_options.TopP = None,
@@ -59,26 +59,24 @@ def command(
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Every translation begins with this.")] = "",
     forbid: search_options.Forbid = None,
     require: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Words that must occur; may be given several times."),
+        list[str] | None, typer.Option(metavar="TEXT", help="Phrase that must occur; repeatable.")
     ] = None,
     no_repeat: search_options.NoRepeat = None,
     min_length: search_options.MinLength = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a translation; 1.5 · source + 20 unless given.")
+        int | None, typer.Option(min=1, help="Maximum number of tokens; 1.5 · source + 20 unless given.")
     ] = None,
     no_split: Annotated[
-        bool, typer.Option("--no-split", help="Do not cut lines longer than the model was trained for.")
+        bool,
+        typer.Option("--no-split", help="Do not split lines that are longer than the training sentences."),
     ] = False,
     precision: search_options.Precision = "auto",
     shortlist: Annotated[
         bool,
-        typer.Option(
-            "--shortlist", help="Compute likely words only; `regard shortlist MODEL` makes the list."
-        ),
+        typer.Option("--shortlist", help="Score likely tokens only; `regard shortlist MODEL` learns which."),
     ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Batches computed at once.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Batches computed in parallel.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per batch.")] = None,
     device: search_options.Device = "auto",
     attention: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all attention to a .jsonl or .npz file.")
@@ -87,18 +85,18 @@ def command(
     align_to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Word alignments to a file of their own.")
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Draw which words looked at which.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Draw the attention between words.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew instead of going on with FILE.part.")
+        bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")
     ] = False,
-    on: Annotated[str | None, typer.Option(metavar="ray", help="Spread the work over a Ray cluster.")] = None,
+    on: Annotated[str | None, typer.Option(metavar="ray", help="Run on a Ray cluster.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Translate text, files or standard input, line by line and in order.
 
-    A job with -o that was stopped goes on when the same command is given again, and gives the same bytes as if it had not stopped.
+    With -o, rerun the same command to resume an interrupted job; the output is byte-identical.
     """
     from regard.pipelines.translate_file import TranslateOptions
 

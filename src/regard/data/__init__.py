@@ -1,8 +1,8 @@
 """Corpora, tokenisers and batches: from text files to the tensors that a model is trained on.
 
-The entry that a trainer calls (`regard.data.datasets.load_corpus`):
+The entry that a trainer calls (`regard.data.load_corpus`):
 
-    load(data, tokenizer, task="translate", seed=1) -> Corpus
+    load_corpus(data, tokenizer, task="translate", seed=1) -> Corpus
 
 `data` and `tokenizer` are the sections of a recipe: any objects with (some of) these attributes, absent ones having the defaults
 
@@ -27,3 +27,47 @@ target_tokenizer, task)` gives one Split for tokenizers that exist already, as e
 
 Corpora known by name are listed in `manifest.json`; `regard.data.download.get("sst2")` fetches one.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.lazy import exported
+
+if TYPE_CHECKING:
+    from regard.data import corpora
+    from regard.data.batches import Batches
+    from regard.data.bpe_dropout import BpeDropout
+    from regard.data.conll import Parser
+    from regard.data.datasets import load_corpus
+    from regard.data.tag_schemes import BIO, IO, IOBES, Span, spans
+    from regard.data.word_vectors import read_vectors
+
+__all__ = [
+    "BIO",
+    "IO",
+    "IOBES",
+    "Batches",
+    "BpeDropout",
+    "Parser",
+    "Span",
+    "corpora",
+    "load_corpus",
+    "read_vectors",
+    "spans",
+]
+__getattr__ = exported(
+    __name__,
+    {
+        "BIO": "tag_schemes",
+        "IO": "tag_schemes",
+        "IOBES": "tag_schemes",
+        "Batches": "batches",
+        "BpeDropout": "bpe_dropout",
+        "Parser": "conll",
+        "Span": "tag_schemes",
+        "load_corpus": "datasets",
+        "read_vectors": "word_vectors",
+        "spans": "tag_schemes",
+    },
+)

@@ -17,7 +17,7 @@ from regard.errors import DataError
 from regard.evaluation.metrics import JUDGES, Evaluation, EvaluationOptions, windows
 from regard.evaluation.training_cost import TrainingCost
 
-__all__ = ["Evaluation", "cost", "default_split", "evaluate", "section", "windows"]
+__all__ = ["Evaluation", "cost", "default_split", "evaluate", "section", "trained_on", "windows"]
 
 
 def section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
@@ -36,6 +36,12 @@ def section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
             **({k: own[k] for k in ("version", "fold", "folds") if own.get(k)} if same else {}),
         }
     return {**kept, "test": list(data)}
+
+
+def trained_on(card: dict[str, Any], data: Sequence[str]) -> list[str]:
+    """Those of the files that are among the model's training files."""
+    files = {str(name) for name in _flat(((card.get("recipe") or {}).get("data") or {}).get("train") or [])}
+    return [name for name in data if str(Path(name).expanduser().absolute()) in files]
 
 
 def default_split(data: dict[str, Any]) -> str:
@@ -63,12 +69,15 @@ def evaluate(
     judge, wishes = JUDGES[model.kind], EvaluationOptions(beam, lengths, picture, output, progress)
     judge.refuse(model, wishes)
     split = split or default_split(data)
+    held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
+    if split in held_out and not (data.get("corpus") or data.get(split) or held_out[split]):
+        raise DataError(f"this model was trained on files without a {split} set; name a file with --data")
     source = None if judge.task == "language" else model.source_tokenizer
     found = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, judge.task)
     name = data.get("corpus") or ", ".join(
         map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))
     )
-    hold(found.prepared, f"{split} set of {name}, regard evaluate")
+    hold(found.prepared, f"{split} set of {name}, for evaluation")
     start = time.perf_counter()
     result = Evaluation(name, split, len(found.targets), 0.0)
     judge.run(result, model, found, wishes)

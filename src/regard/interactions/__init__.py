@@ -19,6 +19,7 @@ from regard.interactions.factorization import (
     MatrixFactorization,
     MatrixFactorizationClassifier,
 )
+from regard.interactions.formulas import LowRank
 from regard.interactions.linear import Linear, LinearClassifier, Polynomial2, Polynomial2Classifier
 from regard.interactions.recommender import Recommender
 
@@ -27,6 +28,7 @@ __all__ = [
     "FactorizationMachineClassifier",
     "Linear",
     "LinearClassifier",
+    "LowRank",
     "MatrixFactorization",
     "MatrixFactorizationClassifier",
     "Polynomial2",

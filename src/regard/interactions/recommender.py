@@ -101,7 +101,8 @@ class Recommender:
         config, names, card = (_read(folder, name) for name in ("config.json", "names.json", "card.json"))
         if config.get("kind") != "recommender":
             raise FolderError(
-                f"{folder} holds a {config.get('kind', 'model of no kind')}, not a recommender; give what regard recommend -o wrote"
+                f"{folder} holds a {config.get('kind', 'model of no kind')}, not a recommender; "
+                "give what `regard recommend FILE -o FOLDER` wrote"
             )
         if config.get("format") != FORMAT:
             raise FolderError(
@@ -138,7 +139,7 @@ def _json(value: object) -> str:
 def _read(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).is_file():
         raise FolderError(
-            f"{folder} has no {name}, so it is no recommender; give a folder that regard recommend -o wrote"
+            f"{folder} has no {name}, so it is no recommender; give what `regard recommend FILE -o FOLDER` wrote"
         )
     try:
         found = json.loads((folder / name).read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from regard.arguments import quoted
 from regard.attention.devices import as_device
 from regard.data.tokenizer import Tokenizer
-from regard.errors import FolderError, OptionError, RegardError
+from regard.errors import FolderError, OptionError, RegardError, for_shell
 from regard.files.atomic import atomic_path, write_file
 from regard.files.checksums import verify_listed
 from regard.models.build import build
@@ -165,12 +165,12 @@ def _config(folder: Path) -> dict[str, Any]:
         )
     if not is_file(folder / "config.json"):
         raise FolderError(
-            f"{folder} has no config.json, so it is no model folder; give one that regard train has written"
+            f"{folder} has no config.json, so it is no model folder; give one that `regard train` has written"
         )
     config = read_json(folder / "config.json")
     if config.get("kind") == "recommender":
         raise FolderError(
-            f"{folder} is a recommender: use it with `regard recommend --model {folder}`, or in Python with "
+            f"{folder} is a recommender: use it with `regard recommend --model {for_shell(folder)}`, or in Python with "
             "regard.interactions.Recommender.load"
         )
     missing = {"format", "kind", "source_vocabulary", "target_vocabulary", "model"} - set(config)

@@ -88,7 +88,7 @@ def fitting(model: Classifier, texts: Sequence[str]) -> list[str]:
 
 
 @torch.no_grad()
-def attention(model: Classifier, texts: Sequence[str], batch_tokens: int = LOOKED) -> list[WordWeights]:
+def word_attention(model: Classifier, texts: Sequence[str], batch_tokens: int = LOOKED) -> list[WordWeights]:
     """How much attention the words of each text got, in order.
 
     With attention pooling: the weights it takes the states by, the mean over queries and heads. Else, of the last layer with
@@ -122,7 +122,8 @@ def _received(seen: Seen, lengths: list[int]) -> Iterator[Tensor]:
             yield (last.column_sums(batch=i, query=slice(0, length)).mean(0)[:length] / length).double().cpu()
     else:
         raise OptionError(
-            "this model does not attend to words, so there are no weights to show; take one with attention"
+            "this model has no attention, so there are no weights to show; use one with attention pooling or a Transformer "
+            "encoder, as recipe sst2-attention trains"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from regard.errors import FolderError
 from regard.models.classifier import BATCH, Classifier
 from regard.models.folder import load
-from regard.pipelines.classify import Classification, WordWeights, attention, classify, fitting
+from regard.pipelines.classify import Classification, WordWeights, classify, fitting, word_attention
 from regard.pipelines.input import Chunk, Column, Csv, Field, Layout, Row, cells, parsed
 from regard.pipelines.output import packing
 from regard.pipelines.translate_file import in_common
@@ -164,7 +164,7 @@ class ClassifyJob:
             self.model, kept, threshold=self.settings.threshold, batch_tokens=self.settings.batch_tokens
         )
         looked: Sequence[WordWeights | None] = (
-            attention(self.model, kept) if self.settings.attention else [None] * len(texts)
+            word_attention(self.model, kept) if self.settings.attention else [None] * len(texts)
         )
         return [Result(*each) for each in zip(chunk.rows, found, looked, strict=True)]
 
@@ -203,5 +203,5 @@ def make_job(folder: Path, settings: ClassifyOptions, form: OutputFormat, device
             f"{folder} is {model.what}, and classifying takes a classifier; `{model.command}` uses it"
         )
     if settings.attention:
-        attention(model, TO_LOOK_AT)
+        word_attention(model, TO_LOOK_AT)
     return ClassifyJob(model, settings, form)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,8 +13,20 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from regard.models.schema import Block
-from regard.recipe.problems import classes, kind_of
 from regard.recipe.schema import Files, Recipe
+
+
+def classes(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The blocks a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from classes(part)
+
+
+def kind_of(block: type[BaseModel]) -> str | None:
+    """The `kind` a class of blocks is chosen by."""
+    return block.model_fields["kind"].default if "kind" in block.model_fields else None
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ def _open(info: FieldInfo) -> bool:
 
 def _key(name: str, info: FieldInfo) -> Key:
     blocks = list(classes(info.annotation))
-    allowed = f"a block{_kinds(blocks)}" if blocks else _allowed(info.annotation, info.metadata)
+    allowed = f"a block{_kinds(blocks)}" if blocks else allowed_values(info.annotation, info.metadata)
     if blocks and type(None) in typing.get_args(info.annotation):
         allowed += " or null"
     default = "" if blocks or info.is_required() else _yaml(info.default)
@@ -121,19 +133,20 @@ def _yaml(value: Any) -> str:
     )
 
 
-def _allowed(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+def allowed_values(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """What a key may be, in words: `whole number ≥ 1`, `adam, adamw`."""
     if annotation == Files:
         return "a list of files, or of lists of two"
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         inner = [c for a in args[1:] for c in (a.metadata if isinstance(a, FieldInfo) else [a])]
-        return _allowed(args[0], [*inner, *metadata])
+        return allowed_values(args[0], [*inner, *metadata])
     if origin is Literal:
         return ", ".join(map(str, args))
     if origin in (typing.Union, types.UnionType):
-        return " or ".join("null" if a is type(None) else _allowed(a) for a in args)
+        return " or ".join("null" if a is type(None) else allowed_values(a) for a in args)
     if origin is list:
-        return f"a list, each {_allowed(args[0])}"
+        return f"a list, each {allowed_values(args[0])}"
     name = {int: "whole number", float: "number", bool: "true, false", str: "text"}.get(annotation, "")
     signs = [
         f"{sign} {_number(getattr(c, key))}"
@@ -149,3 +162,47 @@ BOUNDS = ((Ge, "≥", "ge"), (Gt, ">", "gt"), (Lt, "<", "lt"))
 
 def _number(value: float) -> str:
     return "2⁶³" if value == 2**63 else f"{value:g}"
+
+
+def everywhere() -> dict[str, list[type[BaseModel]]]:
+    """Every key a recipe of any kind may have, dotted, with the blocks that have it: `model.encoder.heads`."""
+    found: dict[str, list[type[BaseModel]]] = {}
+
+    def walk(block: type[BaseModel], path: str, above: tuple[type[BaseModel], ...]) -> None:
+        for name, info in block.model_fields.items():
+            found.setdefault(f"{path}{name}", []).append(block)
+            for inner in classes(info.annotation):
+                if inner not in above:  # masks of masks
+                    walk(inner, f"{path}{name}.", (*above, inner))
+
+    walk(Recipe, "", (Recipe,))
+    return found
+
+
+def available(raw: Mapping[str, Any]) -> dict[str, FieldInfo]:
+    """Every key that this recipe may have, dotted: of its own kinds of model, encoder, decoder and schedule alone."""
+    found: dict[str, FieldInfo] = {}
+
+    def walk(block: type[BaseModel], given: Mapping[str, Any], path: str) -> None:
+        for name, info in block.model_fields.items():
+            found[f"{path}{name}"] = info
+            value = given.get(
+                name, {} if name == "encoder" else info.default
+            )  # a translator's encoder may be left out
+            inner = chosen(info, value)
+            if inner is not None:
+                walk(inner, value if isinstance(value, Mapping) else {}, f"{path}{name}.")
+
+    walk(Recipe, raw, "")
+    return found
+
+
+def chosen(info: FieldInfo, value: Any) -> type[BaseModel] | None:
+    """The block that a value of this field is, by its `kind`; None where it is no block."""
+    blocks = list(classes(info.annotation))
+    if isinstance(value, BaseModel):
+        return type(value)
+    if not blocks or not isinstance(value, Mapping):
+        return None
+    kind = value.get("kind", kind_of(blocks[0]))
+    return next((block for block in blocks if kind_of(block) == kind), blocks[0])

@@ -22,7 +22,6 @@ from regard.recipe.bundled import folder
 from regard.recipe.overrides import override
 from regard.recipe.yaml_file import read
 
-GUESSED = "; the columns are guessed, data.source=N data.target=M choose others"
 LOOKED_AT = 200_000  # rows whose characters are counted
 
 
@@ -60,7 +59,7 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     kind = KINDS[word]
     if not files:
         raise RecipeError(
-            f"regard train {word} needs a file of your own: regard train {word} {EXAMPLES[word]}"
+            f"no file is given; name a file of your own, as `regard train {word} {EXAMPLES[word]}`"
         )
     paths = [Path(name).expanduser() for name in files]
     for path in paths:
@@ -91,10 +90,17 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
         f"schedule.warmup={max(1, steps // 10)}",
         *(kind.larger if large else ()),
     ]
-    changes += [f"training.{key}_every={max(1, steps // 6)}" for key in ("validate", "save")]
+    changes += [
+        f"training.{key}_every={-(-steps // 6)}" for key in ("validate", "save")
+    ]  # the last one at the end
     raw = override(raw, changes)
     guessed = len(given) < 2 and bool(_columns(rows))
-    return raw, _assumed(override(raw, overrides), kind, count, large) + (GUESSED if guessed else "")
+    return raw, _assumed(override(raw, overrides), kind, count, large) + "\n" + _how_to_change(guessed)
+
+
+def _how_to_change(guessed: bool) -> str:
+    columns = "; data.source=N data.target=M choose other columns" if guessed else ""
+    return f"--dry-run shows the cost; KEY=VALUE changes any of it (`regard recipes --keys`){columns}"
 
 
 def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
@@ -102,16 +108,16 @@ def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
     training, share = raw["training"], raw["data"].get("hold_out")
     rows = f"{count:,}{' or more' if count == LOOKED_AT else ''} {'lines' if kind.task == 'language' else 'rows'}"
     parts = [
-        "a larger model, as the data are large" if large else "a small model",
+        "a larger model, as there is much text" if large else "a small model",
         f"{training['steps']} steps",
     ]
     parts += [f"at most {training['minutes']} minutes"] if training.get("minutes") else []
-    parts += [f"{share:.0%} of the rows held out to validate on"] if isinstance(share, float) else []
-    return f"{rows}: {', '.join(parts)}; key=value changes any of it, --dry-run shows the cost"
+    parts += [f"{share:.0%} of the rows held out for validation"] if isinstance(share, float) else []
+    return f"{rows}: {', '.join(parts)}"
 
 
 EXAMPLES = {
-    "classifier": "my.csv", "tagger": "my.conll", "translator": "my.tsv (or my.en my.de)", "language-model": "my.txt"
+    "classifier": "my.csv", "tagger": "my.conll", "translator": "my.tsv", "language-model": "my.txt"
 }  # fmt: skip
 
 

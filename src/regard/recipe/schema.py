@@ -266,7 +266,7 @@ AnyModel = Annotated[
 
 
 class Recipe(Block):
-    """A whole recipe, checked and with every default filled in. Read one with `regard.recipe.load.load`."""
+    """A whole recipe, checked and with every default filled in. Read one with `regard.recipe.loading.load_recipe`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
         default="recipe", description="name of the run's folder; the file's name when not given"

@@ -1,1 +1,25 @@
 """Search: documents by their vectors, by their words, or by both; duplicates; labels that spread to neighbours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from regard.lazy import exported
+
+if TYPE_CHECKING:
+    from regard.search import build_index
+    from regard.search.documents import read_documents
+    from regard.search.index import IndexInfo
+    from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
+
+__all__ = ["Bm25Search", "HybridSearch", "IndexInfo", "VectorSearch", "build_index", "read_documents"]
+__getattr__ = exported(
+    __name__,
+    {
+        "VectorSearch": "methods",
+        "Bm25Search": "methods",
+        "IndexInfo": "index",
+        "HybridSearch": "methods",
+        "read_documents": "documents",
+    },
+)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.errors import DataError, FolderError, OptionError
+from regard.errors import DataError, FolderError, OptionError, for_shell
 from regard.files.checksums import verify_listed
 from regard.models.folder import as_path, is_file, read_json
 from regard.search.bm25 import Bm25
@@ -176,7 +176,9 @@ class _Reading:
 
 def _read(folder: Path) -> dict[str, Any]:
     if not os.path.isdir(folder):
-        raise FolderError(f"there is no folder {folder}; `regard index FILES -o {folder}` makes an index")
+        raise FolderError(
+            f"there is no folder {folder}; `regard index FILES -o {for_shell(folder)}` makes an index"
+        )
     if not is_file(folder / TOP):
         raise FolderError(
             f"{folder} has no {TOP}, so it is no index; give a folder that `regard index` has written"

@@ -1,1 +1,1 @@
-"""Training: recipes, schedules, checkpoints that resume exactly, and the runs they make."""
+"""Training: the loop, optimizers, schedules, checkpoints that resume exactly, and the run folder."""

@@ -17,13 +17,12 @@ from torch import nn
 
 from regard.data import corpora
 from regard.data.batches import Batch
-from regard.data.datasets import load_corpus as load_corpus
-from regard.data.datasets import split_rows
+from regard.data.datasets import load_corpus, split_rows
 from regard.data.row_formats import row_format_of
 from regard.data.tokenizer import SPECIALS
 from regard.files.progress import track
 from regard.models.build import build
-from regard.recipe.load import Recipe, load
+from regard.recipe.loading import Recipe, load_recipe
 from regard.tasks import task_of
 from regard.training import optimizer, rng_state
 from regard.training.datasets import Datasets
@@ -112,7 +111,7 @@ def estimate(
     recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()
 ) -> Estimate:
     """Look at a recipe without training: everything is checked that `train` checks before its first step."""
-    settled = load(recipe, overrides)
+    settled = load_recipe(recipe, overrides)
     world = World(pick_device(settled.training.device))
     limit = min(settled.data.limit or SAMPLE, SAMPLE)
     sample = settled.data.model_copy(update={"limit": limit})

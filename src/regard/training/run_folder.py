@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FolderError, RecipeError, RegardError
+from regard.errors import FolderError, RecipeError, RegardError, for_shell
 from regard.files.atomic import remove_folder, write_file
 from regard.models.folder import read_json
-from regard.recipe.load import Recipe, difference, dump, load
+from regard.recipe.loading import Recipe, difference, dump_recipe, load_recipe
 from regard.training.step_folders import remove_except, step_folders
 
 # Keys that may change between a checkpoint and its resumption: how long, where, how often looked at; not what is learned.
@@ -82,7 +82,8 @@ class RunFolder:
         """A FolderError when a new run may not have this folder. One that holds something else is never touched."""
         if self.exists() and not overwrite:
             raise FolderError(
-                f"{self.folder} holds a run already; go on with it by `regard resume {self.folder}`, or replace it with --overwrite"
+                f"{self.folder} holds a run already; continue it with `regard resume {for_shell(self.folder)}`, "
+                "or replace it with --overwrite"
             )
         if (
             self.folder.exists()
@@ -110,7 +111,7 @@ class RunFolder:
             for path in (self.log, self.report, self.curves, self.recipe):
                 path.unlink(missing_ok=True)
         self.make()
-        write_file(self.recipe, dump(recipe).encode())
+        write_file(self.recipe, dump_recipe(recipe).encode())
 
     def read_recipe(self, overrides: tuple[str, ...] = ()) -> Recipe:
         """The recipe of a run that was begun, with overrides."""
@@ -119,12 +120,12 @@ class RunFolder:
                 step_folders(self.checkpoints)
             ):  # recipe.yaml was lost: every checkpoint has a copy
                 with contextlib.suppress(RegardError, KeyError, TypeError):
-                    return load(read_json(path / "state.json")["recipe"], overrides)
+                    return load_recipe(read_json(path / "state.json")["recipe"], overrides)
             there = "is not the folder of a run" if self.folder.is_dir() else "does not exist"
             raise FolderError(
                 f"{self.folder} {there}; give one that `regard train` has made, such as runs/NAME"
             )
-        return load(json.loads(json.dumps(load(self.recipe).model_dump())), overrides)
+        return load_recipe(json.loads(json.dumps(load_recipe(self.recipe).model_dump())), overrides)
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         write_file(self.report, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())

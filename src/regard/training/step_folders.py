@@ -10,7 +10,7 @@ from pathlib import Path
 from regard.errors import FolderError
 from regard.files.checksums import verify_complete
 
-RESUME = "free some space, or make the folder writable, then continue with `regard resume`"
+RESUME = "free some space, or make the folder writable, then continue with `regard resume RUN`"
 STEP = re.compile(r"step-(\d{8,})")
 OWN = re.compile(r"step-\d{8,}|\.step-\d{8,}\.(writing|old)")  # the names that `remove_except` may remove
 
@@ -45,7 +45,7 @@ def newest_complete(parent: Path, report: Callable[[str], None]) -> Path | None:
     if found:
         raise FolderError(
             f"none of the {len(found)} checkpoints in {parent} is complete; "
-            "start again with `regard train --overwrite`"
+            "start again with `regard train RECIPE --overwrite`"
         )
     return None
 

@@ -11,6 +11,7 @@ processes). Under `torchrun` both do the same over several processes.
 from __future__ import annotations
 
 import ctypes
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ import torch
 from regard.errors import RecipeError, RegardError
 from regard.files.atomic import write_file
 from regard.files.lock import RunLock
-from regard.recipe.load import Recipe, dump, load
+from regard.recipe.loading import Recipe, dump_recipe, load_recipe
 from regard.tasks import task_of
 from regard.training import checkpoint, plot, rng_state, tensorboard
 from regard.training.datasets import Datasets
@@ -48,9 +49,9 @@ def train(
     Started again by torchrun after a failure, it goes on from the last checkpoint instead.
     """
     overrides = tuple(overrides)
-    settled = load(recipe, overrides)
+    settled = load_recipe(recipe, overrides)
     run = RunFolder(Path(folder) if folder is not None else Path("runs") / settled.name)
-    command = _command(recipe, overrides)
+    command = _command(recipe, overrides, run.folder)
     with world(lambda here: settled.training.device) as here:
         if restarted() and here.together(run.exists):
             return _resume(run, (), here, quiet)
@@ -92,7 +93,7 @@ def _resume(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool
 
 def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
     show = Display(quiet or not here.first)
-    recipe = load(here.together(lambda: run.read_recipe(overrides).model_dump()))
+    recipe = load_recipe(here.together(lambda: run.read_recipe(overrides).model_dump()))
     name = here.together(lambda: _name(newest_complete(run.checkpoints, show.say)))
     if name is None:
         show.say("there is no checkpoint yet, so the run begins again")
@@ -100,7 +101,7 @@ def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quie
     folder = run.checkpoints / name
     before = here.together(lambda: checkpoint.read_state(folder))
     try:
-        trained = load(before["recipe"])
+        trained = load_recipe(before["recipe"])
     except RegardError as error:
         raise checkpoint.damaged(folder, f"recipe in {checkpoint.STATE}: {error}") from None
     check_unchanged(trained, recipe, run.folder)
@@ -134,7 +135,7 @@ def _go(
     with surroundings(recipe, here, threads), Display(quiet or not here.first, _unit(recipe)) as show:
         material = Datasets.load(recipe, here, show.say)
         session = TrainingLoop(run, recipe, here, material, show, command)
-        here.together(begin or (lambda: write_file(run.recipe, dump(recipe).encode())))
+        here.together(begin or (lambda: write_file(run.recipe, dump_recipe(recipe).encode())))
         try:
             session.open(folder)
             reason = session.loop()
@@ -197,7 +198,8 @@ def keep_memory() -> None:
             mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
-def _command(recipe: object, overrides: tuple[str, ...]) -> str:
-    """How a person would start the same run from a shell."""
-    name = fspath(recipe) if isinstance(recipe, str | PathLike) else "recipe.yaml"
-    return " ".join(["regard train", name, *overrides])
+def _command(recipe: object, overrides: tuple[str, ...], folder: Path) -> str:
+    """How a person would start the same run from a shell; a recipe that was no file is in the run's folder, overrides included."""
+    if isinstance(recipe, str | PathLike):
+        return shlex.join(["regard", "train", fspath(recipe), *overrides])
+    return shlex.join(["regard", "train", str(folder / "recipe.yaml")])

@@ -101,7 +101,8 @@ def _build(source: Path) -> Path:
     if folder.exists():
         _check_private(folder)
     if not library.exists():
-        print("regard: compiling its CPU kernels, once for this machine (some seconds)", file=sys.stderr)
+        what = "decoding engine" if source.stem == "engine" else "attention kernels"
+        print(f"regard: compiling its {what} for this CPU, once (up to a minute)", file=sys.stderr)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         _check_private(folder)

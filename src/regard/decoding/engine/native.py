@@ -75,14 +75,16 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
     reason = why_not(model, wanted)
     if reason is None:
         return Engine(model, wanted, shortlist)
-    if wanted != "float32":
-        print(f"regard: float32 instead of {wanted}: {reason}", file=sys.stderr)
-        return fast(model, "float32", shortlist)
+    if wanted != "float32" and why_not(model) is None:
+        print(f"regard: float32 instead of {wanted}, by the C++ engine: {reason}", file=sys.stderr)
+        return Engine(model, "float32", shortlist)
     if shortlist is not None:
         raise OptionError(
             f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out"
         )
-    if reason == _why_not_here(wanted) and reason not in _REPORTED:  # the machine's fault, not the model's
+    if wanted != "float32":
+        print(f"regard: float32 instead of {wanted}, by PyTorch: {reason}", file=sys.stderr)
+    elif reason == _why_not_here(wanted) and reason not in _REPORTED:  # the machine's fault, not the model's
         _REPORTED.add(reason)
         print(
             f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr

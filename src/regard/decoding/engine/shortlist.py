@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.tokenizer import EOS, UNK
-from regard.errors import FolderError, OptionError
+from regard.errors import FolderError, OptionError, for_shell
 from regard.files.atomic import atomic_path
 
 NAME = "shortlist.safetensors"
@@ -80,14 +80,14 @@ def load(folder: str | Path) -> Shortlist:
     path = place(folder)
     if not path.is_file():
         raise FolderError(
-            f"{path.parent} has no shortlist; make one with `regard shortlist {folder}`, or leave --shortlist out"
+            f"{path.parent} has no shortlist; make one with `regard shortlist {for_shell(folder)}`, or leave --shortlist out"
         )
     try:
         with safe_open(str(path), "numpy") as stored:
             about = stored.metadata() or {}
             if about.get("format") != FORMAT:
                 raise FolderError(
-                    f"{path} is not a shortlist of this regard; make it again with `regard shortlist {folder}`"
+                    f"{path} is not a shortlist of this regard; make it again with `regard shortlist {for_shell(folder)}`"
                 )
             found = Shortlist(
                 stored.get_tensor("best"),
@@ -100,7 +100,7 @@ def load(folder: str | Path) -> Shortlist:
         if isinstance(error, FolderError):
             raise
         raise FolderError(
-            f"{path} cannot be read ({error}); make it again with `regard shortlist {folder}`"
+            f"{path} cannot be read ({error}); make it again with `regard shortlist {for_shell(folder)}`"
         ) from None
     tables = (found.best, 2), (found.frequent, 1)
     if any(
@@ -108,7 +108,7 @@ def load(folder: str | Path) -> Shortlist:
         for t, n in tables
     ):
         raise FolderError(
-            f"{path} names words that its vocabulary has not; make it again with `regard shortlist {folder}`"
+            f"{path} names words that its vocabulary has not; make it again with `regard shortlist {for_shell(folder)}`"
         )
     return found
 

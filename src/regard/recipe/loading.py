@@ -26,10 +26,12 @@ from regard.recipe.schema import Recipe
 from regard.recipe.yaml_file import read, write
 from regard.tasks import TASKS
 
-__all__ = ["Recipe", "build", "difference", "dump", "load"]
+__all__ = ["Recipe", "build", "difference", "dump_recipe", "load_recipe"]
 
 
-def load(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(
+    recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()
+) -> Recipe:
     """The recipe in a file, of a carried name, or given as a mapping, with `key=value` overrides, checked and complete.
 
     Files named in a recipe file count from that file's folder, those in overrides and mappings from the working folder; the
@@ -47,9 +49,12 @@ def load(recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: It
         raw = _located(raw, path.resolve().parent)
     else:
         raise RecipeError(f"a recipe is a file, a name or a mapping, got {type(recipe).__name__}")
-    raw = _located(override(_long_form(raw), overrides), Path.cwd())
-    task = TASKS.get(raw.get("task", "translate")) if isinstance(raw.get("task", ""), str) else None
-    return _checked(raw if task is None else task.settle(raw), where)
+    raw, overrides = _long_form(raw), list(overrides)
+    checked, problems = _checked(_located(override(raw, overrides), Path.cwd()))
+    if checked is None:  # the file is named only where the problem is its own
+        stop(problems, where if not overrides or _checked(raw)[0] is None else "")
+        raise AssertionError("a recipe that is not valid has a problem")
+    return checked
 
 
 def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int) -> Any:
@@ -62,22 +67,21 @@ def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int)
             {"model": given}
         ).model  # the whole, so that an error names the key in full
     except ValidationError as error:
-        stop(sentences(error), "")
+        stop(sentences(error, {"model": given}))
         raise AssertionError("a section that is not valid has a problem") from None
     return build_model(section.model_dump(), source_vocab, target_vocab)
 
 
-def _checked(raw: dict[str, Any], where: str) -> Recipe:
+def _checked(raw: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
+    """The recipe with the defaults of its task, or what is wrong with it."""
+    task = TASKS.get(raw.get("task", "translate")) if isinstance(raw.get("task", ""), str) else None
+    raw = raw if task is None else task.settle(raw)
     try:
         recipe = Recipe.model_validate(raw)
     except ValidationError as error:
-        problems = sentences(error)
-    else:
-        problems = check_recipe(recipe)
-        if not problems:
-            return recipe
-    stop(problems, where)
-    raise AssertionError("a recipe that is not valid has a problem")
+        return None, sentences(error, raw)
+    problems = check_recipe(recipe)
+    return (None if problems else recipe), problems
 
 
 def _long_form(raw: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +112,7 @@ def _located(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     return raw
 
 
-def dump(recipe: Recipe) -> str:
+def dump_recipe(recipe: Recipe) -> str:
     """The whole recipe as YAML, keys in the schema's order, so that two dumps can be compared line by line."""
     return write(recipe.model_dump())
 
