@@ -87,10 +87,10 @@ def table(forward: Path, backward: Path) -> str:
         model = regard.load(path)
         if not isinstance(model, Translator):
             raise DataError(f"{path} is no translator; give the two that were trained on what `write` wrote")
-        clear = clearest_view(model, text[source], text[target])
+        clear = clearest_view(text[source], text[target], model)
         named = f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {'reads' if clear.shift else 'writes'}"
         for name, view in (("mean of all", View()), (named, clear)):
-            found = {i: weights for i, weights, _, _ in aligned(model, text[source], text[target], view=view)}
+            found = {i: weights for i, weights, _, _ in aligned(text[source], text[target], model, view=view)}
             weights = [found[i] for i in range(len(found))]
             for how, both in (("strongest", False), ("mutual", True)):
                 links = [chosen(each, both=both) for each in weights]

@@ -54,7 +54,7 @@ def search(model, name):
     with tempfile.TemporaryDirectory() as folder:
         build_index.create(Path(folder) / "index", IndexInfo(name, model.fingerprint(), model.width))
         start = time.perf_counter()
-        vectors = embed(model, [document.text for document in documents])
+        vectors = embed([document.text for document in documents], model)
         seconds = time.perf_counter() - start
         index = build_index.add(Path(folder) / "index", documents, vectors)
         qrels = read_qrels(DATA / "cranfield" / "qrels.trec.txt.gz")
@@ -82,7 +82,7 @@ def similarity(model):
             DATA / "stsb-en-de-fr" / f"test.{language}.csv.gz", "rt", encoding="utf-8", newline=""
         ) as file:
             rows = list(csv.reader(io.StringIO(file.read())))
-        a, b = (embed(model, [row[i] for row in rows]) for i in (0, 1))
+        a, b = (embed([row[i] for row in rows], model) for i in (0, 1))
         found[language] = spearman((a * b).sum(1), [float(row[2]) for row in rows])
         print(f"STS-B test, {language}: Spearman {found[language]:.4f} of {len(rows)} pairs")
     return found

@@ -50,7 +50,7 @@ def make(path, count, real, seed):
     torch.set_num_threads(1)
     texts = sentences(real)
     start = time.perf_counter()
-    base = embed(load_embedder("minilm"), texts, progress=True)
+    base = embed(texts, load_embedder("minilm"), progress=True)
     print(f"{len(texts):,} sentences of Europarl embedded in {time.perf_counter() - start:.0f} s")
     draw = np.random.default_rng(seed)
     out = np.lib.format.open_memmap(path, "w+", np.float32, (count + QUERIES, base.shape[1]))
@@ -214,7 +214,7 @@ def embedding(count):
     texts = sentences(count)
     ours, theirs = minilm(), SentenceTransformer(str(get_model_path()), device="cpu")
     runs = {
-        "regard": lambda: embed(ours, texts, workers=1),
+        "regard": lambda: embed(texts, ours, workers=1),
         "sentence-transformers": lambda: theirs.encode(texts, show_progress_bar=False),
     }
     for run in runs.values():

@@ -11,7 +11,7 @@ DtypeError Energy Entmax Hard KernelError Learned Mask Match MultiHead Normalize
 PropertyResult Raw Recorded Recurrence RegardError RelativeBuckets RelativeVectors Rotary ScaledDot Seen ShapeError Sigmoid
 Sinusoidal SlicedMultiHead Softmax Sparsemax StaticCache Window attend cost explain is_equivariant is_separable lookup watch weights
 Batch Beam DataError FolderError LanguageModel Recipe RecipeError Tokenizer Translator build load resume scores sentence_bleu train
-translate Ensemble Hypothesis Sample Translation fast generate attention_maps
+translate Ensemble Hypothesis Sample Translation fast generate attention_maps align
 Classification Classifier Embedder Index Tagger classify embed tag
 huggingface
 """.split()

@@ -64,15 +64,16 @@ def right(name, models):
         "Tokenizer": {"text": translator.target_tokenizer.text}, "Translation": {"text": "x"},
         "Translator": {k: getattr(translator, k) for k in ("source", "encoder", "target", "decoder", "output")},
         "Window": {"left": 1}, "attend": qkv, "explain": qkv, "weights": {"query": x, "key": x}, "lookup": qkv,
+        "align": {"sources": "ab", "targets": "a b", "model": translator},
         "classify": {"model": classifier, "texts": ["ab"]}, "cost": {"layer": regard.MultiHead(8, 2), "T": 4},
         "embed": {"model": classifier, "texts": ["ab"]}, "fast": {"model": translator},
-        "generate": {"model": language, "prompts": ["ab"], "max_length": 3},
+        "generate": {"model": language, "texts": ["ab"], "max_length": 3},
         "is_equivariant": {"layer": regard.MultiHead(8, 2).double(), "dim": 8, "trials": 2},
         "is_separable": {"layer": nn.Linear(8, 8).double(), "dim": 8, "trials": 2},
         "load": {"folder": models["place"] / "language"},
         "look": {"model": translator, "sources": [[5, 6]], "targets": [[5, 6, 3]]},
         "scores": {"hypotheses": ["a b"], "references": ["a b"]}, "sentence_bleu": {"reference": ["a"], "hypothesis": ["a"]},
-        "tag": {"model": None, "sentences": ["a"]}, "translate": {"model": translator, "texts": ["ab"], "max_length": 3},
+        "tag": {"model": None, "texts": ["a"]}, "translate": {"model": translator, "texts": ["ab"], "max_length": 3},
         "Recorded": {"call": None},
     }  # fmt: skip
     return found.get(name, {})

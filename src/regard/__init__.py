@@ -104,6 +104,7 @@ __all__ = [
     "Translation",
     "Translator",
     "Window",
+    "align",
     "attend",
     "attention_maps",
     "build",
@@ -145,6 +146,7 @@ _LATER = {
     "Tokenizer": "regard.data.tokenizer",
     "Translation": "regard.pipelines.translate",
     "Translator": "regard.models.translator",
+    "align": "regard.pipelines.align",
     "build": "regard.recipe.loading",
     "classify": "regard.pipelines.classify",
     "embed": "regard.pipelines.embed",
@@ -178,6 +180,7 @@ if TYPE_CHECKING:
     from regard.models.language_model import LanguageModel
     from regard.models.tagger import Tagger
     from regard.models.translator import Translator
+    from regard.pipelines.align import align
     from regard.pipelines.classify import Classification, classify
     from regard.pipelines.embed import embed
     from regard.pipelines.generate import generate

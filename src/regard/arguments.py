@@ -87,6 +87,15 @@ def texts(name: str, value: Any, what: str = "texts") -> list[str]:
     return found
 
 
+def one_or_more(name: str, value: Any, what: str = "texts") -> tuple[list[str], bool]:
+    """One string or a list of strings, as a list; and whether it was one string."""
+    if hasattr(value, "parameters") or hasattr(value, "start"):
+        raise OptionError(
+            f"{name} is a text or a list of {what}, got a {type(value).__name__}; texts come first, then the model"
+        )
+    return ([value], True) if isinstance(value, str) else (texts(name, value, what), False)
+
+
 def listed(name: str, value: Any, what: str) -> list[Any]:
     """Any iterable but a string, as a list."""
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "shape", None) == ():

@@ -78,41 +78,57 @@ def lines(links):
 
 def test_every_line_gets_its_links_and_an_empty_one_none(run, made):
     path, model, _ = made
-    code, out, err = run(path / "forward", path / "src", path / "tgt.gz")
+    code, out, err = run("-i", path / "src", path / "tgt.gz", "--model", path / "forward")
     assert (code, err) == (0, "")
-    assert out == lines(align(model, SOURCES, TARGETS))
+    assert out == lines(align(SOURCES, TARGETS, model))
     assert out.splitlines()[1] == ""
 
 
 def test_layer_head_shift_and_threshold_are_passed_on(run, made):
     path, model, _ = made
     options = ["--layer", 0, "--head", 2, "--shift", "--threshold", 0.2]
-    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", *options)
-    assert out == lines(align(model, SOURCES, TARGETS, view=View(0, 2, True), threshold=0.2))
-    _, out, err = run(path / "forward", path / "src", path / "tgt.gz", "--head", "best")
-    view = best_view(model, SOURCES, TARGETS)
-    assert out == lines(align(model, SOURCES, TARGETS, view=view))
+    _, out, _ = run("-i", path / "src", path / "tgt.gz", *options, "--model", path / "forward")
+    assert out == lines(align(SOURCES, TARGETS, model, view=View(0, 2, True), threshold=0.2))
+    _, out, err = run("-i", path / "src", path / "tgt.gz", "--head", "best", "--model", path / "forward")
+    view = best_view(SOURCES, TARGETS, model)
+    assert out == lines(align(SOURCES, TARGETS, model, view=view))
     assert err == f"regard: by layer {view.layer}, head {view.head}\n"
 
 
 def test_two_directions_are_joined(run, made):
     path, model, back = made
-    forward, backward = align(model, SOURCES, TARGETS), [flipped(b) for b in align(back, TARGETS, SOURCES)]
+    forward, backward = align(SOURCES, TARGETS, model), [flipped(b) for b in align(TARGETS, SOURCES, back)]
     for name, join in (("grow-diag-final-and", grow_diag_final_and), ("intersection", frozenset.__and__)):
         _, out, _ = run(
-            path / "forward", path / "src", path / "tgt.gz", "--reverse", path / "backward", "--join", name
+            "-i",
+            path / "src",
+            path / "tgt.gz",
+            "--reverse",
+            path / "backward",
+            "--join",
+            name,
+            "--model",
+            path / "forward",
         )
         assert out == lines(join(a, b) for a, b in zip(forward, backward, strict=True))
 
 
 def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
     path, model, back = made
-    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--mutual")
-    assert out == lines(align(model, SOURCES, TARGETS, both=True))
-    ways = [(model, SOURCES, TARGETS), (back, TARGETS, SOURCES)]
+    _, out, _ = run("-i", path / "src", path / "tgt.gz", "--mutual", "--model", path / "forward")
+    assert out == lines(align(SOURCES, TARGETS, model, both=True))
+    ways = [(SOURCES, TARGETS, model), (TARGETS, SOURCES, back)]
     views = [clearest_view(*way) for way in ways]
     code, out, err = run(
-        path / "forward", path / "src", path / "tgt.gz", "--layer", "best", "--reverse", path / "backward"
+        "-i",
+        path / "src",
+        path / "tgt.gz",
+        "--layer",
+        "best",
+        "--reverse",
+        path / "backward",
+        "--model",
+        path / "forward",
     )
     assert code == 0
     assert [line.split(",")[0] for line in err.splitlines()] == [
@@ -125,9 +141,17 @@ def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
 
 def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
     path, model, _ = made
-    found = align(model, SOURCES, TARGETS)
+    found = align(SOURCES, TARGETS, model)
     code, out, err = run(
-        path / "forward", path / "src", path / "tgt.gz", "--gold", path / "gold", "-o", tmp_path / "links"
+        "-i",
+        path / "src",
+        path / "tgt.gz",
+        "--gold",
+        path / "gold",
+        "-o",
+        tmp_path / "links",
+        "--model",
+        path / "forward",
     )
     assert (code, err) == (0, "")
     sure = ["0-0 1-1 2-2 3-3", "", "0-0 1-1 2-2", "0-0", "1-1 2-2 0-3"]
@@ -137,16 +161,18 @@ def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
     assert out == f"{scored}\n" and out.startswith("AER ")
     assert (tmp_path / "links").read_text() == lines(found)
     assert [p.name for p in tmp_path.iterdir()] == ["links"]
-    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--gold", path / "gold", "--json")
+    _, out, _ = run(
+        "-i", path / "src", path / "tgt.gz", "--gold", path / "gold", "--json", "--model", path / "forward"
+    )
     assert json.loads(out) == scored.as_dict()
 
 
 def test_show_draws_each_pair_above_its_links(run, made):
     path, model, _ = made
-    _, out, _ = run(path / "forward", path / "src", path / "tgt.gz", "--show")
+    _, out, _ = run("-i", path / "src", path / "tgt.gz", "--show", "--model", path / "forward")
     assert "\x1b" not in out  # not a terminal
     assert "\nsmall ░" in out and "\ndogs ░" in out
-    for links in align(model, SOURCES, TARGETS):
+    for links in align(SOURCES, TARGETS, model):
         assert pharaoh(links) in out.splitlines()
 
 
@@ -183,8 +209,8 @@ def test_show_draws_each_pair_above_its_links(run, made):
 def test_bad_input_is_one_sentence_and_exit_code_two(run, made, args, says):
     path = made[0]
     files = {"--gold", "--output", "--reverse"}
-    named = [path / arg if i < 3 or args[i - 1] in files else arg for i, arg in enumerate(args)]
-    code, out, err = run(*named)
+    model, *named = [path / arg if i < 3 or args[i - 1] in files else arg for i, arg in enumerate(args)]
+    code, out, err = run("-i", *named, "--model", model)
     assert code == 2
     assert says in err
     assert "Traceback" not in err and err.count("\n") == 1
@@ -198,7 +224,11 @@ def test_a_reader_that_leaves_early_ends_it_quietly(made):
         "-m",
         "regard",
         "align",
-        *(str(path / name) for name in ("forward", "src", "tgt.gz")),
+        "-m",
+        str(path / "forward"),
+        "-i",
+        str(path / "src"),
+        str(path / "tgt.gz"),
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
@@ -215,7 +245,11 @@ def test_a_full_disk_is_one_sentence(made):
         "-m",
         "regard",
         "align",
-        *(str(path / name) for name in ("forward", "src", "tgt.gz")),
+        "-m",
+        str(path / "forward"),
+        "-i",
+        str(path / "src"),
+        str(path / "tgt.gz"),
     ]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)

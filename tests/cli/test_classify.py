@@ -69,39 +69,63 @@ def start(*args, lines=4096, **options):
 
 
 def test_a_text_on_the_command_line_is_labelled_with_its_probability(folder, regard):
-    one, two = label(load(folder), ["hello world", "b"])
-    assert regard(folder, "hello world", "b") == (0, line(one) + line(two), "")
-    assert regard(folder, "hello world\n\nb") == (0, f"{line(one)}\n{line(two)}", "")
-    assert regard(folder, "hello world", "--top", "2") == (0, line(one, 2), "")
-    assert regard(folder, "hello world", "--top", "99") == (0, line(one, 3), "")
+    one, two = label(["hello world", "b"], load(folder))
+    assert regard("hello world", "b", "--model", folder) == (0, line(one) + line(two), "")
+    assert regard("hello world\n\nb", "--model", folder) == (0, f"{line(one)}\n{line(two)}", "")
+    assert regard("hello world", "--top", "2", "--model", folder) == (0, line(one, 2), "")
+    assert regard("hello world", "--top", "99", "--model", folder) == (0, line(one, 3), "")
 
 
 def test_below_the_threshold_the_label_is_left_out(folder, regard):
-    (one,) = label(load(folder), ["hello world"])
-    assert regard(folder, "hello world", "--threshold", "0.9999")[1] == f"\t{one.probability:.4f}\n"
-    found = json.loads(regard(folder, "hello world", "--threshold", "0.9999", "--jsonl")[1])
+    (one,) = label(["hello world"], load(folder))
+    assert (
+        regard("hello world", "--threshold", "0.9999", "--model", folder)[1] == f"\t{one.probability:.4f}\n"
+    )
+    found = json.loads(regard("hello world", "--threshold", "0.9999", "--jsonl", "--model", folder)[1])
     assert found["predicted"] is None
     assert found["probability"] == pytest.approx(one.probability, abs=1e-6)
 
 
 def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
-    one, two = label(load(folder), ["hello world", "b"])
+    one, two = label(["hello world", "b"], load(folder))
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello world\n"))
     (tmp_path / "d.txt.xz").write_bytes(lzma.compress(b"b\n"))
-    assert regard(folder, "-i", tmp_path / "a.txt.gz", tmp_path / "d.txt.xz")[1] == line(one) + line(two)
+    assert regard("-i", tmp_path / "a.txt.gz", tmp_path / "d.txt.xz", "--model", folder)[1] == line(
+        one
+    ) + line(two)
     assert (
-        regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt.xz", "-o", tmp_path / "o.gz")[0]
+        regard(
+            "-i",
+            tmp_path / "a.txt.gz",
+            "-i",
+            tmp_path / "d.txt.xz",
+            "-o",
+            tmp_path / "o.gz",
+            "--model",
+            folder,
+        )[0]
         == 0
     )
     assert gzip.decompress((tmp_path / "o.gz").read_bytes()).decode() == line(one) + line(two)
 
     (tmp_path / "b.tsv").write_text("1\thello world\n2\tb\n", encoding="utf-8")
-    assert regard(folder, "-i", tmp_path / "b.tsv", "--column", "2")[1] == line(one) + line(two)
-    regard(folder, "-i", tmp_path / "b.tsv", "--column", "2", "-o", tmp_path / "o.tsv")
+    assert regard("-i", tmp_path / "b.tsv", "--column", "2", "--model", folder)[1] == line(one) + line(two)
+    regard("-i", tmp_path / "b.tsv", "--column", "2", "-o", tmp_path / "o.tsv", "--model", folder)
     assert (tmp_path / "o.tsv").read_text(encoding="utf-8") == f"1\thello world\t{line(one)}2\tb\t{line(two)}"
 
     (tmp_path / "c.jsonl").write_text('{"q": "hello world", "label": "gold"}\n\n', encoding="utf-8")
-    regard(folder, "-i", tmp_path / "c.jsonl", "--field", "q", "-o", tmp_path / "o.jsonl", "--top", "2")
+    regard(
+        "-i",
+        tmp_path / "c.jsonl",
+        "--field",
+        "q",
+        "-o",
+        tmp_path / "o.jsonl",
+        "--top",
+        "2",
+        "--model",
+        folder,
+    )
     first, second = (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()
     found = json.loads(first)
     assert (found["q"], found["label"], found["predicted"]) == ("hello world", "gold", one)
@@ -111,22 +135,35 @@ def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
 
 def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard, tmp_path):
     texts = ["hello, world", 'a "b"\nc', ""]
-    found = label(load(folder), texts)
+    found = label(texts, load(folder))
     with (tmp_path / "in.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["id", "review"], *([str(i), text] for i, text in enumerate(texts))])
-    assert regard(folder, "-i", tmp_path / "in.csv", "--column", "review")[1] == "".join(map(line, found))
-    regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.csv")
+    assert regard("-i", tmp_path / "in.csv", "--column", "review", "--model", folder)[1] == "".join(
+        map(line, found)
+    )
+    regard("-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.csv", "--model", folder)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "o.csv").read_text(encoding="utf-8"), newline="")))
     assert [row["review"] for row in rows] == texts
     assert [row["predicted"] for row in rows] == [str(each) for each in found]
     assert [row["probability"] for row in rows] == [
         f"{each.probability:.4f}" if each else "" for each in found
     ]
-    regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.tsv", "--top", "2")
+    regard(
+        "-i",
+        tmp_path / "in.csv",
+        "--column",
+        "review",
+        "-o",
+        tmp_path / "o.tsv",
+        "--top",
+        "2",
+        "--model",
+        folder,
+    )
     first, *others = (tmp_path / "o.tsv").read_text(encoding="utf-8").splitlines()
     assert first == "id\treview\tpredicted\tprobability\tpredicted_2\tprobability_2"
     assert [len(each.split("\t")) for each in others] == [6, 6, 6]
-    regard(folder, "-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.jsonl")
+    regard("-i", tmp_path / "in.csv", "--column", "review", "-o", tmp_path / "o.jsonl", "--model", folder)
     records = [json.loads(each) for each in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(each["id"], each["review"], each["predicted"] or "") for each in records] == [
         (str(i), text, str(each)) for i, (text, each) in enumerate(zip(texts, found, strict=True))
@@ -134,76 +171,92 @@ def test_a_table_with_named_columns_keeps_them_and_gets_two_more(folder, regard,
     (tmp_path / "t.tsv").write_text(
         "text\tid\nhello, world\t1\n", encoding="utf-8"
     )  # a column called text needs no name
-    assert regard(folder, "-i", tmp_path / "t.tsv")[1] == line(found[0])
-    assert regard(folder, "-i", tmp_path / "t.tsv", "--column", "1", "--header")[1] == line(found[0])
-    assert len(regard(folder, "-i", tmp_path / "t.tsv", "--column", "1")[1].splitlines()) == 2
+    assert regard("-i", tmp_path / "t.tsv", "--model", folder)[1] == line(found[0])
+    assert regard("-i", tmp_path / "t.tsv", "--column", "1", "--header", "--model", folder)[1] == line(
+        found[0]
+    )
+    assert regard("-i", tmp_path / "t.tsv", "--column", "1", "--model", folder)[1] == line(
+        found[0]
+    )  # as training reads it
 
 
 def test_attention_shows_each_word_with_its_weight(folder, regard, monkeypatch):
-    (one,), (looked,) = label(load(folder), ["hello world"]), word_attention(load(folder), ["hello world"])
+    (one,), (looked,) = label(["hello world"], load(folder)), word_attention(["hello world"], load(folder))
     shown = " ".join(
         f"{word}({weight:.2f})" for word, weight in zip(looked.words, looked.weights, strict=True)
     )
-    assert regard(folder, "--attention", "hello world")[1] == f"{line(one)}  {shown}\n"
-    assert regard(folder, "--attention", "")[1] == "\n"
-    found = json.loads(regard(folder, "--attention", "--jsonl", "hello world")[1])
+    assert regard("--attention", "hello world", "--model", folder)[1] == f"{line(one)}  {shown}\n"
+    assert regard("--attention", "", "--model", folder)[1] == "\n"
+    found = json.loads(regard("--attention", "--jsonl", "hello world", "--model", folder)[1])
     assert [word for word, _ in found["attention"]] == ["hello", "world"]
     assert [weight for _, weight in found["attention"]] == pytest.approx(looked.weights, abs=1e-6)
     monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
-    assert "\x1b[38;5;196m" in regard(folder, "--attention", "hello \x1b[2J world")[1]
-    assert "\x1b[2J" not in regard(folder, "--attention", "hello \x1b[2J world")[1]
+    assert "\x1b[38;5;196m" in regard("--attention", "hello \x1b[2J world", "--model", folder)[1]
+    assert "\x1b[2J" not in regard("--attention", "hello \x1b[2J world", "--model", folder)[1]
 
 
 def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
     (tmp_path / "none").write_bytes(b"")
     for name in ("o", "o.gz"):
-        assert regard(folder, "-i", tmp_path / "none", "-o", tmp_path / name)[0] == 0
+        assert regard("-i", tmp_path / "none", "-o", tmp_path / name, "--model", folder)[0] == 0
     assert (tmp_path / "o").read_bytes() == gzip.decompress((tmp_path / "o.gz").read_bytes()) == b""
 
 
 @pytest.mark.parametrize(
     ("args", "error", "says"),
     [
-        (["{tmp}/none", "x"], FolderError, r"there is no folder .*none"),
-        (["{translator}", "x"], FolderError, "is a translator, and classifying takes a classifier"),
-        (["{folder}", "-i", "{tmp}/none"], DataError, "there is no file .*none"),
-        (["{folder}", "x", "-o", "{tmp}/none/o"], OptionError, "its folder is not there"),
-        (["{folder}", "x", "--column", "1", "--field", "t"], OptionError, "give one of them"),
+        (["x", "--model", "{tmp}/none"], FolderError, r"there is no folder .*none"),
         (
-            ["{folder}", "-i", "{tmp}/in.tsv", "--column", "review"],
+            ["x", "--model", "{translator}"],
+            FolderError,
+            "is a translator, and classifying takes a classifier",
+        ),
+        (["-i", "{tmp}/none", "--model", "{folder}"], DataError, "there is no file .*none"),
+        (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder is not there"),
+        (["x", "--column", "1", "--field", "t", "--model", "{folder}"], OptionError, "give one of them"),
+        (
+            ["-i", "{tmp}/in.tsv", "--column", "review", "--model", "{folder}"],
             DataError,
             r"line 1 of .*in\.tsv names no column 'review'; it has",
         ),
-        (["{folder}", "-i", "{tmp}/in.tsv"], DataError, "names no column 'text'"),
+        (["-i", "{tmp}/in.tsv", "--model", "{folder}"], DataError, "names no column 'text'"),
         (
-            ["{folder}", "-i", "{tmp}/in.tsv", "--column", "7"],
+            ["-i", "{tmp}/in.tsv", "--column", "7", "--model", "{folder}"],
             DataError,
             r"line 1 of .*in\.tsv has 2 columns and no column 7",
         ),
-        (["{folder}", "-i", "{tmp}/in.tsv", "--column", "0"], OptionError, "counted from 1, got --column 0"),
         (
-            ["{folder}", "-i", "{tmp}/in.tsv", "{tmp}/bad.txt"],
+            ["-i", "{tmp}/in.tsv", "--column", "0", "--model", "{folder}"],
+            DataError,
+            "there is no column 0: columns are counted from 1",
+        ),
+        (
+            ["-i", "{tmp}/in.tsv", "{tmp}/bad.txt", "--model", "{folder}"],
             OptionError,
             r"files of different kinds \(\.tsv, \.txt\)",
         ),
-        (["{folder}", "--column", "review"], OptionError, "its column needs a number"),
+        (["--column", "review", "--model", "{folder}"], OptionError, "its column needs a number"),
         (
-            ["{folder}", "-i", "{tmp}/in.jsonl"],
+            ["-i", "{tmp}/in.jsonl", "--model", "{folder}"],
             DataError,
             r"line 1 of .*in\.jsonl has no text in the field 'text'; check --field",
         ),
         (
-            ["{folder}", "-i", "{tmp}/in.tsv", "--column", "1", "-o", "{tmp}/in.tsv"],
+            ["-i", "{tmp}/in.tsv", "--column", "1", "-o", "{tmp}/in.tsv", "--model", "{folder}"],
             OptionError,
             "read and written at once",
         ),
         (
-            ["{folder}", "x", "--attention", "-o", "{tmp}/o"],
+            ["x", "--attention", "-o", "{tmp}/o", "--model", "{folder}"],
             OptionError,
             "shown on the terminal or written as JSON",
         ),
-        (["{plain}", "x", "--attention"], OptionError, "this model has no attention"),
-        (["{folder}", "-i", "{tmp}/bad.txt", "--strict"], DataError, r"line 2 of .*bad\.txt is not UTF-8"),
+        (["x", "--attention", "--model", "{plain}"], OptionError, "this model has no attention"),
+        (
+            ["-i", "{tmp}/bad.txt", "--strict", "--model", "{folder}"],
+            DataError,
+            r"line 2 of .*bad\.txt is not UTF-8",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
@@ -224,7 +277,7 @@ def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path
 
 def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n\n")
-    code, out, err = regard(folder, "-i", tmp_path / "bad.txt")
+    code, out, err = regard("-i", tmp_path / "bad.txt", "--model", folder)
     assert (code, out.count("\n")) == (0, 3)
     assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read becomes �\n"
 
@@ -239,7 +292,7 @@ def test_texts_that_were_cut_are_reported(tmp_path, regard):
         "max_positions": 6,
     }
     made = classifier(tmp_path / "m", encoder=encoder, pooling="mean")
-    code, out, err = regard(made, "abcdefgh", "abc")
+    code, out, err = regard("abcdefgh", "abc", "--model", made)
     assert (code, len(out.splitlines())) == (0, 2)
     assert (
         err
@@ -254,7 +307,7 @@ def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tm
         for _ in range(20_000)
     ]
     (tmp_path / "in.tsv").write_text("".join(f"{text}\n" for text in ["text", *texts]), encoding="utf-8")
-    args, out = (folder, "-i", tmp_path / "in.tsv", "-o", tmp_path / "o.tsv"), tmp_path / "o.tsv"
+    args, out = ("-i", tmp_path / "in.tsv", "-o", tmp_path / "o.tsv", "--model", folder), tmp_path / "o.tsv"
     assert start(*args).wait(60) == 0
     expected = out.read_bytes()
     assert expected.count(b"\n") == 20_001
@@ -277,8 +330,8 @@ def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tm
 
 
 def test_standard_input_is_answered_line_by_line(folder):
-    one, two = label(load(folder), ["hello world", "b"])
-    process = start(folder, stdin=subprocess.PIPE)
+    one, two = label(["hello world", "b"], load(folder))
+    process = start("--model", folder, stdin=subprocess.PIPE)
     process.stdin.write(b"hello world\n")
     process.stdin.flush()
     assert process.stdout.readline().decode() == line(one)
@@ -288,8 +341,8 @@ def test_standard_input_is_answered_line_by_line(folder):
 
 def test_a_closed_pipe_is_no_error(folder, tmp_path):
     (tmp_path / "in.txt").write_text("b\n" * 20_000, encoding="utf-8")  # more than a pipe holds
-    process = start(folder, "-i", tmp_path / "in.txt", lines=512)
-    assert process.stdout.readline().decode() == line(*label(load(folder), ["b"]))
+    process = start("-i", tmp_path / "in.txt", "--model", folder, lines=512)
+    assert process.stdout.readline().decode() == line(*label(["b"], load(folder)))
     process.stdout.close()
     assert process.wait(60) == 141
     assert process.stderr.read() == b""
@@ -297,5 +350,5 @@ def test_a_closed_pipe_is_no_error(folder, tmp_path):
 
 def test_help_teaches_with_examples(regard):
     out = regard("--help")[1]
-    assert "regard classify runs/sst2" in out
+    assert 'regard classify "a film to remember" --model runs/sst2' in out
     assert "--threshold" in out

@@ -94,7 +94,11 @@ def test_what_cannot_be_scored_is_one_sentence(regard, model, tmp_path, rows, ar
 
 @pytest.mark.parametrize(
     "command",
-    [["generate", "{}", "x"], ["translate", "{}", "x"], ["export", "{}", "--to", "ctranslate2", "-o", "out"]],
+    [
+        ["generate", "x", "-m", "{}"],
+        ["translate", "x", "-m", "{}"],
+        ["export", "{}", "--to", "ctranslate2", "-o", "out"],
+    ],
 )
 def test_commands_for_models_that_write_say_what_this_one_is(regard, model, command):
     code, _, err = regard(*(part.format(model) for part in command))

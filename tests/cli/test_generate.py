@@ -36,8 +36,8 @@ def regard(capfdbinary):
 
 
 def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard):
-    (expected,) = search(load(folder), ["Tom is"], sample=Sample(seed=5, top_k=9), max_length=30)
-    assert regard(folder, "Tom is", "--seed", "5", "--top-k", "9", "--length", "30") == (
+    (expected,) = search(["Tom is"], load(folder), sample=Sample(seed=5, top_k=9), max_length=30)
+    assert regard("Tom is", "--seed", "5", "--top-k", "9", "--length", "30", "--model", folder) == (
         0,
         f"Tom is{expected}\n",
         "",
@@ -45,39 +45,46 @@ def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard
 
 
 def test_several_texts_are_drawn_by_count(folder, regard):
-    (expected,) = search(load(folder), ["Tom"], sample=Sample(seed=5, count=3), max_length=10)
+    (expected,) = search(["Tom"], load(folder), sample=Sample(seed=5, count=3), max_length=10)
     texts = [h.text for h in expected.hypotheses]
     assert len(set(texts)) > 1
-    assert regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10")[1] == "".join(
+    assert regard("Tom", "--seed", "5", "--count", "3", "--length", "10", "--model", folder)[1] == "".join(
         f"Tom{text}\n" for text in texts
     )
     records = [
         json.loads(line)
-        for line in regard(folder, "Tom", "--seed", "5", "--count", "3", "--length", "10", "--json")[
-            1
-        ].splitlines()
+        for line in regard(
+            "Tom", "--seed", "5", "--count", "3", "--length", "10", "--json", "--model", folder
+        )[1].splitlines()
     ]
     assert [record["text"] for record in records] == texts
 
 
 def test_a_beam_gives_the_likeliest(folder, regard):
-    (expected,) = search(load(folder), ["Tom"], beam=4, max_length=10)
-    assert regard(folder, "Tom", "--beam", "4", "--length", "10")[1] == f"Tom{expected}\n"
-    both = regard(folder, "Tom", "--beam", "4", "--count", "2", "--length", "10")[1]
+    (expected,) = search(["Tom"], load(folder), beam=4, max_length=10)
+    assert regard("Tom", "--beam", "4", "--length", "10", "--model", folder)[1] == f"Tom{expected}\n"
+    both = regard("Tom", "--beam", "4", "--count", "2", "--length", "10", "--model", folder)[1]
     assert both == "".join(f"Tom{h.text}\n" for h in expected.hypotheses[:2])
 
 
 def test_without_a_seed_texts_differ(folder, regard):
-    assert len({regard(folder, "Tom", "--temperature", "3", "--length", "30")[1] for _ in range(3)}) > 1
+    assert (
+        len({regard("Tom", "--temperature", "3", "--length", "30", "--model", folder)[1] for _ in range(3)})
+        > 1
+    )
 
 
 @pytest.mark.parametrize(
     ("args", "error", "says"),
     [
-        (["{folder}/none", "x"], FolderError, "there is no folder"),
-        (["{translator}", "x"], FolderError, "is a translator"),
-        (["{folder}", "x", "--beam", "2", "--top-p", "0.5"], OptionError, "--top-p is about drawing words"),
-        (["{folder}", "x", "--beam", "2", "--count", "3"], OptionError, "give --beam 3"),
+        (["x", "--model", "{folder}/none"], FolderError, "there is no folder"),
+        (["x", "--model", "{translator}"], FolderError, "is a translator"),
+        (
+            ["x", "--beam", "2", "--top-p", "0.5", "--model", "{folder}"],
+            OptionError,
+            "--top-p is about drawing words",
+        ),
+        (["x", "--beam", "2", "--count", "3", "--model", "{folder}"], OptionError, "give --beam 3"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(folder, regard, tmp_path, args, error, says):
@@ -87,7 +94,7 @@ def test_what_cannot_be_is_one_sentence(folder, regard, tmp_path, args, error, s
 
 
 def test_standard_input_is_the_prompt_and_a_closed_pipe_is_no_error(folder):
-    run = [sys.executable, "-m", "regard", "generate", str(folder), "--seed", "1", "--no-lines"]
+    run = [sys.executable, "-m", "regard", "generate", "--model", str(folder), "--seed", "1", "--no-lines"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*run, "--length", "5"], input=b"Tom is\n", capture_output=True, env=environment, timeout=60

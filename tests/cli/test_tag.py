@@ -90,15 +90,15 @@ def test_a_tagger_comes_back_from_its_folder(folder: Path) -> None:
 
 def test_spans_of_a_text_are_marked(folder: Path, regard: Run) -> None:
     assert (
-        regard(folder, "Yesterday Ada  Lee (of Ulm) left.")[1]
+        regard("Yesterday Ada  Lee (of Ulm) left.", "--model", folder)[1]
         == "Yesterday [PER Ada  Lee] (of [LOC Ulm]) left.\n"
     )
-    assert regard(folder, "nothing here")[1] == "nothing here\n"
+    assert regard("nothing here", "--model", folder)[1] == "nothing here\n"
 
 
 def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) -> None:
     model, text = load(folder), "Yesterday Ada  Lee (of Ulm) left."
-    found, words, empty = tag(model, [text, ["Ada", "Lee", "saw", "Ulm"], ""])
+    found, words, empty = tag([text, ["Ada", "Lee", "saw", "Ulm"], ""], model)
     assert (
         found == [Entity("Ada  Lee", "PER", 10, 18), Entity("Ulm", "LOC", 23, 26)]
         and text[10:18] == found[0].text
@@ -110,7 +110,7 @@ def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) 
         "B-LOC",
     ]
     assert (
-        f"{found}\n" == regard(folder, text)[1]
+        f"{found}\n" == regard(text, "--model", folder)[1]
         and str(words) == "[PER Ada Lee] saw [LOC Ulm]"
         and empty == []
     )
@@ -118,22 +118,22 @@ def test_the_function_cuts_texts_as_the_command_does(folder: Path, regard: Run) 
         repr(words[1:]) == "[Entity(text='Ulm', label='LOC', start=3, end=4)]"
         and str(words[1]) == "Ulm (LOC)"
     )
-    long = tag(model, ["Ada " * 2500])[0]
+    long = tag(["Ada " * 2500], model)[0]
     assert len(long) == 2500 and long[-1].start == 4 * 2499
-    for wrong in ("Ada", None, 3, [1], [None], [["Ada", 1]]):
+    for wrong in (None, 3, [1], [None], [["Ada", 1]]):
         with pytest.raises(OptionError, match="list of"):
-            tag(model, wrong)  # type: ignore[arg-type]
+            tag(wrong, model)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="takes a tagger"):
-        tag(None, ["Ada"])  # type: ignore[arg-type]
+        tag(["Ada"], object())
 
 
 def test_two_names_side_by_side_stay_two(folder: Path, regard: Run) -> None:
-    assert regard(folder, "Ada Bob Lee")[1] == "[PER Ada] [PER Bob Lee]\n"
+    assert regard("Ada Bob Lee", "--model", folder)[1] == "[PER Ada] [PER Bob Lee]\n"
 
 
 def test_json_has_the_place_of_every_span(folder: Path, regard: Run) -> None:
     text = "Hé, Ada Lee: Rom!"
-    record = json.loads(regard(folder, "--json", text)[1])
+    record = json.loads(regard("--json", text, "--model", folder)[1])
     assert record["spans"] == [
         {"start": 4, "end": 11, "type": "PER", "text": "Ada Lee"}, {"start": 13, "end": 16, "type": "LOC", "text": "Rom"}
     ]  # fmt: skip
@@ -144,7 +144,7 @@ def test_conll_gets_one_more_column_and_keeps_the_rest(folder: Path, regard: Run
     given = "# about\n1\tAda\tO\n2\tLee\tO\n\n\n1\tgo\tO\n2\tUlm\tO"
     (tmp_path / "in.tsv").write_text(given, encoding="utf-8")
     code, out, _ = regard(
-        folder, "-i", tmp_path / "in.tsv", "--conll", "--column", 2, "-o", tmp_path / "out.conll"
+        "-i", tmp_path / "in.tsv", "--conll", "--column", 2, "-o", tmp_path / "out.conll", "--model", folder
     )
     assert (code, out) == (0, "")
     expected = "# about\n1\tAda\tO\tB-PER\n2\tLee\tO\tI-PER\n\n\n1\tgo\tO\tO\n2\tUlm\tO\tB-LOC\n\n"
@@ -154,7 +154,7 @@ def test_conll_gets_one_more_column_and_keeps_the_rest(folder: Path, regard: Run
 def test_what_was_written_as_conll_can_be_read_as_gold(folder: Path, regard: Run, tmp_path: Path) -> None:
     path = tmp_path / "words.conll.gz"
     path.write_bytes(gzip.compress(b"-DOCSTART- O\n\nAda O\nLee O\n\n#x O\nRom O\n"))
-    regard(folder, "-i", path, "-o", tmp_path / "out.conll.gz")
+    regard("-i", path, "-o", tmp_path / "out.conll.gz", "--model", folder)
     assert list(Conll(tmp_path / "out.conll.gz", (1, 3))) == [
         ("Ada Lee", "B-PER I-PER"),
         ("#x Rom", "O B-LOC"),
@@ -163,7 +163,7 @@ def test_what_was_written_as_conll_can_be_read_as_gold(folder: Path, regard: Run
 
 def test_text_becomes_conll_in_the_scheme_that_is_asked_for(folder: Path, regard: Run) -> None:
     assert (
-        regard(folder, "--to-conll", "--scheme", "iobes", "Ada Lee, Ulm")[1]
+        regard("--to-conll", "--scheme", "iobes", "Ada Lee, Ulm", "--model", folder)[1]
         == "Ada\tB-PER\nLee\tE-PER\n,\tO\nUlm\tS-LOC\n\n"
     )
 
@@ -172,7 +172,7 @@ def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(
     folder: Path, regard: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 7, "text": "to Ulm"}\n', encoding="utf-8")
-    found = json.loads(regard(folder, "-i", tmp_path / "a.jsonl", "--json")[1])
+    found = json.loads(regard("-i", tmp_path / "a.jsonl", "--json", "--model", folder)[1])
     assert found == {
         "id": 7,
         "text": "to Ulm",
@@ -182,20 +182,20 @@ def test_a_field_of_json_lines_is_read_and_the_rest_is_kept(
 
 def test_conll_as_json_has_words_and_tags(folder: Path, regard: Run, tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("to\nUlm\n", encoding="utf-8")
-    found = json.loads(regard(folder, "-i", tmp_path / "a.conll", "--json")[1])
+    found = json.loads(regard("-i", tmp_path / "a.conll", "--json", "--model", folder)[1])
     assert found["words"] == ["to", "Ulm"]
     assert found["tags"] == ["O", "B-LOC"]
     assert found["spans"] == [{"start": 1, "end": 2, "type": "LOC", "text": "Ulm"}]
 
 
 def test_words_that_stand_apart_already_are_left_alone(folder: Path, regard: Run) -> None:
-    assert regard(folder, "--spaced", "--to-conll", "Ulm. isn't")[1] == "Ulm.\tO\nisn't\tO\n\n"
+    assert regard("--spaced", "--to-conll", "Ulm. isn't", "--model", folder)[1] == "Ulm.\tO\nisn't\tO\n\n"
 
 
 def test_a_terminal_gets_colours(folder: Path, regard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.cli.weight_matrix.shows_color", lambda stream: True)
     assert (
-        regard(folder, "Ulm Ada")[1]
+        regard("Ulm Ada", "--model", folder)[1]
         == "\x1b[1;4;36mUlm\x1b[0m\x1b[36m LOC\x1b[0m \x1b[1;4;33mAda\x1b[0m\x1b[33m PER\x1b[0m\n"
     )
 
@@ -206,7 +206,7 @@ def test_a_job_that_was_stopped_goes_on_between_sentences(
     monkeypatch.setattr(reading, "LINES", 4)
     given = "".join(f"Ada\nw{i}\nUlm\n\n" for i in range(30))
     (tmp_path / "in.conll").write_text(given, encoding="utf-8")
-    regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "whole.conll")
+    regard("-i", tmp_path / "in.conll", "-o", tmp_path / "whole.conll", "--model", folder)
     calls, real = [0], TagJob.__call__
 
     def stopping(self: TagJob, chunk: Any) -> list[bytes]:
@@ -216,19 +216,19 @@ def test_a_job_that_was_stopped_goes_on_between_sentences(
         return real(self, chunk)
 
     monkeypatch.setattr(TagJob, "__call__", stopping)
-    code, _, said = regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll")
+    code, _, said = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
     assert code == 130
     assert "stopped after 12 lines, which are kept" in said
     assert not (tmp_path / "out.conll").exists()
     monkeypatch.setattr(TagJob, "__call__", real)
-    _, _, said = regard(folder, "-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll")
+    _, _, said = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
     assert "going on after 12 lines" in said
     assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "whole.conll").read_bytes()
 
 
 def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: Run) -> None:
     text = " ".join(["Ada Lee"] * 2500)
-    assert regard(folder, text)[1] == " ".join(["[PER Ada Lee]"] * 2500) + "\n"
+    assert regard(text, "--model", folder)[1] == " ".join(["[PER Ada Lee]"] * 2500) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -266,16 +266,16 @@ def test_what_cannot_be_right_is_one_sentence(
 ) -> None:
     (tmp_path / "a.txt").write_text(given, encoding="utf-8")
     with pytest.raises(kind, match=said) as error:
-        regard(folder, "-i", tmp_path / "a.txt", *args)
+        regard("-i", tmp_path / "a.txt", *args, "--model", folder)
     assert "\n" not in str(error.value)
 
 
 def test_another_kind_of_model_is_named(tmp_path: Path, regard: Run) -> None:
     with pytest.raises(FolderError, match="is a translator, and tagging takes a tagger"):
-        regard(translator(tmp_path / "model"), "a")
+        regard("a", "--model", translator(tmp_path / "model"))
 
 
 def test_a_file_is_not_read_and_written_at_once(folder: Path, regard: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(OptionError, match="read and written at once"):
-        regard(folder, "-i", tmp_path / "a.txt", "-o", tmp_path / "a.txt")
+        regard("-i", tmp_path / "a.txt", "-o", tmp_path / "a.txt", "--model", folder)

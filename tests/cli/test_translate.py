@@ -38,7 +38,7 @@ def corpus(tmp_path_factory, folder):
     lines = [" ".join(word() for _ in range(draw.randint(0, 4))) for _ in range(240)]
     path = tmp_path_factory.mktemp("texts") / "in.txt"
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path, "".join(f"{line}\n" for line in search(load(folder), lines)).encode()
+    return path, "".join(f"{line}\n" for line in search(lines, load(folder))).encode()
 
 
 @pytest.fixture
@@ -79,48 +79,53 @@ def wait_for_lines(process, journal, count):
 
 
 def test_a_text_on_the_command_line_is_translated(folder, regard):
-    one, two = search(load(folder), ["hello world", "b"])
-    assert regard(folder, "hello world", "b") == (0, f"{one}\n{two}\n", "")
-    assert regard(folder, "hello world\nb") == (0, f"{one}\n{two}\n", "")
+    one, two = search(["hello world", "b"], load(folder))
+    assert regard("hello world", "b", "--model", folder) == (0, f"{one}\n{two}\n", "")
+    assert regard("hello world\nb", "--model", folder) == (0, f"{one}\n{two}\n", "")
 
 
 def test_files_of_every_kind_give_files_of_every_kind(folder, regard, tmp_path):
-    one, two = map(str, search(load(folder), ["hello world", "b"]))
+    one, two = map(str, search(["hello world", "b"], load(folder)))
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"hello world\n"))
     (tmp_path / "b.tsv").write_text("1\thello world\n2\tb\n", encoding="utf-8")
     (tmp_path / "c.jsonl").write_text('{"t": "hello world"}\n', encoding="utf-8")
     (tmp_path / "d.txt").write_text("b\n", encoding="utf-8")
-    assert regard(folder, "-i", tmp_path / "a.txt.gz", tmp_path / "d.txt")[1] == f"{one}\n{two}\n"
+    assert regard("-i", tmp_path / "a.txt.gz", tmp_path / "d.txt", "--model", folder)[1] == f"{one}\n{two}\n"
     assert (
-        regard(folder, "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt", "-o", tmp_path / "o.gz")[0] == 0
+        regard(
+            "-i", tmp_path / "a.txt.gz", "-i", tmp_path / "d.txt", "-o", tmp_path / "o.gz", "--model", folder
+        )[0]
+        == 0
     )
     assert gzip.decompress((tmp_path / "o.gz").read_bytes()).decode() == f"{one}\n{two}\n"
-    assert regard(folder, "-i", tmp_path / "b.tsv", "--column", "2")[1] == f"{one}\n{two}\n"
-    regard(folder, "-i", tmp_path / "b.tsv", "--column", "2", "-o", tmp_path / "o.tsv")
+    assert regard("-i", tmp_path / "b.tsv", "--column", "2", "--model", folder)[1] == f"{one}\n{two}\n"
+    regard("-i", tmp_path / "b.tsv", "--column", "2", "-o", tmp_path / "o.tsv", "--model", folder)
     assert (tmp_path / "o.tsv").read_text(encoding="utf-8") == f"1\thello world\t{one}\n2\tb\t{two}\n"
-    regard(folder, "-i", tmp_path / "c.jsonl", "--field", "t", "-o", tmp_path / "o.jsonl")
+    regard("-i", tmp_path / "c.jsonl", "--field", "t", "-o", tmp_path / "o.jsonl", "--model", folder)
     assert json.loads((tmp_path / "o.jsonl").read_text(encoding="utf-8"))["translation"] == one
-    assert regard(folder, "-i", tmp_path / "c.jsonl", "--field", "t")[1] == f"{one}\n"
+    assert regard("-i", tmp_path / "c.jsonl", "--field", "t", "--model", folder)[1] == f"{one}\n"
 
 
 def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
     (tmp_path / "none").write_bytes(b"")
     for name in ("o", "o.gz"):
-        assert regard(folder, "-i", tmp_path / "none", "-o", tmp_path / name)[0] == 0
+        assert regard("-i", tmp_path / "none", "-o", tmp_path / name, "--model", folder)[0] == 0
     assert (tmp_path / "o").read_bytes() == gzip.decompress((tmp_path / "o.gz").read_bytes()) == b""
 
 
 def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regard, tmp_path):
-    found = json.loads(regard(folder, "hello world", "--json", "--beam", "3", "--nbest", "2", "--align")[1])
+    found = json.loads(
+        regard("hello world", "--json", "--beam", "3", "--nbest", "2", "--align", "--model", folder)[1]
+    )
     assert found["source"] == "hello world"
     assert [each["text"] for each in found["nbest"]] == [
-        h.text for h in search(load(folder), ["hello world"], beam=3, nbest=2)[0].hypotheses
+        h.text for h in search(["hello world"], load(folder), beam=3, nbest=2)[0].hypotheses
     ]
-    text, links = regard(folder, "hello world", "--align")[1].rstrip("\n").split("\t")
+    text, links = regard("hello world", "--align", "--model", folder)[1].rstrip("\n").split("\t")
     assert links == found["alignment"]
-    regard(folder, "hello world", "-o", tmp_path / "o", "--align-to", tmp_path / "o.align")
+    regard("hello world", "-o", tmp_path / "o", "--align-to", tmp_path / "o.align", "--model", folder)
     assert (tmp_path / "o.align").read_text(encoding="utf-8") == f"{links}\n"
-    shown = regard(folder, "hello world", "--show")[1].splitlines()
+    shown = regard("hello world", "--show", "--model", folder)[1].splitlines()
     assert shown[0] == text
     assert any("█" in line or "▓" in line or "▒" in line or "░" in line for line in shown)
 
@@ -128,27 +133,39 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
 @pytest.mark.parametrize(
     ("args", "error", "says"),
     [
-        (["{folder}/none", "x"], FolderError, r"there is no folder .*none"),
-        (["{lm}", "x"], FolderError, "is a language model"),
-        (["{tmp}", "x"], FolderError, "has no config.json"),
-        (["{folder}", "-i", "{tmp}/none"], DataError, "there is no file .*none"),
-        (["{folder}", "x", "-o", "{tmp}/none/o"], OptionError, "its folder is not there"),
-        (["{folder}", "x", "--nbest", "2"], OptionError, "add --beam 2"),
-        (["{folder}", "x", "--sample", "--beam", "2"], OptionError, "give --sample or --beam"),
-        (["{folder}", "x", "--top-k", "3"], OptionError, "--top-k is about drawing words"),
-        (["{folder}", "x", "--column", "1", "--field", "t"], OptionError, "give one of them"),
-        (["{folder}", "x", "--on", "slurm"], OptionError, "--on is followed by ray, got 'slurm'"),
-        (["{folder}", "x", "--precision", "int4"], OptionError, "got 'int4'"),
-        (["{folder}", "x", "--attention", "{tmp}/o.txt"], OptionError, r"ends in \.jsonl or \.npz"),
-        (["{folder}", "x", "-o", "{tmp}/o", "--align-to", "{tmp}/o"], OptionError, "name each only once"),
+        (["x", "--model", "{folder}/none"], FolderError, r"there is no folder .*none"),
+        (["x", "--model", "{lm}"], FolderError, "is a language model"),
+        (["x", "--model", "{tmp}"], FolderError, "has no config.json"),
+        (["-i", "{tmp}/none", "--model", "{folder}"], DataError, "there is no file .*none"),
+        (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder is not there"),
+        (["x", "--nbest", "2", "--model", "{folder}"], OptionError, "add --beam 2"),
+        (["x", "--sample", "--beam", "2", "--model", "{folder}"], OptionError, "give --sample or --beam"),
+        (["x", "--top-k", "3", "--model", "{folder}"], OptionError, "--top-k is about drawing words"),
+        (["x", "--column", "1", "--field", "t", "--model", "{folder}"], OptionError, "give one of them"),
+        (["x", "--on", "slurm", "--model", "{folder}"], OptionError, "--on is followed by ray, got 'slurm'"),
+        (["x", "--precision", "int4", "--model", "{folder}"], OptionError, "got 'int4'"),
         (
-            ["{folder}", "-i", "{tmp}/bad.txt", "-o", "{tmp}/bad.txt"],
+            ["x", "--attention", "{tmp}/o.txt", "--model", "{folder}"],
+            OptionError,
+            r"ends in \.jsonl or \.npz",
+        ),
+        (
+            ["x", "-o", "{tmp}/o", "--align-to", "{tmp}/o", "--model", "{folder}"],
+            OptionError,
+            "name each only once",
+        ),
+        (
+            ["-i", "{tmp}/bad.txt", "-o", "{tmp}/bad.txt", "--model", "{folder}"],
             OptionError,
             "would be read and written at once",
         ),
-        (["{folder}", "-i", "{tmp}/bad.txt", "--strict"], DataError, r"line 2 of .*bad\.txt is not UTF-8"),
         (
-            ["{folder}", "x", "--min-length", "9", "--max-length", "3"],
+            ["-i", "{tmp}/bad.txt", "--strict", "--model", "{folder}"],
+            DataError,
+            r"line 2 of .*bad\.txt is not UTF-8",
+        ),
+        (
+            ["x", "--min-length", "9", "--max-length", "3", "--model", "{folder}"],
             OptionError,
             "min_length 9 is more than max_length 3",
         ),
@@ -170,7 +187,7 @@ def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path
 
 def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n\n")
-    code, out, err = regard(folder, "-i", tmp_path / "bad.txt")
+    code, out, err = regard("-i", tmp_path / "bad.txt", "--model", folder)
     assert (code, out.count("\n")) == (0, 3)
     assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read becomes �\n"
 
@@ -178,9 +195,9 @@ def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
 def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, regard, tmp_path):
     lines = ["x" * 100_000, "b", "I see. " * 14_000 + "\0\x1b\u2028\x85"]
     (tmp_path / "long.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    code, out, _ = regard(folder, "-i", tmp_path / "long.txt", "--max-length", "5")
+    code, out, _ = regard("-i", tmp_path / "long.txt", "--max-length", "5", "--model", folder)
     found = out.split("\n")
-    (sentence,) = search(load(folder), ["I see."], max_length=5)
+    (sentence,) = search(["I see."], load(folder), max_length=5)
     assert (code, len(found), found[3]) == (0, 4, "")
     assert len(found[0]) > 2_500  # at least 40 characters became one
     assert found[2].startswith(" ".join([sentence] * 14_000))
@@ -189,12 +206,12 @@ def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, 
 def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, corpus, tmp_path):
     path, expected = corpus
     for lines in (1, 120):
-        process = chunked(folder, "-i", path, "-o", tmp_path / "o")
+        process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
         wait_for_lines(process, tmp_path / "o.progress", lines)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert sorted(os.listdir(tmp_path)) == ["o.part", "o.progress"]
-    process = chunked(folder, "-i", path, "-o", tmp_path / "o")
+    process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert b"going on after" in err
@@ -204,15 +221,15 @@ def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, co
 
 def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(folder, corpus, tmp_path, regard):
     path, _ = corpus
-    process = chunked(folder, "-i", path, "-o", tmp_path / "o")
+    process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
     wait_for_lines(process, tmp_path / "o.progress", 40)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with: regard translate {folder} -i {path} -o {tmp_path}/o".encode() in err
+    assert f"go on with: regard translate -i {path} -o {tmp_path}/o --model {folder}".encode() in err
     assert b"Traceback" not in err
     with pytest.raises(OptionError, match="o was begun with another beam"):
-        regard(folder, "-i", path, "-o", tmp_path / "o", "--beam", "2")
+        regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)
 
 
 def test_a_full_disk_ends_in_one_sentence_and_the_job_goes_on_when_there_is_room(folder, corpus, tmp_path):
@@ -227,14 +244,14 @@ def test_a_full_disk_ends_in_one_sentence_and_the_job_goes_on_when_there_is_room
         (disk / "filler").write_bytes(
             b"x" * 57_344
         )  # two pages are left: one for the journal, one for a part of the text
-        process = chunked(folder, "-i", path, path, "-o", disk / "o")
+        process = chunked("-i", path, path, "-o", disk / "o", "--model", folder)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2, err
         assert b"the disk of" in err
         assert b"is full" in err
         assert b"Traceback" not in err
         (disk / "filler").unlink()
-        assert chunked(folder, "-i", path, path, "-o", disk / "o").wait(60) == 0
+        assert chunked("-i", path, path, "-o", disk / "o", "--model", folder).wait(60) == 0
         assert (disk / "o").read_bytes() == expected * 2
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -242,7 +259,7 @@ def test_a_full_disk_ends_in_one_sentence_and_the_job_goes_on_when_there_is_room
 
 def test_a_closed_pipe_is_no_error(folder, corpus):
     path, expected = corpus
-    process = chunked(folder, "-i", path)
+    process = chunked("-i", path, "--model", folder)
     assert process.stdout.readline() == expected.split(b"\n")[0] + b"\n"
     process.stdout.close()
     assert process.wait(60) == 141
@@ -250,8 +267,8 @@ def test_a_closed_pipe_is_no_error(folder, corpus):
 
 
 def test_standard_input_is_answered_line_by_line(folder):
-    one, two = search(load(folder), ["hello world", "b"])
-    process = start(folder, stdin=subprocess.PIPE)
+    one, two = search(["hello world", "b"], load(folder))
+    process = start("--model", folder, stdin=subprocess.PIPE)
     process.stdin.write(b"hello world\n")
     process.stdin.flush()
     assert process.stdout.readline().decode() == f"{one}\n"
@@ -262,9 +279,13 @@ def test_standard_input_is_answered_line_by_line(folder):
 def test_another_column_is_another_job(folder, regard, tmp_path):
     (tmp_path / "in.tsv").write_text("a\tb\n", encoding="utf-8")
     about = json.dumps(
-        {"job": TranslateOptions(column=1, output=str(tmp_path / "o")).about(fingerprint([folder]))}
+        {
+            "job": TranslateOptions(column="1", separator="\t", output=str(tmp_path / "o")).about(
+                fingerprint([folder])
+            )
+        }
     )
     (tmp_path / "o.progress").write_text(f"{about}\n", encoding="utf-8")
     with pytest.raises(OptionError, match=r"another column \(1, now 2\)"):
-        regard(folder, "-i", tmp_path / "in.tsv", "--column", "2", "-o", tmp_path / "o")
-    assert regard(folder, "-i", tmp_path / "in.tsv", "--column", "1", "-o", tmp_path / "o")[0] == 0
+        regard("-i", tmp_path / "in.tsv", "--column", "2", "-o", tmp_path / "o", "--model", folder)
+    assert regard("-i", tmp_path / "in.tsv", "--column", "1", "-o", tmp_path / "o", "--model", folder)[0] == 0

@@ -95,7 +95,7 @@ def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
     for (i, _), target, attention in zip(
         hypotheses,
         written,
-        attention_maps(model, [SENTENCES[i] for i, _ in hypotheses], written),
+        attention_maps([SENTENCES[i] for i, _ in hypotheses], written, model),
         strict=True,
     ):
         steps = writer.found[i, (BOS, *target[:-1])]
@@ -115,10 +115,10 @@ def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
 def test_company_in_a_batch_changes_no_weight(decoder):
     model = make(ENCODERS["transformer"], DECODERS[decoder])
     targets = [[5, 6, EOS], [7, 8, 9, 10, 11], [EOS], [4, EOS]]
-    together = attention_maps(model, SENTENCES, targets)
+    together = attention_maps(SENTENCES, targets, model)
     assert model.training  # as it was
     for source, target, found in zip(SENTENCES, targets, together, strict=True):
-        (alone,) = attention_maps(model, [[*source, EOS]], [target])  # an end mark that is there is not added
+        (alone,) = attention_maps([[*source, EOS]], [target], model)  # an end mark that is there is not added
         assert list(alone) == list(found)
         for name in found:
             rows, columns = found.pieces(name)
@@ -129,7 +129,7 @@ def test_company_in_a_batch_changes_no_weight(decoder):
 
 def test_encoder_weights_are_those_of_a_watched_pass():
     model = make(ENCODERS["attention on gru"], DECODERS["transformer"]).eval()
-    (found,) = attention_maps(model, [[4, 5, 6]], [[7, EOS]])
+    (found,) = attention_maps([[4, 5, 6]], [[7, EOS]], model)
     with torch.no_grad(), watch(model) as seen:
         model(torch.tensor([[4, 5, 6, EOS]]), torch.tensor([[BOS, 7]]))
     assert list(found) == list(seen)
@@ -140,7 +140,7 @@ def test_encoder_weights_are_those_of_a_watched_pass():
 
 def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read():
     model = make(None, DECODERS["transformer"]).eval()
-    (found,) = attention_maps(model, None, [[7, 8, 9]])
+    (found,) = attention_maps(None, [[7, 8, 9]], model)
     assert (found.source, found.target, found.inputs) == ([], ["7", "8", "9"], ["2", "7", "8"])
     assert found.names("decoder") == list(found) and not found.names("cross")
     with torch.no_grad(), watch(model) as seen:
@@ -159,7 +159,7 @@ def test_pieces_are_the_tokenizers_and_batches_come_when_asked_for():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model.source_tokenizer = model.target_tokenizer = tokenizer
     sources = [tokenizer.encode(text) for text in ("ab", "cd cd")]
-    at, found = next(attention_of_tokens(model, sources, [[*s, EOS] for s in sources], kinds=("cross",)))
+    at, found = next(attention_of_tokens(sources, [[*s, EOS] for s in sources], model, kinds=("cross",)))
     assert at == 1  # the longest comes first
     assert found.source == ["c", "d", "▁", "c", "d", "</s>"] == found.target
     assert found.inputs == ["<s>", "c", "d", "▁", "c", "d"]
@@ -170,16 +170,16 @@ def test_translations_carry_the_attention_of_each_of_their_hypotheses():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model = make(ENCODERS["transformer"], DECODERS["transformer"], vocab=len(tokenizer)).eval()
     model.source_tokenizer = model.target_tokenizer = tokenizer
-    found = translate(model, ["ab cd", "", "d"], beam=4, nbest=3, max_length=6, attention=True)
+    found = translate(["ab cd", "", "d"], model, beam=4, nbest=3, max_length=6, attention=True)
     assert [len(t.hypotheses) for t in found] == [3, 0, 3]
     for translation in found:
         for h in translation.hypotheses:
             written = [*h.tokens, EOS] if h.ended else h.tokens
             assert h.attention.target == tokenizer.tokens(written)
             assert h.attention.source == tokenizer.tokens([*translation.source_tokens, EOS])
-            (alone,) = attention_maps(model, [translation.source_tokens], [written])
+            (alone,) = attention_maps([translation.source_tokens], [written], model)
             assert all(torch.allclose(h.attention[name], alone[name], atol=1e-12, rtol=0) for name in alone)
-    assert translate(model, ["ab"])[0].hypotheses[0].attention is None
+    assert translate(["ab"], model)[0].hypotheses[0].attention is None
 
 
 def attention(**layers):
@@ -215,24 +215,24 @@ def test_the_best_head_follows_the_text_rather_than_staring_at_one_place():
 def test_what_cannot_be_looked_at_is_said():
     model = make(ENCODERS["gru"], DECODERS["simple"])
     for given, says in [
-        ((model, None, [[4]]), "needs sources"),
-        ((make(None, DECODERS["transformer"]), [[4]], [[4]]), "sources=None"),
-        ((model, [[4]], [[4], [5]]), "1 sources and 2 targets"),
-        ((torch.nn.Linear(2, 2), [[4]], [[4]]), "got Linear"),
+        ((None, [[4]], model), "needs sources"),
+        (([[4]], [[4]], make(None, DECODERS["transformer"])), "sources=None"),
+        (([[4]], [[4], [5]], model), "1 sources and 2 targets"),
+        (([[4]], [[4]], torch.nn.Linear(2, 2)), "got Linear"),
     ]:
         with pytest.raises(OptionError, match=says):
             attention_maps(*given)
     with pytest.raises(OptionError, match="there are decoder.look.cross"):
-        attention_maps(model, [[4]], [[4]])[0]["decoder.3.cross"]
+        attention_maps([[4]], [[4]], model)[0]["decoder.3.cross"]
     with pytest.raises(OptionError, match="encoder, decoder, cross"):
-        attention_maps(model, [[4]], [[4]])[0].names("self")
-    assert attention_maps(model, [], []) == []
+        attention_maps([[4]], [[4]], model)[0].names("self")
+    assert attention_maps([], [], model) == []
 
 
 @pytest.fixture
 def two():
     model = make(ENCODERS["transformer"], DECODERS["transformer"])
-    return attention_maps(model, [[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]])
+    return attention_maps([[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]], model)
 
 
 def test_json_lines_hold_every_matrix_to_six_digits(tmp_path, two):

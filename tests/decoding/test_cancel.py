@@ -62,10 +62,10 @@ def shown(found):
     ids=lambda options: ",".join(options) or "greedy",
 )
 def test_neighbours_of_a_cancelled_sentence_get_the_same_texts(model, options):
-    whole = shown(translate(model, TEXTS, max_length=20, workers=1, **options))
+    whole = shown(translate(TEXTS, model, max_length=20, workers=1, **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2)]
-        found = shown(translate(model, TEXTS, max_length=20, workers=1, cancelled=flags, **options))
+        found = shown(translate(TEXTS, model, max_length=20, workers=1, cancelled=flags, **options))
         assert found[1] == found[3] == []
         assert (found[0], found[2]) == (whole[0], whole[2])
 
@@ -120,8 +120,8 @@ def test_a_cancelled_sentence_takes_no_more_steps(model):
 
 
 def test_what_waits_is_not_begun_when_cancelled(model):
-    found = translate(model, TEXTS * 20, batch_tokens=20, workers=1, cancelled=[never, *[lambda: True] * 79])
-    assert found[0] == translate(model, TEXTS[:1])[0]
+    found = translate(TEXTS * 20, model, batch_tokens=20, workers=1, cancelled=[never, *[lambda: True] * 79])
+    assert found[0] == translate(TEXTS[:1], model)[0]
     assert all(not t.hypotheses for t in found[1:])
 
 
@@ -129,11 +129,11 @@ def test_generation_and_streams_stop(tmp_path):
     torch.manual_seed(4)
     model = write_model(tmp_path, encoder=None)
     options = {"max_length": 30, "min_length": 30}
-    whole = generate(model, ["ein", "Hun"], **options)
-    found = generate(model, ["ein", "Hun"], cancelled=[after(3), never], **options)
+    whole = generate(["ein", "Hun"], model, **options)
+    found = generate(["ein", "Hun"], model, cancelled=[after(3), never], **options)
     assert (found[0], found[0].hypotheses) == ("", [])
     assert found[1] == whole[1]
-    assert 0 < len("".join(stream(model, "ein", cancelled=after(4), **options))) < len(whole[0])
+    assert 0 < len("".join(stream("ein", model, cancelled=after(4), **options))) < len(whole[0])
 
 
 def test_cancelled_texts_are_not_rescored(model, monkeypatch):

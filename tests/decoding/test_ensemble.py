@@ -46,8 +46,8 @@ def test_with_room_for_all_the_texts_come_by_the_mean_of_probabilities(kinds):
 
 def test_an_ensemble_of_one_model_is_the_model():
     model = translator()
-    assert translate(Ensemble([model]), LINES, beam=3) == translate(model, LINES, beam=3)
-    assert translate(Ensemble([model, model]), LINES, beam=3) == translate(model, LINES, beam=3)
+    assert translate(LINES, Ensemble([model]), beam=3) == translate(LINES, model, beam=3)
+    assert translate(LINES, Ensemble([model, model]), beam=3) == translate(LINES, model, beam=3)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_company_and_workers_change_nothing(options):
 
 def test_an_ensemble_streams_and_generates():
     both = Ensemble([translator(), translator("bahdanau")])
-    assert "".join(stream(both, LINES[0])) == translate(both, LINES[:1])[0]
+    assert "".join(stream(LINES[0], both)) == translate(LINES[:1], both)[0]
     assert not both.joins
     models = [language_model(), language_model("none")]
-    assert generate(Ensemble(models), ["the cat"], max_length=9)[0].hypotheses[0].tokens
+    assert generate(["the cat"], Ensemble(models), max_length=9)[0].hypotheses[0].tokens
 
 
 def test_models_that_do_not_fit_are_refused():

@@ -271,7 +271,7 @@ def test_a_job_uses_it_and_knows_when_it_has_changed(folder, pairs):
     assert json.loads(json.dumps(settings.about("x")))["shortlist"] is True
     lines = [source for source, _ in PAIRS]
     (data,) = make_job([folder], settings)(Chunk(0, [Row(text, text) for text in lines], ""))
-    want = translate(Engine(load_model(folder), "float32", load(folder)), lines)
+    want = translate(lines, Engine(load_model(folder), "float32", load(folder)))
     assert data.decode().splitlines() == [str(text) for text in want]
     with pytest.raises(OptionError, match="a shortlist is for one model; leave out --with"):
         make_job([folder, folder], settings)

@@ -44,7 +44,7 @@ def vectors(minilm, name):
 def test_the_vectors_are_those_of_eager_and_of_our_own_import(minilm):
     ours = vectors(minilm, "regard")
     assert torch.allclose(ours, vectors(minilm, "eager"), atol=1e-6)
-    assert torch.allclose(ours, torch.as_tensor(embed(import_bert.minilm(), TEXTS)), atol=1e-5)
+    assert torch.allclose(ours, torch.as_tensor(embed(TEXTS, import_bert.minilm())), atol=1e-5)
 
 
 def test_watch_sees_all_heads_of_all_layers(minilm):

@@ -64,7 +64,7 @@ def bert(tmp_path):
 def test_vectors_are_those_of_transformers(bert):
     model = import_bert.read(bert)
     assert model.longest == 24
-    np.testing.assert_allclose(embed(model, TEXTS), import_bert.reference(bert, TEXTS), atol=1e-5)
+    np.testing.assert_allclose(embed(TEXTS, model), import_bert.reference(bert, TEXTS), atol=1e-5)
 
 
 def test_text_is_cut_into_the_same_pieces_and_never_spells_a_mark(bert):
@@ -92,7 +92,7 @@ def test_an_imported_folder_makes_the_same_vectors(bert, tmp_path):
     found = import_model(bert, tmp_path / "out")
     assert found.worst < 1e-5 and "differ by at most" in str(found)
     again = load(tmp_path / "out")
-    np.testing.assert_allclose(embed(again, TEXTS), embed(import_bert.read(bert), TEXTS), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(embed(TEXTS, again), embed(TEXTS, import_bert.read(bert)), rtol=0, atol=1e-6)
     assert again.fingerprint() == import_bert.read(bert).fingerprint()
 
 
@@ -151,4 +151,4 @@ def test_minilm_makes_the_vectors_of_sentence_transformers():
     theirs = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu").encode(
         texts, show_progress_bar=False
     )
-    np.testing.assert_allclose(embed(import_bert.minilm(), texts), theirs, atol=1e-5)
+    np.testing.assert_allclose(embed(texts, import_bert.minilm()), theirs, atol=1e-5)

@@ -114,5 +114,5 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
     from regard.evaluation.retrieval import partners
     from regard.pipelines.embed import embed
 
-    found = partners(embed(model, lines[360:]), embed(model, [line.upper() for line in lines[360:]]))
+    found = partners(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
     assert found["mrr"] > 0.8

@@ -135,8 +135,8 @@ TARGETS = ["a small dog's run", "a", "", "犬が 走る", "run"]
 
 
 def test_pairs_align_alike_alone_and_together_and_empty_texts_have_no_links(model):
-    together = align(model, SOURCES, TARGETS)
-    assert together == [align(model, [s], [t])[0] for s, t in zip(SOURCES, TARGETS, strict=True)]
+    together = align(SOURCES, TARGETS, model)
+    assert together == [align([s], [t], model)[0] for s, t in zip(SOURCES, TARGETS, strict=True)]
     assert together[1] == together[2] == frozenset()
     assert [sorted(t for _, t in links) for links in together] == [[0, 1, 2, 3], [], [], [0, 1], [0]]
 
@@ -144,18 +144,18 @@ def test_pairs_align_alike_alone_and_together_and_empty_texts_have_no_links(mode
 def test_links_are_those_of_the_attention_that_look_gives(model):
     tokenizer = model.source_tokenizer
     source, target = tokenizer.encode(SOURCES[0]), tokenizer.encode(TARGETS[0])
-    (attention,) = attention_maps(model, [source], [[*target, EOS]])
+    (attention,) = attention_maps([source], [[*target, EOS]], model)
     weights = word_weights(
         attention.cross(0, 2), Words.of_tokens(tokenizer, source), Words.of_tokens(tokenizer, [*target, EOS])
     )
-    assert align(model, SOURCES[:1], TARGETS[:1], view=View(0, 2)) == [strongest(weights)]
-    assert align(model, SOURCES[:1], TARGETS[:1], view=View(0, 2), threshold=0.2) == [at_least(weights, 0.2)]
-    assert best_view(model, SOURCES[:1], TARGETS[:1], shift=True) == View(*attention.best_head(), True)
+    assert align(SOURCES[:1], TARGETS[:1], model, view=View(0, 2)) == [strongest(weights)]
+    assert align(SOURCES[:1], TARGETS[:1], model, view=View(0, 2), threshold=0.2) == [at_least(weights, 0.2)]
+    assert best_view(SOURCES[:1], TARGETS[:1], model, shift=True) == View(*attention.best_head(), True)
 
 
 def test_texts_that_do_not_pair_up_are_refused(model):
     with pytest.raises(DataError, match="2 sources and 1 targets"):
-        align(model, ["a", "b"], ["c"])
+        align(["a", "b"], ["c"], model)
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_model_that_has_learned_to_reverse_words_aligns_them_in_reverse(tmp_pa
     }
     model = regard.load(regard.train(recipe, folder=tmp_path / "run", quiet=True).folder)
     sources, wanted = lines[8000:], []
-    found = align(model, sources, [" ".join(s.split()[::-1]) for s in sources])
+    found = align(sources, [" ".join(s.split()[::-1]) for s in sources], model)
     for source in sources:
         n = len(source.split())
         wanted.append(frozenset((n - 1 - t, t) for t in range(n)))
@@ -291,10 +291,10 @@ def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
     model = make(ENCODERS["transformer"], decoder, vocab=len(TOKENIZERS["bpe"])).eval()
     model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
     texts = [SOURCES[0], *LINES, *SOURCES[1:]], [TARGETS[0], *LINES[::-1], *TARGETS[1:]]
-    view = clearest_view(model, *texts)
+    view = clearest_view(*texts, model)
 
     def count(view):
-        return sum(map(len, align(model, *texts, view=view, both=True)))
+        return sum(map(len, align(*texts, model, view=view, both=True)))
 
     counts = [
         count(View(layer, shift=shift))
@@ -308,4 +308,4 @@ def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
 def test_a_model_that_looks_nowhere_has_no_clearest_layer():
     model = make(ENCODERS["transformer"], DECODERS["none"], vocab=len(TOKENIZERS["bpe"])).eval()
     model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
-    assert clearest_view(model, SOURCES, TARGETS) == View()
+    assert clearest_view(SOURCES, TARGETS, model) == View()

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
 
 
 def test_each_text_gets_its_likeliest_label_and_all_probabilities(model):
-    found = classify(model, TEXTS)
+    found = classify(TEXTS, model)
     assert [bool(label) for label in found] == [True, False, True, True, False, True, True]
     labels, probabilities = predict(model, TEXTS)
     for label, expected, row, text in zip(found, labels, probabilities, TEXTS, strict=True):
@@ -34,21 +34,21 @@ def test_each_text_gets_its_likeliest_label_and_all_probabilities(model):
             assert sum(label.probabilities.values()) == pytest.approx(1, abs=1e-6)
         else:
             assert (label, label.probability, label.probabilities) == ("", None, {})
-    assert classify(model, []) == []
+    assert classify([], model) == []
 
 
 def test_texts_read_together_are_labelled_as_each_alone(model):
-    alone = [classify(model, [text])[0] for text in TEXTS]
+    alone = [classify([text], model)[0] for text in TEXTS]
     for batch_tokens in (1, 30, 8192):
-        for one, other in zip(alone, classify(model, TEXTS, batch_tokens=batch_tokens), strict=True):
+        for one, other in zip(alone, classify(TEXTS, model, batch_tokens=batch_tokens), strict=True):
             assert one == other
             assert one.probabilities == pytest.approx(other.probabilities, abs=1e-6)
 
 
 def test_below_the_threshold_there_is_no_label_and_the_probabilities_stay(model):
-    sure = [found.probability for found in classify(model, TEXTS) if found]
+    sure = [found.probability for found in classify(TEXTS, model) if found]
     between = (min(sure) + max(sure)) / 2
-    found = [each for each in classify(model, TEXTS, threshold=between) if each.probabilities]
+    found = [each for each in classify(TEXTS, model, threshold=between) if each.probabilities]
     assert [each != "" for each in found] == [p >= between for p in sure]
     assert {bool(each) for each in found} == {True, False}
     assert [each.probability for each in found] == sure
@@ -56,7 +56,7 @@ def test_below_the_threshold_there_is_no_label_and_the_probabilities_stay(model)
 
 def test_the_weights_of_attention_pooling_are_those_it_took(model):
     text = "a fine day"
-    (looked,) = word_attention(model, [text])
+    (looked,) = word_attention([text], model)
     ids = torch.tensor([[*model.source_tokenizer.encode(text), EOS]])
     with watch(model) as seen:
         model(ids)
@@ -73,7 +73,7 @@ def test_the_weights_of_attention_pooling_are_those_it_took(model):
 def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing(tmp_path):
     model = load(classifier(tmp_path / "m", encoder=TRANSFORMER, pooling="mean"))
     texts = ["a fine day", "b", "quite a long text about a day", ""]
-    together, alone = word_attention(model, texts), [word_attention(model, [text])[0] for text in texts]
+    together, alone = word_attention(texts, model), [word_attention([text], model)[0] for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert one.words == other.words
         assert one.weights == pytest.approx(other.weights, abs=1e-6)
@@ -87,7 +87,7 @@ def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing
 def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_shown(tmp_path):
     pooling = {"kind": "beside", "of": ["max", {"kind": "attention", "queries": 3, "heads": 2}]}
     model = load(classifier(tmp_path / "m", pooling=pooling))
-    (looked,) = word_attention(model, ["a fine day"])
+    (looked,) = word_attention(["a fine day"], model)
     with watch(model) as seen:
         model(torch.tensor([[*model.source_tokenizer.encode("a fine day"), EOS]]))
     (name,) = list(seen)
@@ -97,9 +97,9 @@ def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_
 
 def test_a_model_without_attention_says_so(tmp_path):
     model = load(classifier(tmp_path / "m", encoder="kim", pooling="max"))
-    assert classify(model, ["a"])[0]
+    assert classify(["a"], model)[0]
     with pytest.raises(OptionError, match="this model has no attention"):
-        word_attention(model, ["a"])
+        word_attention(["a"], model)
 
 
 @pytest.mark.parametrize("position", ["learned", "learned-norm"])
@@ -107,15 +107,15 @@ def test_a_text_beyond_the_table_of_positions_is_labelled_by_its_beginning(tmp_p
     encoder = {**TRANSFORMER, "position": position, "max_positions": 6}
     model = load(classifier(tmp_path / "m", encoder=encoder, pooling="mean"))
     assert fitting(model, ["abcdefgh", "abcde", "abcdef", ""]) == ["abcde", "abcde", "abcde", ""]
-    long, short = classify(model, ["abcdefgh", "abcde"])
+    long, short = classify(["abcdefgh", "abcde"], model)
     assert long.probabilities == short.probabilities
-    assert word_attention(model, ["abcdefgh"])[0].words == ["abcde"]
+    assert word_attention(["abcdefgh"], model)[0].words == ["abcde"]
 
 
 def test_the_model_is_left_in_the_mode_it_was_in(model):
     model.train()
-    classify(model, ["a"])
-    word_attention(model, ["a"])
+    classify(["a"], model)
+    word_attention(["a"], model)
     assert model.training
     model.eval()
 
@@ -123,7 +123,6 @@ def test_the_model_is_left_in_the_mode_it_was_in(model):
 @pytest.mark.parametrize(
     ("texts", "options", "says"),
     [
-        ("one string", {}, "list of texts, got one string"),
         (["a", None], {}, "got None among them"),
         (["a"], {"threshold": 2}, "threshold is a probability between 0 and 1, got 2"),
         (["a"], {"batch_tokens": 0}, "batch_tokens must be a whole number of at least 1, got 0"),
@@ -131,9 +130,9 @@ def test_the_model_is_left_in_the_mode_it_was_in(model):
 )
 def test_what_cannot_be_is_one_sentence(model, texts, options, says):
     with pytest.raises(OptionError, match=says):
-        classify(model, texts, **options)
+        classify(texts, model, **options)
 
 
 def test_another_model_is_refused(tmp_path):
     with pytest.raises(OptionError, match="takes a classifier"):
-        module.classify(load(translator(tmp_path / "t")), ["a"])
+        module.classify(["a"], load(translator(tmp_path / "t")))

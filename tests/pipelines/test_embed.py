@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.errors import DataError, OptionError
+from regard.errors import OptionError
 from regard.pipelines.embed import _batches, embed
 from tests.search.small import TEXTS, embedder
 
@@ -12,9 +12,9 @@ from tests.search.small import TEXTS, embedder
 def test_order_is_kept_and_batches_change_nothing():
     model = embedder()
     texts = [*TEXTS, "", TEXTS[0] + " " + TEXTS[1]] * 5
-    alone = np.concatenate([embed(model, [text]) for text in texts])
+    alone = np.concatenate([embed([text], model) for text in texts])
     for options in ({"batch_tokens": 1}, {"batch_tokens": 64}, {"workers": 3, "batch_tokens": 40}):
-        found = embed(model, texts, **options)
+        found = embed(texts, model, **options)
         assert found.dtype == np.float32 and found.shape == (len(texts), 32)
         np.testing.assert_allclose(found, alone, atol=2e-6)
 
@@ -39,25 +39,23 @@ def test_of_a_long_text_the_beginning_is_read():
     assert model.longest == 8
     long, longer = "the cat sat on the mat " * 5, "the cat sat on the mat " * 6
     np.testing.assert_allclose(
-        *embed(model, [long, longer]), rtol=0, atol=1e-6
+        *embed([long, longer], model), rtol=0, atol=1e-6
     )  # rows of a product may be rounded differently
 
 
 def test_a_model_in_training_is_read_without_dropout_and_trains_on():
     model = embedder().train()
-    np.testing.assert_array_equal(embed(model, TEXTS), embed(model, TEXTS))
+    np.testing.assert_array_equal(embed(TEXTS, model), embed(TEXTS, model))
     assert model.training
 
 
 def test_no_texts_are_no_vectors():
-    assert embed(embedder(), []).shape == (0, 32)
+    assert embed([], embedder()).shape == (0, 32)
 
 
 def test_wrong_input_is_one_sentence():
     model = embedder()
-    with pytest.raises(DataError, match="takes a list of texts"):
-        embed(model, "a text")
     with pytest.raises(OptionError, match="batch_tokens must be a whole number of at least 1, got 0"):
-        embed(model, TEXTS, batch_tokens=0)
+        embed(TEXTS, model, batch_tokens=0)
     with pytest.raises(OptionError, match="reads no source"):
-        embed(torch.nn.Linear(2, 2), TEXTS)
+        embed(TEXTS, torch.nn.Linear(2, 2))

@@ -25,7 +25,7 @@ def log_p(model, given, tokens):
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_greedy_is_the_loop_without_caches(decoder):
     model = language_model(decoder)
-    for prompt, found in zip(PROMPTS, generate(model, PROMPTS, max_length=15), strict=True):
+    for prompt, found in zip(PROMPTS, generate(PROMPTS, model, max_length=15), strict=True):
         given, text = [BOS, *(model.target_tokenizer.encode(prompt) if prompt else [])], []
         while len(text) < 15:
             word = int(log_probabilities(model(torch.tensor([[*given, *text]])))[0, -1].argmax())
@@ -57,9 +57,9 @@ def test_a_prompt_read_at_once_is_the_prompt_read_word_by_word(decoder):
 def test_a_text_does_not_depend_on_the_company(decoder, options):
     model = language_model(decoder)
     tokens = lambda found: [[h.tokens for h in g.hypotheses] for g in found]  # noqa: E731
-    alone = [tokens(generate(model, [prompt], max_length=12, **options))[0] for prompt in PROMPTS]
-    assert tokens(generate(model, PROMPTS, max_length=12, **options)) == alone
-    assert tokens(generate(model, PROMPTS[::-1], max_length=12, workers=2, **options))[::-1] == alone
+    alone = [tokens(generate([prompt], model, max_length=12, **options))[0] for prompt in PROMPTS]
+    assert tokens(generate(PROMPTS, model, max_length=12, **options)) == alone
+    assert tokens(generate(PROMPTS[::-1], model, max_length=12, workers=2, **options))[::-1] == alone
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "word", "character"])
@@ -68,26 +68,26 @@ def test_the_pieces_of_a_stream_are_the_text(kind, mode):
     model = language_model(kind=kind, mode=mode)
     for prompt in ("the cat", "", "die Katze saß — süß"):
         for sample in (None, Sample(seed=2, temperature=2.0)):
-            pieces = list(stream(model, prompt, sample=sample, max_length=25))
-            assert "".join(pieces) == generate(model, [prompt], sample=sample, max_length=25)[0]
+            pieces = list(stream(prompt, model, sample=sample, max_length=25))
+            assert "".join(pieces) == generate([prompt], model, sample=sample, max_length=25)[0]
 
 
 def test_prompt_and_text_together_read_as_one():
     model = language_model(kind="byte-bpe")
-    found = generate(model, ["the cat"], sample=Sample(seed=3), max_length=20)[0]
+    found = generate(["the cat"], model, sample=Sample(seed=3), max_length=20)[0]
     tokens = [*model.target_tokenizer.encode("the cat"), *found.hypotheses[0].tokens]
     assert found.prompt + found == model.target_tokenizer.decode(tokens)
 
 
 def test_a_model_of_lines_ends_with_its_line_and_a_model_of_texts_goes_on():
     line, whole = language_model(mode="lines"), language_model(mode="stream")
-    ended = generate(line, [""], sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
+    ended = generate([""], line, sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
     assert any(h.ended for h in ended) and not any("\n" in h.text for h in ended)
-    going = generate(whole, [""], sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
+    going = generate([""], whole, sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
     assert all(len(h.tokens) == 200 and not h.ended for h in going) and any("\n" in h.text for h in going)
     assert any(
         h.ended
-        for h in generate(whole, [""], lines=False, sample=Sample(count=20, seed=0), max_length=200)[
+        for h in generate([""], whole, lines=False, sample=Sample(count=20, seed=0), max_length=200)[
             0
         ].hypotheses
     )
@@ -105,7 +105,7 @@ def test_a_text_as_a_whole_is_prompted_as_it_was_learned():
 
 def test_rules_hold_for_generated_texts():
     model = language_model()
-    found = generate(model, ["the"], beam=3, no_repeat=2, min_length=8, max_length=12)[0]
+    found = generate(["the"], model, beam=3, no_repeat=2, min_length=8, max_length=12)[0]
     for h in found.hypotheses:
         pairs = list(zip(h.tokens, h.tokens[1:], strict=False))
         assert len(h.tokens) >= 8 and len(pairs) == len(set(pairs))
@@ -118,28 +118,27 @@ def test_a_table_of_positions_bounds_the_length():
         OptionError,
         match=f"has 10 positions, and prompt 1 has {given} tokens; set max_length to at most {10 - given}",
     ):
-        generate(model, ["the cat"], max_length=10)
-    assert generate(model, ["the cat"], max_length=10 - given)
+        generate(["the cat"], model, max_length=10)
+    assert generate(["the cat"], model, max_length=10 - given)
 
 
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
-        ("the cat", {}, "generate takes a list of prompts, got one string"),
-        ([None], {}, "prompts are texts, got None among them"),
+        ([None], {}, "texts is a list of texts, got None among them"),
         (["the cat"], dict(max_length=0), "max_length must be a whole number of at least 1"),
         (["the cat"], dict(forbidden="the"), "forbidden is a list of words, got one string"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(prompts, options, message):
     with pytest.raises(OptionError, match=message):
-        generate(language_model(), prompts, **options)
+        generate(prompts, language_model(), **options)
 
 
 def test_translators_and_language_models_are_told_apart():
     from regard.pipelines.translate import translate
 
     with pytest.raises(OptionError, match="for a translator use translate"):
-        generate(translator(), ["the cat"])
+        generate(["the cat"], translator())
     with pytest.raises(OptionError, match="for a language model use generate"):
-        translate(language_model(), ["the cat"])
+        translate(["the cat"], language_model())

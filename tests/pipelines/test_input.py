@@ -12,7 +12,7 @@ import pytest
 
 from regard.errors import DataError
 from regard.pipelines import input as module
-from regard.pipelines.input import Column, Csv, Field, Reader, Source
+from regard.pipelines.input import Column, Field, Reader, Source
 
 
 def texts(source, skip=0):
@@ -147,7 +147,7 @@ def test_cells_of_a_table_with_commas_hold_commas_quotes_and_ends_of_lines(tmp_p
     held = io.StringIO(newline="")
     csv.writer(held, lineterminator="\n").writerows([["id", "the text"], *rows])
     path = write(tmp_path, held.getvalue().encode(), "in.csv")
-    source = Source((path,), layout=Csv(2), header=True)
+    source = Source((path,), layout=Column(2, ",", quotes=True), header=True)
     assert texts(source) == [text for _, text in rows]
     assert texts(source, skip=3) == ["", 'ends in "', "last"]
     for block in (1, 2, 7, 20):  # whatever the blocks a file comes in
@@ -156,15 +156,15 @@ def test_cells_of_a_table_with_commas_hold_commas_quotes_and_ends_of_lines(tmp_p
         assert source.survey()[0] == 6
     path = write(tmp_path, b'a,"two\nlines"\nb,x\nc\n', "in.csv")
     with pytest.raises(DataError, match=r"line 4 of .*in\.csv has 1 column and no column 2"):
-        texts(Source((path,), layout=Csv(2)))
+        texts(Source((path,), layout=Column(2, ",", quotes=True)))
 
 
 def test_a_quotation_mark_within_a_cell_opens_nothing_and_one_that_nothing_closes_is_named(tmp_path):
     path = write(tmp_path, b'a,5" disk\nb,x\n', "in.csv")
-    assert texts(Source((path,), layout=Csv(2))) == ['5" disk', "x"]
+    assert texts(Source((path,), layout=Column(2, ",", quotes=True))) == ['5" disk', "x"]
     path = write(tmp_path, b'a,x\nb,"never\nc,x\n', "in.csv")
     with pytest.raises(DataError, match=r"line 2 of .*in\.csv opens a quotation mark that nothing closes"):
-        texts(Source((path,), layout=Csv(2)))
+        texts(Source((path,), layout=Column(2, ",", quotes=True)))
 
 
 def test_the_line_that_names_the_columns_is_passed_over_in_every_file(tmp_path):

@@ -29,8 +29,8 @@ def write_lines(path, count):
     return path
 
 
-def command(chunk, *args):
-    return [sys.executable, "-c", CHUNKS.format(chunk), "translate", *map(str, args)]
+def command(chunk, model, *args):
+    return [sys.executable, "-c", CHUNKS.format(chunk), "translate", "--model", str(model), *map(str, args)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.decoding.readers import LINES, translator
 
 def test_a_translation_is_its_best_text_and_holds_the_others():
     model = translator()
-    for text, found in zip(LINES, translate(model, LINES, beam=4, nbest=3), strict=True):
+    for text, found in zip(LINES, translate(LINES, model, beam=4, nbest=3), strict=True):
         assert isinstance(found, str) and found == found.hypotheses[0].text
         assert len(found.hypotheses) == 3
         assert all(h.text == model.target_tokenizer.decode(h.tokens) for h in found.hypotheses)
@@ -27,18 +27,18 @@ def test_a_translation_is_its_best_text_and_holds_the_others():
 
 
 def test_empty_lines_stay_empty_lines_in_their_places():
-    found = translate(translator(), ["", "the cat", "", "a dog"], beam=2)
+    found = translate(["", "the cat", "", "a dog"], translator(), beam=2)
     assert found[0] == found[2] == "" and found[0].hypotheses == [] and found[1].hypotheses
-    assert translate(translator(), []) == []
+    assert translate([], translator()) == []
 
 
 def test_the_best_of_a_beam_does_not_depend_on_how_many_are_kept():
     model = translator()
-    assert translate(model, LINES, beam=4) == translate(model, LINES, beam=4, nbest=4)
+    assert translate(LINES, model, beam=4) == translate(LINES, model, beam=4, nbest=4)
 
 
 def test_a_translation_survives_a_pickle():
-    found = translate(translator(), ["the cat"], beam=3, nbest=3)[0]
+    found = translate(["the cat"], translator(), beam=3, nbest=3)[0]
     again = pickle.loads(pickle.dumps(found))
     assert isinstance(again, Translation) and again == found
     assert again.hypotheses == found.hypotheses and again.source_tokens == found.source_tokens
@@ -46,14 +46,14 @@ def test_a_translation_survives_a_pickle():
 
 def test_a_beam_may_be_given_as_an_object():
     model = translator()
-    assert translate(model, LINES, beam=regard.Beam(3, 0.5)) == translate(
-        model, LINES, beam=3, length_penalty=0.5
+    assert translate(LINES, model, beam=regard.Beam(3, 0.5)) == translate(
+        LINES, model, beam=3, length_penalty=0.5
     )
 
 
 def test_prefixes_and_words_are_texts():
     found = translate(
-        translator(), LINES[:2], beam=3, prefixes=["die Katze", ""], required=[[], ["Hund", "the"]], nbest=3
+        LINES[:2], translator(), beam=3, prefixes=["die Katze", ""], required=[[], ["Hund", "the"]], nbest=3
     )
     assert all(h.text.startswith("die Katze") for h in found[0].hypotheses)
     assert all(" Hund" in " " + h.text and " the" in " " + h.text for h in found[1].hypotheses)
@@ -61,25 +61,25 @@ def test_prefixes_and_words_are_texts():
 
 def test_forbidden_words_are_texts():
     model = translator()
-    word = translate(model, LINES[:1])[0].split()[0]
+    word = translate(LINES[:1], model)[0].split()[0]
     tokens = model.target_tokenizer.encode(word)
-    found = translate(model, LINES, beam=3, nbest=3, forbidden=[word])
+    found = translate(LINES, model, beam=3, nbest=3, forbidden=[word])
     for h in (h for t in found for h in t.hypotheses):
         assert not any(h.tokens[i : i + len(tokens)] == tokens for i in range(len(h.tokens)))
 
 
 def test_attention_is_on_every_hypothesis_when_asked_for():
-    found = translate(translator(), LINES[:2], beam=2, nbest=2, attention=True)
+    found = translate(LINES[:2], translator(), beam=2, nbest=2, attention=True)
     for translation in found:
         for h in translation.hypotheses:
             assert h.attention.cross().shape == (len(h.tokens) + h.ended, len(translation.source_tokens) + 1)
-    assert translate(translator(), LINES[:1])[0].hypotheses[0].attention is None
+    assert translate(LINES[:1], translator())[0].hypotheses[0].attention is None
 
 
 def test_the_coverage_penalty_is_that_of_wu_and_orders_the_texts_again():
     model = translator()
-    plain = {h.text: h for h in translate(model, LINES[:1], beam=6, nbest=6, attention=True)[0].hypotheses}
-    found = translate(model, LINES[:1], beam=6, nbest=6, coverage_penalty=2.0)[0]
+    plain = {h.text: h for h in translate(LINES[:1], model, beam=6, nbest=6, attention=True)[0].hypotheses}
+    found = translate(LINES[:1], model, beam=6, nbest=6, coverage_penalty=2.0)[0]
     words = len(found.source_tokens)
     for h in found.hypotheses:
         covered = plain[h.text].attention.cross().sum(0)[:words].clamp(max=1).log().sum()
@@ -92,17 +92,17 @@ def test_the_coverage_penalty_is_that_of_wu_and_orders_the_texts_again():
 def test_the_pieces_of_a_stream_are_the_translation(kind, sample):
     model = translator(kind=kind)
     for text in LINES:
-        pieces = list(stream(model, text, sample=sample, max_length=30))
-        assert "".join(pieces) == translate(model, [text], sample=sample, max_length=30)[0]
+        pieces = list(stream(text, model, sample=sample, max_length=30))
+        assert "".join(pieces) == translate([text], model, sample=sample, max_length=30)[0]
         assert all(pieces)
-    assert list(stream(model, "")) == []
+    assert list(stream("", model)) == []
 
 
 def test_a_stream_never_shows_half_a_character():
     model = translator(kind="byte-bpe")
     target = "süß 🐱 日本"
     pieces = list(
-        stream(model, "the cat", prefix=target, max_length=len(model.target_tokenizer.encode(target)))
+        stream("the cat", model, prefix=target, max_length=len(model.target_tokenizer.encode(target)))
     )
     assert "".join(pieces) == target and "\ufffd" not in "".join(pieces) and len(pieces) > 3
 
@@ -111,13 +111,13 @@ def test_a_stream_gives_its_first_words_before_the_last_are_found():
     model, steps = translator(), []
     step = model.step
     model.step = lambda *given: (steps.append(1), step(*given))[1]
-    pieces = stream(model, "the cat sat", max_length=20, min_length=20)
+    pieces = stream("the cat sat", model, max_length=20, min_length=20)
     next(pieces)
     assert 1 <= len(steps) <= 3
 
 
 def test_a_stream_leaves_the_callers_gradients_alone():
-    pieces = stream(translator(), "the cat", max_length=5)
+    pieces = stream("the cat", translator(), max_length=5)
     next(pieces)
     assert not torch.is_inference_mode_enabled()
 
@@ -126,17 +126,17 @@ def test_many_workers_keep_the_order(monkeypatch):
     model = translator()
     lines = [f"{line} {n}" for n in range(8) for line in LINES]
     before = threading.active_count()
-    assert translate(model, lines, beam=2, workers=4, batch_tokens=200) == translate(
-        model, lines, beam=2, workers=1
+    assert translate(lines, model, beam=2, workers=4, batch_tokens=200) == translate(
+        lines, model, beam=2, workers=1
     )
     assert threading.active_count() == before
 
 
 def test_nothing_is_shown_unless_asked_for(capsys, monkeypatch):
     monkeypatch.setattr("regard.files.progress.QUICK", 0.0)
-    translate(translator(), LINES)
+    translate(LINES, translator())
     assert capsys.readouterr().err == ""
-    translate(translator(), LINES * 40, progress=True)
+    translate(LINES * 40, translator(), progress=True)
     assert "translate" in capsys.readouterr().err
 
 
@@ -157,24 +157,24 @@ def test_nothing_is_shown_unless_asked_for(capsys, monkeypatch):
 )
 def test_an_option_that_cannot_be_is_one_sentence(options, message):
     with pytest.raises(OptionError, match=message):
-        translate(translator(), ["the cat", "a dog"], **options)
+        translate(["the cat", "a dog"], translator(), **options)
 
 
-@pytest.mark.parametrize("texts", ["the cat", [None], [b"the cat"]])
+@pytest.mark.parametrize("texts", [[None], [b"the cat"]])
 def test_what_is_no_list_of_texts_is_refused(texts):
     with pytest.raises(OptionError, match="texts is a list of texts"):
-        translate(translator(), texts)
+        translate(texts, translator())
 
 
 def test_a_table_of_positions_bounds_source_and_text():
     model = translator(dim=32)
     learned = regard.Learned(12, 32).double()
     model.decoder.position = learned
-    found = translate(model, ["the cat"], min_length=11)[0].hypotheses[0]
+    found = translate(["the cat"], model, min_length=11)[0].hypotheses[0]
     assert len(found.tokens) <= 12
     model.encoder.position = learned
     with pytest.raises(OptionError, match="sentence 2 has .* tokens and this model reads 12"):
-        translate(model, ["the cat", "the cat sat on the mat and ran to the house"])
+        translate(["the cat", "the cat sat on the mat and ran to the house"], model)
 
 
 def test_rules_that_ask_for_nothing_cost_nothing():

@@ -32,7 +32,7 @@ def written(folder, settings, *texts):
 
 
 def plain(folder, texts, **options):
-    return translate(make_job([folder], TranslateOptions()).model, texts, **options)
+    return translate(texts, make_job([folder], TranslateOptions()).model, **options)
 
 
 def test_lines_are_translated_in_order_and_empty_ones_stay(folder):

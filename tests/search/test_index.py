@@ -156,7 +156,7 @@ def test_a_text_finds_itself_by_vectors(tmp_path):
 
     model = embedder()
     build_index.create(tmp_path / "i", IndexInfo("m", model.fingerprint(), model.width))
-    index = build_index.add(tmp_path / "i", [Document(text, text) for text in TEXTS], embed(model, TEXTS))
+    index = build_index.add(tmp_path / "i", [Document(text, text) for text in TEXTS], embed(TEXTS, model))
     index.check(model.fingerprint())
     assert [
         index.document(hits[0].number).id for hits in VectorSearch(model).search(index, TEXTS, 2)

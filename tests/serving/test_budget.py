@@ -138,7 +138,7 @@ def test_a_request_that_ran_out_of_time_stops_computing(model):
 def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_answer(model, capfd):
     service = Counting(model, "small", workers=1)
     options = {"max_length": 40, "min_length": 30, "beam": 2}
-    expected = [shown(t) for t in translate(model, ["Wolken!"], **options)]
+    expected = [shown(t) for t in translate(["Wolken!"], model, **options)]
     with running(service, log=True) as client:
         first = in_background(
             lambda: client.post("/translate", {"text": "a", "max_length": 3, "min_length": 3})

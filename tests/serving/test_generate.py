@@ -43,13 +43,13 @@ def events(client, asked):
 
 def test_texts_are_those_of_the_python_call(model, client):
     sample = {"seed": 5, "top_k": 6, "count": 3, "temperature": 1.5}
-    drawn = generate(model, ["ein"], sample=Sample(**sample), max_length=12, no_repeat=2)[0]
+    drawn = generate(["ein"], model, sample=Sample(**sample), max_length=12, no_repeat=2)[0]
     status, found = client.post(
         "/generate", {"prompt": "ein", "sample": sample, "max_length": 12, "no_repeat": 2}
     )
     assert status == 200
     assert [t["text"] for t in found["texts"]] == [h.text for h in drawn.hypotheses]
-    best = generate(model, ["ein"], beam=3, max_length=9)[0]
+    best = generate(["ein"], model, beam=3, max_length=9)[0]
     found = client.post("/generate", {"prompt": "ein", "beam": 3, "max_length": 9})[1]
     assert [(t["text"], t["score"]) for t in found["texts"]] == [
         (h.text, round(h.score, 6)) for h in best.hypotheses
@@ -133,7 +133,7 @@ def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd)
 
 def test_attention_of_a_text_is_that_of_a_look(model, client):
     tokens = model.target_tokenizer.encode("ein Hund")
-    seen = attention_maps(model, None, [tokens])[0]
+    seen = attention_maps(None, [tokens], model)[0]
     status, found = client.post("/attention", {"text": "ein Hund"})
     assert status == 200
     assert [m["name"] for m in found["attention"]] == list(seen)

@@ -69,7 +69,7 @@ def shown(found):
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_translations_are_those_of_the_python_call(model, client, asked, options):
-    expected = translate(model, TEXTS, **(asked if options is None else options))
+    expected = translate(TEXTS, model, **(asked if options is None else options))
     status, found = client.post("/translate", {"texts": TEXTS, **asked})
     assert (status, found) == (200, {"translations": [shown(t) for t in expected]})
 
@@ -87,9 +87,9 @@ def test_draws_without_a_seed_differ(client):
 
 
 def test_attention_is_that_of_a_look_at_the_best_translation(model, client):
-    best = translate(model, ["ein Hund"], beam=2, max_length=4)[0]
+    best = translate(["ein Hund"], model, beam=2, max_length=4)[0]
     seen = attention_maps(
-        model, [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended]
+        [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended], model
     )[0]
     status, found = client.post("/attention", {"text": "ein Hund", "beam": 2, "max_length": 4})
     assert status == 200
@@ -352,7 +352,7 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
     monkeypatch.setattr(model, "card", {"recipe": {"data": {"max_length": most}}}, raising=False)
     with running(GenerationService(model, "small", workers=1)) as client:
         found = client.post("/translate", {"texts": ["ein Hund. Wolken!\nWir laufen.", "ein Hund."]})[1]
-    parts = translate(model, sentences)
+    parts = translate(sentences, model)
     long, short = found["translations"]
     assert long["text"] == f"{parts[0]} {parts[1]}\n{parts[2]}" and long["parts"] == 3
     assert long["log_p"] == pytest.approx(sum(p.hypotheses[0].log_p for p in parts), abs=1e-5)
@@ -424,7 +424,7 @@ def test_the_access_log_has_one_line_a_request_whatever_the_path(model, capfd):
 def test_concurrent_requests_share_batches_and_get_their_own_answers(model):
     service = Slow(model, "small", workers=1)
     texts = [["Hund", "Hunde laufen", "ein kleiner Hund", "Wolken"][i % 4] + "!" * (i % 5) for i in range(24)]
-    expected = [shown(t) for t in translate(model, texts)]
+    expected = [shown(t) for t in translate(texts, model)]
     with running(service) as client:
         asked = [in_background(lambda text=text: client.post("/translate", {"text": text})) for text in texts]
         until(lambda: service.metrics.in_flight == len(texts))

@@ -57,7 +57,7 @@ def check(folder, count, connections):
     requests = [{"texts": texts[i : i + 1 + i % 3], "beam": beams[i]} for i in range(count)]
     model = load(folder)
     expected = {
-        beam: dict(zip(texts, translate(model, texts, beam=beam), strict=True)) for beam in set(beams)
+        beam: dict(zip(texts, translate(texts, model, beam=beam), strict=True)) for beam in set(beams)
     }
     with process(folder) as (_, client):
         found, seconds = load_with(client, requests, connections)

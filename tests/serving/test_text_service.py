@@ -53,7 +53,7 @@ def serving(folder, limits=None, **options):
 
 def test_classify_gives_labels_with_probabilities(classifier):
     model, server = serving(classifier)
-    expected = classify(model, TEXTS)
+    expected = classify(TEXTS, model)
     with server as client:
         status, found = client.post("/classify", {"texts": TEXTS, "top": 2})
         assert status == 200
@@ -113,7 +113,7 @@ def test_embed_gives_vectors_of_length_one(tmp_path):
     with server as client:
         status, found = client.post("/embed", {"texts": [*TEXTS, "x" * 9000]})
         assert status == 200
-        assert np.allclose(found["embeddings"], embed(model, [*TEXTS, "x" * 9000]), atol=1e-6)
+        assert np.allclose(found["embeddings"], embed([*TEXTS, "x" * 9000], model), atol=1e-6)
         assert np.allclose(np.linalg.norm(found["embeddings"], axis=1), 1, atol=1e-5)
 
 

@@ -72,7 +72,7 @@ def test_a_pair_gets_99_of_100_unseen_strings_exactly_right(pair, reverse, tmp_p
         "decoding": {"beam": 1},
     }
     result = regard.train(recipe, folder=tmp_path / "run", quiet=True)
-    found = regard.translate(regard.load(result.folder), unseen)
+    found = regard.translate(unseen, regard.load(result.folder))
     answers = [" ".join(reversed(s.split())) if reverse else s for s in unseen]
     right = sum(a == b for a, b in zip(found, answers, strict=True)) / len(unseen)
     assert len(unseen) == 500

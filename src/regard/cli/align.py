@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from regard.cli import search_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,9 +27,23 @@ MOST = 5000  # characters of a line: the matrices of a longer one would fill mem
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A translator's folder, or the run it is in.")],
-    source: Annotated[Path, typer.Argument(help="Sentences, one a line: plain, .gz or .xz.")],
-    target: Annotated[Path, typer.Argument(help="Their translations, line by line.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE TARGET]",
+            help="A text and its translation; after -i, files. Else standard input.",
+        ),
+    ] = None,
+    model: search_options.Model = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Two files, sentences and their translations: plain, .gz or .xz.",
+        ),
+    ] = None,
     reverse: Annotated[
         Path | None, typer.Option(metavar="MODEL", help="A model that translates back; both are joined.")
     ] = None,
@@ -68,11 +86,22 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write the links here, one line a pair.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Draw each pair's weights between words.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: search_options.Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="With --gold: print JSON.")] = False,
 ) -> None:
-    """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them."""
-    from regard.data.readers import LinePairs
+    """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them.
+
+    Standard input holds a text and its translation on a line, with a tab between.
+
+    Examples:
+
+        regard align "Tom is happy ." "Tom ist glücklich ." --model runs/small --show
+
+        regard align -i test.en test.de --model runs/small -o links.txt
+
+        regard align -i test.en test.de --model runs/small --reverse runs/back --gold gold.txt
+    """
+    from regard.cli.text_options import model_folder
     from regard.errors import OptionError
     from regard.evaluation.alignment import fitted, read_gold, score
     from regard.files.progress import track
@@ -86,10 +115,11 @@ def command(
         raise OptionError("--json prints scores; give the links to score against: --gold FILE")
     if output is not None and not output.absolute().parent.is_dir():
         raise OptionError(f"{output} cannot be written, its folder is not there; make it first")
-    pairs = LinePairs(source, target)
+    folder = model_folder(model, "align", text or [])
+    pairs = _pairs(text or [], files)
     sizes = _sizes(pairs)
     wanted = None if gold is None else fitted(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
-    models = [_translator(path, device) for path in ([model] if reverse is None else [model, reverse])]
+    models = [_translator(path, device) for path in ([folder] if reverse is None else [folder, reverse])]
     views = [_view(m, pairs, i == 1, layer, head, shift) for i, m in enumerate(models)]
     found: list[Links] = []
     with track(len(sizes) * len(models), "align", "sentences") as progress, _lines(output) as write:
@@ -110,6 +140,60 @@ def command(
     if wanted is not None:
         scored = score(found, wanted)
         _print((json.dumps(scored.as_dict(), indent=2) if as_json else str(scored)) + "\n")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Texts from memory and their translations, read as two files are."""
+
+    sources: list[str]
+    targets: list[str]
+    files = ("the source", "the target")
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return zip(self.sources, self.targets, strict=True)
+
+    def blocks(self) -> Iterator[tuple[list[str], list[str]]]:
+        yield self.sources, self.targets
+
+
+def _pairs(texts: list[str], files: list[Path] | None) -> LinePairs | Pairs:
+    """Two files, two texts, or lines of standard input with a tab between the two."""
+    from regard.data.readers import LinePairs
+    from regard.errors import OptionError
+    from regard.models.folder import is_file
+
+    if files:
+        named = [*files, *map(Path, texts)]
+        if len(named) != 2:
+            raise OptionError(
+                f"-i takes two files, the sentences and their translations, got {len(named)}: -i test.en test.de"
+            )
+        return LinePairs(*named)
+    if not texts:
+        return _from_standard_input()
+    if len(texts) != 2:
+        raise OptionError(
+            f"align takes a text and its translation, got {len(texts)}; put each in quotes, or name files after -i"
+        )
+    if all(is_file(Path(each)) for each in texts):
+        again = shlex.join(["regard", "align", "-i", *texts])
+        raise OptionError(f"{texts[0]} and {texts[1]} are files, and files are named after -i: {again}")
+    sides = [[each.encode("utf-8", "surrogateescape").decode("utf-8", "replace")] for each in texts]
+    return Pairs(*sides)
+
+
+def _from_standard_input() -> Pairs:
+    from regard.errors import DataError
+    from regard.pipelines.input import Reader, Source
+
+    rows = [row.line.split("\t") for chunk in Reader(Source((Path("-"),))).chunks() for row in chunk.rows]
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2:
+            raise DataError(
+                f"line {number} of standard input has {len(row) - 1} tabs; put one between a text and its translation"
+            )
+    return Pairs([row[0] for row in rows], [row[1] for row in rows])
 
 
 @contextmanager
@@ -160,14 +244,14 @@ def _saying(name: Path | str) -> Iterator[None]:
         ) from None
 
 
-def _chunks(pairs: LinePairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[str]]]:
+def _chunks(pairs: LinePairs | Pairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[str]]]:
     """Some pairs at a time, as two lists."""
     for left, right in pairs.blocks():
         for start in range(0, len(left), size):
             yield left[start : start + size], right[start : start + size]
 
 
-def _sizes(pairs: LinePairs) -> list[tuple[int, int]]:
+def _sizes(pairs: LinePairs | Pairs) -> list[tuple[int, int]]:
     """How many words each pair has; files that do not fit together, or are no text, are noticed before any work."""
     from regard.data.text_files import BAD, LONG
     from regard.errors import DataError
@@ -198,7 +282,9 @@ def _translator(path: Path, device: str) -> Any:
     return found
 
 
-def _view(model: Any, pairs: LinePairs, back: bool, layer: str | None, head: str | None, shift: bool) -> View:
+def _view(
+    model: Any, pairs: LinePairs | Pairs, back: bool, layer: str | None, head: str | None, shift: bool
+) -> View:
     """What to align by; a head that is not there is noticed on the first pair rather than after the longest."""
     from regard.errors import OptionError
     from regard.pipelines.align import SAMPLE, View, align, best_view, clearest_view
@@ -209,7 +295,7 @@ def _view(model: Any, pairs: LinePairs, back: bool, layer: str | None, head: str
     if head == "best":
         if layer is not None:
             raise OptionError("--head best chooses the layer too; leave --layer out")
-        view = best_view(model, *sides, shift=shift)
+        view = best_view(*sides, model, shift=shift)
         print(f"{told} layer {view.layer}, head {view.head}", file=sys.stderr)
         return view
     if layer == "best":
@@ -217,15 +303,15 @@ def _view(model: Any, pairs: LinePairs, back: bool, layer: str | None, head: str
             raise OptionError(
                 "--layer best takes all heads and chooses the step too; leave --head and --shift out"
             )
-        view = clearest_view(model, *sides)
-        align(model, ["a"], ["a"], view=view)
+        view = clearest_view(*sides, model)
+        align(["a"], ["a"], model, view=view)
         print(
             f"{told} layer {view.layer}, the step that {'reads' if view.shift else 'writes'} a word",
             file=sys.stderr,
         )
         return view
     view = View(_number("--layer", layer), _number("--head", head), shift)
-    align(model, ["a"], ["a"], view=view)
+    align(["a"], ["a"], model, view=view)
     return view
 
 
@@ -244,7 +330,7 @@ def _weights(
     from regard.pipelines.align import aligned
 
     found = {}
-    for i, weights, _, _ in aligned(model, sources, targets, view=view):
+    for i, weights, _, _ in aligned(sources, targets, model, view=view):
         found[i] = weights
         advance(1)
     return [found[i] for i in range(len(found))]

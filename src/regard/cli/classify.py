@@ -13,57 +13,40 @@ from regard.cli import search_options
 
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifyOptions, OutputFormat, Result
-    from regard.pipelines.input import Layout, Source
+    from regard.pipelines.table import Place
 
 HELP = """Label text, files or standard input, line by line and in order, with probabilities.
 
 With -o, rerun the same command to resume an interrupted job.
 
-  regard classify runs/sst2 "a film to remember"
+  regard classify "a film to remember" --model runs/sst2
 
-  regard classify runs/sst2-attention --attention "a film to remember"    # a model with attention
+  regard classify "a film to remember" --attention --model runs/sst2-attention    # a model with attention
 
-  regard classify runs/sst2 -i reviews.csv --column review -o labelled.csv
+  regard classify -i reviews.csv --column review --model runs/sst2 -o labelled.csv
 
-  regard classify runs/trec -i questions.jsonl --field question --top 3 -o labelled.jsonl
+  regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
 
-  zcat big.gz | regard classify runs/sst2 | cut -f 1 | sort | uniq -c
+  zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
 """
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Folder of a classifier or its run.")],
     text: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="What to label; after -i more files. Else standard input."),
     ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input.",
-        ),
-    ] = None,
+    model: search_options.Model = None,
+    files: search_options.Files = None,
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv, .csv and .jsonl as named."
         ),
     ] = Path("-"),
-    column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|N", help="The column of a table: its number, or its name in the first line."
-        ),
-    ] = None,
-    header: Annotated[
-        bool, typer.Option("--header", help="The first line of a table names its columns.")
-    ] = False,
-    field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")
-    ] = None,
+    column: search_options.Column = None,
+    header: search_options.Header = False,
+    field: search_options.Field = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N most likely labels.")] = 1,
     threshold: Annotated[
         float,
@@ -80,32 +63,38 @@ def command(
     ] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per batch.")] = None,
     device: search_options.Device = "auto",
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    strict: search_options.Strict = False,
+    restart: search_options.Restart = False,
+    quiet: search_options.Quiet = False,
 ) -> None:
-    from regard.cli.text_options import How, check_paths, find_source, say, work_through
+    from regard.cli.text_options import (
+        How,
+        check_paths,
+        find_place,
+        find_source,
+        model_folder,
+        say,
+        work_through,
+    )
     from regard.pipelines.classify_file import ClassifyOptions, make_job
-    from regard.pipelines.output import output as place
+    from regard.pipelines.output import output as place_of
     from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
-    named = [*(files or ()), *map(Path, text or ())] if files else [] if text else [Path("-")]
-    layout, names = _layout(named, column, header, field)
-    source = find_source(text or [], files, layout, strict, header=bool(names))
+    folder = model_folder(model, "classify", text or [])
+    place = find_place(text or [], files, column, field, header)
+    source = find_source(text or [], files, place.layout, strict, header=place.header)
     more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
     settings = ClassifyOptions(
         top=top, threshold=threshold, form=_form(output, as_json), column=column, field=field, attention=attention,
         output=str(output), **more,
     )  # fmt: skip
     check_paths(source, [output])
-    form = _fitting(settings, source, layout, names)
-    places = [place(output)]
-    work = make_job(model, settings, form, pick_device(device))
+    form = _fitting(settings, place)
+    places = [place_of(output)]
+    work = make_job(folder, settings, form, pick_device(device))
     work_through(
-        source, places, work, lambda: settings.about(fingerprint([model])), How("classify", restart, quiet)
+        source, places, work, lambda: settings.about(fingerprint([folder])), How("classify", restart, quiet)
     )
     if work.cut:
         many = "1 text was" if work.cut == 1 else f"{work.cut:,} texts were"
@@ -113,67 +102,6 @@ def command(
 
 
 command.__doc__ = HELP
-
-
-def _layout(
-    files: list[Path], column: str | None, header: bool, field: str | None
-) -> tuple[Layout, list[str]]:
-    """Where in a line the text is, and the names of the columns where the first line is no text but names them."""
-    from regard.data.text_files import suffix
-    from regard.errors import OptionError
-    from regard.pipelines.input import Column, Csv, Field, WholeLine
-
-    if column is not None and field is not None:
-        raise OptionError("--column is for tables and --field for JSON lines; give one of them")
-    kinds = sorted({suffix(path) for path in files})
-    if len(kinds) > 1 and {"tsv", "csv", "jsonl", "ndjson"} & set(kinds):
-        shown = ", ".join(f".{each}" if each else "without ending" for each in kinds)
-        raise OptionError(
-            f"files of different kinds ({shown}) hold their texts in different places; label them one by one"
-        )
-    kind = kinds[0] if len(kinds) == 1 else ""
-    if column is None and kind in ("jsonl", "ndjson"):
-        return Field(field or "text"), []
-    if field is not None or (column is None and kind not in ("tsv", "csv")):
-        return (WholeLine() if field is None else Field(field)), []
-    firsts = [_named(path) for path in files]
-    number, named = _number(files, firsts, column)
-    layout = Csv(number) if kind == "csv" else Column(number)
-    return layout, (firsts[0] or []) if header or named else []
-
-
-def _named(path: Path) -> list[str] | None:
-    """The cells of the first line; None of what cannot be read twice."""
-    from regard.data.table_readers import first_cells
-
-    return first_cells(path) if path.is_file() and path.stat().st_size else None
-
-
-def _number(files: list[Path], firsts: list[list[str] | None], column: str | None) -> tuple[int, bool]:
-    """Which column it is, counted from 1, and whether it was found by its name."""
-    from regard.errors import DataError, OptionError
-
-    if column is not None and column.isdigit():
-        if int(column) < 1:
-            raise OptionError(f"columns are counted from 1, got --column {column}")
-        return int(column), False
-    name, found = column or "text", set()
-    for path, first in zip(files, firsts, strict=True):
-        if first is None:
-            raise OptionError(
-                f"{path} is not a file that can be looked into first, so its column needs a number; give --column N"
-            )
-        if name not in first:
-            shown = ", ".join(repr(cell[:30]) for cell in first[:8])
-            raise DataError(
-                f"line 1 of {path} names no column {name!r}; it has {shown}: give one of them, or a number, as --column"
-            )
-        found.add(first.index(name) + 1)
-    if len(found) > 1:
-        raise DataError(
-            f"the column {name!r} stands at different places in these files; label them one by one"
-        )
-    return found.pop(), True
 
 
 def _form(output: Path, as_json: bool) -> str:
@@ -186,7 +114,7 @@ def _form(output: Path, as_json: bool) -> str:
     )
 
 
-def _fitting(settings: ClassifyOptions, source: Source, layout: Layout, names: list[str]) -> OutputFormat:
+def _fitting(settings: ClassifyOptions, place: Place) -> OutputFormat:
     """The form of the answers, or one sentence about options that exclude each other."""
     from regard.cli.weight_matrix import shows_color
     from regard.errors import OptionError
@@ -198,7 +126,7 @@ def _fitting(settings: ClassifyOptions, source: Source, layout: Layout, names: l
                 "--attention is shown on the terminal or written as JSON; leave out -o, or add --jsonl"
             )
         return Shown(settings.top, shows_color(sys.stdout))
-    return make_format(settings, layout, names)
+    return make_format(settings, place.layout, place.names)
 
 
 @dataclass(frozen=True)

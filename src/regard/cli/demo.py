@@ -65,7 +65,7 @@ def _translate(console) -> None:  # noqa: ANN001
             raise typer.Exit(128 + (result.signal or 2))
         model = result.load()
     texts = ["Tom is happy.", "I don't know what to do.", "Where is your mother?", "We have no time."]
-    for text, found in zip(texts, regard.translate(model, texts, beam=4), strict=True):
+    for text, found in zip(texts, regard.translate(texts, model, beam=4), strict=True):
         console.print(f"{text} → {found}", highlight=False)
     bleu = result.scores["validation"]["bleu"]
     console.print(

@@ -81,7 +81,7 @@ def _vectors(
         numbers = index.live()
         return [index.document(int(number)) for number in numbers], index.vectors(numbers)
     found = shared.read(files, *columns)
-    return found.found, embed(shared.load_embedder(model), found.texts, progress=True)
+    return found.found, embed(found.texts, shared.load_embedder(model), progress=True)
 
 
 def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:

@@ -61,5 +61,5 @@ def bring(
         raise typer.Exit(1) from None
     typer.echo(str(found))
     typer.echo(
-        f"the model is in {output}; use it with `regard translate`, `regard generate` or `regard index`"
+        f"the model is in {output}; `regard translate`, `regard generate` or `regard embed` with `--model {output}` runs it"
     )

@@ -1,23 +1,38 @@
-"""`regard generate`: a language model goes on with a text."""
+"""`regard generate`: a language model continues texts."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli import search_options
 
+if TYPE_CHECKING:
+    from regard.pipelines.generate_file import Settings
+    from regard.pipelines.input import Source
+
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Folder of a language model or its run.")],
-    prompt: Annotated[
-        str | None, typer.Argument(help="Text to continue; standard input unless given.")
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]...",
+            help="The texts to continue; after -i more files. Else standard input, as one text.",
+        ),
     ] = None,
+    model: search_options.Model = None,
+    files: search_options.Files = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz and .jsonl as named.")
+    ] = Path("-"),
+    column: search_options.Column = None,
+    header: search_options.Header = False,
+    field: search_options.Field = None,
     length: Annotated[
         int, typer.Option("--length", "--max-length", min=1, help="Maximum number of tokens.")
     ] = 100,
@@ -26,10 +41,13 @@ def command(
     top_k: search_options.TopK = None,
     top_p: search_options.TopP = None,
     min_p: search_options.MinP = None,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of samples.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of samples for each text.")] = 1,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Seed of sampling; a random one is chosen and printed unless given."),
+        typer.Option(
+            min=0,
+            help="Seed of sampling; a random one is chosen and printed unless given (0 with -i and -o).",
+        ),
     ] = None,
     lines: Annotated[
         bool | None, typer.Option("--lines/--no-lines", help="Go on after the end of a line, or stop there.")
@@ -39,96 +57,139 @@ def command(
     min_length: search_options.MinLength = None,
     precision: search_options.Precision = "auto",
     device: search_options.Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each text.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", "--jsonl", help="Write one JSON object for each text.")
+    ] = False,
+    strict: search_options.Strict = False,
+    restart: search_options.Restart = False,
+    quiet: search_options.Quiet = False,
 ) -> None:
-    """Continue a text with a language model and print tokens as they are generated.
+    """Continue texts with a language model and print tokens as they are generated.
 
-    Tokens are sampled; --beam searches for the most likely text instead.
+    Tokens are sampled; --beam searches for the most likely text instead. With -i a line is a text, and what is
+    written is one line for each; --json keeps line ends. With -o, rerun the same command to resume an interrupted job.
+
+    Examples:
+
+        regard generate "To be, or" --model runs/shakespeare
+
+        regard generate "ROMEO:" --model runs/shakespeare --seed 1 --count 3 --json
+
+        regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """
-    from regard.decoding.engine import fast
-    from regard.errors import FolderError
-    from regard.models.folder import load
-    from regard.models.language_model import LanguageModel
+    from regard.cli.text_options import How, check_paths, model_folder, work_through
+    from regard.pipelines.generate_file import Generating, Settings, load_writer
+    from regard.pipelines.output import output as place_of
+    from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
     search_options.check_text("forbid", *(forbid or ()))
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    search = _search(beam, {key: value for key, value in drawing.items() if value is not None}, count)
-    rules = {"forbidden": forbid, "no_repeat": no_repeat, "min_length": min_length, "lines": lines}
-    given = {key: value for key, value in rules.items() if value is not None} | {"max_length": length}
-    text = _prompt(prompt)
-    loaded = load(model, pick_device(device))
-    if not isinstance(loaded, LanguageModel):
-        raise FolderError(
-            f"{model} is {loaded.what}, and generating takes a language model; `{loaded.command}` uses it"
-        )
-    writer = fast(loaded, precision)
-    try:
-        if count == 1 and "sample" in search and not as_json:
-            _stream(writer, text, search | given)
-        else:
-            _whole(writer, text, search | given, as_json)
-    except BrokenPipeError:
-        raise typer.Exit(141) from None  # as `cat` ends when nobody reads on
-    except KeyboardInterrupt:
-        _write("\n")  # what was written stays, as a whole line
-        raise typer.Exit(130) from None
-    if seed is None and "sample" in search and os.isatty(2):
-        print(f"regard: drawn with --seed {search['sample'].seed}", file=sys.stderr)
+    rules = {
+        "forbidden": forbid,
+        "no_repeat": no_repeat,
+        "min_length": min_length,
+        "lines": lines,
+        "max_length": length,
+    }
+    job = bool(files) or str(output) != "-"
+    beams, sample = _search(
+        beam, {key: value for key, value in drawing.items() if value is not None}, count, job
+    )
+    search = {key: value for key, value in (rules | beams).items() if value is not None}
+    settings = Settings(search, sample, count, as_json or _named_json(output), precision, str(output))
+    folder = model_folder(model, "generate", text or [])
+    load = lambda: load_writer(folder, pick_device(device), precision)  # noqa: E731
+    if not job:
+        _print(_prompts(text), load, settings, seed is None)
+        return
+    source = _source(text or [], files, (column, header, field), strict)
+    check_paths(source, [output])
+    places = [place_of(output)]
+    about = lambda: settings.about(fingerprint([folder]))  # noqa: E731
+    work_through(source, places, Generating(load(), settings), about, How("generate", restart, quiet))
 
 
-def _search(beam: int | None, drawing: dict[str, Any], count: int) -> dict[str, Any]:
+def _search(
+    beam: int | None, drawing: dict[str, Any], count: int, job: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The arguments of a beam, or those of a sample."""
     from regard.decoding.sampling import Sample
     from regard.errors import OptionError
 
     if beam is None:
-        return {"sample": Sample(count=count, **drawing)}
+        drawing = {"seed": 0 if job else Sample().seed} | drawing
+        Sample(count=count, **drawing)  # checks them
+        return {}, drawing
     if drawing:
         name = next(iter(drawing)).replace("_", "-")
         raise OptionError(f"--{name} is about drawing words, which --beam does not; leave out one of them")
     if count > beam:
         raise OptionError(f"--count {count} needs a beam of at least as many; give --beam {count}")
-    return {"beam": beam, "nbest": count}
+    return {"beam": beam}, None
 
 
-def _prompt(prompt: str | None) -> str:
+def _named_json(output: Path) -> bool:
+    from regard.data.text_files import suffix
+
+    return suffix(output) in ("jsonl", "ndjson")
+
+
+def _prompts(texts: list[str] | None) -> list[str]:
     from regard.errors import DataError
 
-    if prompt is not None:
-        return prompt.encode("utf-8", "surrogateescape").decode(
-            "utf-8", "replace"
-        )  # what a shell hands over may be any bytes
+    if texts:  # what a shell hands over may be any bytes
+        return [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
     if os.isatty(0):
         print("regard: type a text; Ctrl-D ends it", file=sys.stderr)
     try:
         with open(0, "rb", closefd=False) as given:
-            return given.read().decode("utf-8").removesuffix("\n")
+            return [given.read().decode("utf-8").removesuffix("\n")]
     except OSError as error:
-        raise DataError(f"standard input cannot be read: {error.strerror}; give the text as PROMPT") from None
+        raise DataError(f"standard input cannot be read: {error.strerror}; give the text as TEXT") from None
     except UnicodeDecodeError as error:
         raise DataError(
             f"the text on standard input is not UTF-8 (byte {error.start}); convert it first"
         ) from None
 
 
-def _stream(writer: Any, text: str, search: dict[str, Any]) -> None:
-    """The text and, word by word, what follows."""
-    from regard.pipelines.generate import stream
+def _print(prompts: list[str], load: Callable[[], Any], settings: Settings, tell_seed: bool) -> None:
+    """Each text with what follows; one sample is shown token by token."""
+    from regard.pipelines.generate import generate, stream
+    from regard.pipelines.generate_file import written
 
-    pieces = stream(writer, text, **search)
-    _write(text)
-    for piece in pieces:
-        _write(piece)
-    _write("\n")
+    writer, arguments = load(), settings.arguments()
+    try:
+        for prompt in prompts:
+            if settings.sample is None or settings.count > 1 or settings.json:
+                _write("".join(written(generate(prompt, writer, **arguments), settings.count, settings.json)))
+                continue
+            pieces = stream(prompt, writer, **arguments)
+            _write(prompt)
+            for piece in pieces:
+                _write(piece)
+            _write("\n")
+    except BrokenPipeError:
+        raise typer.Exit(141) from None  # as `cat` ends when nobody reads on
+    except KeyboardInterrupt:
+        _write("\n")  # what was written stays, as a whole line
+        raise typer.Exit(130) from None
+    if tell_seed and settings.sample is not None and os.isatty(2):
+        print(f"regard: drawn with --seed {settings.sample['seed']}", file=sys.stderr)
 
 
-def _whole(writer: Any, text: str, search: dict[str, Any], as_json: bool) -> None:
-    from regard.pipelines.generate import generate
+def _source(
+    texts: list[str], files: list[Path] | None, place: tuple[str | None, bool, str | None], strict: bool
+) -> Source:
+    """Lines of files; else the texts as they are, or standard input as one."""
+    from regard.cli.text_options import find_place, find_source
+    from regard.pipelines.input import Source
 
-    nbest = search.pop("nbest", None)
-    for found in generate(writer, [text], **search)[0].hypotheses[:nbest]:
-        record = {"prompt": text, "text": found.text, "log_p": round(found.log_p, 6), "ended": found.ended}
-        _write(json.dumps(record, ensure_ascii=False) + "\n" if as_json else f"{text}{found.text}\n")
+    if not files:
+        return Source(texts=tuple(_prompts(texts)))
+    column, header, field = place
+    found = find_place(texts, files, column, field, header)
+    return find_source(texts, files, found.layout, strict, header=found.header)
 
 
 def _write(text: str) -> None:

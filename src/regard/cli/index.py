@@ -131,7 +131,7 @@ def _add(index: Index, documents: list[Document], embedder: Any, again: bool, th
     from regard.pipelines.embed import embed
     from regard.search import build_index
 
-    vectors = embed(embedder, [document.text for document in documents], progress=True)
+    vectors = embed([document.text for document in documents], embedder, progress=True)
     build_index.add(index.folder, documents, vectors, again=again, threads=threads)
     return len(documents)
 

@@ -143,11 +143,11 @@ def _vectors(
         vectors = index.vectors(numbers)
     else:
         documents = shared.read(files, *columns).found
-        vectors = embed(embedder, [document.text for document in documents], progress=True)
+        vectors = embed([document.text for document in documents], embedder, progress=True)
     there = {plain(document.text) for document in documents}
     others = [text for text in given if text not in there]
     return [*documents, *(Document("", text) for text in others)], np.concatenate(
-        [vectors, embed(embedder, others)]
+        [vectors, embed(others, embedder)]
     )
 
 

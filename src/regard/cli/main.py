@@ -17,6 +17,7 @@ from regard.cli import (
     data,
     demo,
     duplicates,
+    embed,
     evaluate,
     export,
     generate,
@@ -58,6 +59,7 @@ app.command("serve")(serve.command)
 app.command("shortlist")(shortlist.command)
 app.command("classify")(classify.command)
 app.command("tag")(tag.command)
+app.command("embed")(embed.command)
 app.command("index")(index.command)
 app.command("search")(search.command)
 app.command("duplicates")(duplicates.command)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from regard.search.index import Index
     from regard.search.methods import Hit, SearchMethod
 
-WAYS = ("hybrid", "vectors", "bm25")
 WIDE = 100  # characters of a text that are shown
 
 
@@ -62,6 +61,7 @@ def command(
     from regard.errors import OptionError
     from regard.evaluation.retrieval import read_qrels
     from regard.search.index import Index
+    from regard.search.methods import WAYS
 
     if by not in WAYS:
         raise OptionError(f"--by is one of {', '.join(WAYS)}, got {by!r}")
@@ -92,14 +92,13 @@ def _queries(query: list[str], files: list[Path] | None) -> list[str]:
 
 
 def _way(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
-    from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
+    from regard.search.methods import make_way
 
     if by == "bm25":
-        return Bm25Search()
+        return make_way(by)
     embedder = shared.load_embedder(model or index.made.model)
     index.check(embedder.fingerprint())
-    vectors = VectorSearch(embedder, exact)
-    return vectors if by == "vectors" else HybridSearch((vectors, Bm25Search()))
+    return make_way(by, embedder, exact=exact)
 
 
 def _shown(index: Index, query: str, hits: list[Hit], several: bool) -> str:
@@ -112,10 +111,9 @@ def _shown(index: Index, query: str, hits: list[Hit], several: bool) -> str:
 
 
 def _as_json(index: Index, query: str, hits: list[Hit]) -> str:
-    found: list[dict[str, Any]] = [
-        {**index.document(hit.number)._asdict(), "score": round(hit.score, 6)} for hit in hits
-    ]
-    return json.dumps({"query": query, "found": found}, ensure_ascii=False)
+    from regard.search.methods import as_record
+
+    return json.dumps(as_record(index, query, hits), ensure_ascii=False)
 
 
 def _score(index: Index, found: list[list[Hit]], judged: Any, by: str, as_json: bool) -> None:

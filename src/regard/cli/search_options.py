@@ -1,12 +1,52 @@
-"""Options that several commands share: beam search, sampling, precision, device."""
+"""Options that several commands share: the model, where texts come from, how tokens are chosen."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Beam = Annotated[int | None, typer.Option(min=1, max=1000, help="Beam size; 1 is greedy search.")]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="A model folder, or the run it is in; REGARD_MODEL unless given.",
+    ),
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="LANGUAGE", help="Translate into this language, such as de.")
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="FILE",
+        help="Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input.",
+    ),
+]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        "--column", metavar="NAME|N", help="The column of a table: its number, or its name in the first line."
+    ),
+]
+Header = Annotated[
+    bool, typer.Option("--header", help="The first line of a table names its columns; else it is guessed.")
+]
+Field = Annotated[
+    str | None, typer.Option("--field", metavar="NAME", help="The field of JSON lines; text unless given.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Beam = Annotated[
+    int | None,
+    typer.Option(min=1, max=1000, help="Beam size; 1 is greedy search."),
+]
 LengthPenalty = Annotated[
     float | None, typer.Option(help="Exponent a of the length normalisation log p / lengthᵃ; 1 unless given.")
 ]

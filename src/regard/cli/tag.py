@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 HELP = """Find the spans a tagger was trained to find, line by line and in order.
 
 What comes in is plain text, which is cut into words; or CoNLL (a word a line), which gets one more column. What comes out is the
-text with its spans marked, in colour on a terminal; CoNLL; or JSON lines with the place and type of every span. A job with -o that
-was stopped goes on when the same command is given again.
+text with its spans marked, in colour on a terminal; CoNLL; or JSON lines with the place and type of every span. With -o, rerun the
+same command to resume an interrupted job.
 
-  regard tag runs/wnut17 "Ada Lovelace met Charles Babbage in London."
+  regard tag "Ada Lovelace met Charles Babbage in London." --model runs/wnut17
 
-  regard tag runs/wnut17 -i tweets.txt -o spans.jsonl
+  regard tag -i tweets.txt --model runs/wnut17 -o spans.jsonl
 
-  regard tag runs/wnut17 -i test.conll.gz -o tagged.conll
+  regard tag -i test.conll.gz --model runs/wnut17 -o tagged.conll
 
-  regard tag runs/wnut17 -i test.tsv --conll --column 2 -o tagged.conll
+  regard tag -i test.tsv --conll --column 2 --model runs/wnut17 -o tagged.conll
 
-  zcat tweets.jsonl.gz | regard tag runs/wnut17 --field text --json | head
+  zcat tweets.jsonl.gz | regard tag --field text --json --model runs/wnut17 | head
 """
 CONLL = ("conll", "iob", "iob2", "bio", "iobes", "conllu")
 COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Folder of a tagger or its run.")],
     text: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="What to tag; after -i more files. Else standard input."),
     ] = None,
+    model: search_options.Model = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -59,9 +59,7 @@ def command(
         bool, typer.Option("--conll", help="What comes in is CoNLL, whatever the file is called.")
     ] = False,
     column: Annotated[int, typer.Option(min=1, help="The column of a CoNLL file that holds the words.")] = 1,
-    field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The field of JSON lines; text unless given.")
-    ] = None,
+    field: search_options.Field = None,
     spaced: Annotated[
         bool, typer.Option("--spaced", help="The text is tokenised: split words at spaces only.")
     ] = False,
@@ -72,18 +70,17 @@ def command(
     as_conll: Annotated[bool, typer.Option("--to-conll", help="Write CoNLL.")] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Characters and words per batch.")] = None,
     device: search_options.Device = "auto",
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    strict: search_options.Strict = False,
+    restart: search_options.Restart = False,
+    quiet: search_options.Quiet = False,
 ) -> None:
-    from regard.cli.text_options import How, check_paths, find_source, work_through
+    from regard.cli.text_options import How, check_paths, find_source, model_folder, work_through
     from regard.pipelines.output import output as place
     from regard.pipelines.tag import TagOptions, check_conll, make_job
     from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
+    folder = model_folder(model, "tag", text or [])
     named = [*(files or ()), *map(Path, text or ())] if files else []
     conll = conll or _all(named, CONLL)
     field = field or ("text" if _all(named, ("jsonl", "ndjson")) else None)
@@ -98,9 +95,9 @@ def command(
     if conll:
         check_conll(source.files, column)
     places = [place(output)]
-    work = make_job(model, settings, pick_device(device), _shown(settings))
+    work = make_job(folder, settings, pick_device(device), _shown(settings))
     work_through(
-        source, places, work, lambda: settings.about(fingerprint([model])), How("tag", restart, quiet)
+        source, places, work, lambda: settings.about(fingerprint([folder])), How("tag", restart, quiet)
     )
 
 

@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from regard.pipelines.input import Layout, Source
     from regard.pipelines.output import File, Outputs, Stream
+    from regard.pipelines.table import Place
     from regard.pipelines.translate_file import Over, Work
 
 
@@ -25,6 +26,44 @@ class How:
     what: str = "translate"  # the name of the bar
     restart: bool = False
     quiet: bool = False
+
+
+def model_folder(model: Path | None, task: str, texts: Sequence[str], to: str | None = None) -> Path:
+    """The folder of --model, or the default one. A model folder where the first text belongs is refused with the right command."""
+    from regard.errors import OptionError
+    from regard.models.default import default_model
+    from regard.models.folder import is_file
+
+    first = texts[0] if texts else ""
+    if first and any(is_file(Path(first) / name) for name in ("config.json", "model/config.json")):
+        words = sys.argv[1:]
+        if first in words:
+            words.remove(first)
+        if task == "align" and len(texts) > 1 and is_file(Path(texts[1])):
+            words.insert(words.index(texts[1]), "-i")
+        named = [] if model is not None else ["--model", first]
+        raise OptionError(
+            f"{first} is a model folder and stands where a text is expected; the model is named by --model: "
+            f"{shlex.join(['regard', *words, *named])}"
+        )
+    return default_model(task, to) if model is None else model
+
+
+def find_place(
+    texts: Sequence[str], files: Sequence[Path] | None, column: str | None, field: str | None, header: bool
+) -> Place:
+    """Where the text is in each line of what is read; what was assumed about a table is printed."""
+    from regard.pipelines import table
+    from regard.pipelines.input import Source
+
+    named = [*files, *map(Path, texts)] if files else [] if texts else [Path("-")]
+    if column is not None and not named:
+        named = [Path("-")]  # texts as rows with tabs
+    Source(tuple(named)).check()
+    place = table.find_place(named, column, field, header)
+    if place.note:
+        say(place.note)
+    return place
 
 
 def find_source(

@@ -17,31 +17,28 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Folder of a model or a run.")],
     text: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[TEXT]...", help="What to translate; after -i more files. Else standard input."
         ),
     ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Text, .gz or .xz; - is standard input."),
-    ] = None,
+    model: search_options.Model = None,
+    to: search_options.To = None,
+    files: search_options.Files = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv and .jsonl as named."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv, .csv and .jsonl as named."
+        ),
     ] = Path("-"),
     together: Annotated[
         list[Path] | None,
         typer.Option("--with", metavar="MODEL", help="Another model, for an ensemble; repeatable."),
     ] = None,
-    column: Annotated[
-        int | None, typer.Option(min=1, help="Translate this column of a table with tabs.")
-    ] = None,
-    field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Translate this field of JSON lines.")
-    ] = None,
+    column: search_options.Column = None,
+    header: search_options.Header = False,
+    field: search_options.Field = None,
     beam: search_options.Beam = None,
     length_penalty: search_options.LengthPenalty = None,
     coverage_penalty: Annotated[
@@ -87,20 +84,33 @@ def command(
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Draw the attention between words.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at a line that is not UTF-8.")] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start over instead of resuming from FILE.part.")
-    ] = False,
+    strict: search_options.Strict = False,
+    restart: search_options.Restart = False,
     on: Annotated[str | None, typer.Option(metavar="ray", help="Run on a Ray cluster.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: search_options.Quiet = False,
 ) -> None:
     """Translate text, files or standard input, line by line and in order.
 
     With -o, rerun the same command to resume an interrupted job; the output is byte-identical.
+
+    Examples:
+
+        regard translate "Where is my book?" --model runs/small
+
+        regard translate -i sentences.txt --model runs/small -o translations.txt
+
+        regard translate -i reviews.csv --column review --model runs/small -o translated.csv
+
+        zcat big.gz | regard translate --model runs/small --beam 4 | gzip > translated.gz
     """
+    from regard.cli.text_options import find_place, find_source, model_folder
+    from regard.pipelines.input import Column, Field
     from regard.pipelines.translate_file import TranslateOptions
 
-    source = _source(text or [], files, column, field, strict)
+    folder = model_folder(model, "translate", text or [], to)
+    place = find_place(text or [], files, column, field, header)
+    source = find_source(text or [], files, place.layout, strict, header=place.header)
+    layout = place.layout
     for name, words in (("prefix", [prefix]), ("forbid", forbid), ("require", require)):
         search_options.check_text(name, *(words or ()))
     search = {
@@ -111,13 +121,16 @@ def command(
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     settings = TranslateOptions(
         search={key: value for key, value in search.items() if value is not None}, sample=_sample(sample, beam, drawing),
-        prefix=prefix, required=require or [], split=not no_split, form=_form(output, as_json), column=column, field=field,
+        prefix=prefix, required=require or [], split=not no_split, form=_form(output, as_json), to=to, column=column,
+        field=layout.name if isinstance(layout, Field) else None,
+        separator=layout.separator if isinstance(layout, Column) else None,
+        quotes=isinstance(layout, Column) and layout.quotes, names=list(place.names),
         nbest=nbest, align=align or show or align_to is not None, aligned=str(align_to or ""), attention=str(attention or ""),
         output=str(output), precision=precision, shortlist=shortlist,
     )  # fmt: skip
     _fit_together(settings, source, show, on)
     _run(
-        [model, *(together or [])],
+        [folder, *(together or [])],
         source,
         settings,
         _Run(device, Shown() if show else None, on, restart, quiet),
@@ -139,24 +152,14 @@ class _Run:
 class Shown:
     """A translation, and below it which of its words looked at which of the source's."""
 
+    def begin(self) -> str:
+        return ""
+
     def write(self, answer: Result) -> str:
         from regard.cli.weight_matrix import render
 
         drawn = [render(look.weights, look.source, look.target) for look in answer.looks if look.target]
         return "\n".join([answer.line, *drawn, ""]) + "\n" * bool(drawn)
-
-
-def _source(
-    text: list[str], files: list[Path] | None, column: int | None, field: str | None, strict: bool
-) -> Source:
-    from regard.cli.text_options import find_source
-    from regard.errors import OptionError
-    from regard.pipelines.input import Column, Field, WholeLine
-
-    if column is not None and field is not None:
-        raise OptionError("--column is for tables and --field for JSON lines; give one of them")
-    layout = Column(column) if column is not None else Field(field) if field is not None else WholeLine()
-    return find_source(text, files, layout, strict)
 
 
 def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str, Any] | None:
@@ -177,8 +180,11 @@ def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str
 def _form(output: Path, as_json: bool) -> str:
     from regard.data.text_files import suffix
 
-    kind = suffix(output)
-    return "json" if as_json or kind in ("jsonl", "ndjson") else "table" if kind == "tsv" else "text"
+    return (
+        "json"
+        if as_json
+        else {"jsonl": "json", "ndjson": "json", "tsv": "table", "csv": "csv"}.get(suffix(output), "text")
+    )
 
 
 def _fit_together(settings: TranslateOptions, source: Source, show: bool, on: str | None) -> None:

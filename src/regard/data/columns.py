@@ -77,8 +77,11 @@ class Chosen:
     note: str
 
 
-def detect_table(path: Path) -> Sample:
-    """Read the first lines of a table and find its separator: the usual one of the ending, or the one that most lines agree on."""
+def detect_table(path: Path, *, alone: bool = False) -> Sample:
+    """Read the first lines of a table and find its separator: the usual one of the ending, or the one that most lines agree on.
+
+    A table of one column is refused unless `alone` allows it.
+    """
     check_file(path)
     first = [
         line
@@ -100,6 +103,8 @@ def detect_table(path: Path) -> Sample:
             best, agreed = Sample(path, separator, rows), share
         if separator == usual and share >= 0.9:
             break
+    if not agreed and alone:
+        return Sample(path, usual, split(first, usual, quotes=suffix(path) == "csv") or [[""]])
     if not agreed:
         start = first[0][:40] if first else ""
         raise DataError(
@@ -129,6 +134,27 @@ def column_number(given: str | int | None) -> int | None:
             f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the second"
         )
     return int(text)
+
+
+def text_column(sample: Sample, given: str | None, header: bool = False) -> tuple[int, bool]:
+    """The number of the column that holds a text, and whether line 1 is a header.
+
+    The column is given by name or number; else it is the one with a usual name in the header, or the only one.
+    """
+    first, number = [cell.strip() for cell in sample.rows[0]], column_number(given)
+    header = header or any(_names_columns(sample, first, kind) for kind in (LABELLED, PAIRS))
+    if number is not None:
+        return number, header
+    wanted = PAIRS.names[0] + LABELLED.names[0] if given is None else (given,)
+    named = next((found for name in wanted if (found := _find(name, first)) is not None), None)
+    if named is not None:
+        return named, True
+    if given is None and sample.width == len(first) == 1:
+        return 1, header
+    shown = ", ".join(repr(cell[:30]) for cell in first[:8])
+    raise DataError(
+        f"line 1 of {sample.path} names no column {given or 'text'!r}; it has {shown}: give one of them, or a number, as --column"
+    )
 
 
 def choose(sample: Sample, source: str | int | None, target: str | int | None, kind: Kind) -> Chosen:

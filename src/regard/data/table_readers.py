@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -173,12 +172,6 @@ def _fields(path: Path) -> list[str]:
     except (ValueError, RecursionError):
         found = None
     return list(found) if isinstance(found, dict) else []
-
-
-def first_cells(path: Path) -> list[str]:
-    """The cells of the first line."""
-    line = next(iter(lines(path)), [""])[0]
-    return next(csv.reader(io.StringIO(line)), [""]) if suffix(path) == "csv" else line.split("\t")
 
 
 def from_files(

@@ -23,6 +23,7 @@ from regard.attention.watching import Recorded, watch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.errors import OptionError
 from regard.models.autoregressive import AutoregressiveModel
+from regard.models.default import as_model
 
 KINDS = ("encoder", "decoder", "cross")  # the two self-attentions, and the decoder's looks at the source
 AREA = (
@@ -123,14 +124,15 @@ def best_head(attentions: Iterable[Attention]) -> tuple[int, int]:
 
 
 def attention_maps(
-    model: AutoregressiveModel,
     sources: Sequence[Sequence[int]] | None,
     targets: Sequence[Sequence[int]],
+    model: Any = None,
     kinds: Collection[str] = KINDS,
 ) -> list[Attention]:
     """The attention of each pair of texts in token ids, in order; `sources` is None for a language model.
 
     A source's end mark is added where it is missing. A target is what was written: with the end mark if it ended.
+    `model` is a folder, a loaded model, or left out for the default.
     """
     sources = None if sources is None else _token_ids("sources", sources)
     targets = _token_ids("targets", targets)
@@ -138,7 +140,11 @@ def attention_maps(
         arguments.one_of("a kind", kind, KINDS)
         for kind in arguments.listed("kinds", kinds, f"some of {', '.join(KINDS)}")
     ]
-    found = dict(attention_of_tokens(model, sources, targets, kinds))
+    found = dict(
+        attention_of_tokens(
+            sources, targets, as_model(model, "generate" if sources is None else "translate"), kinds
+        )
+    )
     return [found[i] for i in range(len(targets))]
 
 
@@ -156,9 +162,9 @@ def _token_ids(name: str, given: Any) -> list[list[int]]:
 
 @torch.no_grad()
 def attention_of_tokens(
-    model: AutoregressiveModel,
     sources: Sequence[Sequence[int]] | None,
     targets: Sequence[Sequence[int]],
+    model: AutoregressiveModel,
     kinds: Collection[str] = KINDS,
     skip: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[tuple[int, Attention]]:

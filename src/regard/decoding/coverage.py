@@ -25,7 +25,7 @@ def rescore(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
         return task.cancelled is not None and task.cancelled()
 
     for i, attention in attention_of_tokens(
-        torch_model(model), sources, targets, kinds=("cross",), skip=cancelled
+        sources, targets, torch_model(model), kinds=("cross",), skip=cancelled
     ):
         task, hypothesis = pairs[i]
         covered = attention.cross().double().sum(0)[: len(task.given)]

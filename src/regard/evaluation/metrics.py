@@ -114,8 +114,8 @@ class TranslatorEvaluator(Evaluator):
         result.beam = wishes.beam or settings.get("beam", 5)
         penalty, longest = settings.get("length_penalty", 1.0), settings.get("max_length")
         result.translations = translate(
-            fast(model),
             split.sources,
+            fast(model),
             beam=result.beam or 1,
             length_penalty=penalty,
             max_length=longest,

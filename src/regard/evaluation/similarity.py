@@ -51,7 +51,7 @@ def similarity_scores(model: Any, split: Split, progress: bool = False) -> Simil
     """Embed both texts of each pair and compare."""
     if not split.sources:
         raise DataError(f"{split.name} holds no pairs of texts, so nothing can be compared; give some")
-    both = embed(model, [*split.sources, *split.targets], progress=progress)
+    both = embed([*split.sources, *split.targets], model, progress=progress)
     a, b = both[: len(split.sources)], both[len(split.sources) :]
     if not split.scores:
         return SimilarityScores(len(a), len(a), **partners(a, b))

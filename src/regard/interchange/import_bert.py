@@ -85,7 +85,7 @@ def checked(folder: Path) -> tuple[Embedder, Compared]:
     texts = [
         text for pair in islice(corpora.find("tatoeba-sample").rows("test", "en", "de"), 25) for text in pair
     ]
-    found = Compared(len(texts), float(np.abs(embed(model, texts) - reference(folder, texts)).max()))
+    found = Compared(len(texts), float(np.abs(embed(list(texts), model) - reference(folder, texts)).max()))
     if not found.worst < NEAR:
         raise UnequalError(
             f"the model in regard is not equal to that of {folder} ({found}); nothing was kept, please report this"

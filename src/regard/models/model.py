@@ -14,7 +14,7 @@ COMMANDS = {
     "language-model": "generate",
     "classifier": "classify",
     "tagger": "tag",
-    "embedder": "index",
+    "embedder": "embed",
 }
 
 

@@ -14,14 +14,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
+from regard import arguments
 from regard.data.tokenizer import _CHARACTERS, EOS, UNK, Tokenizer
 from regard.decoding.attention import Attention, attention_of_tokens, best_head
 from regard.errors import DataError, OptionError
+from regard.models.default import as_model
 from regard.models.translator import Translator
 
 Link = tuple[int, int]  # source word, target word
@@ -152,29 +154,53 @@ def pharaoh(links: Collection[Link]) -> str:
     return " ".join(f"{s}-{t}" for s, t in sorted(links))
 
 
+@overload
+def align(sources: str, targets: str, model: Any = None, **options: Any) -> Links: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
 def align(
-    model: Translator,
-    sources: Sequence[str],
-    targets: Sequence[str],
+    sources: Sequence[str], targets: Sequence[str], model: Any = None, **options: Any
+) -> list[Links]: ...
+
+
+def align(  # pyright: ignore[reportInconsistentOverload]
+    sources: str | Sequence[str],
+    targets: str | Sequence[str],
+    model: Any = None,
     *,
     view: View | None = None,
     threshold: float | None = None,
     both: bool = False,
-) -> list[Links]:
-    """Word links of texts and their translations, whoever translated them: the model is made to write each target.
+) -> Links | list[Links]:
+    """Word links (source word, target word) of a text and its translation, or of each pair of two lists.
 
-    Without a threshold every target word gets its strongest source word; with `both` only if it is that one's strongest too. An
-    empty text has no links.
+    >>> sorted(regard.align("Tom is happy .", "Tom ist glücklich .", "runs/small"))
+    [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+    Whoever translated: the model is made to write each target. `model` is a folder, a loaded translator, or left out for the
+    default (the folder in REGARD_MODEL). Without a threshold every target word gets its strongest source word; with `both` only
+    if it is that one's strongest too. An empty text has no links.
     """
+    left, one = arguments.one_or_more("sources", sources)
+    right, one_target = arguments.one_or_more("targets", targets)
+    if one != one_target:
+        raise OptionError(
+            "sources and targets are two texts or two lists of texts, got one of each; give both alike"
+        )
+    arguments.instance("view", view, (View, type(None)), "a View, or None")
+    if threshold is not None:
+        arguments.number("threshold", threshold, 0, 1)
+    translator, both = as_model(model, "align"), arguments.flag("both", both)
+    if not isinstance(translator, Translator) or getattr(translator, "source_tokenizer", None) is None:
+        raise OptionError("align takes a translator with its tokenizers, as regard.load gives it")
     found = {
         i: chosen(weights, threshold, both=both)
-        for i, weights, _, _ in aligned(model, sources, targets, view=view)
+        for i, weights, _, _ in aligned(left, right, translator, view=view)
     }
-    return [found[i] for i in range(len(targets))]
+    return found[0] if one else [found[i] for i in range(len(right))]
 
 
 def aligned(
-    model: Translator, sources: Sequence[str], targets: Sequence[str], *, view: View | None = None
+    sources: Sequence[str], targets: Sequence[str], model: Translator, *, view: View | None = None
 ) -> Iterator[tuple[int, Tensor, list[str], list[str]]]:
     """For each pair its place, the weights between words (target, source), and the words of both; in no order."""
     if len(sources) != len(targets):
@@ -182,25 +208,25 @@ def aligned(
             f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
         )
     view = view or View()
-    for i, attention in _looks(model, sources, targets):
+    for i, attention in _looks(sources, targets, model):
         source = Words.of_text(model.source_tokenizer, sources[i])  # type: ignore[arg-type]
         target = Words.of_text(model.target_tokenizer, targets[i])  # type: ignore[arg-type]
         yield i, word_weights(view(attention), source, target), source.words, target.words
 
 
 def best_view(
-    model: Translator, sources: Sequence[str], targets: Sequence[str], *, shift: bool = False
+    sources: Sequence[str], targets: Sequence[str], model: Translator, *, shift: bool = False
 ) -> View:
     """The view of the single head that `best_head` chooses on the first pairs."""
     return View(
-        *best_head(attention for _, attention in _looks(model, sources[:SAMPLE], targets[:SAMPLE])), shift
+        *best_head(attention for _, attention in _looks(sources[:SAMPLE], targets[:SAMPLE], model)), shift
     )
 
 
-def clearest_view(model: Translator, sources: Sequence[str], targets: Sequence[str]) -> View:
+def clearest_view(sources: Sequence[str], targets: Sequence[str], model: Translator) -> View:
     """The layer and step by which, on the first pairs, most words find one another; no gold is needed to choose."""
     found: dict[View, int] = {}
-    for i, attention in _looks(model, sources[:SAMPLE], targets[:SAMPLE]):
+    for i, attention in _looks(sources[:SAMPLE], targets[:SAMPLE], model):
         source = Words.of_text(model.source_tokenizer, sources[i])  # type: ignore[arg-type]
         target = Words.of_text(model.target_tokenizer, targets[i])  # type: ignore[arg-type]
         for layer, shift in product(range(len(attention.names("cross"))), (False, True)):
@@ -209,10 +235,10 @@ def clearest_view(model: Translator, sources: Sequence[str], targets: Sequence[s
     return max(found, key=found.__getitem__, default=View())
 
 
-def _looks(model: Any, sources: Sequence[str], targets: Sequence[str]) -> Iterator[tuple[int, Attention]]:
+def _looks(sources: Sequence[str], targets: Sequence[str], model: Any) -> Iterator[tuple[int, Attention]]:
     """The cross-attention of texts that end."""
     read, written = model.source_tokenizer.encode_batch(sources), model.target_tokenizer.encode_batch(targets)
-    return attention_of_tokens(model, read, [[*text, EOS] for text in written], kinds=("cross",))
+    return attention_of_tokens(read, [[*text, EOS] for text in written], model, kinds=("cross",))
 
 
 def flipped(links: Iterable[Link]) -> Links:

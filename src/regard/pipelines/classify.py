@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from regard.attention.watching import Seen, watch
 from regard.decoding.length_limits import positions
 from regard.errors import OptionError
 from regard.models.classifier import BATCH, Classifier, batches, predict
+from regard.models.default import as_model
 from regard.pipelines.align import Words
 
 LOOKED = 4096  # tokens whose attention is in memory at once
@@ -46,19 +47,34 @@ class WordWeights:
     weights: list[float]
 
 
-def classify(
-    model: Classifier,
-    texts: Sequence[str],
+@overload
+def classify(texts: str, model: Any = None, **options: Any) -> Classification: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def classify(texts: Sequence[str], model: Any = None, **options: Any) -> list[Classification]: ...
+
+
+def classify(  # pyright: ignore[reportInconsistentOverload]
+    texts: str | Sequence[str],
+    model: Any = None,
     *,
     threshold: float = 0.0,
     batch_tokens: int = BATCH,
     progress: bool = False,
-) -> list[Classification]:
-    """Label texts, in order. A blank text stays without a label, and so does one whose likeliest label is below `threshold`.
+) -> Classification | list[Classification]:
+    """Label one text, or a list of them in order, with probabilities.
 
-    A text longer than the model's table of positions is labelled by its beginning; see `fitting`.
+    >>> regard.classify("a film to remember", "runs/sst2")
+    'positive'
+    >>> regard.classify(["a film to remember", "a bore"], model)[1].probabilities
+    {'negative': 0.97, 'positive': 0.03}
+
+    `model` is a folder, a loaded classifier, or left out for the default (the folder in REGARD_MODEL). A blank text stays
+    without a label, and so does one whose likeliest label is below `threshold`. A text longer than
+    the model's table of positions is labelled by its beginning; see `fitting`.
     """
-    _check(model, texts, threshold, batch_tokens)
+    texts, one = arguments.one_or_more("texts", texts)
+    model = as_model(model, "classify")
+    _check(model, threshold, batch_tokens)
     progress = arguments.flag("progress", progress)
     filled = [i for i, text in enumerate(texts) if text.strip()]
     labels, found = predict(
@@ -69,7 +85,7 @@ def classify(
     for i, label, row, best in zip(filled, labels, found.tolist(), order.tolist(), strict=True):
         sure = row[best[0]] >= threshold
         answers[i] = Classification(label if sure else "", {model.labels[at]: row[at] for at in best})
-    return answers
+    return answers[0] if one else answers
 
 
 def fitting(model: Classifier, texts: Sequence[str]) -> list[str]:
@@ -88,14 +104,14 @@ def fitting(model: Classifier, texts: Sequence[str]) -> list[str]:
 
 
 @torch.no_grad()
-def word_attention(model: Classifier, texts: Sequence[str], batch_tokens: int = LOOKED) -> list[WordWeights]:
+def word_attention(texts: Sequence[str], model: Classifier, batch_tokens: int = LOOKED) -> list[WordWeights]:
     """How much attention the words of each text got, in order.
 
     With attention pooling: the weights it takes the states by, the mean over queries and heads. Else, of the last layer with
     attention, what a word gets from all words of its text, the mean over them and over heads. A word gets what its pieces get.
     """
-    _check(model, texts, 0.0, batch_tokens)
-    training, texts = model.training, fitting(model, texts)
+    _check(model, 0.0, batch_tokens)
+    training, texts = model.training, fitting(model, arguments.texts("texts", texts))
     found: dict[int, list[float]] = {}
     model.eval()
     try:
@@ -133,10 +149,9 @@ def _by_word(model: Classifier, text: str, weights: list[float]) -> WordWeights:
     return WordWeights(words.words, (pieces @ words.owner).tolist())
 
 
-def _check(model: Any, texts: Sequence[str], threshold: float, batch_tokens: int) -> None:
+def _check(model: Any, threshold: float, batch_tokens: int) -> None:
     if not isinstance(model, Classifier) or getattr(model, "source_tokenizer", None) is None:
         raise OptionError("classify takes a classifier with its tokenizers, as regard.load gives it")
-    arguments.texts("texts", texts)
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise OptionError(f"threshold is a probability between 0 and 1, got {threshold!r}")
     arguments.whole("batch_tokens", batch_tokens)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +12,11 @@ from regard.errors import FolderError
 from regard.models.classifier import BATCH, Classifier
 from regard.models.folder import load
 from regard.pipelines.classify import Classification, WordWeights, classify, fitting, word_attention
-from regard.pipelines.input import Chunk, Column, Csv, Field, Layout, Row, cells, parsed
+from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
 from regard.pipelines.output import packing
+from regard.pipelines.table import one_line, split_row, table_line
 from regard.pipelines.translate_file import in_common
 
-_CELL = re.compile(r"[\r\n\t]+")  # what a table with tabs has no place for
 TO_LOOK_AT = ("model", "", "x")  # texts by which it is seen early whether there is attention to show
 
 
@@ -95,11 +92,7 @@ class Table:
         return self._line([*self.split(answer.row), *(pairs or ["", ""] * self.top)])
 
     def _line(self, row: list[str]) -> str:
-        if not self.commas:
-            return "\t".join(_CELL.sub(" ", cell) for cell in row) + "\n"
-        held = io.StringIO(newline="")
-        csv.writer(held, lineterminator="\n").writerow(row)
-        return held.getvalue()
+        return table_line(row, self.commas)
 
 
 @dataclass(frozen=True)
@@ -134,7 +127,7 @@ class Json:
 def _pairs(found: Classification, top: int) -> list[str]:
     """label, probability, label, probability …; the first label is empty where it was not sure enough. None for a blank text."""
     pairs = list(found.probabilities.items())[:top]
-    cells = [cell for label, p in pairs for cell in (_CELL.sub(" ", label), f"{p:.4f}")]
+    cells = [cell for label, p in pairs for cell in (one_line(label), f"{p:.4f}")]
     return [str(found), *cells[1:]] if cells else []
 
 
@@ -161,10 +154,10 @@ class ClassifyJob:
         kept = fitting(self.model, texts)
         self.cut += sum(text != whole for text, whole in zip(kept, texts, strict=True))
         found = classify(
-            self.model, kept, threshold=self.settings.threshold, batch_tokens=self.settings.batch_tokens
+            kept, self.model, threshold=self.settings.threshold, batch_tokens=self.settings.batch_tokens
         )
         looked: Sequence[WordWeights | None] = (
-            word_attention(self.model, kept) if self.settings.attention else [None] * len(texts)
+            word_attention(kept, self.model) if self.settings.attention else [None] * len(texts)
         )
         return [Result(*each) for each in zip(chunk.rows, found, looked, strict=True)]
 
@@ -175,24 +168,18 @@ def make_format(settings: ClassifyOptions, layout: Layout, header: Sequence[str]
         return Json(_fields(layout, header), settings.top)
     if settings.form == "text":
         return Text(settings.top)
-    return Table(_cells(layout), settings.top, settings.form == "csv", tuple(header))
+    return Table(split_row(layout), settings.top, settings.form == "csv", tuple(header))
 
 
 def _fields(layout: Layout, header: Sequence[str]) -> Callable[[Row], dict[str, Any]]:
     if isinstance(layout, Field):
         return lambda row: parsed(row.line) if row.line.strip() else {}
-    split = _cells(layout)
+    split = split_row(layout)
     return (
         (lambda row: dict(zip(header, split(row), strict=False)))
         if header
         else lambda row: {"text": row.text}
     )
-
-
-def _cells(layout: Layout) -> Callable[[Row], list[str]]:
-    if isinstance(layout, Csv):
-        return lambda row: cells(row.line) or [""]
-    return (lambda row: row.line.split("\t")) if isinstance(layout, Column) else lambda row: [row.text]
 
 
 def make_job(folder: Path, settings: ClassifyOptions, form: OutputFormat, device: Any = "cpu") -> ClassifyJob:
@@ -203,5 +190,5 @@ def make_job(folder: Path, settings: ClassifyOptions, form: OutputFormat, device
             f"{folder} is {model.what}, and classifying takes a classifier; `{model.command}` uses it"
         )
     if settings.attention:
-        word_attention(model, TO_LOOK_AT)
+        word_attention(TO_LOOK_AT, model)
     return ClassifyJob(model, settings, form)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.batching import default_workers, reading, run_workers, show
-from regard.errors import DataError, OptionError
+from regard.errors import OptionError
 from regard.files.progress import Progress
+from regard.models.default import as_model
 from regard.models.embedder import Embedder
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 1 << 16}  # a CPU's cache holds the states of about so many
@@ -25,25 +26,27 @@ Vectors = NDArray[np.float32]
 
 
 def embed(
-    model: Any,
-    texts: Sequence[str],
+    texts: str | Sequence[str],
+    model: Any = None,
     *,
     batch_tokens: int | None = None,
     workers: int | None = None,
     progress: bool = False,
 ) -> Vectors:
-    """Vectors of length 1, one for each text, (texts, width). `model` is anything that reads: see `Embedder.of`.
+    """The vector of one text, (width,), or of each of a list, (texts, width), all of length 1.
 
+    >>> regard.embed(["a cat on a mat", "a kitten on the rug"], "runs/embed-tatoeba").shape
+    (2, 256)
+
+    `model` is a folder, a loaded model that reads (see `Embedder.of`), or left out for the default (the folder in REGARD_MODEL).
     Of a long text the first tokens are read, as many as `model.longest` says. The same text has the same vector to the last few
     bits, whatever it is batched with.
     """
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:
             arguments.whole(name, value)
-    if isinstance(texts, str):
-        raise DataError("embed takes a list of texts, got a single one; put it into a list")
-    texts, progress = arguments.texts("texts", texts), arguments.flag("progress", progress)
-    embedder = Embedder.of(model)
+    (texts, one), progress = arguments.one_or_more("texts", texts), arguments.flag("progress", progress)
+    embedder = Embedder.of(as_model(model, "embed"))
     with reading(embedder), torch.inference_mode():
         out = np.empty((len(texts), embedder.width), np.float32)
         with show(progress, len(texts), "embedding", "texts") as bar:
@@ -52,7 +55,7 @@ def embed(
                 _run(
                     embedder, _encoded(embedder, part), out[start : start + PART], batch_tokens, workers, bar
                 )
-    return out
+    return out[0] if one else out
 
 
 def _encoded(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from regard.decoding.search import Search
 from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.decoding.streaming import one_row, stream_tokens
 from regard.errors import OptionError
+from regard.models.default import as_model
 
 
 class Generation(str):
@@ -34,9 +35,15 @@ class Generation(str):
         return made
 
 
-def generate(
-    model: Any,
-    prompts: Sequence[str],
+@overload
+def generate(texts: str, model: Any = None, **options: Any) -> Generation: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def generate(texts: Sequence[str], model: Any = None, **options: Any) -> list[Generation]: ...
+
+
+def generate(  # pyright: ignore[reportInconsistentOverload]
+    texts: str | Sequence[str],
+    model: Any = None,
     *,
     sample: Sample | None = None,
     beam: int | Beam = 1,
@@ -49,26 +56,26 @@ def generate(
     workers: int | None = None,
     progress: bool = False,
     cancelled: Sequence[Callable[[], bool]] | None = None,
-) -> list[Generation]:
-    """Go on with each prompt for at most `max_length` tokens: the best text by a beam (1: greedy), or samples.
+) -> Generation | list[Generation]:
+    """Continue one text, or each of a list, for at most `max_length` tokens: the best text by a beam (1: greedy), or samples.
 
-    With `lines` the end of a line does not end the text. That is the default for a model that learned a text as a whole
-    (its recipe's batch.mode is stream or crops) and not line by line. `cancelled` is that of `translate`.
+    >>> regard.generate("To be, or", "runs/shakespeare", sample=regard.Sample(seed=1))
+    ' not to be: that is the question'
+
+    `model` is a folder, a loaded language model, or left out for the default (the folder in REGARD_MODEL). With `lines` the end
+    of a line does not end the text. That is the default for a model that learned a text as a whole (its recipe's batch.mode is
+    stream or crops) and not line by line. `cancelled` is that of `translate`.
     """
-    if isinstance(prompts, str):
-        raise OptionError("generate takes a list of prompts, got one string; write [prompt]")
-    prompts, progress = (
-        arguments.listed("prompts", prompts, "a list of texts"),
-        arguments.flag("progress", progress),
-    )
-    cancelled = arguments.functions("cancelled", cancelled, len(prompts), "prompts")
+    (texts, one), progress = arguments.one_or_more("texts", texts), arguments.flag("progress", progress)
+    cancelled = arguments.functions("cancelled", cancelled, len(texts), "texts")
+    model = as_model(model, "generate")
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:
             arguments.whole(name, value)
     text = Lines(model, None if lines is None else arguments.flag("lines", lines))
     strategy = check_sample(sample) or (beam if isinstance(beam, Beam) else Beam(beam))
     rules = Constraints(min_length, no_repeat, forbid(text.tokenizer, forbidden))
-    tasks = [text.task(prompt, i, max_length) for i, prompt in enumerate(prompts)]
+    tasks = [text.task(prompt, i, max_length) for i, prompt in enumerate(texts)]
     for task, asked in zip(tasks, cancelled or (), strict=False):
         task.cancelled = asked
     with show(progress, len(tasks), "generate", "texts") as bar:
@@ -79,15 +86,16 @@ def generate(
     for task in tasks:
         for hypothesis in task.found:
             hypothesis.text = text.decode(task, hypothesis.tokens)
-    return [
+    found = [
         Generation(task.found[0].text if task.found else "", prompt, task.found)
-        for task, prompt in zip(tasks, prompts, strict=True)
+        for task, prompt in zip(tasks, texts, strict=True)
     ]
+    return found[0] if one else found
 
 
 def stream(
-    model: Any,
     prompt: str,
+    model: Any = None,
     *,
     sample: Sample | None = None,
     lines: bool | None = None,
@@ -98,6 +106,7 @@ def stream(
     cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
     """What `generate` writes behind a prompt, piece by piece as words are found. Greedy or one sample."""
+    model = as_model(model, "generate")
     text = Lines(model, lines)
     rules = Constraints(min_length, no_repeat, forbid(text.tokenizer, forbidden))
     task = text.task(prompt, 0, max_length)

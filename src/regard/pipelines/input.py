@@ -14,8 +14,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from regard.data.text_files import check_file, unpacked
 from regard.errors import DataError
@@ -43,34 +44,46 @@ class WholeLine:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table with tabs, counted from 1."""
+    """A column of a table, counted from 1. With `quotes` a cell in quotation marks may hold the separator and line ends."""
 
     number: int
+    separator: str = "\t"
+    quotes: bool = False
 
     def text(self, line: str) -> str:
-        return _cell(line.split("\t"), self.number) if line else ""
+        found = self.cells(line) if line else [""] * self.number
+        if len(found) < self.number:
+            raise ValueError(
+                f"has {len(found)} column{'s' * (len(found) > 1)} and no column {self.number}; check --column"
+            )
+        return found[self.number - 1]
 
+    def cells(self, line: str) -> list[str]:
+        """All cells of a row."""
+        if not self.quotes:
+            return line.split(self.separator)
+        try:
+            return next(csv.reader(io.StringIO(line, newline=""), delimiter=self.separator), [""])
+        except csv.Error as error:
+            raise ValueError(f"cannot be read as a row of a table ({error}); mend it") from None
 
-@dataclass(frozen=True)
-class Csv:
-    """A column of a table with commas, counted from 1. A cell in quotation marks may hold commas and the ends of lines."""
-
-    number: int
-
-    def text(self, line: str) -> str:
-        return _cell(cells(line), self.number) if line else ""
-
-    @staticmethod
-    def ends(raw: bytes, within: bool) -> bool:
+    def ends(self, raw: bytes, within: bool) -> bool:
         """Whether a row ends with this line, which may begin within a cell; otherwise it goes on in the next."""
         if b'"' not in raw:
             return not within
-        raw, at = b'"' + raw if within else raw, 0
-        while (cell := _CELL.match(raw, at)) is not None:
-            if cell.end() == len(raw) and not cell.group().endswith(b","):
+        raw, at, pattern = b'"' + raw if within else raw, 0, _cell_pattern(self.separator)
+        while (cell := pattern.match(raw, at)) is not None:
+            if cell.end() == len(raw) and not cell.group().endswith(self.separator.encode()):
                 return True
             at = cell.end()
         return False
+
+
+@cache
+def _cell_pattern(separator: str) -> re.Pattern[bytes]:
+    """A cell and the separator after it, or the end of the row."""
+    s = re.escape(separator).encode()
+    return re.compile(rb'(?:"(?:[^"]|"")*"(?!")[^%b]*|[^"%b][^%b]*|)(?:%b|\Z)' % (s, s, s, s))
 
 
 @dataclass(frozen=True)
@@ -84,25 +97,6 @@ class Sentences:
     def ends(raw: bytes, within: bool) -> bool:
         """Whether the sentence ends with this line."""
         return not raw.strip()
-
-
-_CELL = re.compile(rb'(?:"(?:[^"]|"")*"(?!")[^,]*|[^",][^,]*|)(?:,|\Z)')
-
-
-def cells(line: str) -> list[str]:
-    """The cells of a row of a table with commas."""
-    try:
-        return next(csv.reader(io.StringIO(line, newline="")), [])
-    except csv.Error as error:
-        raise ValueError(f"cannot be read as a row of a table with commas ({error}); mend it") from None
-
-
-def _cell(found: list[str], number: int) -> str:
-    if len(found) < number:
-        raise ValueError(
-            f"has {len(found)} column{'s' * (len(found) > 1)} and no column {number}; check --column"
-        )
-    return found[number - 1]
 
 
 @dataclass(frozen=True)
@@ -292,11 +286,16 @@ def _blocks(source: Source, advance: Callable[[int], None]) -> Iterator[_Block]:
         name = "standard input" if str(path) == "-" else str(path)
         if live or path.stat().st_size:
             found = _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
-            found = _rows(found, source.layout) if isinstance(source.layout, Csv | Sentences) else found
+            found = _rows(found, source.layout) if _spans_lines(source.layout) else found
             yield from _without_first(found) if source.header else found
 
 
-def _rows(blocks: Iterator[_Block], layout: Csv | Sentences) -> Iterator[_Block]:
+def _spans_lines(layout: Layout) -> TypeGuard[Column | Sentences]:
+    """True if a row may be several lines."""
+    return isinstance(layout, Sentences) or (isinstance(layout, Column) and layout.quotes)
+
+
+def _rows(blocks: Iterator[_Block], layout: Column | Sentences) -> Iterator[_Block]:
     """A row of several lines, as cells may hold the ends of lines, is one from here on, known by the number of its first."""
     row: list[bytes] = []  # lines of a row that is not whole
     name, first, size = "", 0, 0
@@ -317,13 +316,13 @@ def _rows(blocks: Iterator[_Block], layout: Csv | Sentences) -> Iterator[_Block]
             row = []
         if whole:
             yield _Block(name, start, whole, block.live)
-    if row and isinstance(layout, Csv):
+    if row and isinstance(layout, Column):
         raise _never_closed(layout, name, first)
     if row:  # the last sentence needs no blank line
         yield _Block(name, first, [b"\n".join(row)], False)
 
 
-def _never_closed(layout: Csv | Sentences, name: str, line: int) -> DataError:
+def _never_closed(layout: Column | Sentences, name: str, line: int) -> DataError:
     if isinstance(layout, Sentences):
         return DataError(
             f"line {line:,} of {name} begins a sentence of more than {LONGEST:,} bytes; put blank lines between sentences"

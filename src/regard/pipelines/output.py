@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
+
 from regard.errors import DataError, OptionError
 from regard.files.lock import lock_file
 
@@ -76,9 +78,28 @@ class Zip(Plain):
         )  # the part stays until the journal is gone: a zip file cannot be taken apart again
 
 
+class Npy(Plain):
+    """A NumPy header for no rows and then rows; in the end the header gets the number of rows."""
+
+    def finish(self, part: Path, path: Path) -> None:
+        with part.open("r+b") as file:
+            np.lib.format.read_magic(file)
+            (_, width), _, dtype = np.lib.format.read_array_header_1_0(file)
+            rows = (part.stat().st_size - file.tell()) // (width * dtype.itemsize)
+            file.seek(0)
+            facts = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": (rows, width),
+            }
+            np.lib.format.write_array_header_1_0(file, facts)
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+
 def packing(path: Path) -> Packing:
     """By the end of a name."""
-    return {".gz": Gzip, ".xz": Xz, ".npz": Zip}.get(path.suffix, Plain)()
+    return {".gz": Gzip, ".xz": Xz, ".npz": Zip, ".npy": Npy}.get(path.suffix, Plain)()
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,12 +14,12 @@ from regard.pipelines.align import Links, pharaoh, strongest
 from regard.pipelines.input import Row, parsed
 from regard.pipelines.long_lines import joined
 from regard.pipelines.sentence_split import Piece
+from regard.pipelines.table import one_line, table_line
 from regard.pipelines.translate import Translation
 
 _BREAKS = re.compile(
     r"[\r\n]+"
 )  # a model may write them, or a field of JSON hold them, and a line has to stay one
-_CELL = re.compile(r"[\r\n\t]+")
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,32 @@ class Result:
 class OutputFormat(Protocol):
     """How an answer is written; always whole lines."""
 
+    def begin(self) -> str:
+        """What stands before the first answer."""
+        ...
+
     def write(self, answer: Result) -> str: ...
 
 
+class _Lines:
+    """A form with nothing before the first answer."""
+
+    def begin(self) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(_Lines):
     """The translation, one a line; with `align` the word alignment after a tab."""
 
     align: bool = False
 
     def write(self, answer: Result) -> str:
-        return (
-            f"{_CELL.sub(' ', answer.line)}\t{pharaoh(answer.links)}\n" if self.align else f"{answer.line}\n"
-        )
+        return f"{one_line(answer.line)}\t{pharaoh(answer.links)}\n" if self.align else f"{answer.line}\n"
 
 
 @dataclass(frozen=True)
-class Nbest:
+class Nbest(_Lines):
     """`line ||| text ||| score`, lines counted from 0, as Moses wrote it."""
 
     def write(self, answer: Result) -> str:
@@ -96,17 +105,24 @@ class Nbest:
 
 @dataclass(frozen=True)
 class Table:
-    """The line as it came and the translation as one more column."""
+    """The cells of the line as it came, and the translation as one more column; with tabs, or as .csv."""
 
+    split: Callable[[Row], list[str]]
     align: bool = False
+    commas: bool = False
+    header: tuple[str, ...] = ()  # the names of the columns, where they have some
+
+    def begin(self) -> str:
+        names = [*self.header, "translation", *["alignment"] * self.align]
+        return table_line(names, self.commas) if self.header else ""
 
     def write(self, answer: Result) -> str:
-        more = f"\t{pharaoh(answer.links)}" if self.align else ""
-        return f"{answer.row.line}\t{_CELL.sub(' ', answer.line)}{more}\n"
+        links = [pharaoh(answer.links)] if self.align else []
+        return table_line([*self.split(answer.row), answer.line, *links], self.commas)
 
 
 @dataclass(frozen=True)
-class Json:
+class Json(_Lines):
     """One object a line: the one that came, or the source; with the translation and its score, and what else was asked for."""
 
     objects: bool = False  # lines are objects already
@@ -130,7 +146,7 @@ class Json:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(_Lines):
     """The word alignment alone, for a file beside."""
 
     def write(self, answer: Result) -> str:

@@ -62,13 +62,15 @@ def join(parts: Sequence[Piece], translations: Sequence[str]) -> str:
     Where the source's script puts no space between sentences and the target's does, one space is put in.
     """
     text = ""
-    for i, (part, translation) in enumerate(zip(parts, translations, strict=True)):
-        text += translation
-        if i < len(parts) - 1:
-            following = translations[i + 1]
-            narrow = not (_WIDE.match(text[-1:]) or _WIDE.match(following[:1]))
-            text += part.gap or (" " if part.ends and narrow and text and following else "")
+    for i, translation in enumerate(translations):
+        text += (gap(parts[i - 1], text, translation) if i else "") + translation
     return text
+
+
+def gap(part: Piece, text: str, following: str) -> str:
+    """What stands between the text up to the end of a part and the translation that follows."""
+    narrow = not (_WIDE.match(text[-1:]) or _WIDE.match(following[:1]))
+    return part.gap or (" " if part.ends and narrow and text and following else "")
 
 
 def _piece(part: str, ends: bool) -> Piece:

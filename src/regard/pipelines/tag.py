@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, overload
 
+from torch.nn import Module
+
+from regard.arguments import quoted
 from regard.attention.position import size
 from regard.data.character_ids import WordBytes
 from regard.data.conll import Parser, Sentence
@@ -18,6 +21,7 @@ from regard.data.word_tokenize import Word, WordTokenizer, split_at_spaces
 from regard.decoding.length_limits import positions
 from regard.errors import FolderError, OptionError
 from regard.files.progress import track
+from regard.models.default import as_model
 from regard.models.folder import load
 from regard.models.tagger import BATCH, Tagger
 from regard.pipelines.input import Chunk, Row, parsed
@@ -54,16 +58,30 @@ class Tagged(list[Entity]):
         return list.__repr__(self)
 
 
-def tag(model: Tagger, sentences: Sequence[str | Sequence[str]], batch_tokens: int = BATCH) -> list[Tagged]:
-    """Find the labelled spans of each sentence.
+@overload
+def tag(texts: str, model: Any = None, *, batch_tokens: int = BATCH) -> Tagged: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def tag(
+    texts: Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH
+) -> list[Tagged]: ...
 
-    >>> regard.tag(model, ["Ada met Bob."])
-    [[Entity(text='Ada', label='PER', start=0, end=3), Entity(text='Bob', label='PER', start=8, end=11)]]
-    >>> regard.tag(model, [["Ada", "met", "Bob"]])[0].tags
+
+def tag(
+    texts: str | Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH
+) -> Tagged | list[Tagged]:
+    """Find the labelled spans of one text, or of each of a list.
+
+    >>> regard.tag("Ada met Bob.", "runs/wnut17")
+    [Entity(text='Ada', label='PER', start=0, end=3), Entity(text='Bob', label='PER', start=8, end=11)]
+    >>> regard.tag([["Ada", "met", "Bob"]], model)[0].tags
     ['B-PER', 'O', 'B-PER']
 
-    A text is cut into words as `regard tag` cuts it; a list of words is taken as it is, and its spans count words.
+    `model` is a folder, a loaded tagger, or left out for the default (the folder in REGARD_MODEL). A text is cut into words as
+    `regard tag` cuts it; a list of words within the list is taken as it is, and its spans count words.
     """
+    given, one = ([texts], True) if isinstance(texts, str) else (_listed(texts), False)
+    rows = [_given(text) for text in given]
+    model = as_model(model, "tag")
     if not isinstance(model, Tagger):
         what = getattr(model, "what", None)
         raise OptionError(
@@ -74,14 +92,14 @@ def tag(model: Tagger, sentences: Sequence[str | Sequence[str]], batch_tokens: i
             "tag takes a tagger with its tokenizers, as regard.load gives it; this one has none"
         )
     size("batch_tokens", batch_tokens)
-    rows = [_given(sentence) for sentence in _listed(sentences)]
     cut = _cutter(model)
     words = [
         cut(row) if isinstance(row, str) else [Word(word, at, at + 1) for at, word in enumerate(row)]
         for row in rows
     ]
     tags = _tag_words(model, [[word.text for word in each] for each in words], batch_tokens)
-    return [_found(*each) for each in zip(rows, words, tags, strict=True)]
+    found = [_found(*each) for each in zip(rows, words, tags, strict=True)]
+    return found[0] if one else found
 
 
 def _found(row: str | list[str], words: list[Word], tags: list[str]) -> Tagged:
@@ -102,12 +120,12 @@ def _found(row: str | list[str], words: list[Word], tags: list[str]) -> Tagged:
     return Tagged(found, texts, tags, Marked().write(answer)[:-1])
 
 
-def _listed(sentences: object) -> list[object]:
-    if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+def _listed(texts: object) -> list[object]:
+    if isinstance(texts, Module) or not isinstance(texts, Iterable):
         raise OptionError(
-            f"sentences is a list of texts or of lists of words, got {sentences!r:.60}; write [text]"
+            f"texts is a text, or a list of texts or of lists of words, got {quoted(texts)}; the model comes second"
         )
-    return list(sentences)
+    return list(texts)
 
 
 def _given(sentence: object) -> str | list[str]:
@@ -116,8 +134,8 @@ def _given(sentence: object) -> str | list[str]:
         return sentence
     words = list(sentence) if isinstance(sentence, Sequence) else [None]
     if not all(isinstance(word, str) for word in words):
-        raise OptionError(f"a sentence is a text or a list of words, got {sentence!r:.60}")
-    return words  # type: ignore[return-value]
+        raise OptionError(f"a sentence is a text or a list of words, got {quoted(sentence)}")
+    return cast("list[str]", words)
 
 
 def _cutter(model: Tagger) -> Callable[[str], list[Word]]:

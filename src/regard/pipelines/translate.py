@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from regard.decoding.search import Search
 from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.decoding.streaming import one_row, stream_tokens
 from regard.errors import OptionError
+from regard.models.default import as_model
 
 
 class Translation(str):
@@ -42,9 +43,18 @@ class Translation(str):
         return made
 
 
+@overload
+def translate(texts: str, model: Any = None, to: str | None = None, **options: Any) -> Translation: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
 def translate(
-    model: Any,
-    texts: Sequence[str],
+    texts: Sequence[str], model: Any = None, to: str | None = None, **options: Any
+) -> list[Translation]: ...
+
+
+def translate(  # pyright: ignore[reportInconsistentOverload]
+    texts: str | Sequence[str],
+    model: Any = None,
+    to: str | None = None,
     *,
     beam: int | Beam = 1,
     length_penalty: float = 1.0,
@@ -64,8 +74,16 @@ def translate(
     workers: int | None = None,
     progress: bool = False,
     cancelled: Sequence[Callable[[], bool]] | None = None,
-) -> list[Translation]:
-    """Translate sentences, in order. An empty line stays empty.
+) -> Translation | list[Translation]:
+    """Translate one sentence, or a list of them in order. An empty one stays empty.
+
+    >>> regard.translate("Where is my book?", "runs/small")
+    'Wo ist mein Buch?'
+    >>> regard.translate(["Tom is happy.", "We have no time."], model, beam=4)
+    ['Tom ist glücklich.', 'Wir haben keine Zeit.']
+
+    `model` is a folder, a loaded model, or left out for the default (the folder in REGARD_MODEL). `to` is the language to
+    translate into; a model of one direction refuses another than its own.
 
     The search is a beam (1: greedy; see `Beam` for the penalties, `groups` and `diversity`), or a `sample`. `nbest` texts are
     kept for each sentence: of a beam one unless told, of a sample all. Lengths are in tokens; a text is at most 3/2 of its
@@ -78,8 +96,9 @@ def translate(
     """
     beam = beam if isinstance(beam, Beam) else Beam(beam, length_penalty, coverage_penalty, groups, diversity)
     nbest = _nbest(nbest, check_sample(sample) or beam)
+    texts, one = arguments.one_or_more("texts", texts)
+    model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
-    texts = arguments.texts("texts", texts)
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
     prefixes = None if prefixes is None else arguments.texts("prefixes", prefixes)
     required = (
@@ -116,7 +135,10 @@ def translate(
     for hypotheses in found:
         for hypothesis in hypotheses:
             hypothesis.text = target.decode(hypothesis.tokens)
-    return [Translation(h[0].text if h else "", h, tokens) for h, tokens in zip(found, encoded, strict=True)]
+    translations = [
+        Translation(h[0].text if h else "", h, tokens) for h, tokens in zip(found, encoded, strict=True)
+    ]
+    return translations[0] if one else translations
 
 
 def translate_tokens(
@@ -172,8 +194,9 @@ def translate_tokens(
 
 
 def stream(
-    model: Any,
     text: str,
+    model: Any = None,
+    to: str | None = None,
     *,
     sample: Sample | None = None,
     prefix: str = "",
@@ -181,15 +204,18 @@ def stream(
     no_repeat: int = 0,
     min_length: int = 0,
     max_length: int | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
     """A translation piece by piece as its words are found, greedy or one sample; together they are what `translate` gives."""
-    source, target = _tokenizers(model)
     arguments.texts("text", [text])
+    model = as_model(model, "translate", to)
+    source, target = _tokenizers(model)
     strategy = one_row(sample)
     rules = Constraints(min_length, no_repeat, forbid(target, forbidden))
     task = LengthLimits(model, max_length, rules)(
         SearchTask(0, source.encode(text), _spelled(target, "prefix", prefix))
     )
+    task.cancelled = cancelled
     if not task.given:
         return iter(())
     return stream_tokens(Search(model, strategy, rules), task, lambda: start(model, [task]), target.decode)
@@ -260,9 +286,8 @@ def _look(model: Any, sources: list[list[int]], found: list[list[Hypothesis]]) -
         for tokens, hypotheses in zip(sources, found, strict=True)
         for hypothesis in hypotheses
     ]
-    for (_, hypothesis), seen in zip(
-        flat,
-        attention_maps(torch_model(model), [t for t, _ in flat], [h.whole for _, h in flat]),
-        strict=True,
-    ):
-        hypothesis.attention = seen
+    seen = attention_maps(
+        [tokens for tokens, _ in flat], [hypothesis.whole for _, hypothesis in flat], torch_model(model)
+    )
+    for (_, hypothesis), attention in zip(flat, seen, strict=True):
+        hypothesis.attention = attention

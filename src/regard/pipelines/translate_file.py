@@ -28,10 +28,11 @@ from regard.files.checksums import file_sha256
 from regard.files.progress import track
 from regard.models.folder import load
 from regard.models.translator import Translator
-from regard.pipelines.input import Chunk, Reader, Source
+from regard.pipelines.input import Chunk, Column, Reader, Source, WholeLine
 from regard.pipelines.long_lines import LongLineSplitter, longest
 from regard.pipelines.output import Outputs, packing
 from regard.pipelines.result_lines import Alignment, Json, Look, Nbest, OutputFormat, Result, Table, Text
+from regard.pipelines.table import split_row
 from regard.pipelines.translate import translate
 from regard.version import __version__
 
@@ -49,8 +50,12 @@ class TranslateOptions:
     prefix: str = ""
     required: list[str] = made(default_factory=list)
     split: bool = True
-    form: str = "text"  # text, table or json
-    column: int | None = None  # of a table that the text is in
+    form: str = "text"  # text, table, csv or json
+    to: str | None = None  # the language to translate into
+    column: str | None = None  # of a table that the text is in
+    separator: str | None = None  # of its columns; None where lines are no rows of a table
+    quotes: bool = False  # around its cells
+    names: list[str] = made(default_factory=list)  # of its columns
     field: str | None = None  # of a JSON object
     nbest: int = 1
     align: bool = False  # word alignments are wanted
@@ -68,7 +73,7 @@ class TranslateOptions:
     def arguments(self) -> dict[str, Any]:
         """What `translate` is told about every line."""
         sample = None if self.sample is None else Sample(count=self.nbest, **self.sample)
-        return {"nbest": self.nbest, "sample": sample, **self.search}
+        return {"to": self.to, "nbest": self.nbest, "sample": sample, **self.search}
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it goes on with."""
@@ -96,7 +101,10 @@ class TranslateJob:
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         answers = self.answers(chunk)
-        data = ["".join(map(form.write, answers)).encode("utf-8") for form in self._forms]
+        top = chunk.first == 0
+        data = [
+            (form.begin() * top + "".join(map(form.write, answers))).encode("utf-8") for form in self._forms
+        ]
         if self.settings.attention:
             data.append(self._attention(answers))
         return [packing.pack(each) for packing, each in zip(self._packings, data, strict=True)]
@@ -113,7 +121,7 @@ class TranslateJob:
             more["prefixes"] = [self.settings.prefix if leads else "" for leads in first]
         if self.settings.required:
             more["required"] = [self.settings.required if leads else [] for leads in first]
-        found = iter(translate(self.writer, flat, **more, **self.settings.arguments()))
+        found = iter(translate(flat, self.writer, **more, **self.settings.arguments()))
         answers = [
             Result(chunk.first + i, row, line, [next(found) for _ in line])
             for i, (row, line) in enumerate(zip(chunk.rows, cut, strict=True))
@@ -169,7 +177,7 @@ class TranslateJob:
             few = answers[start : start + LOOKED]
             flat = [(part, h) for answer in few for part in answer.parts for h in part.hypotheses[:most]]
             sources, targets = [part.source_tokens for part, _ in flat], [h.whole for _, h in flat]
-            found = iter(attention_maps(self.model, sources, targets, kinds) if flat else [])
+            found = iter(attention_maps(sources, targets, self.model, kinds) if flat else [])
             for answer in few:
                 yield answer, [[next(found) for _ in part.hypotheses[:most]] for part in answer.parts]
 
@@ -191,7 +199,7 @@ def make_job(
     made = TranslateJob(
         cast(Translator, models[0]), writers[0] if len(writers) == 1 else Ensemble(writers), settings, form
     )
-    translate(made.writer, [], **settings.arguments())  # nothing to do, so this only looks at the options
+    translate([], made.writer, **settings.arguments())  # nothing to do, so this only looks at the options
     if settings.align or settings.attention:
         _check_looks(models)
     return made
@@ -204,7 +212,7 @@ def _check_looks(models: Sequence[Any]) -> None:
         raise OptionError(
             "several models have no attention in common; ask for it from one of them, without --with"
         )
-    seen = attention_maps(models[0], [[EOS]], [[EOS]], ("cross",))
+    seen = attention_maps([[EOS]], [[EOS]], models[0], ("cross",))
     if not seen[0].names("cross"):
         raise OptionError(
             "this model's decoder does not look at the source, so there is no alignment to show"
@@ -215,8 +223,9 @@ def _form(settings: TranslateOptions) -> OutputFormat:
     beside = settings.align and not settings.aligned
     if settings.form == "json":
         return Json(settings.field is not None, settings.nbest > 1, beside)
-    if settings.form == "table":
-        return Table(beside)
+    if settings.form in ("table", "csv"):
+        layout = WholeLine() if settings.separator is None else Column(1, settings.separator, settings.quotes)
+        return Table(split_row(layout), beside, settings.form == "csv", tuple(settings.names))
     return Nbest() if settings.nbest > 1 else Text(beside)
 
 

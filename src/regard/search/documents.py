@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
-from regard.pipelines.input import BadLine, Column, Csv, Field, Layout, Reader, Source, WholeLine, cells
+from regard.pipelines.input import BadLine, Column, Field, Layout, Reader, Source, WholeLine
 
 TABLES = {"csv": "a table with commas", "tsv": "a table with tabs"}
+PLACES = {"csv": Column(1, ",", quotes=True), "tsv": Column(1)}
 JSON = ("jsonl", "ndjson")
 
 
@@ -137,7 +138,7 @@ def _layouts(path: Path, text: str | None, name: str | None) -> tuple[Layout, La
         )
     header = not (text.isdigit() and (name is None or name.isdigit()))
     first = _header(path, kind) if header else []
-    make = Csv if kind == "csv" else Column
+    make = lambda number: replace(PLACES[kind], number=number)  # noqa: E731
     return (
         make(_number(path, text, first, "--text")),
         None if name is None else make(_number(path, name, first, "--id")),
@@ -147,7 +148,7 @@ def _layouts(path: Path, text: str | None, name: str | None) -> tuple[Layout, La
 
 def _header(path: Path, kind: str) -> list[str]:
     first = next((line for block in lines(path) for line in block), "")
-    return [cell.strip() for cell in (cells(first) if kind == "csv" else first.split("\t"))]
+    return [cell.strip() for cell in PLACES[kind].cells(first)]
 
 
 def _number(path: Path, column: str, first: list[str], option: str) -> int:

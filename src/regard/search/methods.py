@@ -39,7 +39,7 @@ class VectorSearch:
     exact: bool = False
 
     def search(self, index: Index, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        numbers, cosines = index.near(embed(self.model, queries), _count(k), exact=self.exact)
+        numbers, cosines = index.near(embed(list(queries), self.model), _count(k), exact=self.exact)
         return [
             [Hit(int(n), float(c)) for n, c in zip(*row, strict=True) if n >= 0]
             for row in zip(numbers, cosines, strict=True)
@@ -67,6 +67,31 @@ class HybridSearch:
         deep = max(DEPTH, _count(k))
         lists = [way.search(index, queries, deep) for way in self.ways]
         return [_joined(found, k) for found in zip(*lists, strict=True)]
+
+
+WAYS = ("hybrid", "vectors", "bm25")
+
+
+def make_way(by: str, model: Any = None, *, exact: bool = False) -> SearchMethod:
+    """The way of a name; all but bm25 need the model that made the index."""
+    if by not in WAYS:
+        raise OptionError(f"a way to search is one of {', '.join(WAYS)}, got {by!r}")
+    vectors = VectorSearch(model, exact)
+    return (
+        Bm25Search()
+        if by == "bm25"
+        else vectors
+        if by == "vectors"
+        else HybridSearch((vectors, Bm25Search()))
+    )
+
+
+def as_record(index: Index, query: str, hits: Sequence[Hit]) -> dict[str, Any]:
+    """A question and the documents that were found, ready for JSON."""
+    return {
+        "query": query,
+        "found": [{**index.document(hit.number)._asdict(), "score": round(hit.score, 6)} for hit in hits],
+    }
 
 
 def _joined(lists: Sequence[list[Hit]], k: int) -> list[Hit]:

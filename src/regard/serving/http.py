@@ -31,6 +31,7 @@ from regard.serving.requests import (
     Body,
     Classify,
     Embed,
+    Find,
     Generate,
     Look,
     LookBack,
@@ -68,7 +69,9 @@ def make_app(service: BaseService, problems: Log) -> FastAPI:
     if isinstance(service, TextService):
         _read_route(app, service)
     elif isinstance(service, GenerationService):
-        _translate_route(app, service) if service.translates else _generate_route(app, service, problems)
+        _translate_route(app, service, problems) if service.translates else _generate_route(
+            app, service, problems
+        )
         _attention_route(app, service)
     return app
 
@@ -98,31 +101,48 @@ def _machine_routes(app: FastAPI, service: BaseService) -> None:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def _translate_route(app: FastAPI, service: GenerationService) -> None:
-    @app.post("/translate", summary="Translate sentences", **_described(Translate, responses.Translations))
+def _translate_route(app: FastAPI, service: GenerationService, problems: Log) -> None:
+    @app.post(
+        "/translate",
+        summary="Translate sentences",
+        **_described(Translate, responses.Translations, streams=True),
+    )
     async def translate(request: Request) -> Response:
-        asked = read(Translate, await _body(request, service.limits), service.limits)
+        asked = _seeded(read(Translate, await _body(request, service.limits), service.limits))
         texts = asked.all_texts()
-        options = _seeded(asked).model_copy(
-            update={"text": None, "texts": None}
-        )  # what requests must have in common to share a batch
+        # What requests must have in common to share a batch.
+        options = asked.model_copy(update={"text": None, "texts": None, "stream": False})
+        if asked.stream:
+            until = time.monotonic() + service.limits.seconds
+            await _affordable(request, service, options, texts, until)
+            pieces = _tokens(service, asked) if asked.by_token else _finished(service, options, texts, until)
+            return await _streamed(request, service, pieces, until, problems)
         found = await _answers(request, service, options, texts)
         return _json(f'{{"translations":[{",".join(found)}]}}')
 
 
 def _generate_route(app: FastAPI, service: GenerationService, problems: Log) -> None:
-    @app.post("/generate", summary="Go on with a text", **_described(Generate, responses.Generated))
+    @app.post(
+        "/generate", summary="Go on with a text", **_described(Generate, responses.Generated, streams=True)
+    )
     async def generate(request: Request) -> Response:
         asked = read(Generate, await _body(request, service.limits), service.limits)
         if asked.stream:
-            return await _streamed(request, service, asked, problems)
+            until = time.monotonic() + service.limits.seconds
+            await _affordable(request, service, asked, [asked.prompt], until)
+            return await _streamed(request, service, _tokens(service, asked), until, problems)
         options = _seeded(asked).model_copy(update={"prompt": ""})
         found = await _answers(request, service, options, [asked.prompt])
         return _json(found[0])
 
 
 def _read_route(app: FastAPI, service: TextService) -> None:
-    gives = {Classify: responses.Labels, Tag: responses.Tags, Embed: responses.Embeddings}[service.body]
+    gives = {
+        Classify: responses.Labels,
+        Tag: responses.Tags,
+        Embed: responses.Embeddings,
+        Find: responses.Results,
+    }[service.body]
 
     @app.post(f"/{service.example[0]}", summary=service.summary, **_described(service.body, gives))
     async def read_texts(request: Request) -> Response:
@@ -142,11 +162,12 @@ def _attention_route(app: FastAPI, service: GenerationService) -> None:
         return _json(found[0])
 
 
-def _described(asks: type[Body], gives: type[Any]) -> dict[str, Any]:
+def _described(asks: type[Body], gives: type[Any], *, streams: bool = False) -> dict[str, Any]:
     """A route's part of /openapi.json; bodies are read by `read`, whose sentences say more than FastAPI's."""
+    events = {"content": {"text/event-stream": {"schema": {"type": "string"}}}} if streams else {}
     problems = {status: {"model": responses.Problem} for status in (401, 413, 415, 422, 429, 500, 503)}
     schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": described(asks)}}}}
-    return {"responses": {200: {"model": gives}, **problems}, "openapi_extra": schema}
+    return {"responses": {200: {"model": gives, **events}, **problems}, "openapi_extra": schema}
 
 
 async def _body(request: Request, limits: RequestLimits) -> bytes:
@@ -214,11 +235,7 @@ async def _in_time(
             return result.result()
         if left.done():
             raise gone()
-        raise Refusal(
-            503,
-            f"the answer took longer than {service.limits.seconds:g} seconds; send fewer or shorter texts, or try again later",
-            {"retry-after": "5"},
-        )
+        raise _late(service)
     except (
         OptionError,
         ShapeError,
@@ -226,6 +243,15 @@ async def _in_time(
         raise Refusal(422, str(error)) from None
     finally:
         left.cancel()
+
+
+def _late(service: BaseService) -> Refusal:
+    seconds = f"{service.limits.seconds:g} seconds"
+    return Refusal(
+        503,
+        f"the answer took longer than {seconds}; send fewer or shorter texts, or try again later",
+        {"retry-after": "5"},
+    )
 
 
 def gone() -> Refusal:
@@ -244,32 +270,74 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _streamed(request: Request, service: GenerationService, asked: Generate, problems: Log) -> Response:
-    """Server-sent events: {"text": …} for each piece, then `done`. What is wrong with the request is told before that."""
-    await _affordable(request, service, asked, [asked.prompt], time.monotonic() + service.limits.seconds)
-    pieces = service.streams.open(lambda cancelled: service.stream(asked, cancelled)).pieces()
+async def _tokens(service: GenerationService, asked: Generate | Translate) -> AsyncGenerator[str]:
+    """{"text": …} for each piece of one text."""
+    async with contextlib.aclosing(
+        service.streams.open(lambda cancelled: service.stream(asked, cancelled)).pieces()
+    ) as pieces:
+        async for piece in pieces:
+            yield json.dumps({"text": piece}, ensure_ascii=False)
+
+
+async def _finished(
+    service: GenerationService, options: Body, texts: list[str], until: float
+) -> AsyncGenerator[str]:
+    """{"index": …, "text": …, …} for each of several texts, in their order, when it and those before are translated."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Queue[tuple[int, str] | BaseException]()
+
+    def put(item: tuple[int, str] | BaseException) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
+    promise = service.batcher.submit(
+        options, texts, until - time.monotonic(), lambda at, answer: put((at, answer))
+    )
+    promise.add_done_callback(
+        lambda done: None if done.cancelled() or not (error := done.exception()) else put(error)
+    )
+    waiting: dict[int, str] = {}
     try:
-        first = await anext(pieces, None)
-    except (OptionError, ShapeError) as error:
-        raise Refusal(422, str(error)) from None
-    return StreamingResponse(_events(first, pieces, problems), media_type="text/event-stream", headers=SAFE)
+        for i in range(len(texts)):
+            while i not in waiting:
+                try:
+                    item = await asyncio.wait_for(arrived.get(), until - time.monotonic())
+                except TimeoutError:
+                    raise _late(service) from None
+                if isinstance(item, BaseException):
+                    raise item
+                waiting[item[0]] = item[1]
+            yield f'{{"index": {i}, {waiting.pop(i)[1:]}'
+    finally:
+        promise.cancel()
+
+
+async def _streamed(
+    request: Request, service: GenerationService, pieces: AsyncGenerator[str], until: float, problems: Log
+) -> Response:
+    """Server-sent events, the last one `done`. What is wrong with the request is told before the first."""
+    first = asyncio.ensure_future(anext(pieces, None))
+    try:
+        found = await _in_time(request, service, first, until)
+    except BaseException:
+        first.cancel()
+        with contextlib.suppress(BaseException):
+            await first
+        await pieces.aclose()
+        raise
+    return StreamingResponse(_events(found, pieces, problems), media_type="text/event-stream", headers=SAFE)
 
 
 async def _events(first: str | None, pieces: AsyncGenerator[str], problems: Log) -> AsyncIterator[str]:
     async with contextlib.aclosing(pieces):  # a client that leaves stops the writing
         try:
             if first is not None:
-                yield _event({"text": first})
+                yield f"data: {first}\n\n"  # JSON holds no bare line end
                 async for piece in pieces:
-                    yield _event({"text": piece})
-            yield f"event: done\n{_event({})}"
+                    yield f"data: {piece}\n\n"
+            yield "event: done\ndata: {}\n\n"
         except Exception as error:  # too late for a status: the last event says it
             refusal = error if isinstance(error, Refusal) else _accident(error, problems)
-            yield f"event: error\n{_event({'error': refusal.why})}"
-
-
-def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"  # JSON holds no bare line end
+            yield f"event: error\ndata: {json.dumps({'error': refusal.why}, ensure_ascii=False)}\n\n"
 
 
 def refuse(refusal: Refusal) -> Response:

@@ -23,7 +23,13 @@ from regard.serving.request_limits import Refusal, draining
 class Ticket:
     """One request: its answers as they come in, the promise of all of them, and when they are too late."""
 
-    def __init__(self, count: int, seconds: float = math.inf) -> None:
+    def __init__(
+        self,
+        count: int,
+        seconds: float = math.inf,
+        each: Callable[[int, Any], None] = lambda at, answer: None,
+    ) -> None:
+        self.each = each  # told of every answer when it is there
         self.until = time.monotonic() + seconds
         self.answers: list[Any] = [None] * count
         self.promise: Future[list[Any]] = Future()
@@ -35,6 +41,7 @@ class Ticket:
         return self.promise.done() or time.monotonic() >= self.until
 
     def keep(self, at: int, answer: Any) -> None:
+        self.each(at, answer)
         with self._lock:
             self.answers[at] = answer
             self._open -= 1
@@ -96,9 +103,18 @@ class Batcher:
         """Texts that no worker has taken yet."""
         return self._waiting
 
-    def submit(self, options: Any, texts: list[str], seconds: float = math.inf) -> Future[list[Any]]:
-        """Queue texts, beside those with equal options. The promise is of all answers; cancel it, and work on it stops."""
-        ticket = Ticket(len(texts), seconds)
+    def submit(
+        self,
+        options: Any,
+        texts: list[str],
+        seconds: float = math.inf,
+        each: Callable[[int, Any], None] = lambda at, answer: None,
+    ) -> Future[list[Any]]:
+        """Queue texts, beside those with equal options. The promise is of all answers; cancel it, and work on it stops.
+
+        `each` is called by a worker with the place and answer of every text, as they are found.
+        """
+        ticket = Ticket(len(texts), seconds, each)
         if not texts:
             ticket.promise.set_result([])
             return ticket.promise

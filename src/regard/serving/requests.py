@@ -93,6 +93,19 @@ class Translate(Ruled, Search, Sentences):
     diversity: float = Field(0.5, ge=0, le=100, description="How much groups keep apart.")
     required: tuple[str, ...] = Field((), max_length=10, description="Words that must occur.")
     prefix: str | None = Field(None, description="How each translation begins.")
+    to: str | None = Field(
+        None, description="The language to translate into; a model of one direction refuses another."
+    )
+    stream: bool = Field(
+        False,
+        description="Send server-sent events: of one text with beam 1 the tokens as they are found, else finished translations.",
+    )
+
+    @property
+    def by_token(self) -> bool:
+        """True if each token is final when it is found, so that a stream can send it: one text, greedy or one sample."""
+        several = self.beam > 1 or (self.nbest or 1) > 1 or bool(self.required)
+        return self.text is not None and not several and (self.sample is None or self.sample.count == 1)
 
 
 class Classify(Sentences):
@@ -117,6 +130,16 @@ class Tag(Sentences):
 
 class Embed(Sentences):
     """Texts to embed."""
+
+
+class Find(Sentences):
+    """Questions to an index."""
+
+    count: int = Field(10, ge=1, le=1000, description="Documents to find.")
+    by: Literal["hybrid", "vectors", "bm25"] = Field(
+        "hybrid", description="Vectors and words, vectors alone, or words alone."
+    )
+    exact: bool = Field(False, description="Compare with every vector instead of walking through the graph.")
 
 
 class Prompt(Body):

@@ -35,6 +35,7 @@ class Translation(Hypothesis):
 
     score: float | None  # type: ignore[assignment]
     log_p: float | None  # type: ignore[assignment]
+    parts: int | None = Field(None, description="Of a long text: how many parts it was translated in.")
     hypotheses: list[Hypothesis] | None = Field(
         None, description="Where there are several: all of them, this first."
     )
@@ -93,6 +94,27 @@ class Embeddings(BaseModel):
     """One vector of length 1 for each text, in order."""
 
     embeddings: list[list[float]]
+
+
+class Document(BaseModel):
+    """A document that was found."""
+
+    id: str
+    text: str
+    score: float = Field(description="How well it fits; scores of two ways to search do not compare.")
+
+
+class Found(BaseModel):
+    """The documents that fit a question, best first."""
+
+    query: str
+    found: list[Document]
+
+
+class Results(BaseModel):
+    """One for each question, in order."""
+
+    results: list[Found]
 
 
 class Matrix(BaseModel):

@@ -23,8 +23,9 @@ from regard.models.autoregressive import writing
 from regard.models.translator import Translator
 from regard.pipelines.generate import generate, stream
 from regard.pipelines.long_lines import LongLineSplitter, joined, longest
-from regard.pipelines.sentence_split import Piece
+from regard.pipelines.sentence_split import Piece, gap
 from regard.pipelines.translate import Translation, translate
+from regard.pipelines.translate import stream as translated
 from regard.serving.budget import Budget, phrases, read_tokens, rules_of, strategy_of
 from regard.serving.request_limits import Refusal, RequestLimits
 from regard.serving.requests import Generate, Look, LookBack, Search, Translate
@@ -160,26 +161,51 @@ class GenerationService(BaseService):
         given = _options(options, leads)
         if given.get("coverage_penalty"):  # which is seen by watching
             with self._looking:
-                found = translate(self._watched, texts, cancelled=cancelled, **given)
+                found = translate(texts, self._watched, cancelled=cancelled, **given)
         else:
-            found = translate(self.writer, texts, cancelled=cancelled, **given)
+            found = translate(texts, self.writer, cancelled=cancelled, **given)
         self._count((t.source_tokens for t in found), chain.from_iterable(t.hypotheses for t in found))
         return found
 
     def _generate(self, options: Generate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
-        found = generate(self.writer, texts, **_drawn(options), workers=1, cancelled=cancelled)
+        found = generate(texts, self.writer, **_drawn(options), workers=1, cancelled=cancelled)
         self._count(map(self._tokens, texts), chain.from_iterable(g.hypotheses for g in found))
         return [{"texts": [_hypothesis(h) for h in g.hypotheses]} for g in found]
 
-    def stream(self, asked: Generate, cancelled: Callable[[], bool] | None = None) -> Iterator[str]:
+    def stream(
+        self, asked: Generate | Translate, cancelled: Callable[[], bool] | None = None
+    ) -> Iterator[str]:
         """The words of one text as they are found."""
+        if isinstance(asked, Translate):
+            return self._stream_translation(asked, cancelled)
         given = _drawn(asked)
         if given.pop("beam", 1) > 1:
             raise OptionError(
                 "a stream is written word by word, which a beam is not; leave out stream, or set beam to 1"
             )
         torch.set_num_threads(1)  # of the thread that this is
-        return stream(self.writer, asked.prompt, cancelled=cancelled, **given)
+        return stream(asked.prompt, self.writer, cancelled=cancelled, **given)
+
+    def _stream_translation(self, asked: Translate, cancelled: Callable[[], bool] | None) -> Iterator[str]:
+        """Of a long text, the parts one after the other; together the pieces are what `_translate` gives."""
+        torch.set_num_threads(1)  # of the thread that this is
+        sample = asked.sample and Sample(**asked.sample.model_dump())
+        given = {
+            name: getattr(asked, name)
+            for name in ("to", "forbidden", "no_repeat", "min_length", "max_length")
+        }
+        parts, text = self.cut([asked.text or ""])[0], ""
+        for i, part in enumerate(parts):
+            prefix, begun = ("" if i else asked.prefix or ""), False
+            for piece in translated(
+                part.text, self.writer, sample=sample, prefix=prefix, cancelled=cancelled, **given
+            ):
+                piece = piece if begun or not i else gap(parts[i - 1], text, piece) + piece
+                text, begun = text + piece, True
+                yield piece
+            if i and not begun:
+                text += parts[i - 1].gap
+                yield parts[i - 1].gap
 
     def _look(self, options: Look, texts: list[str], cancelled: Cancelled) -> list[Any]:
         if options.target is not None:
@@ -223,7 +249,7 @@ class GenerationService(BaseService):
         with (
             self._looking
         ):  # watching hangs hooks into the modules, so these are not those that the others run
-            found = attention_maps(self._watched, None if source is None else [source], [target], kinds)[0]
+            found = attention_maps(None if source is None else [source], [target], self._watched, kinds)[0]
         return {"text": text, "score": score, "attention": [_matrix(found, name) for name in found]}
 
     def _check_weights(self, source: int, target: int, kinds: Sequence[str]) -> None:
@@ -250,7 +276,7 @@ class GenerationService(BaseService):
     def _heads(self) -> list[tuple[str, int]]:
         """The kind and heads of every attention, seen by looking once."""
         with self._looking:
-            found = attention_maps(self._watched, [[EOS]] if self.translates else None, [[EOS]])[0]
+            found = attention_maps([[EOS]] if self.translates else None, [[EOS]], self._watched)[0]
         return [(kind_of(name), len(found[name])) for name in found]
 
     def _count(self, read: Iterator[Sequence[int]], written: Iterator[Hypothesis]) -> None:
@@ -298,7 +324,7 @@ def _matrix(found: Attention, name: str) -> dict[str, Any]:
 def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
     """The options of a request as `translate` takes them, for sentences that lead a text or follow in one."""
     given = asked.model_dump(
-        exclude={"text", "texts", "target", "kinds", "prefix", "sample"}, exclude_defaults=True
+        exclude={"text", "texts", "target", "kinds", "prefix", "sample", "stream"}, exclude_defaults=True
     )
     if isinstance(asked, Translate):
         given["sample"] = asked.sample and Sample(**asked.sample.model_dump())

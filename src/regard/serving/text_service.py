@@ -1,4 +1,4 @@
-"""Classifiers, taggers and embedders behind HTTP: the pipelines of `regard classify`, `tag` and `index`, text by text."""
+"""Classifiers, taggers and embedders behind HTTP: the pipelines of `regard classify`, `tag` and `embed`, text by text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ClassifyService(TextService):
 
     def answers(self, options: Classify, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         found = classify(
-            self.model, texts, threshold=options.threshold, batch_tokens=self.limits.batch_tokens
+            texts, self.model, threshold=options.threshold, batch_tokens=self.limits.batch_tokens
         )
         self._count(texts)
         return [
@@ -98,7 +98,7 @@ class EmbedService(TextService):
     example = ("embed", '{"text": "Hello."}')
 
     def answers(self, options: Embed, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        found = embed(self.model, texts, batch_tokens=self.limits.batch_tokens, workers=1)
+        found = embed(texts, self.model, batch_tokens=self.limits.batch_tokens, workers=1)
         self._count(texts)
         return [[round(x, 7) for x in row] for row in found.tolist()]
 

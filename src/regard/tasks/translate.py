@@ -37,8 +37,8 @@ class Translate(Task):
     def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
         options = recipe.decoding
         return translate(
-            model,
             sources,
+            model,
             beam=beam,
             length_penalty=options.length_penalty,
             max_length=options.max_length,

@@ -1,0 +1,104 @@
+"""Which model a call uses: one that is loaded, one in a folder, or the default where none is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from regard.arguments import quoted
+from regard.errors import OptionError
+from regard.models.folder import as_path, is_file, load
+
+VARIABLE = "REGARD_MODEL"
+KEPT = 2  # models loaded from folders that stay in memory
+TRAINED_BY = {
+    "translate": "small",
+    "align": "small",
+    "generate": "language-model FILE",
+    "classify": "classifier FILE",
+    "tag": "tagger FILE",
+    "embed": "embed-tatoeba",
+    "serve": "small",
+}
+_LANGUAGE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
+_loaded: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+_lock = threading.Lock()
+
+
+def default_model(task: str, to: str | None = None) -> Path:
+    """The folder of the model for a task (`translate`, into the language `to`) where none is named: that of REGARD_MODEL."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        return Path(folder)
+    raise OptionError(
+        f"no model is named, and none is bundled yet to {task}; name a folder with --model (in Python model=), or in the "
+        f"environment as {VARIABLE}, or train one: regard train {TRAINED_BY[task]}"
+    )
+
+
+def as_model(model: Any, task: str, to: str | None = None) -> Any:
+    """The model itself, the one in a folder, or for None the default of the task.
+
+    A folder is loaded on the CPU, and again only when a file in it changes or other folders have taken its place in memory.
+    """
+    if model is None:
+        model = default_model(task, to)
+    if isinstance(model, str | os.PathLike):
+        model = _from_folder(as_path("model", model))
+    elif isinstance(model, list | tuple):
+        raise OptionError(
+            f"model is a folder or a loaded model, got {quoted(model)}; texts come first: regard.{task}(texts, model)"
+        )
+    if to is not None:
+        check_target(model, to)
+    return model
+
+
+def target_language(model: Any) -> str | None:
+    """The language that a translator writes, as its recipe names it; None where it does not."""
+    recipe = (getattr(model, "card", None) or {}).get("recipe") or {}
+    named = (recipe.get("data") or {}).get("target")
+    return named if isinstance(named, str) and _LANGUAGE.fullmatch(named) else None
+
+
+def check_target(model: Any, to: str) -> None:
+    """Stop unless the model translates into `to`."""
+    if not isinstance(to, str) or not to:
+        raise OptionError(f"to is the name of a language, such as 'de', got {quoted(to)}")
+    own = target_language(model)
+    if own is None:
+        raise OptionError(
+            f"this model does not say which language it translates into, so to={to!r} cannot be checked; leave it out"
+        )
+    if own.lower() != to.lower():
+        raise OptionError(
+            f"this model translates into {own!r} only, got to={to!r}; leave it out, or name another model"
+        )
+
+
+def _from_folder(folder: Path) -> Any:
+    inner = folder / "model"
+    place = inner if is_file(inner / "config.json") else folder
+    with _lock:
+        key = (os.path.realpath(place), _state(place))
+        if key not in _loaded:
+            _loaded[key] = load(folder)
+            for old in [each for each in _loaded if each[0] == key[0] and each != key]:
+                del _loaded[old]
+        _loaded.move_to_end(key)
+        while len(_loaded) > KEPT:
+            _loaded.popitem(last=False)
+        return _loaded[key]
+
+
+def _state(folder: Path) -> tuple[Any, ...]:
+    """What changes when a file in the folder does."""
+    try:
+        found = [(each.name, each.stat()) for each in os.scandir(folder) if each.is_file()]
+    except OSError:  # `load` says what is wrong with it
+        return ()
+    return tuple(sorted((name, facts.st_ino, facts.st_size, facts.st_mtime_ns) for name, facts in found))

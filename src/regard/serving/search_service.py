@@ -1,0 +1,38 @@
+"""A search index behind HTTP: the answers of `regard search`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from regard.search.index import Index
+from regard.search.methods import as_record, make_way
+from regard.serving.request_limits import RequestLimits
+from regard.serving.requests import Find
+from regard.serving.service_base import Cancelled
+from regard.serving.text_service import TextService
+
+
+class SearchService(TextService):
+    """An index as it was when the server started, and the model that made its vectors."""
+
+    kind, body, summary, field = "search index", Find, "Search documents", "results"
+    example = ("search", '{"text": "Hello."}')
+
+    def __init__(
+        self,
+        index: Index,
+        model: Any,
+        name: str,
+        limits: RequestLimits | None = None,
+        *,
+        workers: int | None = None,
+    ) -> None:
+        index.check(model.fingerprint())
+        self.index = index
+        super().__init__(model, name, limits, workers=workers)
+
+    def answers(self, options: Find, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+        found = make_way(options.by, self.model, exact=options.exact).search(self.index, texts, options.count)
+        self._count(texts)
+        return [as_record(self.index, text, hits) for text, hits in zip(texts, found, strict=True)]

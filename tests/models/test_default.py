@@ -1,0 +1,145 @@
+"""Which model a call uses: an object, a folder or the default; and in which order the arguments come."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import regard
+from regard.errors import FolderError, OptionError
+from regard.models import default
+from regard.models.default import as_model, default_model
+from regard.models.folder import load, save
+from tests.decoding import folders
+from tests.search.small import TEXTS, embedder
+from tests.serving.test_text_service import tagger
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    found = tmp_path_factory.mktemp("models")
+    for name, write in (
+        ("translate", folders.translator), ("generate", folders.language_model), ("classify", folders.classifier), ("tag", tagger),
+    ):  # fmt: skip
+        write(found / name)
+    shutil.copytree(found / "translate", found / "align")
+    model = embedder()
+    save(found / "embed", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    return found
+
+
+CALLS = {
+    "translate": (["hello world", "b"],),
+    "classify": (["hello world", "b"],),
+    "tag": (["ada met Babbage", "the Tower"],),
+    "generate": (["Tom is", "b"],),
+    "embed": (TEXTS[:2],),
+    "align": (["a b", "b"], ["c d e", "f"]),
+}
+
+
+def same(one, other):
+    return np.allclose(one, other, atol=2e-6) if isinstance(one, np.ndarray) else one == other
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_folder_a_path_an_object_and_the_default_give_the_same(name, place, monkeypatch):
+    call, folder = getattr(regard, name), place / name
+    expected = call(*CALLS[name], load(folder))
+    assert len(expected) == 2
+    for model in (folder, str(folder)):
+        assert same(call(*CALLS[name], model), expected)
+        assert same(call(*CALLS[name], model=model), expected)
+    monkeypatch.setenv("REGARD_MODEL", str(folder))
+    assert same(call(*CALLS[name]), expected)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_text_has_one_result(name, place):
+    call, model = getattr(regard, name), load(place / name)
+    expected = call(*CALLS[name], model)
+    found = call(*(texts[0] for texts in CALLS[name]), model)
+    assert type(found) is type(expected[0])
+    assert same(found, expected[0])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_without_any_model_a_sentence_says_how_to_name_or_train_one(name, monkeypatch):
+    monkeypatch.delenv("REGARD_MODEL", raising=False)
+    with pytest.raises(
+        OptionError,
+        match=rf"none is bundled yet to {name}; name a folder with --model .* train one: regard train",
+    ):
+        getattr(regard, name)(*CALLS[name])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_old_order_is_refused_with_a_sentence(name, place):
+    with pytest.raises(OptionError, match="texts come first|the model comes second"):
+        getattr(regard, name)(load(place / name), *CALLS[name])
+
+
+def test_a_folder_before_its_texts_is_refused(place):
+    with pytest.raises(
+        OptionError,
+        match=r"model is a folder or a loaded model, got \['b'\]; texts come first: regard.translate",
+    ):
+        regard.translate(str(place / "translate"), ["b"])
+    with pytest.raises(FolderError, match="there is no folder"):
+        regard.translate("b", place / "none")
+
+
+def test_a_folder_is_loaded_once_and_again_when_it_changes(place, tmp_path, monkeypatch):
+    folder, loads = tmp_path / "run", []
+    shutil.copytree(place / "translate", folder / "model")
+    monkeypatch.setattr(default, "load", lambda path: loads.append(path) or load(path))
+    first = as_model(folder, "translate")
+    assert (
+        as_model(str(folder / "model"), "translate") is first
+        and as_model(folder / "." / "model", "translate") is first
+    )
+    assert len(loads) == 1
+    folders.translator(folder / "model", seed=9)
+    again = as_model(folder, "translate")
+    assert again is not first and len(loads) == 2
+    assert (
+        regard.translate("hello", folder)
+        == regard.translate("hello", load(folder))
+        != regard.translate("hello", first)
+    )
+    for name in ("classify", "generate"):
+        as_model(place / name, name)
+    assert len(default._loaded) == default.KEPT
+    as_model(folder, "translate")
+    assert len(loads) == 5
+
+
+def test_the_default_is_looked_up_when_it_is_needed(monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_MODEL", os.fspath(tmp_path))
+    assert default_model("classify") == tmp_path
+    assert as_model(load, "classify") is load  # an object is taken as it is
+
+
+@pytest.mark.parametrize(
+    ("target", "to", "says"),
+    [
+        ("de", "fr", "translates into 'de' only, got to='fr'"),
+        (None, "de", "does not say which language it translates into, so to='de' cannot be checked"),
+        ("2", "de", "does not say which language"),  # the number of a column
+        ("de", "", "to is the name of a language, such as 'de', got ''"),
+    ],
+)
+def test_another_language_than_the_model_s_own_is_refused(place, target, to, says):
+    model = load(place / "translate")
+    model.card = {"recipe": {"data": {"target": target}}}
+    with pytest.raises(OptionError, match=says):
+        regard.translate("hello", model, to)
+    with pytest.raises(OptionError, match=says):
+        regard.translate("hello", regard.Ensemble([model]), to=to)
+
+
+def test_the_model_s_own_language_is_accepted(place):
+    model = load(place / "translate")
+    model.card = {"recipe": {"data": {"target": "de"}}}
+    assert regard.translate("hello", model, to="DE") == regard.translate("hello", model)

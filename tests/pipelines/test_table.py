@@ -1,0 +1,75 @@
+"""Where the text is in a table: the column, the separator and the header are found as training finds them."""
+
+import pytest
+
+from regard.data.columns import detect_table
+from regard.errors import DataError, OptionError
+from regard.pipelines.input import Column, Field, Row, WholeLine
+from regard.pipelines.table import Place, find_place, split_row, table_line
+
+
+def write(folder, name, text):
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "column", "layout", "header"),
+    [
+        ("a.csv", "id,text\n1,a\n", None, Column(2, ",", True), True),
+        ("a.csv", "id;Review\n1;a, b\n2;c, d\n", None, Column(2, ";", True), True),
+        ("a.csv", "id;x\n1;a\n2;b\n", "X", Column(2, ";", True), True),
+        ("a.tsv", "1\ta\n2\tb\n", "2", Column(2), False),
+        ("a.tsv", "source\ttarget\na\tb\n", None, Column(1), True),
+        ("a.txt", "1|a\n2|b\n", "2", Column(2, "|", True), False),
+        ("a.csv", "text\nhello\n", None, Column(1, ",", True), True),
+        ("a.tsv", "hello\nworld\n", None, Column(1), False),  # one column needs no name
+        ("a.csv", "", "2", Column(1), False),  # an empty file has no texts
+    ],
+)
+def test_the_column_is_found(tmp_path, name, text, column, layout, header):
+    found = find_place([write(tmp_path, name, text)], column)
+    assert (found.layout, found.header) == (layout, header)
+    if header:
+        assert len(found.names) == len(text.splitlines()[0].split(layout.separator))
+
+
+def test_the_separator_is_the_one_that_training_finds(tmp_path):
+    for name, separator in (("a.csv", ";"), ("b.tsv", ","), ("c.csv", "\t"), ("d.txt", "|")):
+        path = write(tmp_path, name, "".join(f"{i}{separator}some text\n" for i in range(9)))
+        assert detect_table(path).separator == find_place([path], "2").layout.separator == separator
+
+
+def test_other_files_are_lines_and_json_has_fields(tmp_path):
+    assert find_place([write(tmp_path, "a.txt", "a,b\n")]) == Place(WholeLine())
+    assert find_place([write(tmp_path, "a.jsonl", "{}\n")]) == Place(Field("text"))
+    assert find_place([write(tmp_path, "a.jsonl", "{}\n")], field="q") == Place(Field("q"))
+    assert find_place([]) == Place(WholeLine())
+
+
+def test_what_was_assumed_is_noted(tmp_path):
+    assert find_place([write(tmp_path, "a.csv", "id,q\n1,a\n")], "q").note == ""
+    note = find_place([write(tmp_path, "a.csv", "id;review\n1;a\n")]).note
+    assert note == "a.csv: columns separated by semicolons; the text is column 2 'review'"
+
+
+def test_wrong_columns_are_one_sentence(tmp_path):
+    one, two = write(tmp_path, "1.csv", "id,text\n1,a\n"), write(tmp_path, "2.csv", "text,id\na,1\n")
+    with pytest.raises(DataError, match="the column 'text' stands at different places in these files"):
+        find_place([one, two])
+    with pytest.raises(DataError, match=r"line 1 of .*1\.csv names no column 'q'; it has 'id', 'text'"):
+        find_place([one], "q")
+    with pytest.raises(DataError, match="there is no column 0: columns are counted from 1"):
+        find_place([one], "0")
+    with pytest.raises(OptionError, match="give one of them"):
+        find_place([one], "1", "text")
+    with pytest.raises(OptionError, match="files of different kinds"):
+        find_place([one, write(tmp_path, "a.txt", "a\n")])
+
+
+def test_rows_are_split_and_written_again():
+    split = split_row(Column(1, ";", quotes=True))
+    assert split(Row('"a; b";c', "")) == ["a; b", "c"]
+    assert split_row(WholeLine())(Row("a;b", "a;b")) == ["a;b"]
+    assert table_line(["a, b", "c\nd"], commas=True) == '"a, b","c\nd"\n'
+    assert table_line(["a, b", "c\nd"], commas=False) == "a, b\tc d\n"

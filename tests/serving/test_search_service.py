@@ -1,0 +1,105 @@
+"""A search index over HTTP: the answers are those of `regard search`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from regard.errors import FolderError
+from regard.models.folder import save
+from regard.search.index import Index
+from regard.serving.search_service import SearchService
+from tests.search.small import TEXTS, embedder
+from tests.serving.server import process, running
+
+pytest.importorskip("usearch")
+
+
+def regard(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "regard", *map(str, args)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+        timeout=120,
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    found, model = tmp_path_factory.mktemp("index"), embedder()
+    save(found / "model", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
+    (found / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    regard("index", found / "texts.txt", "-m", found / "model", "-o", found / "i.index")
+    return found
+
+
+@pytest.mark.parametrize("by", ["hybrid", "vectors", "bm25"])
+def test_answers_are_those_of_the_command(place, by):
+    questions = ["a cat on a mat", "moon"]
+    lines = regard("search", place / "i.index", *questions, "--by", by, "-k", 3, "--json").splitlines()
+    with process(place / "i.index") as (_, client):
+        status, found = client.post("/search", {"texts": questions, "by": by, "count": 3})
+        assert status == 200
+        expected = [json.loads(line) for line in lines]
+        for each, want in zip(found["results"], expected, strict=True):
+            assert each["query"] == want["query"]
+            assert [hit["id"] for hit in each["found"]] == [hit["id"] for hit in want["found"]]
+            assert [hit["text"] for hit in each["found"]] == [hit["text"] for hit in want["found"]]
+            assert [hit["score"] for hit in each["found"]] == pytest.approx(
+                [hit["score"] for hit in want["found"]], abs=2e-6
+            )
+        if by == "hybrid":
+            assert (
+                client.post("/search", {"text": questions[0], "count": 3})[1]["results"]
+                == found["results"][:1]
+            )
+            assert "/search" in client.curl
+            assert json.loads(client.get("/health")[2]) | {"version": ""} == {
+                "status": "ready", "model": "i.index", "kind": "search index", "version": "",
+            }  # fmt: skip
+
+
+def test_wrong_questions_are_one_sentence_and_the_description_is_true(place):
+    with running(SearchService(Index(place / "i.index"), embedder(), "i", workers=1)) as client:
+        for asked, says in (
+            ({"text": "a", "count": 0}, "count is 0, and must be at least 1"),
+            ({"text": "a", "by": "words"}, "by is 'words', and must be one of 'hybrid', 'vectors' or 'bm25'"),
+            ({"query": "a"}, "there is no field 'query'"),
+            ({}, "give either text"),
+        ):
+            status, found = client.post("/search", asked)
+            assert status == 422 and says in found["error"]
+        assert client.post("/embed", {"text": "a"})[0] == 404
+        described = json.loads(client.get("/openapi.json")[2])
+        assert set(described["paths"]) == {"/search", "/health", "/metrics"}
+        assert "/search" in client.get("/docs")[2].decode()
+
+
+def test_another_model_than_the_index_s_own_is_refused(place):
+    with pytest.raises(FolderError, match="was built by another model"):
+        SearchService(Index(place / "i.index"), embedder(seed=2), "i")
+
+
+def test_a_model_that_has_moved_is_named_by_the_option(place, tmp_path):
+    (place / "model").rename(tmp_path / "moved")
+    try:
+        with process(place / "i.index", "--model", tmp_path / "moved") as (_, client):
+            assert (
+                client.post("/search", {"text": "moon", "count": 1})[1]["results"][0]["found"][0]["text"]
+                == TEXTS[1]
+            )
+    finally:
+        (tmp_path / "moved").rename(place / "model")
+
+
+def test_a_model_may_be_served_by_the_option(place):
+    with process("--model", place / "model") as (_, client):
+        assert len(client.post("/embed", {"text": "moon"})[1]["embeddings"]) == 1
+    command = [sys.executable, "-m", "regard", "serve", "--port", "0"]
+    done = subprocess.run(
+        [*command, place / "model", "-m", place / "model"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and "are two models, and a server has one" in done.stderr

@@ -1,0 +1,170 @@
+"""/translate as a stream: the same answers, sent as they are found."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from regard.serving.request_batching import Batcher
+from regard.serving.request_limits import RequestLimits
+from regard.serving.text_generation_service import GenerationService
+from tests.serving.server import running, write_model
+from tests.serving.test_http import until
+
+LONG = "ein kleiner Hund läuft. zwei Hunde laufen! Über den Wolken. ein Hund läuft den kleiner"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    torch.manual_seed(3)
+    found = write_model(tmp_path_factory.mktemp("translator"))
+    found.card = {"recipe": {"data": {"max_length": 30, "target": "de"}}}
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    with running(
+        GenerationService(model, "small", RequestLimits(streams=2, batch_tokens=64), workers=1)
+    ) as found:
+        yield found
+
+
+def events(client, asked):
+    """The status, and kind and data of each event."""
+    status, headers, body = client.raw(
+        "POST", "/translate", json.dumps({**asked, "stream": True}), {"content-type": "application/json"}
+    )
+    if status != 200:
+        return status, json.loads(body)
+    assert headers["content-type"].startswith("text/event-stream")
+    blocks = [block.rpartition("data: ") for block in body.decode().removesuffix("\n\n").split("\n\n")]
+    return status, [(kind.removeprefix("event: ").strip(), json.loads(data)) for kind, _, data in blocks]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_length": 7, "no_repeat": 2, "forbidden": ["e"]},
+        {"prefix": "Hund"},
+        {"sample": {"seed": 3, "top_k": 5}},
+        {"to": "de"},
+    ],
+)
+@pytest.mark.parametrize("text", ["ein Hund läuft", LONG])
+def test_one_text_comes_token_by_token_and_is_the_answer_that_is_not_streamed(client, text, options):
+    asked = {"text": text, **options}
+    whole = client.post("/translate", asked)[1]["translations"][0]
+    assert ("parts" in whole) == (text == LONG)
+    status, found = events(client, asked)
+    assert status == 200 and found.pop() == ("done", {})
+    assert all(kind == "" and set(data) == {"text"} for kind, data in found)
+    assert "".join(data["text"] for _, data in found) == whole["text"]
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"texts": ["ein Hund", "", LONG, "Wolken!", "zwei Hunde laufen"] * 3},
+        {"text": "ein Hund läuft", "beam": 3, "nbest": 2},
+        {"text": "ein Hund läuft", "beam": 2, "required": ["dog"]},
+        {"text": "ein Hund", "sample": {"seed": 1, "count": 2}},
+        {"texts": []},
+    ],
+)
+def test_several_texts_and_beams_come_as_finished_translations_in_order(client, asked):
+    whole = client.post("/translate", asked)[1]["translations"]
+    status, found = events(client, asked)
+    assert status == 200 and found.pop() == ("done", {})
+    assert found == [("", {"index": i, **each}) for i, each in enumerate(whole)]
+
+
+def test_translations_are_sent_before_the_last_is_there(model):
+    class Held(GenerationService):
+        """Holds the batches after the first."""
+
+        def _work(self, options, texts, cancelled):
+            assert not begun.is_set() or go.wait(20)
+            begun.set()
+            return super()._work(options, texts, cancelled)
+
+    begun, go = threading.Event(), threading.Event()
+    go.set()
+    service = Held(model, "small", RequestLimits(batch_tokens=1), workers=1)
+    service.warm_up()
+    go.clear()
+    begun.clear()
+    with running(service) as client:
+        connection = client.connect()
+        body = json.dumps({"texts": ["ein Hund", "Wolken!"], "stream": True})
+        connection.request("POST", "/translate", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert json.loads(answer.readline().removeprefix(b"data: "))["index"] == 0
+        go.set()
+        assert b'"index": 1' in answer.read()
+        connection.close()
+
+
+def test_a_client_that_leaves_frees_the_queue(model):
+    class Held(GenerationService):
+        def _work(self, options, texts, cancelled):
+            begun.set()
+            assert go.wait(20)
+            gone.append([each() for each in cancelled])
+            return super()._work(options, texts, cancelled)
+
+    begun, go, gone = threading.Event(), threading.Event(), []
+    service = Held(model, "small", RequestLimits(batch_tokens=1), workers=1)
+    with running(service) as client:
+        connection = client.connect()
+        body = json.dumps({"texts": ["ein Hund", "Wolken!", "b"], "stream": True})
+        connection.request("POST", "/translate", body, {"content-type": "application/json"})
+        assert begun.wait(20)
+        connection.close()
+        until(lambda: service.metrics.requests.value("/translate", "499") == 1)
+        go.set()
+        until(lambda: service.batcher.waiting == 0)
+        assert gone == [[True]]  # the others were never begun
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"text": "a", "to": "fr"}, "translates into 'de' only, got to='fr'"),
+        ({"texts": ["a"], "to": "fr"}, "translates into 'de' only, got to='fr'"),
+        ({"texts": ["a"], "beam": 2, "nbest": 3}, "nbest 3 needs a beam of at least 3"),
+        ({"text": "a", "texts": ["b"]}, "give either text"),
+        ({"text": "a", "stream": 1}, "stream is 1, and must be true or false"),
+        ({"text": "a", "prefix": "@"}, "cannot write"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_sent(client, asked, says):
+    status, found = (
+        events(client, {**asked}) if asked.get("stream") is None else client.post("/translate", asked)
+    )
+    assert status == 422
+    assert says in found["error"]
+
+
+def test_the_description_names_streams(client):
+    described = json.loads(client.get("/openapi.json")[2])["paths"]["/translate"]["post"]
+    assert set(described["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    fields = described["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert fields["stream"]["default"] is False and "to" in fields
+
+
+def test_a_worker_tells_of_each_answer_as_it_is_found():
+    told = []
+    batcher = Batcher(
+        lambda options, texts, cancelled: [text.upper() for text in texts],
+        lambda options, text: 1,
+        batch_tokens=1,
+        queue=9,
+    )
+    promise = batcher.submit("options", ["a", "b"], each=lambda at, answer: told.append((at, answer)))
+    assert promise.result(20) == ["A", "B"]
+    assert told == [(0, "A"), (1, "B")]
+    batcher.close()
