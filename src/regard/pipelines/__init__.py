@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.pipelines import align
     from regard.pipelines.align import View, pharaoh
     from regard.pipelines.classify import word_attention
     from regard.pipelines.translate import stream
 
-__all__ = ["View", "align", "pharaoh", "stream", "word_attention"]
+__all__ = ["View", "pharaoh", "stream", "word_attention"]
 __getattr__ = exported(
     __name__,
     {"View": "align", "pharaoh": "align", "stream": "translate", "word_attention": "classify"},

@@ -40,16 +40,16 @@ class Kind:
 
 
 KINDS = {
-    "classifier": Kind("classify", 4.0, 1600, 20, (150, 4000), 50_000_000, ("tokenizer.size=20000",), 'classify {run} "a text"'),
-    "tagger": Kind("tag", 1.0, 4096, 20, (150, 4000), 50_000_000, ("model.encoder.width=256",), 'tag {run} "a sentence"'),
+    "classifier": Kind("classify", 4.0, 1600, 20, (150, 4000), 50_000_000, ("tokenizer.size=20000",), 'classify "a text" --model {run}'),
+    "tagger": Kind("tag", 1.0, 4096, 20, (150, 4000), 50_000_000, ("model.encoder.width=256",), 'tag "a sentence" --model {run}'),
     "translator": Kind(
         "translate", 3.0, 2048, 12, (300, 20_000), 3_000_000,
         ("tokenizer.size=8000", "model.dim=256", "model.encoder.inner=1024", "model.decoder.inner=1024", "optimizer.lr=0.0015"),
-        'translate {run} "a sentence"',
+        'translate "a sentence" --model {run}',
     ),
     "language-model": Kind(
         "language", 1.0, 768, 3, (300, 5000), 5_000_000,
-        ("tokenizer={kind: bpe, size: 8000}", "model.dim=256", "model.decoder.inner=680"), 'generate {run} "The beginning"',
+        ("tokenizer={kind: bpe, size: 8000}", "model.dim=256", "model.decoder.inner=680"), 'generate "The beginning" --model {run}',
     ),
 }  # fmt: skip
 
