@@ -244,7 +244,7 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         (lambda c, x: c.reorder(torch.tensor([0, 1])), r"one index for each, got \(2,\)"),
         (lambda c, x: c.crop(-1), "crop's length must be a whole number of at least 0, got -1"),
         (lambda c, x: c.crop(torch.tensor([1, 2])), r"the batch is \(3,\)"),
-        (lambda c, x: c.crop(torch.tensor([0.5] * 3)), "whole numbers, got torch.float32"),
+        (lambda c, x: c.crop(torch.tensor([0.5] * 3)), "crop takes integers, got torch.float32"),
         (
             lambda c, x: StaticCache(3, 2, 0, 4),
             "StaticCache's max_len must be a whole number of at least 1, got 0",

@@ -47,7 +47,7 @@ def test_second_derivatives_are_those_of_the_plain_product():
 def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
     taken = []
     monkeypatch.setattr(_Affine, "apply", lambda *x: taken.append(1) or torch.nn.functional.linear(*x))
-    monkeypatch.setattr(linear, "ON", ("cpu",))
+    monkeypatch.setattr(linear, "BIAS_MATMUL_ON", ("cpu",))
     x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
     affine(x, weight, bias)
     assert taken == [1]  # without a transform the quick way is taken

@@ -70,9 +70,9 @@ def test_device_dtype_and_mode_are_kept():
     [
         (
             nn.MultiheadAttention(8, 2, add_bias_kv=True),
-            "add_bias_kv=True attends to a key that no input stands for",
+            "add_bias_kv=True adds a key that belongs to no input",
         ),
-        (nn.MultiheadAttention(8, 2, add_zero_attn=True), "add_zero_attn=True attends"),
+        (nn.MultiheadAttention(8, 2, add_zero_attn=True), "add_zero_attn=True adds a key"),
         (nn.Linear(8, 8), "takes an nn.MultiheadAttention, got Linear"),
     ],
 )
@@ -84,7 +84,7 @@ def test_layers_that_cannot_be_expressed_are_refused(layer, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"key_heads": 1}, r"key heads that are shared \(1 for 2 heads\)"),
+        ({"key_heads": 1}, r"grouped key heads \(1 for 2 heads\)"),
         ({"head_dim": 3}, "heads of width 3 and 3 in 8"),
         ({"project": False}, "leave project and out_dim out"),
         ({"out_dim": 5}, "leave project and out_dim out"),

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from regard.errors import OptionError
-from regard.layers.dropout import Dropout, Locked, drop_words
-from regard.layers.recurrent_stack import RecurrentStack, reorder
+from regard.layers.dropout import Dropout, LockedDropout, embedding_dropout
+from regard.layers.recurrent import RecurrentStack, reorder_state
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
@@ -35,7 +35,9 @@ def test_a_cut_sequence_goes_on_from_its_state(cell):
     torch.testing.assert_close(torch.cat([a, b], 1), whole)
     for got, want in zip(state, last, strict=True):
         torch.testing.assert_close(got, want)
-    assert [h.shape for layer in state for h in layer] == [h.shape for layer in stack.zeros(x) for h in layer]
+    assert [h.shape for layer in state for h in layer] == [
+        h.shape for layer in stack.zero_state(x) for h in layer
+    ]
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -59,16 +61,18 @@ def test_a_sequence_without_tokens_leaves_the_state_as_it_was(cell, bidirectiona
     x, lengths = torch.randn(4, 5, 6, dtype=torch.float64), torch.tensor([0, 5, 0, 3])
     x[0], x[2], x[3, 3:] = torch.nan, torch.nan, torch.nan
     x.requires_grad_()
-    given = [tuple(torch.randn(4, 8, dtype=torch.float64) for _ in h) for h in stack.zeros(x)]
+    given = [tuple(torch.randn(4, 8, dtype=torch.float64) for _ in h) for h in stack.zero_state(x)]
     for state in (None, given):
         out, last = stack(x, state, lengths)
         assert bool((out[[0, 2]] == 0).all())
         rows = [1, 3]
         want, after = stack(
-            x[rows], None if state is None else reorder(state, torch.tensor(rows)), lengths[rows]
+            x[rows], None if state is None else reorder_state(state, torch.tensor(rows)), lengths[rows]
         )
         torch.testing.assert_close(out[rows], want)
-        for found, alone, before in zip(last, after, stack.zeros(x) if state is None else state, strict=True):
+        for found, alone, before in zip(
+            last, after, stack.zero_state(x) if state is None else state, strict=True
+        ):
             for h, a, b in zip(found, alone, before, strict=True):
                 torch.testing.assert_close(h[rows], a)
                 torch.testing.assert_close(h[[0, 2]], b[[0, 2]])
@@ -83,7 +87,9 @@ def test_a_batch_without_tokens_or_without_rows_gives_its_shapes(cell, shape, wi
     stack, x = RecurrentStack(6, 8, cell=cell, layers=2), torch.randn(shape)
     out, last = stack(x, lengths=torch.zeros(shape[0], dtype=torch.long) if with_lengths else None)
     assert out.shape == (*shape[:2], 8)
-    assert [h.shape for layer in last for h in layer] == [h.shape for layer in stack.zeros(x) for h in layer]
+    assert [h.shape for layer in last for h in layer] == [
+        h.shape for layer in stack.zero_state(x) for h in layer
+    ]
     assert all(bool((h == 0).all()) for layer in last for h in layer)
 
 
@@ -96,7 +102,7 @@ def test_a_new_lstm_remembers_and_lets_signals_through():
 
 def test_reordering_takes_rows():
     state = [(torch.arange(3.0)[:, None], torch.arange(3.0)[:, None] + 10)]
-    assert reorder(state, torch.tensor([2, 2, 0]))[0][1].flatten().tolist() == [12, 12, 10]
+    assert reorder_state(state, torch.tensor([2, 2, 0]))[0][1].flatten().tolist() == [12, 12, 10]
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -120,7 +126,7 @@ def test_dropout_keeps_the_mean_and_drops_its_share(p, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_dropout_of_one_drops_everything(dtype):
     x = torch.randn(3, 5, 7, dtype=dtype, requires_grad=True)
-    for y in (Dropout(1.0)(x), Locked(1.0)(x), drop_words(x[0], 1.0)):
+    for y in (Dropout(1.0)(x), LockedDropout(1.0)(x), embedding_dropout(x[0], 1.0)):
         assert bool((y == 0).all()) and y.dtype == dtype
         (slope,) = torch.autograd.grad(y.sum(), x)
         assert bool((slope == 0).all())
@@ -140,7 +146,7 @@ def test_a_rate_near_nothing_or_all_is_not_rounded_to_it(p, monkeypatch):
 def test_what_a_dropout_keeps_is_finite_and_keeps_the_mean(p, dtype):
     x = torch.ones(400, 500, dtype=dtype)
     table = torch.ones(200_000, 1, dtype=dtype)
-    for y in (Dropout(p)(x), Locked(p)(table.reshape(-1, 1, 1)), drop_words(table, p)):
+    for y in (Dropout(p)(x), LockedDropout(p)(table.reshape(-1, 1, 1)), embedding_dropout(table, p)):
         kept = y[y != 0].double()
         assert (
             bool(y.isfinite().all())
@@ -156,8 +162,12 @@ def test_nothing_in_is_nothing_out():
         for layer in (Dropout(0.5), Dropout(1.0)):
             assert layer(torch.ones(shape)).shape == shape
         if len(shape) > 1:
-            assert Locked(0.5)(torch.ones(shape)).shape == Locked(1.0)(torch.ones(shape)).shape == shape
-    assert drop_words(torch.ones(0, 3), 0.5).shape == (0, 3)
+            assert (
+                LockedDropout(0.5)(torch.ones(shape)).shape
+                == LockedDropout(1.0)(torch.ones(shape)).shape
+                == shape
+            )
+    assert embedding_dropout(torch.ones(0, 3), 0.5).shape == (0, 3)
     assert Dropout(0.5)(torch.ones(())).shape == ()
 
 
@@ -178,14 +188,14 @@ def test_dropout_repeats_with_torchs_generator_and_rests_in_evaluation():
 
 
 def test_one_mask_holds_for_all_steps():
-    dropped = Locked(0.5)(torch.ones(4, 9, 32))
+    dropped = LockedDropout(0.5)(torch.ones(4, 9, 32))
     assert bool((dropped == dropped[:, :1]).all()) and set(dropped.unique().tolist()) == {0.0, 2.0}
     assert not torch.equal(dropped[0], dropped[1])
-    assert torch.equal(Locked(0.5).eval()(torch.ones(2, 3, 4)), torch.ones(2, 3, 4))
+    assert torch.equal(LockedDropout(0.5).eval()(torch.ones(2, 3, 4)), torch.ones(2, 3, 4))
 
 
 def test_a_dropped_word_is_missing_everywhere():
-    table = drop_words(torch.ones(1000, 3), 0.25)
+    table = embedding_dropout(torch.ones(1000, 3), 0.25)
     assert bool((table == table[:, :1]).all()) and table.mean() == pytest.approx(1, abs=0.1)
 
 
