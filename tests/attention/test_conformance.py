@@ -11,7 +11,7 @@ from regard import Causal, Padding
 from regard.attention.kernels import additive, native, tiled
 from regard.conformance import CLASSES, Refused, case, check
 from regard.conformance import backends as b
-from regard.conformance.cases import _inputs
+from regard.conformance.cases import _draw_inputs
 
 LONG = os.environ.get("REGARD_LONG") == "1"
 FEW = {
@@ -59,8 +59,8 @@ def test_a_kernel_is_right_or_refuses(kernel, name):
     "name", ["all options", "masks", "batch axes", "second derivative", "masked NaN", "in-place change"]
 )
 def test_tiles_of_a_few_rows_that_are_computed_again_in_the_backward_pass(name, monkeypatch):
-    monkeypatch.setattr(tiled, "KEPT", 0)
-    monkeypatch.setattr(tiled, "CACHE", {"cpu": 2048, "cuda": 2048})
+    monkeypatch.setattr(tiled, "MAX_SAVED_PAIRS", 0)
+    monkeypatch.setattr(tiled, "TILE_ELEMENTS", {"cpu": 2048, "cuda": 2048})
     monkeypatch.setattr(additive, "BLOCK", 512)
     for kernel in ("tiled", "additive"):
         run(name, b.OWN[kernel], 25)
@@ -109,7 +109,7 @@ def test_the_suite_finds_what_is_broken():
     assert "wrong" in found
     found = [check(case("strides", seed), reads_rows_as_if_contiguous).verdict for seed in range(40)]
     assert "wrong" in found
-    twice = _inputs(random.Random(0), torch.float64)
+    twice = _draw_inputs(random.Random(0), torch.float64)
     twice.action = "differentiate twice"
     assert check(twice, forgets_second_derivatives).verdict == "wrong"
 

@@ -21,7 +21,7 @@ from regard import (
     watch,
 )
 from regard.conformance import CLASSES, backends, case, check
-from regard.conformance.cases import moved
+from regard.conformance.cases import copy_option
 
 pytestmark = [
     pytest.mark.cuda,
@@ -58,7 +58,8 @@ def inputs(dtype, T=256, D=64, grad=True):
 
 def on_gpu(options):
     return {
-        n: moved(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x for n, x in options.items()
+        n: copy_option(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x
+        for n, x in options.items()
     }
 
 

@@ -69,10 +69,10 @@ def test_what_other_packages_have_loaded_does_not_change_the_library():
     pytest.importorskip("sklearn")
     code = """
 import sys
-from regard.attention.kernels import building, native
-before = building._build(native._SOURCE)
+from regard.attention.kernels import build_cpp, native
+before = build_cpp._build(native._SOURCE)
 import sklearn.cluster
-assert building._build(native._SOURCE) == before
+assert build_cpp._build(native._SOURCE) == before
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

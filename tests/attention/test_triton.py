@@ -59,7 +59,7 @@ def test_padded_batches_in_training_go_to_sdpa_unless_a_graph_is_recorded():
 def test_what_triton_cannot_do_goes_elsewhere_with_a_reason():
     for options, reason in (
         ({"mask": Documents(torch.arange(600) // 100)}, "band of keys and padding"),
-        ({"mask": Causal(), "bias": torch.zeros(600, 600)}, "ALiBi alone"),
+        ({"mask": Causal(), "bias": torch.zeros(600, 600)}, "the only bias it supports is ALiBi"),
         ({"mask": Causal(), "softcap": 5.0}, "no soft cap"),
         ({"dtype": torch.float32, "mask": Window(9, 9)}, "bfloat16 and float16"),
         ({"D": 512, "mask": Window(9, 9)}, "at most 256"),
