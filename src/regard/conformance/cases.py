@@ -262,7 +262,8 @@ def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Te
     heads = rng.choice([None, H])
     kinds: list[Callable[[], Any]] = [
         lambda: Dot(0.3), lambda: Cosine(4.0), lambda: Distance(), lambda: Match(),
-        lambda: Bilinear(D, heads=heads, scale=0.5), lambda: Bilinear(D, rank=3, heads=heads, scale=0.5), lambda: Additive(D, hidden=6, heads=heads),
+        lambda: Bilinear(D, heads=heads, scale=0.5), lambda: Bilinear(D, rank=3, heads=heads, scale=0.5),
+        lambda: Additive(D, hidden=6, heads=heads),
         lambda: Additive(D, hidden=6), lambda: lambda q, k: torch.sin(q @ k.mT),
     ]  # fmt: skip
     return rng.choice(kinds)()
@@ -271,7 +272,8 @@ def _energy(rng: random.Random, D: int, H: int) -> Energy | Callable[[Tensor, Te
 def _bias(rng: random.Random, leading: tuple[int, ...], H: int, D: int, Tq: int, Tk: int) -> Any:
     kinds: list[Callable[[], Any]] = [
         lambda: ALiBi(H), lambda: RelativeBuckets(H, buckets=8, max_distance=20),
-        lambda: RelativeVectors(D, clip=4), lambda: torch.randn(*leading, 1, Tq, Tk), lambda: torch.randn(H, Tq, Tk).requires_grad_(),
+        lambda: RelativeVectors(D, clip=4), lambda: torch.randn(*leading, 1, Tq, Tk),
+        lambda: torch.randn(H, Tq, Tk).requires_grad_(),
         lambda: torch.randn(1, Tk), lambda: lambda t, s: -0.01 * (t - s) ** 2,
     ]  # fmt: skip
     return rng.choice(kinds)()
