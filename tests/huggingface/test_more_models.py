@@ -137,7 +137,7 @@ def test_the_tokens_equal_those_of_eager(name, cache):
     "how", [{"prompt_lookup_num_tokens": 3}, {"prefill_chunk_size": 4}], ids=lambda x: next(iter(x))
 )
 @pytest.mark.parametrize("name", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
-def test_speculative_decoding_gives_the_tokens_of_eager(name, how):
+def test_speculative_decoding_and_chunked_prefill_give_the_tokens_of_eager(name, how):
     torch.manual_seed(0)
     model, found = getattr(hf, name)(MODELS[name]).eval(), []
     for implementation in ("eager", "regard"):
