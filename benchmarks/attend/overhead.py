@@ -73,7 +73,7 @@ def window(q: Tensor, k: Tensor, v: Tensor):
         call = make_call(q, k, v, mask=mask)
         none = (None, scale, band, triton.Slopes(), call, mask)
         return lambda: triton._Attention.apply(q, k, v, *none), lambda: attend(q, k, v, mask=mask)
-    launch = triton._Ready(q, k, v, scale, band, triton.Slopes())
+    launch = triton.PreparedForward(q, k, v, scale, band, triton.Slopes())
     return lambda: launch(q, k, v, None), lambda: attend(q, k, v, mask=mask)
 
 

@@ -1,6 +1,7 @@
 """ONNX's Attention (opsets 23 to 25) and FlexAttention in terms of `regard.attend`.
 
-ONNX adds a float mask after the soft cap, regard adds a bias before it. Where both are given, the cap is part of the energy.
+ONNX adds a float mask after the soft cap, regard adds a bias before it. If both are given, the cap is part of
+the energy.
 """
 
 from __future__ import annotations
@@ -19,17 +20,13 @@ from torch.nn.functional import pad
 import regard
 from tests.attention.onnx_cases import Case
 
-DTYPES = {
-    1: torch.float32,
-    10: torch.float16,
-    11: torch.float64,
-    16: torch.bfloat16,
-}  # ONNX's numbers for them
+# by ONNX's type numbers
+DTYPES = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
 
 
 @dataclass
 class Adapted:
-    """The arguments of one `attend`, the stage that is ONNX's qk_matmul_output, and whether heads came folded into the width."""
+    """The arguments of `attend`, the stage of ONNX's qk_matmul_output, and whether the inputs had 3 axes."""
 
     query: Tensor
     key: Tensor
@@ -55,7 +52,7 @@ def adapt(case: Case) -> Adapted:
 
 
 def tensor(x: np.ndarray) -> Tensor:
-    """As torch; bfloat16, which numpy has from elsewhere, by way of float32, which holds it exactly."""
+    """A torch tensor; bfloat16, a numpy extension type, is converted by way of float32, which is exact."""
     return (
         torch.from_numpy(x.astype(np.float32)).bfloat16()
         if x.dtype.name == "bfloat16"
@@ -152,7 +149,7 @@ def _flex_attention(case: Case) -> Adapted:
 
 
 def _graph(graph: object, opsets: dict[str, int], precision: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """A subgraph with one input and one output as a function of a tensor, run by ONNX's reference evaluator."""
+    """A subgraph with one input and one output as a function, run by ONNX's reference evaluator."""
     evaluator = ReferenceEvaluator(graph, opsets=opsets)
     (name,) = evaluator.input_names
     return lambda x: torch.from_numpy(evaluator.run(None, {name: x.to(precision).numpy()})[0])

@@ -1,7 +1,8 @@
-"""ONNX's own test cases for attention: their names, where they come from, and one reader for both sources.
+"""ONNX's own test cases for attention: their names, their sources, and a reader.
 
-A case is a folder as ONNX stores it: model.onnx, test_data_set_0/{input,output}_i.pb and, here, data.json with its tolerances.
-Run as a script, `python onnx_cases.py Attention folder` writes the cases that the installed onnx generates.
+A case is a folder as ONNX stores it: model.onnx, test_data_set_0/{input,output}_i.pb and, here, data.json
+with its tolerances. As a script, `python onnx_cases.py Attention folder` writes the cases that the installed
+onnx generates.
 """
 
 from __future__ import annotations
@@ -22,33 +23,36 @@ WHEELS = Path(".cache/onnx-1.22.0")
 COMMAND = f"pip download --no-deps -d {WHEELS} {WHEEL}"
 DATA = "onnx/backend/test/data/node/"
 
-# Without their prefix test_attention_ or test_flexattention_; "plain" is the case that has no more name than that.
+# Without their prefix test_attention_ or test_flexattention_; "plain" is the case whose name is the prefix.
 STORED = """
 3d 3d_attn_mask 3d_causal 3d_diff_heads_sizes 3d_diff_heads_sizes_attn_mask 3d_diff_heads_sizes_causal
-3d_diff_heads_sizes_scaled 3d_diff_heads_sizes_softcap 3d_diff_heads_with_past_and_present 3d_gqa 3d_gqa_attn_mask
-3d_gqa_causal 3d_gqa_scaled 3d_gqa_softcap 3d_gqa_with_past_and_present 3d_scaled 3d_softcap 3d_transpose_verification
-3d_with_past_and_present 3d_with_past_and_present_qk_matmul 3d_with_past_and_present_qk_matmul_bias
-3d_with_past_and_present_qk_matmul_softcap 3d_with_past_and_present_qk_matmul_softmax
-4d 4d_attn_mask 4d_attn_mask_3d 4d_attn_mask_3d_causal 4d_attn_mask_4d 4d_attn_mask_4d_causal 4d_attn_mask_bool
-4d_attn_mask_bool_4d 4d_causal 4d_diff_heads_mask4d_padded_kv 4d_diff_heads_sizes 4d_diff_heads_sizes_attn_mask
-4d_diff_heads_sizes_causal 4d_diff_heads_sizes_scaled 4d_diff_heads_sizes_softcap 4d_diff_heads_with_past_and_present
-4d_diff_heads_with_past_and_present_mask3d 4d_diff_heads_with_past_and_present_mask4d 4d_fp16 4d_gqa 4d_gqa_attn_mask
-4d_gqa_causal 4d_gqa_scaled 4d_gqa_softcap 4d_gqa_with_past_and_present 4d_gqa_with_past_and_present_fp16 4d_scaled
-4d_softcap 4d_softcap_neginf_mask 4d_softcap_neginf_mask_poison 4d_with_past_and_present
-4d_with_past_and_present_qk_matmul 4d_with_past_and_present_qk_matmul_bias
+3d_diff_heads_sizes_scaled 3d_diff_heads_sizes_softcap 3d_diff_heads_with_past_and_present 3d_gqa
+3d_gqa_attn_mask 3d_gqa_causal 3d_gqa_scaled 3d_gqa_softcap 3d_gqa_with_past_and_present 3d_scaled
+3d_softcap 3d_transpose_verification 3d_with_past_and_present 3d_with_past_and_present_qk_matmul
+3d_with_past_and_present_qk_matmul_bias 3d_with_past_and_present_qk_matmul_softcap
+3d_with_past_and_present_qk_matmul_softmax 4d 4d_attn_mask 4d_attn_mask_3d 4d_attn_mask_3d_causal
+4d_attn_mask_4d 4d_attn_mask_4d_causal 4d_attn_mask_bool 4d_attn_mask_bool_4d 4d_causal
+4d_diff_heads_mask4d_padded_kv 4d_diff_heads_sizes 4d_diff_heads_sizes_attn_mask 4d_diff_heads_sizes_causal
+4d_diff_heads_sizes_scaled 4d_diff_heads_sizes_softcap 4d_diff_heads_with_past_and_present
+4d_diff_heads_with_past_and_present_mask3d 4d_diff_heads_with_past_and_present_mask4d 4d_fp16 4d_gqa
+4d_gqa_attn_mask 4d_gqa_causal 4d_gqa_scaled 4d_gqa_softcap 4d_gqa_with_past_and_present
+4d_gqa_with_past_and_present_fp16 4d_scaled 4d_softcap 4d_softcap_neginf_mask 4d_softcap_neginf_mask_poison
+4d_with_past_and_present 4d_with_past_and_present_qk_matmul 4d_with_past_and_present_qk_matmul_bias
 4d_with_past_and_present_qk_matmul_bias_3d_mask 4d_with_past_and_present_qk_matmul_bias_3d_mask_causal
 4d_with_past_and_present_qk_matmul_bias_4d_mask 4d_with_past_and_present_qk_matmul_bias_4d_mask_causal
 4d_with_qk_matmul 4d_with_qk_matmul_bias 4d_with_qk_matmul_softcap 4d_with_qk_matmul_softmax
 """.split()
 SINCE_STORED = """
 23_boolmask_fullymasked_row_nan_robustness 23_fullymasked_qk_matmul_output_mode3_zero
-24_fullymasked_qk_matmul_output_mode3_zero 24_qk_matmul_output_mode3_softmax_precision
-3d_causal_bf16 3d_local_window 4d_attn_mask_causal_bf16 4d_causal_bf16 4d_causal_fp16 4d_causal_nonpad_attn_mask_composition
-4d_causal_nonpad_batch_prefill 4d_causal_nonpad_continued_prefill 4d_causal_nonpad_negative_offset_structural_empty
-4d_causal_padded_kv_bf16 4d_causal_with_past_and_present 4d_gqa_causal_nonpad_decode 4d_gqa_causal_nonpad_decode_fp16
-4d_padded_kv_bf16 bidirectional_window causal_boolmask_nan_robustness local_window local_window_default
-local_window_ext_cache_float16_mask local_window_ext_cache_rank2_mask local_window_ext_cache_rank3_head_mask
-local_window_ext_cache_rank4_batch_mask local_window_gqa_rank4_mask local_window_rank1_boolean_mask local_window_with_past
+24_fullymasked_qk_matmul_output_mode3_zero 24_qk_matmul_output_mode3_softmax_precision 3d_causal_bf16
+3d_local_window 4d_attn_mask_causal_bf16 4d_causal_bf16 4d_causal_fp16
+4d_causal_nonpad_attn_mask_composition 4d_causal_nonpad_batch_prefill 4d_causal_nonpad_continued_prefill
+4d_causal_nonpad_negative_offset_structural_empty 4d_causal_padded_kv_bf16 4d_causal_with_past_and_present
+4d_gqa_causal_nonpad_decode 4d_gqa_causal_nonpad_decode_fp16 4d_padded_kv_bf16 bidirectional_window
+causal_boolmask_nan_robustness local_window local_window_default local_window_ext_cache_float16_mask
+local_window_ext_cache_rank2_mask local_window_ext_cache_rank3_head_mask
+local_window_ext_cache_rank4_batch_mask local_window_gqa_rank4_mask local_window_rank1_boolean_mask
+local_window_with_past
 """.split()
 GENERATED = STORED + SINCE_STORED
 FLEX = """
@@ -84,7 +88,7 @@ def stored() -> zipfile.Path | None:
 
 
 def generated(op: str, shared: Path) -> Path:
-    """The folder of cases that the installed onnx generates, made by the first of all test processes that asks."""
+    """The folder of cases that the installed onnx generates; the first test process creates it."""
     folder = shared / f"onnx-{op}"
     with FileLock(shared / f"onnx-{op}.lock"):
         if not (folder / "done").exists():
@@ -95,17 +99,17 @@ def generated(op: str, shared: Path) -> Path:
 
 
 def names(folder: Path | zipfile.Path, prefix: str) -> set[str]:
-    """The folders of cases that begin with `prefix`, without those that expand the operator into simpler ones."""
+    """The folders of cases that begin with `prefix`, except those of expanded operators."""
     return {x.name for x in folder.iterdir() if x.name.startswith(prefix) and "_expanded" not in x.name}
 
 
 def read(folder: Path | zipfile.Path) -> Case:
     model = onnx.load_from_string((folder / "model.onnx").read_bytes())
     (node,) = model.graph.node
-    told = folder / "data.json"
+    data = folder / "data.json"
     tolerance = (
-        json.loads(told.read_text()) if told.exists() else {"rtol": 1e-3, "atol": 1e-7}
-    )  # onnx's own default
+        json.loads(data.read_text()) if data.exists() else {"rtol": 1e-3, "atol": 1e-7}
+    )  # onnx's default
     return Case(
         op=node.op_type,
         attributes={x.name: onnx.helper.get_attribute_value(x) for x in node.attribute},
@@ -116,9 +120,9 @@ def read(folder: Path | zipfile.Path) -> Case:
     )
 
 
-def _arrays(folder: Path | zipfile.Path, kind: str, formal: tuple[str, ...], given: list[str]) -> dict:
-    """The files are numbered without the optional inputs that a node leaves out by an empty name."""
-    present = [name for name, used in zip(formal, given, strict=False) if used]
+def _arrays(folder: Path | zipfile.Path, kind: str, parameters: tuple[str, ...], used: list[str]) -> dict:
+    """Arrays by name. Files are numbered without the optional inputs that a node omits by an empty name."""
+    present = [name for name, argument in zip(parameters, used, strict=False) if argument]
     files = [folder / "test_data_set_0" / f"{kind}_{i}.pb" for i in range(len(present))]
     protos = [onnx.TensorProto.FromString(file.read_bytes()) for file in files]
     return {name: numpy_helper.to_array(proto) for name, proto in zip(present, protos, strict=True)}

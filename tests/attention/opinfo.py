@@ -1,6 +1,6 @@
-"""The samples that torch tests its own scaled_dot_product_attention with, held to twice torch's error. Run by test_opinfo.py.
+"""torch's samples for scaled_dot_product_attention, held to twice torch's error. Run by test_opinfo.py.
 
-A process of its own: torch's test module switches off the setting of global flags wherever it is imported.
+It is a separate process because importing torch's test module disables setting global flags.
 """
 
 import torch
@@ -20,14 +20,14 @@ def samples(dtype):
 
 
 def ours(q, k, v, kernel, options):
-    """torch's arguments as regard's: a boolean mask stays one, numbers are added, is_causal lines up the first positions."""
+    """Run attend with torch's arguments: a float mask is a bias, is_causal aligns the first positions."""
     mask = options.get("attn_mask")
-    given = {} if mask is None else {"mask": mask} if mask.dtype == torch.bool else {"bias": mask}
+    arguments = {} if mask is None else {"mask": mask} if mask.dtype == torch.bool else {"bias": mask}
     if options.get("is_causal"):
-        given["mask"] = Causal(offset=0)
+        arguments["mask"] = Causal(offset=0)
     scale = options.get("scale")
     energy = regard.ScaledDot() if scale is None else regard.Dot(scale)
-    return attend(q, k, v, energy=energy, kernel=kernel, **given)
+    return attend(q, k, v, energy=energy, kernel=kernel, **arguments)
 
 
 def results(run, tensors):
@@ -37,7 +37,7 @@ def results(run, tensors):
 
 
 def check(kernel, dtype):
-    """How many samples the kernel took; raises at the first that is off."""
+    """The number of samples that the kernel accepts; raises at the first wrong result."""
     taken = 0
     for sample in samples(dtype):
         options = dict(sample.kwargs)
@@ -56,12 +56,11 @@ def check(kernel, dtype):
         torchs = torch.nn.functional.scaled_dot_product_attention
         truth = results(lambda *x: torchs(*x, **exact), [x.double() for x in tensors])
         theirs = results(lambda *x: torchs(*x, **options), tensors)
-        fused = results(
-            lambda *x: torchs(*(y[None] for y in x), **options)[0], tensors
-        )  # four axes: another of torch's kernels
+        # With four axes torch uses another kernel.
+        fused = results(lambda *x: torchs(*(y[None] for y in x), **options)[0], tensors)
         taken += 1
         largest = max(1.0, *(t.abs().max().item() for t in truth if t is not None and t.numel()))
-        # An energy of 80 rounded to eps changes its weight by 80 eps, in the one kernel more and in the other less.
+        # Rounding an energy of 80 by eps changes its weight by 80 eps, in some kernels more than in others.
         energy = (tensors[0].double() @ tensors[1].double().mT).abs().max().item() if largest > 1 else 0.0
         rounding = torch.finfo(dtype).eps * largest * (100 if dtype == torch.float64 else 2 + energy / 8)
         for a, b, c, t in zip(found, theirs, fused, truth, strict=True):

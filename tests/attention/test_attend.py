@@ -313,8 +313,10 @@ def test_gradients_of_gradients_on_the_reference_path():
 @pytest.mark.parametrize("kernel", ["reference", "tiled", None])
 @pytest.mark.parametrize("kept", [0, 1 << 23])
 def test_dropout_scales_and_repeats_with_the_seed(kernel, kept, monkeypatch):
-    monkeypatch.setattr(tiled, "KEPT", kept)  # 0: the backward pass draws again what the forward pass drew
-    monkeypatch.setattr(tiled, "CACHE", {"cpu": 8 * 2000})
+    monkeypatch.setattr(
+        tiled, "MAX_SAVED_PAIRS", kept
+    )  # 0: the backward pass draws again what the forward pass drew
+    monkeypatch.setattr(tiled, "TILE_ELEMENTS", {"cpu": 8 * 2000})
     q, k = torch.zeros(1, 1, 64, 4), torch.zeros(1, 1, 2000, 4)
     v = torch.ones(1, 1, 2000, 1).requires_grad_()
     torch.manual_seed(5)
@@ -382,7 +384,7 @@ def test_a_function_is_given_the_whole_matrix_and_a_subclass_may_be_cut():
     for options in ({"energy": centred}, {"normalize": shared}):
         options["mask"] = Window.centered(20)
         assert regard.explain(q, k, v, **options).kernel == "reference"
-        with pytest.raises(regard.KernelError, match="a function may depend on all it is given"):
+        with pytest.raises(regard.KernelError, match="a function may depend on the full matrix"):
             attend(q, k, v, kernel="tiled", **options)
 
     class Sharp(regard.Energy):

@@ -125,7 +125,7 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
             r"query is \(…, T, 8\), got \(2, 3, 7\)",
         ),
         (lambda: MultiHead(0, 2), regard.OptionError, "dim must be a whole number of at least 1"),
-        (lambda: SlicedMultiHead(10, 4), regard.OptionError, "does not cut into 4 equal slices"),
+        (lambda: SlicedMultiHead(10, 4), regard.OptionError, "does not divide into 4 equal slices"),
         (lambda: Additive(0), regard.OptionError, "query_dim must be a whole number"),
     ],
 )

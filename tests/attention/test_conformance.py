@@ -1,4 +1,4 @@
-"""Every kernel on every class of drawn input, by the suite that the package publishes. The automatic choice never refuses."""
+"""Every kernel on every class of the conformance suite. The automatic choice never refuses a call."""
 
 import os
 import random
@@ -11,19 +11,12 @@ from regard import Causal, Padding
 from regard.attention.kernels import additive, native, tiled
 from regard.conformance import CLASSES, Refused, case, check
 from regard.conformance import backends as b
-from regard.conformance.cases import _inputs
+from regard.conformance.cases import _draw_inputs
 
 LONG = os.environ.get("REGARD_LONG") == "1"
-FEW = {
-    "compile": 3,
-    "export": 8,
-    "threads": 15,
-    "second derivative": 25,
-    "long sequences": 20,
-}  # of classes whose cases take long
-KERNELS = [
-    name for name in b.OWN if name != "flex"
-]  # which compiles for every shape: its cases are in the long run
+# Number of cases of the slow classes.
+FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25, "long sequences": 20}
+KERNELS = [name for name in b.OWN if name != "flex"]  # flex compiles for every shape
 
 
 def run(name, backend, cases, refusals=True):
@@ -42,7 +35,7 @@ def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_same_without_a_compiler(name, monkeypatch):
+def test_the_automatic_choice_without_a_compiler_is_right_and_never_refuses(name, monkeypatch):
     monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
     regard.attention.attend._prepared.clear()
     run(name, b.regard, 30, name == "in-place change")
@@ -58,25 +51,20 @@ def test_a_kernel_is_right_or_refuses(kernel, name):
 @pytest.mark.parametrize(
     "name", ["all options", "masks", "batch axes", "second derivative", "masked NaN", "in-place change"]
 )
-def test_tiles_of_a_few_rows_that_are_computed_again_in_the_backward_pass(name, monkeypatch):
-    monkeypatch.setattr(tiled, "KEPT", 0)
-    monkeypatch.setattr(tiled, "CACHE", {"cpu": 2048, "cuda": 2048})
+def test_small_tiles_that_are_recomputed_in_the_backward_pass_are_right(name, monkeypatch):
+    monkeypatch.setattr(tiled, "MAX_SAVED_PAIRS", 0)
+    monkeypatch.setattr(tiled, "TILE_ELEMENTS", {"cpu": 2048, "cuda": 2048})
     monkeypatch.setattr(additive, "BLOCK", 512)
     for kernel in ("tiled", "additive"):
         run(name, b.OWN[kernel], 25)
 
 
-REFUSED = {
-    "reference": 0,
-    "tiled": 22,
-    "sdpa": 46,
-    "cpp": 92,
-    "additive": 143,
-}  # of 6 cases of each class; may only fall
+# Refusals among 6 cases of each class; these numbers may only fall.
+REFUSED = {"reference": 0, "tiled": 22, "sdpa": 46, "cpp": 92, "additive": 143}
 
 
 @pytest.mark.parametrize("kernel", REFUSED)
-def test_refusals_only_become_fewer(kernel):
+def test_a_kernel_refuses_no_more_cases_than_before(kernel):
     if kernel == "cpp" and native.unavailable() is not None:
         pytest.skip(f"the C++ kernel cannot be used: {native.unavailable()}")
     classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "in-place change")]
@@ -86,7 +74,7 @@ def test_refusals_only_become_fewer(kernel):
     assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
 
 
-def test_the_suite_finds_what_is_broken():
+def test_the_suite_detects_broken_functions():
     def ignores_the_last_key(query, key, value, mask=None):
         return (
             regard.attend(query, key[..., :-1, :], value[..., :-1, :])
@@ -109,13 +97,13 @@ def test_the_suite_finds_what_is_broken():
     assert "wrong" in found
     found = [check(case("strides", seed), reads_rows_as_if_contiguous).verdict for seed in range(40)]
     assert "wrong" in found
-    twice = _inputs(random.Random(0), torch.float64)
+    twice = _draw_inputs(random.Random(0), torch.float64)
     twice.action = "differentiate twice"
     assert check(twice, forgets_second_derivatives).verdict == "wrong"
 
 
 class _Constant(torch.autograd.Function):
-    """As kernels that mark their backward pass as differentiable once: it gives constants after a sum."""
+    """Like kernels whose backward pass is once_differentiable: after a sum, gradients are constants."""
 
     @staticmethod
     def forward(ctx, q, k, v):
@@ -130,7 +118,7 @@ class _Constant(torch.autograd.Function):
             return torch.autograd.grad(regard.attend(*inputs), inputs, grad)
 
 
-def test_what_a_backend_lacks_is_a_refusal_with_its_reason():
+def test_a_missing_option_and_an_exception_are_refusals_with_a_reason():
     def plain(query, key, value):
         return regard.attend(query, key, value)
 
@@ -144,7 +132,7 @@ def test_what_a_backend_lacks_is_a_refusal_with_its_reason():
     assert check(masked, none).detail == "not today"
 
 
-def test_a_case_is_the_same_every_time_and_leaves_the_generator_alone():
+def test_a_case_is_reproducible_and_does_not_change_torchs_generator():
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
     a, c = case("all options", 7), case("all options", 7)
@@ -153,7 +141,7 @@ def test_a_case_is_the_same_every_time_and_leaves_the_generator_alone():
     assert all(torch.equal(x, y) for x, y in zip(a.leaves.values(), c.leaves.values(), strict=True))
 
 
-def test_a_finite_padding_gives_what_padding_gives_and_costs_no_passes():
+def test_finite_padding_equals_plain_padding():
     q, k, v = (torch.randn(3, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     lengths = torch.tensor([1, 4, 6])
     found = [
@@ -165,7 +153,7 @@ def test_a_finite_padding_gives_what_padding_gives_and_costs_no_passes():
         torch.testing.assert_close(x, y)
 
 
-def test_a_shared_padding_notices_that_its_lengths_changed():
+def test_a_reused_padding_notices_that_its_lengths_changed():
     q, k, v = (torch.randn(2, 2, 6, 8) for _ in range(3))
     lengths = torch.tensor([2, 6])
     mask = Padding(lengths, finite=True)

@@ -1,4 +1,4 @@
-"""The same conventions on an NVIDIA GPU: every kernel there against the reference in float64 on the CPU."""
+"""Every kernel on an NVIDIA GPU against the reference in float64 on the CPU."""
 
 import math
 
@@ -21,7 +21,7 @@ from regard import (
     watch,
 )
 from regard.conformance import CLASSES, backends, case, check
-from regard.conformance.cases import moved
+from regard.conformance.cases import copy_option
 
 pytestmark = [
     pytest.mark.cuda,
@@ -58,7 +58,8 @@ def inputs(dtype, T=256, D=64, grad=True):
 
 def on_gpu(options):
     return {
-        n: moved(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x for n, x in options.items()
+        n: copy_option(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x
+        for n, x in options.items()
     }
 
 
@@ -220,7 +221,7 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
             ) * b.abs().max(), kernel
 
 
-def test_flex_calls_functions_and_unknown_classes_with_whole_matrices():
+def test_flex_evaluates_functions_and_unknown_classes_on_full_matrices():
     q, k, v = inputs(torch.float32, T=600, grad=False)
 
     class Mine(regard.Mask):
@@ -246,7 +247,7 @@ def test_a_mask_that_changes_before_the_backward_pass_of_flex_is_noticed():
 
 
 @pytest.mark.parametrize("mask", [None, Causal(), Window(30, 30)])
-def test_a_repeated_call_gives_what_the_first_gave(mask):
+def test_a_repeated_call_gives_the_same_result(mask):
     for T, dtype in ((64, torch.bfloat16), (600, torch.bfloat16), (600, torch.float32)):
         q, k, v = inputs(dtype, T=T, grad=False)
         first = attend(q, k, v, mask=mask)
@@ -271,7 +272,7 @@ BANDS = {
 @pytest.mark.parametrize("alibi", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", BANDS)
-def test_our_triton_kernel_on_odd_shapes_with_nan_where_nobody_looks(name, sizes, alibi):
+def test_the_triton_kernel_on_odd_shapes_with_nan_in_unseen_positions(name, sizes, alibi):
     torch.manual_seed(0)
     Tq, Tk, D, Dv = sizes
     options = on_gpu(BANDS[name]) | ({"bias": ALiBi(4)} if alibi else {})
@@ -302,7 +303,7 @@ def test_our_triton_kernel_on_odd_shapes_with_nan_where_nobody_looks(name, sizes
         )
 
 
-def test_our_triton_kernel_takes_any_strides_and_scales():
+def test_the_triton_kernel_accepts_any_strides_and_scales():
     q, k, v = inputs(torch.float16, T=200)
     strided = [x.detach().mT.contiguous().mT.requires_grad_() for x in (q, k, v)]
     for scale in (0.3, -0.3, 0.0):
@@ -318,7 +319,7 @@ def test_our_triton_kernel_takes_any_strides_and_scales():
             assert (x.double() - y).abs().max() < 0.02
 
 
-def test_a_padded_batch_without_gradients_keeps_up_with_its_lengths():
+def test_a_padded_batch_without_gradients_uses_the_current_lengths():
     q, k, v = inputs(torch.bfloat16, T=64, grad=False)
     lengths = torch.tensor([64, 20], device="cuda")
     mask = Padding(lengths, finite=True)

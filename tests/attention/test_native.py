@@ -1,4 +1,4 @@
-"""Native code: a cache that only its user may write, and no memory as an error instead of a crash."""
+"""Native code: the library cache is private, results equal the reference, out of memory is an error."""
 
 import functools
 import os
@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
     return source
 
 
-def test_the_cache_is_for_its_user_alone(cache, tmp_path):
+def test_the_cache_folder_is_private(cache, tmp_path):
     loaded = build_cpp.library(cache)
     assert not isinstance(loaded, str) and loaded.one() == 1
     (library,) = (tmp_path / "native").glob("*.so")
@@ -35,7 +35,7 @@ def test_the_cache_is_for_its_user_alone(cache, tmp_path):
 
 @pytest.mark.parametrize("what", ["folder", "library"])
 @pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_code_that_others_may_write_is_refused(cache, tmp_path, what, mode):
+def test_code_that_others_may_write_is_not_loaded(cache, tmp_path, what, mode):
     build_cpp.library(cache)
     build_cpp.library.cache_clear()
     (library,) = (tmp_path / "native").glob("*.so")
@@ -50,7 +50,7 @@ def test_code_that_others_may_write_is_refused(cache, tmp_path, what, mode):
 
 
 @pytest.mark.parametrize("what", ["folder", "library"])
-def test_code_of_another_user_is_refused(cache, tmp_path, what, monkeypatch):
+def test_code_of_another_user_is_not_loaded(cache, tmp_path, what, monkeypatch):
     build_cpp.library(cache)
     build_cpp.library.cache_clear()
     (library,) = (tmp_path / "native").glob("*.so")
@@ -64,8 +64,8 @@ def test_code_of_another_user_is_refused(cache, tmp_path, what, monkeypatch):
     assert f"{path} belongs to another user" in str(build_cpp.library(cache))
 
 
-def test_what_other_packages_have_loaded_does_not_change_the_library():
-    """A process that had loaded scikit-learn's own OpenMP built the library a second time, and linked to the wrong one."""
+def test_libraries_loaded_by_other_packages_do_not_change_the_compiled_library():
+    """Once, a process with scikit-learn's OpenMP compiled the library again and linked the wrong runtime."""
     pytest.importorskip("sklearn")
     code = """
 import sys
@@ -103,7 +103,7 @@ print("fine")
 """
 
 
-def test_a_kernel_without_memory_is_a_sentence():
+def test_running_out_of_memory_raises_an_error():
     if reason := native.unavailable():
         pytest.skip(reason)
     code = CALLS.replace("2**62", "__import__('ctypes').c_int64(2**62)")
@@ -112,13 +112,13 @@ def test_a_kernel_without_memory_is_a_sentence():
 
 
 @pytest.mark.parametrize(("code", "sentence"), [(1, "got no memory"), (2, r"failed \(code 2\)")])
-def test_codes_of_native_functions_are_errors(code, sentence):
+def test_return_codes_of_native_functions_become_errors(code, sentence):
     build_cpp.check_code(0, "attention")
     with pytest.raises(KernelError, match=sentence):
         build_cpp.check_code(code, "attention")
 
 
-def test_results_are_those_of_the_reference():
+def test_results_equal_the_reference():
     if reason := native.unavailable():
         pytest.skip(reason)
     x = torch.randn(2, 2, 33, 16)

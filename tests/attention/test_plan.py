@@ -87,7 +87,7 @@ def test_sentences_are_not_compiled_for_each_shape_of_a_batch_on_a_gpu():
 def test_what_is_recorded_as_a_cuda_graph_asks_the_cpu_nothing():
     found = chosen(replace(H200, recording=True), mask=Dilated(4))
     assert found.kernel == "sdpa"
-    assert "recorded" in found.not_used["flex"]
+    assert "captured" in found.not_used["flex"]
 
 
 def test_backends_of_sdpa_in_order():
@@ -170,13 +170,13 @@ def test_every_faster_kernel_has_its_reason():
         ("sdpa", {"normalize": Sparsemax()}, "SDPA normalises by softmax only"),
         ("sdpa", {"softcap": 3.0}, "SDPA has no soft cap"),
         ("sdpa", {"gate": Window(3)}, "SDPA has no gate"),
-        ("sdpa", {"bias": RelativeBuckets(4)}, "the bias may learn"),
+        ("sdpa", {"bias": RelativeBuckets(4)}, "the bias may require a gradient"),
         ("sdpa", {"energy": Additive(64)}, "Additive is not a dot product"),
         ("sdpa", {"dropout": 0.1}, "dropout"),
         ("additive", {}, "computes Additive energies, not ScaledDot"),
         ("flex", {"normalize": Hard()}, "Flex normalises by softmax only"),
-        ("flex", {"dropout": 0.5}, "no dropout"),
-        ("cpp", {"dropout": 0.5}, "no gate and no dropout"),
+        ("flex", {"dropout": 0.5}, "neither gate nor dropout"),
+        ("cpp", {"dropout": 0.5}, "neither gate nor dropout"),
         ("nativ", {}, "no kernel is called 'nativ'"),
         ("tilde", {}, "did you mean 'tiled'"),
     ],

@@ -1,4 +1,4 @@
-"""Our Triton kernels without a GPU: Triton's interpreter runs them on the CPU. On a GPU: test_cuda.py."""
+"""The Triton kernels without a GPU, by Triton's interpreter on the CPU. On a GPU: test_cuda.py."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from regard.attention.plan import make_plan
 HOPPER = Machine("cuda", (9, 0))
 
 
-def test_the_interpreted_kernel_equals_the_reference_with_nan_where_nobody_looks():
+def test_the_interpreted_kernel_equals_the_reference_with_nan_in_unseen_positions():
     pytest.importorskip("triton", reason="Triton is not installed")
     env = os.environ | {"TRITON_INTERPRET": "1"}
     script = Path(__file__).with_name("triton_cases.py")
@@ -36,7 +36,7 @@ def plan(dtype=torch.bfloat16, T=600, D=64, **options):
     return make_plan(make_call(q, k, v, **options), machine=HOPPER)
 
 
-def test_bands_and_padding_in_half_precision_go_to_triton_on_a_gpu():
+def test_bands_and_padding_in_half_precision_use_triton_on_a_gpu():
     lengths = torch.tensor([5, 600])
     for options in (
         {"mask": Window(9, 9)},
@@ -49,17 +49,17 @@ def test_bands_and_padding_in_half_precision_go_to_triton_on_a_gpu():
         assert plan(**options).kernel == "triton", options
 
 
-def test_padded_batches_in_training_go_to_sdpa_unless_a_graph_is_recorded():
+def test_padded_batches_in_training_use_sdpa_unless_a_cuda_graph_is_captured():
     q, k, v = (torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     call = make_call(q, k, v, mask=Padding(torch.tensor([5, 60])))
     assert make_plan(call, machine=HOPPER).kernel == "sdpa"
     assert make_plan(call, machine=replace(HOPPER, recording=True)).kernel == "triton"
 
 
-def test_what_triton_cannot_do_goes_elsewhere_with_a_reason():
+def test_calls_that_triton_cannot_run_use_another_kernel_with_a_reason():
     for options, reason in (
         ({"mask": Documents(torch.arange(600) // 100)}, "band of keys and padding"),
-        ({"mask": Causal(), "bias": torch.zeros(600, 600)}, "ALiBi alone"),
+        ({"mask": Causal(), "bias": torch.zeros(600, 600)}, "the only bias it supports is ALiBi"),
         ({"mask": Causal(), "softcap": 5.0}, "no soft cap"),
         ({"dtype": torch.float32, "mask": Window(9, 9)}, "bfloat16 and float16"),
         ({"D": 512, "mask": Window(9, 9)}, "at most 256"),
@@ -71,7 +71,7 @@ def test_what_triton_cannot_do_goes_elsewhere_with_a_reason():
         assert reason in found.not_used["triton"]
 
 
-def test_a_band_is_read_off_joined_masks():
+def test_a_band_is_found_in_combined_masks():
     call = make_call(*(torch.empty(2, 4, 30, 8) for _ in range(3)))
     lengths = torch.tensor([3, 4])
     found = triton.band_of(Window(9, 2) & (Causal() & Padding(lengths)), call)

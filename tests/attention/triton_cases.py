@@ -1,4 +1,4 @@
-"""Our Triton kernel on a CPU, by Triton's interpreter, in float32, beside the reference. Run by test_triton.py."""
+"""The Triton kernels on a CPU, by Triton's interpreter, against the reference. Run by test_triton.py."""
 
 import math
 import sys
@@ -23,9 +23,15 @@ SIZES = [(2, 2, 1, 70, 90, 24, 16), (1, 1, 1, 100, 33, 16, 40)]  # B, H, Hk, Tq,
 def masks(B, Tk):
     short = torch.tensor([Tk // 3, Tk][:B])
     return [
-        None, Causal(), Causal(offset=0), Window(20, 9), Window(40, 20) & Causal(), Window(5, 5, offset=-30), Padding(short),
+        None,
+        Causal(),
+        Causal(offset=0),
+        Window(20, 9),
+        Window(40, 20) & Causal(),
+        Window(5, 5, offset=-30),
+        Padding(short),
         Causal() & Padding(short - Tk // 3),
-    ]  # fmt: skip
+    ]
 
 
 def error(B, H, Hk, Tq, Tk, D, Dv, mask, bias):

@@ -1,4 +1,4 @@
-"""Small models of each family with random weights, and what a test needs to run them."""
+"""Small models of each family with random weights, and their inputs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,38 @@ import torch
 import transformers as hf
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2, "initializer_range": 0.3, "attention_dropout": 0.0,
-}  # fmt: skip
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.3,
+    "attention_dropout": 0.0,
+}
 SEQ2SEQ: dict[str, Any] = {
-    "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64, "dropout": 0.0,
-    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None,
+    "vocab_size": 60,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "dropout": 0.0,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
     "init_std": 0.3,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -63,64 +85,137 @@ class Family:
 
 
 FAMILIES = [
-    Family("Llama", "LlamaForCausalLM", "LlamaConfig", SMALL, attention=("model.layers.0.self_attn", "model.layers.1.self_attn")),
     Family(
-        "Mistral", "MistralForCausalLM", "MistralConfig", {**SMALL, "sliding_window": 5},
+        "Llama",
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        SMALL,
         attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
     ),
     Family(
-        "Gemma-2", "Gemma2ForCausalLM", "Gemma2Config",
+        "Mistral",
+        "MistralForCausalLM",
+        "MistralConfig",
+        {**SMALL, "sliding_window": 5},
+        attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
+    ),
+    Family(
+        "Gemma-2",
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
         {**SMALL, "sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
         attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
     ),
     Family(
-        "GPT-OSS", "GptOssForCausalLM", "GptOssConfig",
+        "GPT-OSS",
+        "GptOssForCausalLM",
+        "GptOssConfig",
         {**SMALL, "sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1},
         attention=("model.layers.0.self_attn", "model.layers.1.self_attn"),
     ),
     Family(
-        "GPT-2", "GPT2LMHeadModel", "GPT2Config",
+        "GPT-2",
+        "GPT2LMHeadModel",
+        "GPT2Config",
         {
-            "vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3,
-            "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+            "vocab_size": 60,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "initializer_range": 0.3,
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
         },
         attention=("transformer.h.0.attn", "transformer.h.1.attn"),
     ),
     Family(
-        "BERT", "BertForMaskedLM", "BertConfig",
-        {**{k: v for k, v in SMALL.items() if k not in ("num_key_value_heads", "head_dim", "attention_dropout")},
-         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-        kind="encoder", attention=("bert.encoder.layer.0.attention.self", "bert.encoder.layer.1.attention.self"),
+        "BERT",
+        "BertForMaskedLM",
+        "BertConfig",
+        {
+            **{
+                k: v
+                for k, v in SMALL.items()
+                if k not in ("num_key_value_heads", "head_dim", "attention_dropout")
+            },
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        kind="encoder",
+        attention=("bert.encoder.layer.0.attention.self", "bert.encoder.layer.1.attention.self"),
     ),
     Family(
-        "T5", "T5ForConditionalGeneration", "T5Config",
+        "T5",
+        "T5ForConditionalGeneration",
+        "T5Config",
         {
-            "vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
-            "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0, "initializer_factor": 4.0,
+            "vocab_size": 60,
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "dropout_rate": 0.0,
+            "pad_token_id": 0,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 0,
+            "initializer_factor": 4.0,
         },
         kind="seq2seq",
         attention=(
-            "encoder.block.0.layer.0.SelfAttention", "decoder.block.1.layer.0.SelfAttention",
+            "encoder.block.0.layer.0.SelfAttention",
+            "decoder.block.1.layer.0.SelfAttention",
             "decoder.block.1.layer.1.EncDecAttention",
         ),
     ),
     Family(
-        "BART", "BartForConditionalGeneration", "BartConfig", SEQ2SEQ, kind="seq2seq",
-        attention=("model.encoder.layers.0.self_attn", "model.decoder.layers.1.self_attn", "model.decoder.layers.1.encoder_attn"),
+        "BART",
+        "BartForConditionalGeneration",
+        "BartConfig",
+        SEQ2SEQ,
+        kind="seq2seq",
+        attention=(
+            "model.encoder.layers.0.self_attn",
+            "model.decoder.layers.1.self_attn",
+            "model.decoder.layers.1.encoder_attn",
+        ),
     ),
     Family(
-        "Marian", "MarianMTModel", "MarianConfig", {**SEQ2SEQ, "forced_eos_token_id": 2}, kind="seq2seq",
-        attention=("model.encoder.layers.0.self_attn", "model.decoder.layers.1.self_attn", "model.decoder.layers.1.encoder_attn"),
+        "Marian",
+        "MarianMTModel",
+        "MarianConfig",
+        {**SEQ2SEQ, "forced_eos_token_id": 2},
+        kind="seq2seq",
+        attention=(
+            "model.encoder.layers.0.self_attn",
+            "model.decoder.layers.1.self_attn",
+            "model.decoder.layers.1.encoder_attn",
+        ),
     ),
     Family(
-        "ViT", "ViTForImageClassification", "ViTConfig",
+        "ViT",
+        "ViTForImageClassification",
+        "ViTConfig",
         {
-            "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 16,
-            "patch_size": 4, "initializer_range": 0.3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+            "image_size": 16,
+            "patch_size": 4,
+            "initializer_range": 0.3,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
         },
-        kind="vision", attention=(),
+        kind="vision",
+        attention=(),
     ),
-]  # fmt: skip
+]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Hugging Face models on regard on an NVIDIA GPU: prefill, generation with each cache, gradients, half precision."""
+"""Hugging Face models on regard on an NVIDIA GPU: prefill, generation with each cache, gradients."""
 
 import copy
 
@@ -39,7 +39,7 @@ def inputs_of(family, model, padded):
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
-def test_output_and_gradients_are_those_of_eager(family):
+def test_output_and_gradients_equal_those_of_eager(family):
     model = on_gpu(family)
     inputs = inputs_of(family, model, padded=False)
     found = []
@@ -73,7 +73,7 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT-OSS", "Gemma-2", "BERT"])
-def test_half_precision_is_as_near_to_float32_as_eager_is(name):
+def test_half_precision_is_as_close_to_float32_as_eager(name):
     family = next(f for f in FAMILIES if f.name == name)
     model, half = on_gpu(family), on_gpu(family, torch.bfloat16)
     inputs = inputs_of(family, model, padded=True)

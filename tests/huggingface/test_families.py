@@ -1,8 +1,9 @@
-"""Every family of models on regard against its own eager attention: the cells of the table in docs/your-own-model.md.
+"""Every model family on regard against its eager attention: the table in docs/your-own-model.md.
 
-Rows that see nothing, which are the padding on the left, give zeros here and an average of everything in eager: only real
-positions are compared. Eager attention of Llama, Mistral, Gemma-2 and ViT computes its softmax in float32 whatever goes in, so
-these are compared in float32, and so is GPT-OSS, whose experts know no float64; the others in float64.
+Only real positions are compared: rows that see no key, the padding on the left, give zeros here and an
+average of all values in eager. Eager attention of Llama, Mistral, Gemma-2 and ViT computes its softmax in
+float32, so these are compared in float32, and so is GPT-OSS, whose experts do not run in float64; the others
+in float64.
 """
 
 import copy
@@ -35,7 +36,7 @@ generating = pytest.mark.parametrize("family", GENERATING, ids=lambda f: f.name)
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-    """Small configurations make Transformers warn; nothing of that concerns regard."""
+    """Silence Transformers' warnings about small configurations."""
     hf.logging.set_verbosity_error()
     torch._dynamo.reset()
     yield
@@ -43,7 +44,7 @@ def quiet(monkeypatch):
 
 
 def model_in(family, dtype=None):
-    """The shared model, in the precision in which its eager attention can be compared."""
+    """The shared model, in the dtype in which its eager attention can be compared."""
     return (
         model_of(family.name)
         .to(dtype or (torch.float32 if family.name in IN_FLOAT32 else torch.float64))
@@ -56,16 +57,16 @@ def inputs_in(family, model, padded=False):
 
 
 def on_both(model, run):
-    """What eager gives and what regard gives."""
-    found = []
+    """The results of eager and of regard."""
+    results = []
     for name in ("eager", "regard"):
         model.set_attn_implementation(name)
-        found.append(run())
-    return found
+        results.append(run())
+    return results
 
 
 def assert_near(a, b, dtype):
-    """Equal to rounding: by the largest number there is, since small ones are differences of large ones."""
+    """Equal up to rounding, relative to the largest value: small values are differences of large ones."""
     a, b = a.detach(), b.detach()
     limit = (2e-5 if dtype == torch.float32 else 1e-11) * max(1.0, float(a.abs().max()))
     assert (a - b).abs().max() <= limit
@@ -73,7 +74,7 @@ def assert_near(a, b, dtype):
 
 @every
 @torch.no_grad()
-def test_prefill_is_that_of_eager(family):
+def test_prefill_equals_eager(family):
     model = model_in(family)
     inputs = inputs_in(family, model)
     eager, ours = on_both(model, lambda: family.output(model, inputs))
@@ -83,7 +84,7 @@ def test_prefill_is_that_of_eager(family):
 
 @text
 @torch.no_grad()
-def test_a_padded_batch_is_that_of_eager_at_real_positions(family):
+def test_a_padded_batch_equals_eager_at_real_positions(family):
     model = model_in(family)
     inputs = inputs_in(family, model, padded=True)
     eager, ours = on_both(model, lambda: family.output(model, inputs))
@@ -129,7 +130,7 @@ def test_generation_gives_the_tokens_of_eager(family, cache):
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma-2", "T5"])
 def test_a_static_cache_whose_counter_is_not_read_gives_the_tokens_of_eager(name, monkeypatch):
-    """As on a GPU, where a decoding step does not wait for the counter: the mask keeps it as a tensor."""
+    """As on a GPU, where a decoding step does not read the cache's counter: the mask keeps it as a tensor."""
     family = next(f for f in FAMILIES if f.name == name)
     model = model_in(family)
     monkeypatch.setattr(masks, "_may_read", lambda counter, q_length: q_length > 1)
@@ -256,7 +257,7 @@ def test_the_compiled_model_runs_by_inductor():
 
 @pytest.mark.parametrize("name", [slow("Llama"), "Mistral", slow("Gemma-2"), slow("GPT-OSS")])
 @torch.no_grad()
-def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_whole_text(name):
+def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_full_text(name):
     family = next(f for f in FAMILIES if f.name == name)
     model = model_in(family, torch.float32)
     register("regard-near", mask=regard.Window(3), bias=regard.ALiBi(4))
@@ -276,7 +277,7 @@ def test_a_compiled_step_on_a_static_cache_has_the_logits_of_the_whole_text(name
 
 
 @pytest.mark.parametrize("name", ["Llama", "BERT", "GPT-OSS"])
-def test_dropout_in_training_draws_as_eager_does(name):
+def test_dropout_in_training_equals_eager_with_the_same_seed(name):
     family = next(f for f in FAMILIES if f.name == name)
     option = {"BERT": "attention_probs_dropout_prob"}.get(name, "attention_dropout")
     model = family.build(**{option: 0.4})
@@ -309,7 +310,7 @@ def test_gradient_checkpointing_changes_no_gradient(name):
 
 @text
 @torch.no_grad()
-def test_half_precision_is_as_near_to_the_truth_as_eager(family):
+def test_half_precision_is_as_close_to_the_truth_as_eager(family):
     model = copy.deepcopy(model_in(family)).float()
     exact = family.output(model, inputs_in(family, model))
     model = model.bfloat16()

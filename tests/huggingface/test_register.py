@@ -1,6 +1,6 @@
-"""What `register` offers beside the model's own attention: variants, layers, masks of one's own; and what it refuses.
+"""`register`: variants, layers, 4-D masks, and what is refused.
 
-Covers variants.py, changes.py, interface.py and models.py; masks.py has test_masks.py.
+Covers variants.py, changes.py, interface.py and models.py; test_masks.py covers masks.py.
 """
 
 import copy
@@ -50,7 +50,7 @@ def logits(model, name="Llama", padded=False, **more):
 
 
 def by_hand(model, name, change, layers=(0, 1)):
-    """Watch the model and compute each layer's attention again with the change: the truth for a variant."""
+    """Watch the model and recompute each layer's attention with the change: the truth for a variant."""
     model.set_attn_implementation(name)
     inputs, found = family["Llama"].inputs(), {}
     with regard.watch(model) as seen, torch.no_grad():
@@ -90,7 +90,7 @@ def test_a_variant_changes_the_attention_of_a_model(change):
     assert (logits(model) - before).abs().max() > 0.01
 
 
-def test_variants_live_side_by_side_and_the_plain_one_stays():
+def test_variants_do_not_affect_each_other_or_the_plain_one():
     register("regard-window", mask=Window(2))
     register("regard-sparse", normalize=Sparsemax())
     plain, window, sparse = (logits(llama(n)) for n in ("regard", "regard-window", "regard-sparse"))
@@ -107,7 +107,7 @@ def test_registering_a_name_again_replaces_it_also_for_models_that_use_it():
     assert not torch.equal(narrow, logits(model))
 
 
-def test_the_mask_of_a_variant_is_joined_with_the_models_own():
+def test_the_mask_of_a_variant_is_combined_with_the_models_own():
     register("regard-window", mask=Window(3, None))  # leaves the future open; the model does not
     model = llama("regard-window")
     with regard.watch(model) as seen:
@@ -161,7 +161,7 @@ def test_layers_are_chosen_by_index_and_by_name():
     assert full[:10].all() and near.nonzero().flatten().tolist() == [7, 8, 9]
 
 
-def test_layers_by_name_tell_encoder_decoder_and_cross_attention_apart():
+def test_layers_by_name_distinguish_encoder_decoder_and_cross_attention():
     register("regard-encoder", layers={"*encoder.layers*": {"mask": Window(1, 1)}})
     model = model_of("BART").float().eval()
     model.set_attn_implementation("regard-encoder")
@@ -216,7 +216,7 @@ def test_a_new_part_can_be_trained_within_a_pretrained_model():
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-def test_a_mask_with_four_axes_is_honoured(dtype):
+def test_a_4d_mask_is_used(dtype):
     torch.manual_seed(2)
     allowed = (torch.rand(2, 1, 11, 11) < 0.6) | torch.eye(11, dtype=torch.bool)
     mask = allowed if dtype == torch.bool else torch.where(allowed, 0.0, torch.finfo(dtype).min)
@@ -228,7 +228,7 @@ def test_a_mask_with_four_axes_is_honoured(dtype):
     assert torch.allclose(eager, ours, atol=1e-4)
 
 
-def test_a_float_mask_that_does_more_than_hide_is_added():
+def test_a_float_mask_with_finite_values_is_added():
     torch.manual_seed(2)
     mask = torch.randn(2, 4, 11, 11)
     ids = family["Llama"].inputs()["input_ids"]
@@ -260,7 +260,7 @@ def test_a_float_mask_that_a_soft_cap_would_change_is_refused():
 
 
 @torch.no_grad()
-def test_packed_texts_are_those_of_separate_ones():
+def test_packed_texts_equal_separate_ones():
     model = llama()
     a, b = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 7))
     position = torch.cat([torch.arange(5), torch.arange(7)])[None]
@@ -343,7 +343,7 @@ def test_options_of_the_wrong_kind_are_refused():
         register("sdpa")
 
 
-def test_a_layer_that_the_model_has_not_is_refused_by_name():
+def test_a_layer_that_the_model_lacks_is_refused_by_name():
     register("regard-far", layers={7: {"mask": Window(3)}})
     with pytest.raises(
         OptionError, match=r"layers=\{7: …\} names no layer of LlamaForCausalLM, which has layers 0 to 1"
@@ -370,21 +370,27 @@ def test_a_layer_that_the_model_has_not_is_refused_by_name():
     logits(model)
 
 
-def test_a_model_that_never_asks_the_interface_is_refused():
+def test_a_model_that_does_not_use_the_interface_is_refused():
     config = lambda: hf.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4)  # noqa: E731
-    with pytest.raises(OptionError, match="BloomForCausalLM computes its attention in its own code.*eager"):
+    with pytest.raises(OptionError, match="BloomForCausalLM has its own attention code.*eager"):
         hf.BloomForCausalLM._from_config(config(), attn_implementation="regard")
     model = hf.BloomForCausalLM(config())
-    with pytest.raises(OptionError, match="BloomForCausalLM computes its attention in its own code.*eager"):
+    with pytest.raises(OptionError, match="BloomForCausalLM has its own attention code.*eager"):
         model.set_attn_implementation("regard")
     assert model.config._attn_implementation != "regard"
 
 
-def test_modules_that_keep_their_own_attention_are_named():
+def test_modules_with_their_own_attention_are_named_in_a_warning():
     config = hf.BigBirdPegasusConfig(
-        vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=32, decoder_ffn_dim=32,
-    )  # fmt: skip
+        vocab_size=60,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+    )
     model = hf.BigBirdPegasusModel(config)
     with pytest.warns(
         UserWarning,
@@ -393,7 +399,7 @@ def test_modules_that_keep_their_own_attention_are_named():
         model.set_attn_implementation("regard")
 
 
-def test_a_keyword_that_regard_does_not_know_is_refused_by_name():
+def test_an_unknown_keyword_is_refused_by_name():
     with pytest.raises(
         OptionError, match=r"LlamaAttention \(model.layers.0.self_attn\) passes curvature= .*eager"
     ):
@@ -401,7 +407,7 @@ def test_a_keyword_that_regard_does_not_know_is_refused_by_name():
     logits(llama(), curvature=None)
 
 
-def test_masks_that_cannot_be_read_are_refused_with_the_name_of_the_module():
+def test_invalid_masks_are_refused_with_the_name_of_the_module():
     ids = family["Llama"].inputs()["input_ids"]
     attention = llama().model.layers[0].self_attn
     position = llama().model.rotary_emb(torch.zeros(1), torch.arange(11)[None])
@@ -437,7 +443,7 @@ def test_other_bad_calls_are_refused_with_the_name_of_the_module():
         run(Module(), q, q[..., :3, :], q[..., :3, :], masks.make_mask(1, 5, 5))
 
 
-def test_a_window_is_refused_where_positions_do_not_line_up():
+def test_a_window_is_refused_where_positions_are_not_aligned():
     register("regard-window", mask=Window(3))
     model = model_of("BART").float().eval()
     model.set_attn_implementation("regard-window")
@@ -447,7 +453,7 @@ def test_a_window_is_refused_where_positions_do_not_line_up():
     logits(model, "BART")
 
 
-def test_parts_that_a_cache_does_not_allow_are_refused():
+def test_masks_that_a_sliding_cache_cannot_support_are_refused():
     register("regard-first", mask=Prefix(2) | Window(3))
     model = model_of("Mistral").float().eval()
     model.set_attn_implementation("regard-first")
@@ -457,12 +463,12 @@ def test_parts_that_a_cache_does_not_allow_are_refused():
         model.generate(**inputs, max_new_tokens=3)
 
 
-def test_another_normaliser_does_not_take_the_sinks_away():
+def test_another_normaliser_is_refused_in_a_model_with_sinks():
     register("regard-sparse", normalize=Sparsemax())
     model = model_of("GPT-OSS").float().eval()
     model.set_attn_implementation("regard-sparse")
     with pytest.raises(
-        OptionError, match=r"GptOssAttention \(model.layers.0.self_attn\) has sinks.*Sparsemax"
+        OptionError, match=r"GptOssAttention \(model.layers.0.self_attn\) has attention sinks.*Sparsemax"
     ):
         logits(model, "GPT-OSS")
     register("regard-sparse", normalize=Softmax(2.0))
@@ -474,7 +480,7 @@ def test_another_normaliser_does_not_take_the_sinks_away():
     )
 
 
-def test_a_missing_or_old_transformers_is_told_in_a_sentence(monkeypatch):
+def test_a_missing_or_old_transformers_is_reported(monkeypatch):
     from regard.huggingface import variants
 
     monkeypatch.setattr(variants, "version", lambda _: "4.57.1")
@@ -530,7 +536,7 @@ def test_names_that_transformers_would_misread_and_unknown_variants_are_refused(
         llama("regard").set_attn_implementation("regard-nope")
 
 
-def test_a_hugging_face_model_on_regard_needs_no_look_at_torch_s_functions_unless_others_are_in_it():
+def test_a_model_on_regard_needs_no_patching_of_torchs_functions_unless_it_has_other_modules():
     from torch.overrides import _get_current_function_mode
 
     class Own(torch.nn.Module):

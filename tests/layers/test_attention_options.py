@@ -1,4 +1,4 @@
-"""Options of a layer that hold weights or tensors: trained, saved, copied and moved with it, and used as registered."""
+"""Attention options with weights or tensors are trained, saved, copied and moved with their layer."""
 
 import copy
 import pickle
@@ -110,7 +110,7 @@ def test_weights_of_an_option_are_weights_of_the_layer(kind, name):
 
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("name", LEARNED)
-def test_what_is_registered_is_what_is_used(kind, name):
+def test_the_registered_weights_are_the_ones_used(kind, name):
     options, key = LEARNED[name]
     layer, x = kind(8, 2, **options()), torch.randn(3, T, 8)
     before = layer(x)
@@ -195,7 +195,7 @@ def _same(layer):
     return plain
 
 
-def test_an_option_without_tensors_stays_the_object_it_is():
+def test_an_option_without_tensors_stays_the_same_object():
     mask, energy = Causal(), regard.Dot()
     layer = MultiHead(8, 2, mask=mask, energy=energy)
     assert layer.mask is mask and layer.energy is energy

@@ -1,4 +1,4 @@
-"""Linear maps: those of one sequence as one product, and on a GPU a bias whose gradient is a product."""
+"""Linear layers: several as one matmul, and the bias gradient as a matmul on a GPU."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def drawn(*size):
     return torch.randn(*size, dtype=torch.float64, requires_grad=True)
 
 
-def test_the_gradients_written_by_hand_are_torchs():
+def test_the_hand_written_gradients_equal_torchs():
     x, weight, bias = drawn(3, 5, 4), drawn(6, 4), drawn(6)
     out, want = _Affine.apply(x, weight, bias), torch.nn.functional.linear(x, weight, bias)
     torch.testing.assert_close(out, want)
@@ -30,7 +30,7 @@ def test_the_gradients_written_by_hand_are_torchs():
             torch.testing.assert_close(a, b)
 
 
-def test_second_derivatives_are_those_of_the_plain_product():
+def test_second_derivatives_equal_those_of_torchs_linear():
     x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
     assert torch.autograd.gradgradcheck(_Affine.apply, (x, weight, bias))
     penalties = []
@@ -44,10 +44,10 @@ def test_second_derivatives_are_those_of_the_plain_product():
     torch.testing.assert_close(*penalties)
 
 
-def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
+def test_under_torch_func_torchs_linear_is_used(monkeypatch):
     taken = []
     monkeypatch.setattr(_Affine, "apply", lambda *x: taken.append(1) or torch.nn.functional.linear(*x))
-    monkeypatch.setattr(linear, "ON", ("cpu",))
+    monkeypatch.setattr(linear, "BIAS_MATMUL_ON", ("cpu",))
     x, weight, bias = drawn(3, 4), drawn(5, 4), drawn(5)
     affine(x, weight, bias)
     assert taken == [1]  # without a transform the quick way is taken
@@ -71,7 +71,7 @@ def test_the_hand_written_gradient_gives_way_to_torch_func(monkeypatch):
 @pytest.mark.parametrize(
     "options", [{}, {"key_heads": 2}, {"linear_bias": False}, {"memory_dim": 6}, {"rotary": Rotary(2)}]
 )
-def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options, monkeypatch):
+def test_fused_projections_in_training_equal_separate_ones(options, monkeypatch):
     monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer = MultiHead(8, 4, **options).double()
     x, memory = drawn(2, 5, 8), drawn(2, 3, options.get("memory_dim", 8))
@@ -82,7 +82,7 @@ def test_what_learns_projects_at_once_what_else_is_projected_one_by_one(options,
         torch.testing.assert_close(layer(*call), want)
 
 
-def test_one_product_gives_every_map_its_gradient(monkeypatch):
+def test_the_fused_matmul_gives_every_projection_its_gradient(monkeypatch):
     monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
     layer, x = MultiHead(8, 2).double(), drawn(2, 5, 8)
     q, k, v = layer.project(x, x, x)
@@ -99,7 +99,7 @@ def test_one_product_gives_every_map_its_gradient(monkeypatch):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("to", [None, torch.bfloat16, torch.float16])
-def test_on_a_gpu_it_is_torchs_in_every_precision(to):
+def test_on_a_gpu_it_equals_torchs_linear_in_every_precision(to):
     ours, x = Linear(64, 96).cuda(), torch.randn(7, 300, 64, device="cuda", requires_grad=True)
     with torch.autocast("cuda", to, enabled=to is not None):
         found, want = affine(x, ours.weight, ours.bias), torch.nn.functional.linear(x, ours.weight, ours.bias)

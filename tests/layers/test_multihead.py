@@ -1,4 +1,4 @@
-"""Both multi-head layers against the lectures' formulas, their interaction matrices, and the cache."""
+"""Both multi-head layers against their formulas, interaction matrices and caches; convolution.py too."""
 
 import math
 
@@ -32,7 +32,7 @@ def fused_on_cpu(monkeypatch):
     monkeypatch.setattr(multihead, "FUSED_ON", ("cpu",))
 
 
-def test_full_heads_are_three_n_maps_side_by_side_then_projected():
+def test_full_heads_equal_the_formula_of_the_transformer():
     layer = MultiHead(6, 2, head_dim=4, value_head_dim=5, out_dim=7, linear_bias=False).double()
     q, k, v = (torch.randn(3, 6, dtype=torch.float64) for _ in range(3))
     parts = []
@@ -45,7 +45,7 @@ def test_full_heads_are_three_n_maps_side_by_side_then_projected():
     assert bare.Wo is None
 
 
-def test_sliced_heads_are_the_lectures_formula():
+def test_sliced_heads_equal_the_formula_of_the_lecture():
     M, H, L, K, Kout, T = 12, 3, 5, 2, 7, 4
     layer = SlicedMultiHead(M, H, rank=L, value_head_dim=K, out_dim=Kout).double()
     X = torch.randn(T, M, dtype=torch.float64)
@@ -60,7 +60,7 @@ def test_sliced_heads_are_the_lectures_formula():
     assert torch.allclose(layer(X), torch.cat(heads, 1) @ layer.Q.T)
 
 
-def test_the_interaction_matrix_of_sliced_heads_is_block_diagonal_and_makes_the_energies():
+def test_the_interaction_matrix_of_sliced_heads_is_block_diagonal_and_gives_the_energies():
     layer = SlicedMultiHead(8, 2, rank=3)
     inside = layer.interaction()
     assert inside.shape == (8, 8)
@@ -74,7 +74,7 @@ def test_the_interaction_matrix_of_sliced_heads_is_block_diagonal_and_makes_the_
         assert torch.allclose(energy[h], x @ block @ x.T, atol=1e-5)
 
 
-def test_the_interaction_matrices_of_full_heads_make_the_energies():
+def test_the_interaction_matrices_of_full_heads_give_the_energies():
     layer = MultiHead(8, 4, key_heads=2, memory_dim=6, linear_bias=False)
     x, memory = torch.randn(5, 8), torch.randn(7, 6)
     inside = layer.interaction()
@@ -94,7 +94,7 @@ def test_the_interaction_matrices_of_full_heads_make_the_energies():
         lambda: SlicedMultiHead(8, 2, mask=Causal()),
     ],
 )
-def test_step_by_step_with_a_cache_is_all_at_once(make):
+def test_decoding_step_by_step_with_a_cache_equals_one_pass(make):
     layer, x = make().double(), torch.randn(3, 40, 8, dtype=torch.float64)
     whole = layer(x)
     for sizes in ([1] * 40, [17, 1, 1, 21]):
@@ -152,7 +152,7 @@ def test_reordering_a_cache_reorders_what_follows():
     assert Cache().key is None
 
 
-def test_the_layers_mask_and_the_calls_mask_are_joined():
+def test_the_layers_mask_and_the_calls_mask_are_combined():
     layer, x = MultiHead(8, 2, mask=Causal()), torch.randn(2, 5, 8)
     with regard.watch(layer) as seen:
         layer(x, mask=Padding([2, 5]))
@@ -200,7 +200,7 @@ def test_convolution_and_recurrence_keep_the_length():
 
 
 class LoRA(nn.Module):
-    """A low-rank update beside a frozen linear layer (Hu et al. 2022); `weight` is that of the frozen layer, as in peft."""
+    """A low-rank update of a frozen linear layer (Hu et al. 2022); `weight` is the frozen one, as in peft."""
 
     def __init__(self, base, rank=2):
         super().__init__()
@@ -245,7 +245,7 @@ def changes(name):
     }[name]
 
 
-def test_maps_as_they_were_made_are_one_matmul_where_that_is_faster(fused_on_cpu, monkeypatch):
+def test_unmodified_projections_are_fused_into_one_matmul_in_training(fused_on_cpu, monkeypatch):
     taken, affine = [], multihead.affine
     monkeypatch.setattr(multihead, "affine", lambda *x: taken.append(len(x[1])) or affine(*x))
     layer, x = MultiHead(8, 2), torch.randn(2, 5, 8)
@@ -270,7 +270,7 @@ def test_maps_as_they_were_made_are_one_matmul_where_that_is_faster(fused_on_cpu
     ],
 )
 @pytest.mark.parametrize("crossed", [False, True])
-def test_what_is_done_to_one_of_its_maps_counts_with_and_without_gradients(name, crossed, fused_on_cpu):
+def test_a_modified_projection_is_used_with_and_without_gradients(name, crossed, fused_on_cpu):
     layer, x = MultiHead(8, 2).double(), torch.randn(2, 5, 8, dtype=torch.float64)
     call = (x, torch.randn(2, 4, 8, dtype=torch.float64)) if crossed else (x,)
     before = layer(*call)
@@ -297,7 +297,7 @@ def test_hooks_on_every_module_and_backward_hooks_are_called(fused_on_cpu):
     assert names[-1] == "backward"
 
 
-def test_maps_in_two_precisions_are_not_joined(fused_on_cpu):
+def test_projections_in_two_precisions_are_not_fused(fused_on_cpu):
     layer, x = MultiHead(8, 2, linear_bias=False), torch.randn(2, 5, 8)
     layer.Wk.to(torch.bfloat16)
     for call in ((x,), (x, torch.randn(2, 4, 8))):
@@ -305,7 +305,7 @@ def test_maps_in_two_precisions_are_not_joined(fused_on_cpu):
             layer(*call)
 
 
-def test_the_interaction_is_that_of_what_the_maps_compute():
+def test_the_interaction_includes_wrappers_around_the_projections():
     layer = MultiHead(8, 2).double()
     layer.Wk = LoRA(layer.Wk)
     changed = layer.Wk.base.weight + layer.Wk.B @ layer.Wk.A
@@ -314,7 +314,7 @@ def test_the_interaction_is_that_of_what_the_maps_compute():
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 6), (0, 4, 6), (0, 0, 6), (0, 6), (3, 0, 2, 6)])
-def test_nothing_in_is_nothing_out(shape):
+def test_empty_inputs_give_empty_outputs(shape):
     x = torch.randn(shape)
     for layer in (
         Convolution(6, 3, out_dim=4),

@@ -1,4 +1,4 @@
-"""MultiHead from and to torch's nn.MultiheadAttention: equal outputs, and what cannot be expressed is refused."""
+"""MultiHead.from_torch and to_torch: equal outputs; what cannot be expressed is refused."""
 
 import pytest
 import torch
@@ -70,9 +70,9 @@ def test_device_dtype_and_mode_are_kept():
     [
         (
             nn.MultiheadAttention(8, 2, add_bias_kv=True),
-            "add_bias_kv=True attends to a key that no input stands for",
+            "add_bias_kv=True adds a key that belongs to no input",
         ),
-        (nn.MultiheadAttention(8, 2, add_zero_attn=True), "add_zero_attn=True attends"),
+        (nn.MultiheadAttention(8, 2, add_zero_attn=True), "add_zero_attn=True adds a key"),
         (nn.Linear(8, 8), "takes an nn.MultiheadAttention, got Linear"),
     ],
 )
@@ -84,7 +84,7 @@ def test_layers_that_cannot_be_expressed_are_refused(layer, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"key_heads": 1}, r"key heads that are shared \(1 for 2 heads\)"),
+        ({"key_heads": 1}, r"grouped key heads \(1 for 2 heads\)"),
         ({"head_dim": 3}, "heads of width 3 and 3 in 8"),
         ({"project": False}, "leave project and out_dim out"),
         ({"out_dim": 5}, "leave project and out_dim out"),
@@ -95,19 +95,19 @@ def test_layers_that_cannot_be_expressed_are_refused(layer, says):
         ({"softcap": 3.0}, "has no softcap"),
     ],
 )
-def test_what_torch_cannot_do_is_refused(options, says):
+def test_options_that_torch_lacks_are_refused(options, says):
     with pytest.raises(regard.OptionError, match=says):
         MultiHead(8, 2, **options).to_torch()
 
 
-def test_hooks_on_a_projection_are_not_dropped_in_silence():
+def test_a_layer_with_hooks_on_a_projection_is_refused():
     layer = MultiHead(8, 2)
     layer.Wo.register_forward_hook(lambda module, args, out: out * 2)
     with pytest.raises(regard.OptionError, match="no place for hooks, adapters"):
         layer.to_torch()
 
 
-def test_a_sequence_of_the_wrong_width_is_named():
+def test_a_sequence_of_the_wrong_width_is_named_in_the_error():
     layer = MultiHead(8, 2, memory_dim=6, value_dim=4)
     q, k = torch.randn(1, 3, 8), torch.randn(1, 5, 6)
     assert layer(q, k, torch.randn(1, 5, 4)).shape == (1, 3, 8)

@@ -1,4 +1,4 @@
-"""Feed-forward and residual sublayers against their formulas."""
+"""Feed-forward and residual sublayers against their formulas: covers feedforward.py and residual.py."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from regard.layers.residual import Residual
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
-def test_feed_forward_is_two_maps_with_an_activation_between(name):
+def test_feed_forward_is_two_linear_layers_with_an_activation_between(name):
     layer, x = FeedForward(4, 6, activation=name).double(), torch.randn(2, 3, 4, dtype=torch.float64)
     f = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "tanh": torch.tanh}[name]
     want = f(x @ layer.W1.weight.T + layer.W1.bias) @ layer.W2.weight.T + layer.W2.bias
@@ -23,7 +23,7 @@ def test_swiglu_gates_one_half_with_the_other():
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_the_norm_stands_where_it_is_put(kind):
+def test_the_norm_is_applied_after_before_or_never(kind):
     x, f = torch.randn(3, 4, dtype=torch.float64), torch.sin
     norm = {
         "layer": lambda y: (
@@ -37,7 +37,7 @@ def test_the_norm_stands_where_it_is_put(kind):
     torch.testing.assert_close(made["none"](x, f), x + f(x))
 
 
-def test_unknown_names_are_refused_with_the_known_ones():
+def test_unknown_names_are_refused_with_a_list_of_the_known_ones():
     with pytest.raises(OptionError, match="relu, gelu"):
         FeedForward(4, 6, activation="rely")
     with pytest.raises(OptionError, match="post, pre, none"):
@@ -47,7 +47,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-def test_under_autocast_a_norm_after_the_sum_is_half_precise_and_one_before_is_not(place):
+def test_under_autocast_post_norm_outputs_half_precision_and_pre_norm_float32(place):
     layer, x = Residual(16, norm=place), torch.randn(2, 5, 16)
     linear = torch.nn.Linear(16, 16)
     with torch.no_grad():

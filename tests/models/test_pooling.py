@@ -6,7 +6,7 @@ import torch
 import regard
 from regard.attention.energy import Additive, Bilinear, Dot
 from regard.attention.normalize import Sparsemax
-from regard.layers.recurrent_stack import RecurrentStack
+from regard.layers.recurrent import RecurrentStack
 from regard.models.memory import Memory
 from regard.models.pooling import AttentionPooling, Concatenated, Last, Max, Mean, Recurrent, Sum
 

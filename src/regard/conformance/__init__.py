@@ -1,11 +1,12 @@
-"""A conformance suite for attention functions: drawn calls, judged against the plain definition in float64.
+"""A conformance suite for attention functions: random calls, checked against the definition in float64.
 
 >>> from regard.conformance import case, check, load
 >>> drawn = case("strides", 3)
 >>> check(drawn, load("regard.conformance.backends:sdpa")).verdict
 'pass'
 
-`python -m regard.conformance --backend package:function` runs all classes of input on any attention function.
+`python -m regard.conformance --backend package:function` runs all classes of inputs on any attention
+function.
 """
 
 from regard.conformance.cases import CLASSES, Case, case

@@ -27,16 +27,14 @@ def torch_sdpa(
     bias: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, called as its documentation says."""
-    groups = query.ndim > 2 and query.shape[-3] > key.shape[-3] > 1
-    if bias is not None and causal:  # is_causal goes with no mask
-        mask, causal = (
-            torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril(),
-            False,
-        )
+    """torch.nn.functional.scaled_dot_product_attention, used as documented."""
+    grouped = query.ndim > 2 and query.shape[-3] > key.shape[-3] > 1
+    if bias is not None and causal:  # is_causal cannot be combined with a mask
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        causal = False
     if bias is not None and mask is not None:
         bias = bias.masked_fill(~mask, -torch.inf)
     added = mask if bias is None else bias.to(query.dtype)
     return scaled_dot_product_attention(
-        query, key, value, attn_mask=added, is_causal=causal, enable_gqa=groups
+        query, key, value, attn_mask=added, is_causal=causal, enable_gqa=grouped
     )

@@ -1,4 +1,4 @@
-"""What a registered variant changes about a model's attention, for all layers and for some."""
+"""The changes that a registered variant makes to a model's attention, for all layers or some."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from regard.errors import OptionError
 
 @dataclass(frozen=True)
 class Change:
-    """Parts of the operator that take the place of the model's; None leaves the model's. `mask` and `bias` come on top."""
+    """Options that replace the model's own (energy, normalize) or are added to them (mask, bias); None: no
+    change.
+    """
 
     energy: Energy | None = None
     mask: Mask | None = None
@@ -38,81 +40,78 @@ Layers = Mapping[int | str, Mapping[str, Any]]
 
 
 def wrap(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as objects of the operator, each checked by the operator's own rules."""
+    """Convert options to objects of the operator, with its checks."""
     return {name: None if value is None else WRAP[name](value) for name, value in options.items()}
 
 
 class Changes:
-    """The change of every layer: the common one, with what `layers` says for an index or for names of modules."""
+    """The changes of all layers: common options, and `layers` with options by layer index or module name."""
 
     def __init__(self, common: Mapping[str, Any], layers: Layers | None) -> None:
         self.common = Change(**wrap(common))
         self.layers = _check_layers(layers)
 
     def of(self, module: nn.Module, path: str) -> Change:
-        """The change of one attention module; later entries of `layers` win."""
-        found, index = self.common, layer_index(module, path)
+        """The change of one attention module; later entries of `layers` override earlier ones."""
+        change, index = self.common, layer_index(module, path)
         if not path and any(isinstance(key, str) for key in self.layers) and torch.compiler.is_compiling():
             raise OptionError(
-                "layers by name need the names of modules, which torch.compile does not tell; run the model once before, or choose "
-                "the variant with model.set_attn_implementation"
+                "layers by name need the names of modules, which are unknown under torch.compile; "
+                "run the model once before, or choose the variant with model.set_attn_implementation"
             )
         for key, options in self.layers.items():
             if index == key if isinstance(key, int) else fnmatch.fnmatchcase(path, key):
-                found = replace(found, **options)
-        return found
+                change = replace(change, **options)
+        return change
 
     def check(self, model: nn.Module) -> None:
-        """Every entry of `layers` concerns some attention module of this model."""
+        """Check that every entry of `layers` matches an attention module of this model."""
         if not self.layers:
             return
         modules = {
-            name: module for name, module in model.named_modules() if name and asks_interface(type(module))
+            name: module for name, module in model.named_modules() if name and uses_interface(type(module))
         }
-        paths, indices = (
-            list(modules),
-            {layer_index(module, name) for name, module in modules.items()} - {None},
-        )
+        paths = list(modules)
+        indices = {i for name, module in modules.items() if (i := layer_index(module, name)) is not None}
         for key in self.layers:
             if isinstance(key, int) and key not in indices:
-                known = (
-                    f"layers 0 to {max(i for i in indices if i is not None)}"
-                    if indices
-                    else "no numbered layers"
-                )
+                known = f"layers 0 to {max(indices)}" if indices else "no numbered layers"
                 raise OptionError(
                     f"layers={{{key}: …}} names no layer of {type(model).__name__}, which has {known}"
                 )
             if isinstance(key, str) and not any(fnmatch.fnmatchcase(path, key) for path in paths):
-                such = f"such as {paths[0]!r}, " if paths else ""
+                example = f"such as {paths[0]!r}, " if paths else ""
                 raise OptionError(
-                    f"layers={{{key!r}: …}} names no attention module of {type(model).__name__}; names are those of "
-                    f"named_modules(), {such}and * stands for anything"
+                    f"layers={{{key!r}: …}} names no attention module of {type(model).__name__}; "
+                    f"names are those of named_modules(), {example}and * matches anything"
                 )
 
 
 @functools.cache
-def asks_interface(kind: type) -> bool:
-    """Whether the code of a module asks Transformers for an attention function; True where the code cannot be read."""
+def uses_interface(module_class: type) -> bool:
+    """Whether a module gets its attention function from Transformers' interface; True if its code cannot be
+    read.
+    """
+    generic = ("torch.", "transformers.modeling_")
     try:
-        own = [
-            k
-            for k in kind.__mro__
-            if k is not object and not k.__module__.startswith(("torch.", "transformers.modeling_"))
+        classes = [
+            c for c in module_class.__mro__ if c is not object and not c.__module__.startswith(generic)
         ]
-        sources = [inspect.getsource(k) for k in own]
+        sources = [inspect.getsource(c) for c in classes]
     except (OSError, TypeError):
         return True
     return any("get_interface(" in source for source in sources)
 
 
 def layer_index(module: nn.Module, path: str) -> int | None:
-    """The number of a layer: `layer_idx` as most modules of Transformers have it, else the first number in the path."""
+    """The index of a layer: `layer_idx`, which most modules of Transformers have, else the first number in
+    the path.
+    """
     index = getattr(module, "layer_idx", None)
     if isinstance(index, int):
         return index
-    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", path)
-    return int(found[1]) if found else None
+    number = re.search(r"(?:^|\.)(\d+)(?:\.|$)", path)
+    return int(number[1]) if number else None
 
 
 def _check_layers(layers: object) -> dict[int | str, dict[str, Any]]:
@@ -120,13 +119,15 @@ def _check_layers(layers: object) -> dict[int | str, dict[str, Any]]:
         return {}
     if not isinstance(layers, Mapping):
         raise OptionError(
-            f"layers must map an index or a name to options, as in {{0: {{'mask': Window(8)}}}}, got {layers!r:.80}"
+            "layers must map an index or a name to options, as in {0: {'mask': Window(8)}}, "
+            f"got {layers!r:.80}"
         )
-    found: dict[int | str, dict[str, Any]] = {}
+    checked: dict[int | str, dict[str, Any]] = {}
     for key, options in layers.items():
         if isinstance(key, bool) or not isinstance(key, int | str) or (isinstance(key, int) and key < 0):
             raise OptionError(
-                f"layers: {key!r} is no layer; give an index from 0, or a name such as 'model.layers.*.self_attn'"
+                f"layers: {key!r} is no layer; "
+                "give an index from 0, or a name such as 'model.layers.*.self_attn'"
             )
         if not isinstance(options, Mapping):
             raise OptionError(
@@ -135,12 +136,12 @@ def _check_layers(layers: object) -> dict[int | str, dict[str, Any]]:
         for name in options:
             if name not in KEYS:
                 raise OptionError(f"layers[{key!r}] has no option {name!r}; there are {', '.join(KEYS)}")
-        found[key] = wrap(options)
-    return found
+        checked[key] = wrap(options)
+    return checked
 
 
 class Sum(Bias):
-    """Two biases, added."""
+    """The sum of two biases."""
 
     finite = False
     uses_query = True
@@ -168,19 +169,21 @@ class Sum(Bias):
         return f"{self.a} + {self.b}"
 
 
-def reads_positions(option: Mask | Bias) -> bool:
-    """Whether the option depends on where queries and keys stand relative to each other."""
-    if isinstance(option, And | Or):
-        return reads_positions(option.a) or reads_positions(option.b)
-    if isinstance(option, Not):
-        return reads_positions(option.a)
-    return not isinstance(option, Dense | Padding | Prefix | Documents | DenseBias)
+BY_INDEX = (Dense, Padding, Prefix, Documents, DenseBias)
 
 
-def counts_keys(option: Mask | Bias) -> bool:
-    """Whether the option names keys by their number in the text."""
+def uses_distances(option: Mask | Bias) -> bool:
+    """Whether the option depends on the positions of queries relative to keys."""
+    return any(not isinstance(part, BY_INDEX) for part in _parts(option))
+
+
+def uses_key_indices(option: Mask | Bias) -> bool:
+    """Whether the option refers to keys by their index in the text."""
+    return any(isinstance(part, BY_INDEX) for part in _parts(option))
+
+
+def _parts(option: Mask | Bias) -> list[Mask | Bias]:
+    """The masks that a combined mask is made of; any other option itself."""
     if isinstance(option, And | Or):
-        return counts_keys(option.a) or counts_keys(option.b)
-    if isinstance(option, Not):
-        return counts_keys(option.a)
-    return isinstance(option, Dense | Padding | Prefix | Documents | DenseBias)
+        return [*_parts(option.a), *_parts(option.b)]
+    return _parts(option.a) if isinstance(option, Not) else [option]

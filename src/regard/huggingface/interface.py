@@ -1,14 +1,15 @@
-"""The attention function that Transformers calls in every layer: its arguments, as one call of `attend`.
+"""The attention function that Transformers calls in every layer, translated to one call of `attend`.
 
-Whatever changes the numbers is honoured or refused by name; nothing is dropped silently. The meaning is that of the model's own
-eager attention: scores · scaling (+ position bias), soft cap, mask, softmax (with sinks), dropout, × values.
+Every argument that affects the result is used or refused by name; none is ignored silently. The result is
+that of the model's eager attention: scores · scaling (+ position bias), soft cap, mask, softmax (with sinks),
+dropout, × values.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,20 +24,22 @@ from regard.attention.normalize import Normalizer, Softmax
 from regard.attention.position_masks import Causal, Documents
 from regard.attention.torch_modes import surely, tracer
 from regard.errors import OptionError, RegardError
-from regard.huggingface.changes import Change, Changes, Sum, counts_keys, reads_positions
+from regard.huggingface.changes import Change, Changes, Sum, uses_distances, uses_key_indices
 from regard.huggingface.masks import ModelMask
 from regard.huggingface.models import first_use, path_of
 
-# Keywords that models hand to every attention function and that change no number: bookkeeping, hints to flash attention
-# (deterministic, max_length_*), what the mask holds already (sliding_window), and what went into queries and keys (position_ids).
+# Keywords that models pass to every attention function and that do not affect the result: bookkeeping, hints
+# to flash attention (deterministic, max_length_*), what the mask contains already (sliding_window), and what
+# queries and keys contain already (position_ids).
 NO_EFFECT = {
-    "cache_position", "deterministic", "max_length_k", "max_length_q", "num_items_in_batch", "output_hidden_states",
-    "output_router_logits", "past_key_values", "position_ids", "return_dict", "seq_idx", "sliding_window", "use_cache",
+    "cache_position", "deterministic", "max_length_k", "max_length_q", "num_items_in_batch",
+    "output_hidden_states", "output_router_logits", "past_key_values", "position_ids", "return_dict",
+    "seq_idx", "sliding_window", "use_cache",
 }  # fmt: skip
 
 
 def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The function to register under `name`."""
+    """The attention function to register under `name`."""
 
     def regard_attention(
         module: nn.Module,
@@ -58,38 +61,26 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         output_attentions: bool = False,
         **rest: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """query (B, H, Tq, D), key and value (B, H or fewer, Tk, ·) → (B, Tq, H, Dv) and the weights if they were asked for."""
+        """query (B, H, Tq, D), key and value (B, H or fewer, Tk, ·) → (B, Tq, H, Dv), and the weights if
+        requested.
+        """
         if "_regard_path" not in module.__dict__ and not torch.compiler.is_compiling():
             first_use(module, changes)
-        for keyword, given in rest.items():
-            if keyword not in NO_EFFECT and given is not None and given is not False:
-                raise OptionError(
-                    f"{_called(module)} passes {keyword}= to its attention, and {name!r} does not know what it means; "
-                    'use attn_implementation="eager" for this model'
-                )
-        if cache is not None:
-            raise OptionError(
-                f"{_called(module)} runs with a {type(cache).__name__} (continuous batching), which {name!r} cannot read; "
-                "use generate with a dynamic or static cache"
-            )
+        _check_keywords(module, name, rest, cache)
         change = changes.of(module, path_of(module)) if changes.layers else changes.common
-        mask, bias, keys, aligned = _mask(module, query, key, attention_mask, is_causal, softcap)
+        model = _read_mask(module, query, key, attention_mask, is_causal, softcap)
+        mask, bias, keys = model.mask, model.bias, model.keys
         if indices is not None:
-            chosen = _chosen(indices, key.shape[-2])
-            mask = _both(mask, Dense(chosen if keys is None else chosen[..., :keys]))
+            mask = _and(mask, Dense(_selected_keys(indices, key.shape[-2])[..., :keys]))
         if keys is not None and not surely(key.shape[-2] == keys):
             key, value = key[..., :keys, :], value[..., :keys, :]
             position_bias = position_bias if position_bias is None else position_bias[..., :keys]
         if cu_seq_lens_q is not None:
-            mask = _both(mask, _packed(query, key, cu_seq_lens_q, cu_seq_lens_k))
+            mask = _and(mask, _packed(query, key, cu_seq_lens_q, cu_seq_lens_k))
         if position_bias is not None:
-            if softcap is not None:
-                raise OptionError(
-                    f"{_called(module)} has a position bias and a soft cap, and regard adds a bias before it caps"
-                )
-            bias = _sum(DenseBias(position_bias), bias)
+            bias = _sum(_position_bias(module, position_bias, softcap), bias)
         if change.mask is not None or change.bias is not None:
-            mask, bias = _with_change(module, name, change, mask, bias, attention_mask, aligned)
+            mask, bias = _with_change(module, name, change, mask, bias, attention_mask, model.aligned)
         if isinstance(scaling, Tensor) and change.energy is None:
             query, scaling = query * scaling, 1.0
         options: dict[str, Any] = {
@@ -100,90 +91,136 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
             "gate": head_mask if head_mask is None or head_mask.ndim > 1 else head_mask[:, None, None],
             "softcap": softcap,
         }
-        rate = _dropout(module, dropout)
-        if torch.compiler.is_compiling():
-            out = attend(query, key, value, dropout=rate, **options)
-        else:
-            try:
-                out = attend(query, key, value, dropout=rate, **options)
-            except RegardError as error:
-                raise type(error)(f"{_called(module)}: {error}") from error
-        wanted = output_attentions or (not torch.compiler.is_compiling() and _collects_attentions())
-        found = _weights(query, key, options, attention_mask) if wanted else None
-        return out.transpose(1, 2).contiguous(), found
+        out = _attend(module, query, key, value, dropout=_dropout(module, dropout), **options)
+        needs_weights = output_attentions or (not torch.compiler.is_compiling() and _collects_attentions())
+        attentions = _weights(query, key, options, attention_mask) if needs_weights else None
+        return out.transpose(1, 2).contiguous(), attentions  # (B, H, Tq, Dv) → (B, Tq, H, Dv)
 
     return regard_attention
 
 
-def _called(module: nn.Module) -> str:
-    """How errors name a module: its path in the model where that is known."""
+def _check_keywords(module: nn.Module, name: str, rest: dict[str, Any], cache: Any) -> None:
+    """Refuse keywords that may affect the result and that we do not support."""
+    for keyword, value in rest.items():
+        if keyword not in NO_EFFECT and value is not None and value is not False:
+            raise OptionError(
+                f"{_describe(module)} passes {keyword}= to its attention, which {name!r} does not support; "
+                'use attn_implementation="eager" for this model'
+            )
+    if cache is not None:
+        kind = type(cache).__name__
+        raise OptionError(
+            f"{_describe(module)} runs with a {kind} (continuous batching), which {name!r} does not support; "
+            "use generate with a dynamic or static cache"
+        )
+
+
+def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    """`attend`, with the module named in its errors."""
+    if torch.compiler.is_compiling():
+        return attend(query, key, value, **options)
+    try:
+        return attend(query, key, value, **options)
+    except RegardError as error:
+        raise type(error)(f"{_describe(module)}: {error}") from error
+
+
+def _describe(module: nn.Module) -> str:
+    """The class of a module and its path in the model, if known, for error messages."""
     layer = getattr(module, "layer_idx", None)
     where = path_of(module) or ("" if layer is None else f"layer {layer}")
     return f"{type(module).__name__} ({where})" if where else type(module).__name__
 
 
-def _mask(
+class _MaskAndBias(NamedTuple):
+    """A model's attention_mask in our terms."""
+
+    mask: Mask | None = None
+    bias: Bias | None = None  # of a float mask
+    keys: int | None = None  # number of keys to use; None: all
+    aligned: bool = False  # whether the positions of the queries among the keys are known
+
+
+def _read_mask(
     module: nn.Module, query: Tensor, key: Tensor, given: Any, is_causal: bool | None, softcap: float | None
-) -> tuple[Mask | None, Bias | None, int | None, bool]:
-    """The mask, what a float mask adds, how many keys to keep (None: all), and whether positions of queries are known."""
+) -> _MaskAndBias:
+    """Translate the attention_mask that a module passes."""
     Tq, Tk = query.shape[-2], key.shape[-2]
     if given is None:
         is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
-        # As Transformers' SDPA: without a mask, a causal module lines up the first query with the first key.
+        # As in Transformers' SDPA: without a mask, a causal module aligns the first query with the first key.
         aligned = surely(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
-        return (Causal(offset=0) if is_causal and Tq > 1 else None), None, None, aligned
+        return _MaskAndBias(Causal(offset=0) if is_causal and Tq > 1 else None, aligned=aligned)
     if isinstance(given, ModelMask):
-        if (
-            not (surely(given.size[2] == Tq) and surely(given.size[3] == Tk))
-            and not torch.compiler.is_compiling()
-        ):
+        same_size = surely(given.size[2] == Tq) and surely(given.size[3] == Tk)
+        if not same_size and not torch.compiler.is_compiling():
             raise OptionError(
-                f"{_called(module)} got a mask for {given.size[2]} queries and {given.size[3]} keys, and has {Tq} and {Tk}; "
-                "its cache does not report its length to the mask, so use another cache_implementation"
+                f"{_describe(module)} got a mask for {given.size[2]} queries and {given.size[3]} keys, "
+                f"and has {Tq} and {Tk}; its cache does not report its length to the mask, "
+                "so use another cache_implementation"
             )
         if given.made_on != query.device:
             given = given.to(query.device)
-        return given.mask, None, given.keys, given.lines_up and not (given.both_ways and _is_cross(module))
+        aligned = given.aligned and not (given.bidirectional and _is_cross(module))
+        return _MaskAndBias(given.mask, keys=given.keys, aligned=aligned)
     if not isinstance(given, Tensor):
         raise OptionError(
-            f"{_called(module)} got a {type(given).__name__} as its mask; pass a 2-D or 4-D tensor as attention_mask"
+            f"{_describe(module)} got a {type(given).__name__} as its mask; "
+            "pass a 2-D or 4-D tensor as attention_mask"
         )
     if given.ndim != 4 or (given.dtype != torch.bool and not given.is_floating_point()):
         raise OptionError(
-            f"{_called(module)} got a mask of shape {tuple(given.shape)} and {given.dtype}; attention_mask is (batch, Tk) of 0 and "
-            "1, or (batch, 1 or heads, Tq, Tk), boolean with True for allowed or float to be added"
+            f"{_describe(module)} got a mask of shape {tuple(given.shape)} and {given.dtype}; "
+            "attention_mask is "
+            "(batch, Tk) of 0 and 1, or (batch, 1 or heads, Tq, Tk), boolean with True for allowed or float "
+            "to be added"
         )
     aligned = surely(Tq == Tk)
     if given.dtype == torch.bool:
-        return Dense(given), None, None, aligned
+        return _MaskAndBias(Dense(given), aligned=aligned)
     if softcap is None:
-        return None, DenseBias(given), None, aligned
-    # The model adds its mask after the soft cap, regard a bias before: only a mask that hides or does nothing is the same.
+        return _MaskAndBias(bias=DenseBias(given), aligned=aligned)
+    # The model adds its mask after the soft cap, regard a bias before: only a mask of 0 and −∞ gives the
+    # same.
     hidden = given <= torch.finfo(given.dtype).min / 2
     if tracer(given) is not None or bool(((given != 0) & ~hidden).any()):
         raise OptionError(
-            f"{_called(module)} has a soft cap and got a float mask that does more than hide; pass a boolean mask, True for allowed"
+            f"{_describe(module)} has a soft cap and got a float mask with values other than 0 and −∞; "
+            "pass a boolean mask, True for allowed"
         )
-    return Dense(~hidden), None, None, aligned
+    return _MaskAndBias(Dense(~hidden), aligned=aligned)
 
 
 def _is_cross(module: nn.Module) -> bool:
-    """Whether a module that attends both ways is cross-attention, as far as its flags and names tell: queries and keys may
-    have one length by chance."""
+    """Whether a bidirectional module is cross-attention, judged by its flags and names.
+
+    The lengths do not tell: queries and keys may have the same length by chance.
+    """
     if getattr(module, "is_decoder", False) or getattr(module, "is_cross_attention", False):
         return True
     name = f"{type(module).__name__}.{path_of(module)}".lower()
     return any(part in name for part in ("cross", "encoder_attn", "encdec"))
 
 
-def _chosen(indices: Tensor, Tk: int) -> Tensor:
-    """The keys that an indexer chose for each query (DeepSeek-V3.2), (B, Tq, n) → (B, 1, Tq, Tk)."""
+def _position_bias(module: nn.Module, position_bias: Tensor, softcap: float | None) -> DenseBias:
+    if softcap is not None:
+        raise OptionError(
+            f"{_describe(module)} has a position bias and a soft cap, and regard adds a bias before the soft "
+            "cap"
+        )
+    return DenseBias(position_bias)
+
+
+def _selected_keys(indices: Tensor, Tk: int) -> Tensor:
+    """A mask of the keys that an indexer selected for each query (DeepSeek-V3.2), (B, Tq, n) → (B, 1, Tq,
+    Tk).
+    """
     allowed = torch.zeros(*indices.shape[:-1], Tk, dtype=torch.bool, device=indices.device)
     return allowed.scatter(-1, indices.long(), True)[:, None]
 
 
 def _packed(query: Tensor, key: Tensor, cu_q: Tensor, cu_k: Tensor | None) -> Documents:
-    """Packed sequences from flash attention's cu_seqlens: a token sees its own sequence."""
+    """Packed sequences from flash attention's cu_seqlens: a token sees only its own sequence."""
     ids = lambda cu, T: torch.searchsorted(cu.long(), torch.arange(T, device=cu.device), right=True)  # noqa: E731
     return Documents(ids(cu_q, query.shape[-2]), ids(cu_q if cu_k is None else cu_k, key.shape[-2]))
 
@@ -197,29 +234,30 @@ def _with_change(
     given: Any,
     aligned: bool,
 ) -> tuple[Mask | None, Bias | None]:
-    """The model's mask and bias with those of the variant, which count positions as the model does."""
+    """The model's mask and bias combined with those of the variant, shifted to the model's positions."""
     offset = given.offset if isinstance(given, ModelMask) else None
     first_key = given.first_key if isinstance(given, ModelMask) else 0
-    placed: list[Any] = [None, None]
-    for i, (kind, option) in enumerate((("mask", change.mask), ("bias", change.bias))):
+    shifted: dict[str, Any] = {"mask": None, "bias": None}
+    for kind, option in (("mask", change.mask), ("bias", change.bias)):
         if option is None:
             continue
-        if not aligned and reads_positions(option):
+        if not aligned and uses_distances(option):
             raise OptionError(
-                f"{_called(module)}: {kind}={option} of {name!r} needs to know where queries stand among the keys, and this is "
-                "cross-attention or a 4-D mask with a cache; leave it out here with "
+                f"{_describe(module)}: {kind}={option} of {name!r} needs the positions of queries among the "
+                "keys, "
+                "and this is cross-attention or a 4-D mask with a cache; leave it out here with "
                 f"layers={{'…': {{'{kind}': None}}}}, or pass a 2-D attention_mask"
             )
-        if counts_keys(option) and not (isinstance(first_key, int) and first_key == 0):
+        if uses_key_indices(option) and not (isinstance(first_key, int) and first_key == 0):
             raise OptionError(
-                f"{_called(module)}: {kind}={option} of {name!r} counts keys from the first, and a sliding cache has dropped some; "
-                "generate with use_cache=False, or use a Window"
+                f"{_describe(module)}: {kind}={option} of {name!r} counts keys from the first, "
+                "and a sliding cache has dropped some; generate with use_cache=False, or use a Window"
             )
-        placed[i] = option if offset is None else option.at(offset)
-    return _both(mask, placed[0]), _sum(bias, placed[1])
+        shifted[kind] = option if offset is None else option.at(offset)
+    return _and(mask, shifted["mask"]), _sum(bias, shifted["bias"])
 
 
-def _both(a: Mask | None, b: Mask | None) -> Mask | None:
+def _and(a: Mask | None, b: Mask | None) -> Mask | None:
     return b if a is None else a if b is None else And(a, b)
 
 
@@ -228,38 +266,42 @@ def _sum(a: Bias | None, b: Bias | None) -> Bias | None:
 
 
 def _energy(scaling: float | None, width: int) -> Energy:
-    """head_dim ** -0.5 and 1 / sqrt(head_dim) differ in the last digit at times; ScaledDot has the quickest path."""
+    """ScaledDot, the fastest, also if head_dim ** -0.5 differs from 1 / sqrt(head_dim) in the last digit."""
     return SCALED_DOT if scaling is None or abs(scaling * math.sqrt(width) - 1.0) < 1e-14 else Dot(scaling)
 
 
-def _normalizer(module: nn.Module, chosen: Normalizer | None, sinks: Tensor | None) -> Normalizer:
+def _normalizer(module: nn.Module, normalize: Normalizer | None, sinks: Tensor | None) -> Normalizer:
     if sinks is None:
-        return SOFTMAX if chosen is None else chosen
-    if chosen is None or (type(chosen) is Softmax and chosen.sinks is None):
-        return Softmax(1.0 if chosen is None else chosen.temperature, sinks=sinks)
+        return SOFTMAX if normalize is None else normalize
+    if normalize is None or (type(normalize) is Softmax and normalize.sinks is None):
+        return Softmax(1.0 if normalize is None else normalize.temperature, sinks=sinks)
     raise OptionError(
-        f"{_called(module)} has sinks, which belong to a softmax, so normalize={chosen} cannot take its place; "
+        f"{_describe(module)} has attention sinks, which need a softmax, "
+        f"so normalize={normalize} cannot replace it; "
         "use Softmax(temperature=…) or leave normalize out for this layer"
     )
 
 
 def _dropout(module: nn.Module, rate: Any) -> float:
-    """Dropout is for training only, as in eager attention, which some models leave to the attention function."""
+    """The dropout rate, 0 outside training: some models leave this to the attention function."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise OptionError(
-            f"{_called(module)} passes dropout={rate!r}; regard takes a number in [0, 1), so set it in the config"
+            f"{_describe(module)} passes dropout={rate!r}; regard takes a number in [0, 1), "
+            "so set it in the config"
         )
     return float(rate) if module.training else 0.0
 
 
 def _collects_attentions() -> bool:
-    """Whether the model was asked for output_attentions; some models do not hand the keyword down to their layers."""
+    """Whether output_attentions was requested of the model; some models do not pass the keyword to their
+    layers.
+    """
     collector = getattr(output_capturing, "_active_collector", None)
     return collector is not None and any("attentions" in key for key in collector.get() or ())
 
 
 def _weights(query: Tensor, key: Tensor, options: dict[str, Any], given: Any) -> Tensor:
-    """(B, H, Tq, Tk) before dropout, for as many keys as the model has."""
-    found = weights(query, key, **options)
-    missing = given.size[3] - found.shape[-1] if isinstance(given, ModelMask) else 0
-    return torch.nn.functional.pad(found, (0, missing)) if missing else found
+    """Weights before dropout, (B, H, Tq, Tk), padded with zeros to all keys of the model."""
+    attentions = weights(query, key, **options)
+    missing = given.size[3] - attentions.shape[-1] if isinstance(given, ModelMask) else 0
+    return torch.nn.functional.pad(attentions, (0, missing)) if missing else attentions

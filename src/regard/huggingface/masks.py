@@ -1,8 +1,8 @@
-"""The masks of Transformers as regard masks: causal, sliding, chunked and packed stay rules that kernels can read.
+"""Transformers' masks as regard masks: causal, sliding, chunked and packed masks become objects, not tensors.
 
-Transformers describes a mask by a function of (batch, head, query, key) positions, built from a few known functions. Those are
-recognised by identity or by their code and closure. Any other function is evaluated into a boolean tensor, as Transformers'
-own `sdpa_mask` does, so that the mask is always exact.
+Transformers describes a mask by a function of (batch, head, query, key) positions, built from a few known
+functions. These are recognised by identity or by their code and closure. Any other function is evaluated to a
+boolean tensor, as Transformers' `sdpa_mask` does, so the mask is always exact.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import CodeType
 from typing import Any
 
@@ -25,10 +26,10 @@ MaskFunction = Callable[..., Any]
 
 
 class ModelMask:
-    """A regard mask that travels through a Transformers model where a 4-D mask is expected.
+    """A regard mask in place of the 4-D mask tensor of a Transformers model.
 
-    Attention modules hand it on to regard as it is. Model code that computes with it gets the boolean tensor (batch, 1, Tq, Tk);
-    code that adds it to scores gets 0 and the smallest number, as in Transformers' eager attention.
+    Attention modules pass it to regard unchanged. Model code that computes with it gets the boolean tensor
+    (batch, 1, Tq, Tk); code that adds it to scores gets 0 and the dtype's minimum, as in eager attention.
     """
 
     def __init__(
@@ -41,21 +42,19 @@ class ModelMask:
         keys: int,
         offset: int | Tensor | None,
         first_key: int,
-        lines_up: bool,
-        both_ways: bool,
+        aligned: bool,
+        bidirectional: bool,
         device: Any,
     ) -> None:
         self.mask = mask  # None: everything is allowed
         self.size = (batch, 1, Tq, Tk)
-        self.keys = keys  # keys from here on are seen by no query, and the mask is made for those before
+        self.keys = keys  # the mask covers this many keys; no query sees the ones after
         self.offset = (
-            offset  # where query 0 stands among the keys; None: the last query meets the last of `keys`
+            offset  # key position of query 0; None: the last query is aligned with the last of `keys`
         )
-        self.first_key = first_key  # the position of key 0 in the text; sliding caches drop the keys before
-        self.lines_up = (
-            lines_up  # queries and keys are positions of one text, as they are not in cross-attention
-        )
-        self.both_ways = both_ways  # of an encoder, or cross-attention
+        self.first_key = first_key  # position of key 0 in the text; sliding caches drop earlier keys
+        self.aligned = aligned  # queries and keys are positions of one text, unlike in cross-attention
+        self.bidirectional = bidirectional  # in an encoder or in cross-attention
         self.made_on = device
 
     @property
@@ -63,7 +62,7 @@ class ModelMask:
         return torch.Size(self.size)
 
     def tensor(self) -> Tensor:
-        """The mask as Transformers' SDPA would get it, (batch, 1, Tq, Tk), True where attention is allowed."""
+        """The mask tensor of Transformers' SDPA, (batch, 1, Tq, Tk), True where attention is allowed."""
         batch, _, Tq, Tk = self.size
         allowed = torch.zeros(batch, 1, Tq, Tk, dtype=torch.bool, device=self.made_on)
         allowed[..., : self.keys] = (
@@ -75,7 +74,7 @@ class ModelMask:
         return self
 
     def to(self, *args: Any, **options: Any) -> Any:
-        """On another device it stays a rule; as another dtype it is a tensor."""
+        """Move to another device; a conversion to another dtype gives a tensor."""
         device = options.get("device", args[0] if args else None)
         if not isinstance(device, str | int | torch.device) or options.get("dtype") or len(args) > 1:
             return self.tensor().to(*args, **options)
@@ -98,11 +97,8 @@ class ModelMask:
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         adds = function.__name__.strip("_") in ("add", "radd", "iadd")
-        dtype = (
-            next((x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-            if adds
-            else None
-        )
+        dtypes = (x.dtype for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+        dtype = next(dtypes, None) if adds else None
 
         def dense(x: Any) -> Any:
             if isinstance(x, list | tuple):
@@ -112,10 +108,9 @@ class ModelMask:
         return function(*(dense(x) for x in args), **{name: dense(x) for name, x in kwargs.items()})
 
     def additive(self, dtype: torch.dtype) -> Tensor:
-        """(batch, 1, Tq, Tk) with 0 where attention is allowed."""
-        return torch.zeros(self.size, dtype=dtype, device=self.made_on).masked_fill(
-            ~self.tensor(), torch.finfo(dtype).min
-        )
+        """(batch, 1, Tq, Tk) with 0 where attention is allowed and the dtype's minimum elsewhere."""
+        zeros = torch.zeros(self.size, dtype=dtype, device=self.made_on)
+        return zeros.masked_fill(~self.tensor(), torch.finfo(dtype).min)
 
     def __add__(self, other: Any) -> Any:
         return self.additive(other.dtype) + other if isinstance(other, Tensor) else NotImplemented
@@ -140,8 +135,8 @@ ModelMask.__hash__ = object.__hash__
 
 
 @dataclass
-class _Asked:
-    """One request for a mask: queries and keys by their positions in the text."""
+class MaskRequest:
+    """One request for a mask: the positions of queries and keys in the text."""
 
     batch: int
     Tq: int
@@ -153,7 +148,8 @@ class _Asked:
 
     @property
     def offset(self) -> int | Tensor:
-        """Where query 0 stands among the keys. A static cache changes its counter in place; a difference is a new tensor."""
+        """Key position of query 0."""
+        # A static cache updates its counter q_offset in place; the difference is a new tensor.
         return self.q_offset - self.kv_offset
 
     def queries(self) -> Tensor:
@@ -173,47 +169,43 @@ def make_mask(
     attention_mask: Tensor | ModelMask | None = None,
     use_vmap: bool = False,
     device: Any = "cpu",
-    **_: Any,  # what SDPA and eager read: dtype, config, whether a mask may be left out
+    **_: Any,  # read by SDPA and eager only: dtype, config, whether a mask may be omitted
 ) -> ModelMask:
-    """Transformers' request for a mask, answered by a rule. This is what `AttentionMaskInterface` calls."""
-    if isinstance(attention_mask, ModelMask):  # generate made it before, for a static cache
+    """The mask of one forward pass as a `ModelMask`; called by `AttentionMaskInterface`."""
+    if isinstance(attention_mask, ModelMask):  # made earlier by generate, for a static cache
         return attention_mask
     if isinstance(q_offset, Tensor) and _may_read(q_offset, q_length):
         q_offset = int(q_offset)
-    asked = _Asked(batch_size, q_length, kv_length, q_offset, kv_offset, device, use_vmap)
-    low, high, parts = _split_bands(_translate(mask_function, asked))
-    # A static cache is longer than the text so far. No query sees what lies behind the last query.
-    keys, offset = kv_length, asked.offset
-    if (
-        high is not None
-        and high <= 0
-        and not isinstance(offset, Tensor)
-        and not surely(kv_length == offset + q_length)
-    ):
+    request = MaskRequest(batch_size, q_length, kv_length, q_offset, kv_offset, device, use_vmap)
+    low, high, masks = _split_bands(_translate(mask_function, request))
+    # A static cache is longer than the text so far: drop the keys after the last query if no query sees them.
+    keys, offset = kv_length, request.offset
+    no_future = high is not None and high <= 0
+    if no_future and not isinstance(offset, Tensor) and not surely(kv_length == offset + q_length):
         keys = min(kv_length, offset + q_length)
         if keys < kv_length:
-            asked = replace(asked, Tk=keys)
-            parts = _split_bands(_translate(mask_function, asked))[2]
-    at = None if not isinstance(offset, Tensor) and surely(offset == keys - q_length) else offset
+            request = replace(request, Tk=keys)
+            masks = _split_bands(_translate(mask_function, request))[2]
+    if not isinstance(offset, Tensor) and surely(offset == keys - q_length):
+        offset = None  # the last query is aligned with the last key
     if (low, high) == (None, 0):
-        parts.insert(0, Causal(offset=at))
+        masks.insert(0, Causal(offset=offset))
     elif low is not None or high is not None:
-        parts.insert(0, Window(None if low is None else -low, high, at))
+        masks.insert(0, Window(None if low is None else -low, high, offset))
     if attention_mask is not None:
-        parts += _padding(attention_mask, asked)
-    mask = None
-    for part in parts:
-        mask = part if mask is None else And(mask, part)
-    both_ways = mask_function is masking_utils.bidirectional_mask_function
-    lines_up = not both_ways or surely(q_length == kv_length)
+        masks += _padding(attention_mask, request)
+    bidirectional = mask_function is masking_utils.bidirectional_mask_function
     return ModelMask(
-        mask, batch_size, q_length, kv_length,
-        keys=keys, offset=at, first_key=kv_offset, lines_up=lines_up, both_ways=both_ways, device=torch.device(device),
+        reduce(And, masks) if masks else None, batch_size, q_length, kv_length,
+        keys=keys, offset=offset, first_key=kv_offset, bidirectional=bidirectional,
+        aligned=not bidirectional or surely(q_length == kv_length), device=torch.device(device),
     )  # fmt: skip
 
 
 def _may_read(counter: Tensor, q_length: int) -> bool:
-    """A static cache counts in a tensor. Reading it tells which keys are filled; a decoding step on a GPU would have to wait."""
+    """Whether to read a static cache's counter of filled keys; in a decoding step on a GPU this would
+    synchronize.
+    """
     return tracer(counter) is None and (counter.is_cpu or q_length > 1)
 
 
@@ -234,24 +226,23 @@ def _split_bands(parts: list[Mask]) -> tuple[int | None, int | None, list[Mask]]
 
 
 def _codes(*names: str) -> dict[CodeType, str]:
-    """The code of the function that each of these factories of Transformers returns."""
-    found = {}
+    """The code objects of the functions that these factories of Transformers return."""
+    codes = {}
     for name in names:
         factory = getattr(masking_utils, name, None)
-        inner = (
-            [c for c in factory.__code__.co_consts if isinstance(c, CodeType)] if factory is not None else []
-        )
+        constants = () if factory is None else factory.__code__.co_consts
+        inner = [c for c in constants if isinstance(c, CodeType)]
         if len(inner) == 1:
-            found[inner[0]] = name
-    return found
+            codes[inner[0]] = name
+    return codes
 
 
-# and_masks and or_masks also hold the code of a generator expression on some versions of Python.
 _INNER = _codes(
     "sliding_window_overlay", "sliding_window_bidirectional_overlay", "chunked_overlay", "blockwise_overlay",
     "padding_mask_function", "packed_sequence_mask_function",
 )  # fmt: skip
-_JOINED = {
+# Selected by name: on some versions of Python, and_masks and or_masks also hold a generator expression.
+_COMBINED = {
     code: name
     for name, inner in (("and_masks", "and_mask"), ("or_masks", "or_mask"))
     for code in getattr(masking_utils, name).__code__.co_consts
@@ -259,87 +250,83 @@ _JOINED = {
 }
 
 
-def _translate(function: MaskFunction, asked: _Asked) -> list[Mask]:
-    """Masks that all must allow a pair; an empty list allows everything."""
+def _translate(function: MaskFunction, request: MaskRequest) -> list[Mask]:
+    """The function as a list of masks, combined by AND; an empty list allows everything."""
     if function is masking_utils.causal_mask_function:
-        return [Causal(offset=asked.offset)]
+        return [Causal(offset=request.offset)]
     if function is masking_utils.bidirectional_mask_function:
         return []
     code = None if torch.compiler.is_compiling() else getattr(function, "__code__", None)
-    if code in _JOINED:
+    if code in _COMBINED:
         functions = _closure(function)["mask_functions"]
-        if _JOINED[code] == "and_masks":
-            return [part for f in functions for part in _translate(f, asked)]
-        either: Mask | None = None
-        for f in functions:
-            parts = _translate(f, asked)
-            if not parts:
-                return []
-            every = parts[0]
-            for part in parts[1:]:
-                every = every & part
-            either = every if either is None else either | every
-        return [] if either is None else [either]
+        if _COMBINED[code] == "and_masks":
+            return [mask for f in functions for mask in _translate(f, request)]
+        alternatives = [_translate(f, request) for f in functions]
+        if not all(alternatives):  # one allows everything
+            return []
+        return [reduce(operator.or_, (reduce(operator.and_, masks) for masks in alternatives))]
     if code in _INNER:
-        return [_rule(_INNER[code], function, asked)]
-    return [Dense(_evaluate(function, asked))]
+        return [_rule(_INNER[code], function, request)]
+    return [Dense(_evaluate(function, request))]
 
 
 def _closure(function: MaskFunction) -> dict[str, Any]:
-    return dict(
-        zip(function.__code__.co_freevars, (c.cell_contents for c in function.__closure__ or ()), strict=True)
-    )
+    contents = (cell.cell_contents for cell in function.__closure__ or ())
+    return dict(zip(function.__code__.co_freevars, contents, strict=True))
 
 
-def _rule(name: str, function: MaskFunction, asked: _Asked) -> Mask:
-    """The mask of one of Transformers' functions, from what the function closes over."""
-    held = _closure(function)
-    if name == "sliding_window_overlay" and held["sliding_window"] > 0:  # key > query − size
-        return Window(held["sliding_window"] - 1, None, asked.offset)
+def _rule(name: str, function: MaskFunction, request: MaskRequest) -> Mask:
+    """The mask of one of Transformers' functions, from the variables of its closure."""
+    closure = _closure(function)
+    if name == "sliding_window_overlay" and closure["sliding_window"] > 0:  # key > query − size
+        return Window(closure["sliding_window"] - 1, None, request.offset)
     if name == "sliding_window_bidirectional_overlay":  # |query − key| ≤ size
-        return Window(held["sliding_window"], held["sliding_window"], asked.offset)
+        return Window(closure["sliding_window"], closure["sliding_window"], request.offset)
     if name == "chunked_overlay":
-        start = held["left_padding"].to(asked.device)[:, None]
-        chunk = lambda at: torch.div(at - start, held["chunk_size"], rounding_mode="floor")  # noqa: E731
-        return Documents(chunk(asked.queries()), chunk(asked.keys()))
+        start = closure["left_padding"].to(request.device)[:, None]
+        chunk = lambda position: torch.div(position - start, closure["chunk_size"], rounding_mode="floor")  # noqa: E731
+        return Documents(chunk(request.queries()), chunk(request.keys()))
     if name == "blockwise_overlay":  # same block, and −1 is no block
-        ids = held["block_sequence_ids"].to(asked.device)
-        key_ids = ids[:, asked.keys()]
-        return Documents(ids[:, asked.queries()], torch.where(key_ids < 0, -2, key_ids))
+        ids = closure["block_sequence_ids"].to(request.device)
+        key_ids = ids[:, request.keys()]
+        return Documents(ids[:, request.queries()], torch.where(key_ids < 0, -2, key_ids))
     if name == "packed_sequence_mask_function":
-        ids = held["packed_sequence_mask"].to(asked.device)
-        return Documents(ids[:, asked.queries()], ids[:, asked.keys()])
+        ids = closure["packed_sequence_mask"].to(request.device)
+        return Documents(ids[:, request.queries()], ids[:, request.keys()])
     if name == "padding_mask_function":
-        return Dense(held["padding_mask"].to(asked.device)[:, None, None, :][..., asked.keys()].bool())
-    return Dense(_evaluate(function, asked))
+        return Dense(closure["padding_mask"].to(request.device)[:, None, None, :][..., request.keys()].bool())
+    return Dense(_evaluate(function, request))
 
 
-def _evaluate(function: MaskFunction, asked: _Asked) -> Tensor:
-    """(batch, 1, Tq, Tk), by Transformers itself."""
-    found = masking_utils.sdpa_mask(
-        batch_size=asked.batch, q_length=asked.Tq, kv_length=asked.Tk,
-        q_offset=asked.q_offset, kv_offset=asked.kv_offset,  # type: ignore[arg-type]
-        mask_function=function, attention_mask=None, allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
-        use_vmap=asked.use_vmap, device=asked.device,
+def _evaluate(function: MaskFunction, request: MaskRequest) -> Tensor:
+    """The mask as a tensor (batch, 1, Tq, Tk), computed by Transformers."""
+    allowed = masking_utils.sdpa_mask(
+        batch_size=request.batch, q_length=request.Tq, kv_length=request.Tk,
+        q_offset=request.q_offset, kv_offset=request.kv_offset,  # type: ignore[arg-type]
+        mask_function=function, attention_mask=None,
+        allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
+        use_vmap=request.use_vmap, device=request.device,
     )  # fmt: skip
-    assert found is not None
-    return found
+    assert allowed is not None
+    return allowed
 
 
-def _padding(real: Tensor, asked: _Asked) -> list[Mask]:
-    """The 2-D attention mask, True for real tokens: nothing, padding on either side, or a row of keys per sequence."""
-    # (batch, text so far); keys beyond it are not there yet
-    if (missing := asked.kv_offset + asked.Tk - real.shape[-1]) > 0:
+def _padding(real: Tensor, request: MaskRequest) -> list[Mask]:
+    """The 2-D attention mask, True for real tokens, as masks: none, padding on either side, or dense."""
+    # real is (batch, text so far); keys beyond it do not exist yet
+    if (missing := request.kv_offset + request.Tk - real.shape[-1]) > 0:
         real = torch.nn.functional.pad(real, (0, missing))
-    real = real[:, asked.kv_offset : asked.kv_offset + asked.Tk].to(device=asked.device, dtype=torch.bool)
-    if tracer(real) is not None or isinstance(asked.q_offset, Tensor):
+    real = real[:, request.kv_offset : request.kv_offset + request.Tk].to(
+        device=request.device, dtype=torch.bool
+    )
+    if tracer(real) is not None or isinstance(request.q_offset, Tensor):
         return [Dense(real[:, None, None, :])]
-    at = torch.arange(asked.Tk, device=real.device)
+    position = torch.arange(request.Tk, device=real.device)
     start = real.int().argmax(-1)
     stop = start + real.sum(-1)
-    one_range = (real == (at >= start[:, None]) & (at < stop[:, None])).all()
-    # Transformers reads the mask once per forward pass, too.
-    together, left, right = torch.stack([one_range, (start > 0).any(), (stop < asked.Tk).any()]).tolist()
-    if not together:
+    is_range = (real == (position >= start[:, None]) & (position < stop[:, None])).all()
+    # One synchronization per forward pass, as in Transformers.
+    is_range, left, right = torch.stack([is_range, (start > 0).any(), (stop < request.Tk).any()]).tolist()
+    if not is_range:
         return [Dense(real[:, None, None, :])]
     return [*([~Prefix(start)] if left else []), *([Padding(stop)] if right else [])]

@@ -1,4 +1,4 @@
-"""`register`: names for `attn_implementation=`, each with what it changes."""
+"""`register`: add names for `attn_implementation=`, each with changes to the attention."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ def register(
     normalize: NormalizerLike | None = None,
     layers: Layers | None = None,
 ) -> str:
-    """Make `name` an `attn_implementation` of Transformers: attention by `regard.attend`, with these changes. Returns the name.
+    """Register `regard.attend`, with these changes, as an `attn_implementation` of Transformers. Returns the
+    name.
 
-        register()                                     # attn_implementation="regard": the model as it is
-        register("regard-window", mask=Window(64))     # with a window of 64 keys besides the model's own mask
+        register()                                     # attn_implementation="regard": the model unchanged
+        register("regard-window", mask=Window(64))     # a window of 64 keys in addition to the model's mask
         register("regard-sparse", normalize=Sparsemax(), layers={0: {"normalize": None}})   # not in layer 0
 
-    `energy` and `normalize` take the place of the model's scaled dot product and softmax; `mask` is joined with the model's by
-    AND; `bias` is added to the scores. `layers` maps the index of a layer, or a name as in `model.named_modules()` with * for
-    anything, to options that hold there; None there leaves the model's own. Registering a name again replaces it, also for
-    models that already use it.
+    `energy` and `normalize` replace the model's scaled dot product and softmax; `mask` is combined with the
+    model's by AND; `bias` is added to the scores. `layers` maps a layer index, or a module name as in
+    `model.named_modules()` with * as a wildcard, to options for these layers; None keeps the model's own.
+    Registering a name again replaces it, also for models that already use it.
     """
     if not isinstance(name, str) or not re.fullmatch(rf"{NAME}(-[A-Za-z0-9_.-]+)?", name):
         raise OptionError(
-            f"the name must be {NAME!r} or begin with '{NAME}-', then letters, digits, '-', '_' and '.', so that Transformers "
-            f"cannot mistake it, got {name!r}"
+            f"the name must be {NAME!r} or begin with '{NAME}-', then letters, digits, '-', '_' and '.', "
+            f"so that Transformers cannot mistake it, got {name!r}"
         )
     _check_transformers()
     changes = Changes({"energy": energy, "mask": mask, "bias": bias, "normalize": normalize}, layers)
@@ -48,15 +49,15 @@ def register(
     from regard.huggingface.interface import make_attention
     from regard.huggingface.masks import make_mask
 
-    for model in models.users_of(name):
+    for model in models.models_using(name):
         try:
             changes.check(model)
         except OptionError as error:
             raise OptionError(
-                f"{error}; that model is in memory and runs on {name!r}: choose another name, or switch it first"
+                f"{error}; this model is in memory and uses {name!r}: choose another name, or switch it first"
             ) from None
     models.REGISTERED[name] = changes
-    models.watch_over_models()
+    models.patch_transformers()
     AttentionInterface.register(name, make_attention(name, changes))
     AttentionMaskInterface.register(name, make_mask)
     return name
@@ -67,12 +68,13 @@ def _check_transformers() -> None:
         raise OptionError(
             'regard.huggingface needs transformers 5 or later; pip install "regard[transformers]"'
         )
-    found = version("transformers")
-    if int(found.split(".")[0]) >= 5:
+    installed = version("transformers")
+    if int(installed.split(".")[0]) >= 5:
         from transformers.masking_utils import sdpa_mask
 
         if "q_offset" in inspect.signature(sdpa_mask).parameters:
             return
     raise OptionError(
-        f"regard.huggingface needs a newer transformers (tested with 5.22), and {found} is installed; pip install -U transformers"
+        f"regard.huggingface needs a newer transformers (tested with 5.22), and {installed} is installed; "
+        "pip install -U transformers"
     )

@@ -1,1 +1,1 @@
-"""Layers over sequences, (..., T, dim) → (..., T, dim): attention in both forms of the lectures, convolution, recurrence."""
+"""Layers over sequences, (..., T, dim) → (..., T, dim): multi-head attention, convolution, recurrence."""

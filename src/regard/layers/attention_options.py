@@ -1,4 +1,4 @@
-"""Attention options as parts of a layer: what they hold is trained, saved and moved with it."""
+"""Register the tensors in attention options with a layer: trained, saved and moved with it."""
 
 from __future__ import annotations
 
@@ -16,61 +16,63 @@ NAMES = ("energy", "mask", "bias", "normalize", "gate")
 OPTIONS = Energy | Mask | Bias | Normalizer
 
 
-class Registered(nn.Module):
-    """An option that is no module itself but holds tensors or modules: a dense bias, a mask of lengths, a function with weights.
+class RegisteredOption(nn.Module):
+    """Module around an option that holds tensors or modules but is no module: a dense bias, a mask of
+    lengths, …
 
-    Parameters and modules are trained and saved; other tensors move with the layer and are not saved. `option` is the option
-    with what is registered now, so it stays right after `.to()`, `deepcopy` and under `torch.func.functional_call`.
+    Parameters and modules are trained and saved; other tensors become non-persistent buffers. `option`
+    rebuilds the option from the registered tensors, so it is correct after `.to()`, `deepcopy` and in
+    `functional_call`.
     """
 
     def __init__(self, option: Any) -> None:
         super().__init__()
-        self._empty = copy.copy(option)
+        self._template = copy.copy(option)  # the option without its registered attributes
         self._names = []
-        for name, held in vars(option).items():
-            held = register(held) if isinstance(held, OPTIONS) else held
-            if isinstance(held, nn.Parameter | nn.Module):
-                setattr(self, name, held)
-            elif isinstance(held, Tensor):
-                self.register_buffer(name, held, persistent=False)
+        for name, value in vars(option).items():
+            value = register_option(value) if isinstance(value, OPTIONS) else value
+            if isinstance(value, nn.Parameter | nn.Module):
+                setattr(self, name, value)
+            elif isinstance(value, Tensor):
+                self.register_buffer(name, value, persistent=False)
             else:
                 continue
             self._names.append(name)
-            object.__setattr__(self._empty, name, None)  # masks are frozen dataclasses
+            object.__setattr__(self._template, name, None)  # masks are frozen dataclasses
 
     @property
     def option(self) -> Any:
-        found = copy.copy(self._empty)
+        option = copy.copy(self._template)
         for name in self._names:
-            held = getattr(self, name)
-            object.__setattr__(found, name, held.option if isinstance(held, Registered) else held)
-        return found
+            value = getattr(self, name)
+            object.__setattr__(option, name, value.option if isinstance(value, RegisteredOption) else value)
+        return option
 
     def __repr__(self) -> str:
         return repr(self.option)
 
 
-def register(option: Any) -> Any:
-    """The option as `Registered` if it holds tensors or modules; all else stays as it is."""
+def register_option(option: Any) -> Any:
+    """Wrap the option if it holds tensors or modules; return anything else unchanged."""
     if isinstance(option, nn.Module) or not isinstance(option, OPTIONS):
         return option
-    found = Registered(option)
-    return found if found._names else option
+    registered = RegisteredOption(option)
+    return registered if registered._names else option
 
 
 class HasOptions(nn.Module):
-    """A layer with attention options as attributes. They are read and set as plain objects; `options` holds the registered ones."""
+    """Layer with attention options as attributes: read and set as plain objects, registered in `options`."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in NAMES:
             super().__setattr__(name, value)
             return
-        held: Any = self._modules.get("options", {})
-        for place in (self.__dict__, self._modules, self._parameters, self._buffers, held):
-            if name in place:
-                del place[name]
-        value = register(value)
-        if isinstance(value, Registered):
+        registered: Any = self._modules.get("options", {})
+        for attributes in (self.__dict__, self._modules, self._parameters, self._buffers, registered):
+            if name in attributes:
+                del attributes[name]
+        value = register_option(value)
+        if isinstance(value, RegisteredOption):
             if "options" not in self._modules:
                 self.options = nn.ModuleDict()
             self.options[name] = value
@@ -80,5 +82,7 @@ class HasOptions(nn.Module):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        held = self.__dict__["_modules"].get("options") if name in NAMES else None
-        return held[name].option if held is not None and name in held else super().__getattr__(name)
+        registered = self.__dict__["_modules"].get("options") if name in NAMES else None
+        if registered is not None and name in registered:
+            return registered[name].option
+        return super().__getattr__(name)

@@ -1,6 +1,7 @@
-"""Keys and values kept between steps, so that a decoder computes each of them once.
+"""Key/value caches for incremental decoding.
 
-`Cache` grows and holds rows of one length. `StaticCache` has all its memory from the start and rows of different lengths.
+`Cache` grows as needed; all its rows have the same length. `StaticCache` allocates its memory once; each row
+has its own length.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from regard.layers.multihead import MultiHead
 
 Option = TypeVar("Option")
-BLOCK = 64  # on a CPU, `append` gives the keys up to a multiple of this: attention need not read all memory, and shapes repeat
+BLOCK = 64  # on a CPU, `append` returns keys in multiples of this: less to read, few distinct shapes
 
 
 class Cache:
-    """Keys and values of the tokens so far, (..., heads, T, dim). Room doubles as needed; no gradient passes through it."""
+    """Keys and values of the tokens so far, (..., heads, T, dim).
+
+    Capacity doubles as needed; no gradients.
+    """
 
     def __init__(self) -> None:
         self.length = 0
@@ -46,44 +50,45 @@ class Cache:
 
     @property
     def next_position(self) -> int | Tensor:
-        """The position of the next token: one number, or one per row."""
+        """Position of the next token: one integer, or one per row."""
         return self.length
 
     @torch.no_grad()
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens; gives those of all tokens."""
+        """Append the keys and values of new tokens; returns those of all tokens."""
         end = self.length + key.shape[-2]
-        self._key, self._value = self._room(self._key, key, end), self._room(self._value, value, end)
+        self._key, self._value = self._grow(self._key, key, end), self._grow(self._value, value, end)
         self._key[..., self.length : end, :] = key
         self._value[..., self.length : end, :] = value
         self.length = end
         return self._key[..., :end, :], self._value[..., :end, :]
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep these batch items, in this order: what a beam search does after each step."""
+        """Select these batch items, in this order, as beam search does after each step."""
         if self._key is not None and self._value is not None:
             self._key, self._value = self._key.index_select(0, rows), self._value.index_select(0, rows)
 
     def crop(self, length: int) -> None:
-        """Forget all tokens after the first `length`: what speculative decoding does with rejected tokens."""
+        """Drop all tokens after the first `length`, as speculative decoding does with rejected tokens."""
         self.length = min(self.length, size("crop's length", length, 0))
 
     def mask(self, mask: MaskLike | None = None) -> MaskLike | None:
-        """The mask for the tokens appended last: which keys they see. Here it is the mask itself."""
+        """The mask for the tokens appended last; here `mask` itself."""
         return mask
 
     def place(self, option: Option) -> Option:
-        """A bias or gate for the tokens appended last, lined up with where they stand. Here it is the option itself."""
+        """A bias or gate shifted to the positions of the tokens appended last; here `option` itself."""
         return option
 
-    def _room(self, kept: Tensor | None, new: Tensor, end: int) -> Tensor:
-        if kept is not None and kept.shape[-2] >= end:
-            return kept
-        size = max(end, 16 if kept is None else 2 * kept.shape[-2])
-        wide = new.new_empty(*new.shape[:-2], size, new.shape[-1])
-        if kept is not None:
-            wide[..., : self.length, :] = kept[..., : self.length, :]
-        return wide
+    def _grow(self, memory: Tensor | None, new: Tensor, end: int) -> Tensor:
+        """Memory with capacity for `end` tokens and the contents of the old one."""
+        if memory is not None and memory.shape[-2] >= end:
+            return memory
+        capacity = max(end, 16 if memory is None else 2 * memory.shape[-2])
+        grown = new.new_empty(*new.shape[:-2], capacity, new.shape[-1])
+        if memory is not None:
+            grown[..., : self.length, :] = memory[..., : self.length, :]
+        return grown
 
 
 class StaticCache(Cache):
@@ -94,8 +99,9 @@ class StaticCache(Cache):
     >>> keys, values = cache.append(k, v)
     >>> out = attend(q, keys, values, mask=cache.mask(Causal()))
 
-    Memory is written in place and never moves, so a step compiles with fullgraph=True. Positions from a row's length on hold
-    zeros. `lengths`, (batch,), is changed in place too. No gradient passes through the cache.
+    Memory is updated in place and never reallocated, so a step compiles with fullgraph=True. Positions beyond
+    a row's length hold zeros. `lengths`, (batch,), is updated in place too. No gradient passes through the
+    cache.
     """
 
     def __init__(
@@ -110,13 +116,8 @@ class StaticCache(Cache):
         device: torch.device | str | None = None,
     ) -> None:
         value_dim = dim if value_dim is None else value_dim
-        for name, n in (
-            ("batch", batch),
-            ("heads", heads),
-            ("max_len", max_len),
-            ("dim", dim),
-            ("value_dim", value_dim),
-        ):
+        sizes = dict(batch=batch, heads=heads, max_len=max_len, dim=dim, value_dim=value_dim)
+        for name, n in sizes.items():
             size(f"StaticCache's {name}", n)
         if dtype is not None and (
             not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex)
@@ -130,17 +131,18 @@ class StaticCache(Cache):
         self._values = torch.zeros(batch, heads, max_len, value_dim, dtype=dtype, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=self._keys.device)
         self._starts = torch.zeros_like(self.lengths)  # lengths before the last append
-        self._one: bool | None = (
-            None  # the last append was of one token per row; None: nothing new. A number would be compiled in
-        )
+        # Did the last append add one token per row? None: no new tokens. A count would be a constant in a
+        # compiled graph.
+        self._one_new: bool | None = None
 
     @classmethod
     def of(cls, layer: MultiHead, batch: int, max_len: int) -> StaticCache:
-        """An empty cache for the self-attention of a layer: its key heads, widths, dtype and device."""
+        """An empty cache for a layer's self-attention, with its key heads, widths, dtype and device."""
         if not hasattr(layer, "key_heads"):
             kind = type(layer).__name__
             raise OptionError(
-                f"StaticCache.of takes a MultiHead, got {kind}; give the sizes, StaticCache(batch, heads, max_len, dim)"
+                f"StaticCache.of takes a MultiHead, got {kind}; "
+                "give the sizes, StaticCache(batch, heads, max_len, dim)"
             )
         weight = next(layer.parameters())
         sizes = batch, layer.key_heads, max_len, layer.head_dim
@@ -148,17 +150,17 @@ class StaticCache(Cache):
 
     @property
     def key(self) -> Tensor:
-        """All keys, (batch, heads, max_len, dim), also those not filled yet."""
+        """All keys, (batch, heads, max_len, dim), including unused positions."""
         return self._keys
 
     @property
     def value(self) -> Tensor:
-        """All values, (batch, heads, max_len, value_dim), also those not filled yet."""
+        """All values, (batch, heads, max_len, value_dim), including unused positions."""
         return self._values
 
     @property
     def length(self) -> int:
-        """The length of the longest row. Reads the device; `lengths` does not."""
+        """Length of the longest row. On a GPU this synchronizes; `lengths` does not."""
         return int(self.lengths.max())
 
     @property
@@ -167,12 +169,12 @@ class StaticCache(Cache):
 
     @torch.no_grad()
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add k new tokens to every row, (batch, heads, k, dim), behind the row's last; gives keys and values to attend to.
+        """Append k tokens to every row, (batch, heads, k, dim); returns the keys and values to attend to.
 
-        They are views of the memory with at least all that is filled: on a CPU up to the next multiple of 64, under
-        torch.compile and on a GPU all of it. A row that has no room is a ShapeError on a CPU. Under torch.compile and on a GPU,
-        where reading lengths would wait for the device, it is an assertion in the graph: a RuntimeError with the same sentence
-        on a CPU, a failed CUDA assertion on a GPU.
+        These are views that include all filled positions: on a CPU up to the next multiple of 64, under
+        torch.compile and on a GPU all memory. A row without room is a ShapeError on a CPU. Under
+        torch.compile and on a GPU, where reading `lengths` would synchronize, it is an assertion in the
+        graph: a RuntimeError with the same message on a CPU, a failed CUDA assertion on a GPU.
         """
         self._check("key", key, self._keys)
         self._check("value", value, self._values)
@@ -182,15 +184,15 @@ class StaticCache(Cache):
             )
         new = key.shape[-2]
         longest = self._check_room(new)
-        at = self.lengths[:, None] + torch.arange(new, device=self.lengths.device)  # (batch, k)
-        rows = torch.arange(at.shape[0], device=at.device)[:, None]
-        self._keys[rows, :, at] = key.transpose(
-            1, 2
-        )  # (batch, k, heads, dim); scatter_ would be compiled to a copy of all memory
-        self._values[rows, :, at] = value.transpose(1, 2)
+        positions = self.lengths[:, None] + torch.arange(new, device=self.lengths.device)  # (batch, k)
+        rows = torch.arange(positions.shape[0], device=positions.device)[:, None]
+        # (batch, heads, k, dim) → (batch, k, heads, dim). torch.compile would turn scatter_ into a copy of
+        # all memory.
+        self._keys[rows, :, positions] = key.transpose(1, 2)
+        self._values[rows, :, positions] = value.transpose(1, 2)
         self._starts.copy_(self.lengths)
         self.lengths += new
-        self._one = surely(new == 1)
+        self._one_new = surely(new == 1)
         if longest is None:
             return self._keys, self._values
         end = min(self.max_len, -(-(longest + new) // BLOCK) * BLOCK)
@@ -198,11 +200,12 @@ class StaticCache(Cache):
 
     @torch.no_grad()
     def reorder(self, rows: Tensor) -> None:
-        """Row i becomes what row rows[i] was, in place: one entry per row, a row may be taken several times."""
+        """Replace row i by row rows[i], in place. One index per row; a row may be taken several times."""
         if not isinstance(rows, Tensor) or rows.shape != self.lengths.shape:
-            given = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise ShapeError(
-                f"this cache has {len(self.lengths)} rows and keeps them; reorder takes one index for each, got {given}"
+                f"this cache has a fixed number of rows, {len(self.lengths)}; "
+                f"reorder takes one index for each, got {got}"
             )
         if may_read(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < len(rows):
             raise OptionError(f"reorder's rows are 0 to {len(rows) - 1}, got {rows.tolist()}")
@@ -211,70 +214,82 @@ class StaticCache(Cache):
 
     @torch.no_grad()
     def crop(self, length: int | Tensor) -> None:
-        """Forget all tokens after the first `length` of each row, one number or one per row, and set their memory to 0.
+        """Drop all tokens after the first `length` of each row and zero their memory.
 
-        Rows that are shorter stay. After a prefill of padded prompts, crop(prompt_lengths) removes the padding; 0 empties a row.
+        `length` is one integer or one per row; shorter rows are unchanged. After a prefill of padded prompts,
+        crop(prompt_lengths) removes the padding.
         """
         if isinstance(length, Tensor):
             if length.is_floating_point() or length.dtype == torch.bool:
-                raise DtypeError(f"crop takes whole numbers, got {length.dtype}")
+                raise DtypeError(f"crop takes integers, got {length.dtype}")
             check_numbers("crop's length", length, self.lengths.shape, self.lengths.device)
-            kept = torch.minimum(self.lengths, length.clamp(min=0))
+            cropped = torch.minimum(self.lengths, length.clamp(min=0))
         else:
-            kept = self.lengths.clamp(max=size("crop's length", length, 0))
-        self.lengths.copy_(kept)
-        empty = (torch.arange(self.max_len, device=kept.device) >= kept[:, None])[:, None, :, None]
+            cropped = self.lengths.clamp(max=size("crop's length", length, 0))
+        self.lengths.copy_(cropped)
+        empty = torch.arange(self.max_len, device=cropped.device) >= cropped[:, None]  # (batch, max_len)
+        empty = empty[:, None, :, None]
         self._keys.masked_fill_(empty, 0.0)
         self._values.masked_fill_(empty, 0.0)
-        self._one = None
+        self._one_new = None
 
     def mask(self, mask: MaskLike | None = None) -> Mask:
-        """The mask for the tokens appended last: `mask`, lined up with where they stand, and only the filled keys of each row.
+        """The mask for the tokens appended last: `mask` shifted to their positions, and only filled keys.
 
-        With Causal(), the i-th new token of row b sees the keys up to its own position, length_b + i before the append.
+        With Causal(), new token i of row b sees the keys up to its own position, i + the row's length before
+        the append.
         """
         mask, offset = wrap_mask(mask), self._offset()
         if type(mask) is Causal and mask.offset is None:
-            # Causal is enough: the last token stands at the end of what is filled.
-            return Padding(self.lengths.clone(), finite=True) if self._one else _CausalInCache(offset)
+            # Causal alone excludes unfilled keys: the last token is at the last filled position.
+            return Padding(self.lengths.clone(), finite=True) if self._one_new else _CausalInCache(offset)
         filled = Padding(self.lengths.clone(), finite=True)
         return filled if mask is None else filled & mask.at(offset)
 
     def place(self, option: Option) -> Option:
-        """A bias or gate for the tokens appended last, lined up with where they stand. A tensor stays as it is."""
+        """A bias or gate shifted to the positions of the tokens appended last.
+
+        Tensors are returned unchanged.
+        """
         return option.at(self._offset()) if isinstance(option, Mask | Bias) else option  # type: ignore[return-value]
 
     def _offset(self) -> Tensor:
-        if self._one is None:
+        """Position of the first new token of each row."""
+        if self._one_new is None:
             raise OptionError(
                 "the cache has no new tokens; append keys and values before asking for their mask or bias"
             )
         return self._starts.clone()
 
-    def _check(self, name: str, x: Tensor, room: Tensor) -> None:
-        batch, heads, _, dim = room.shape
+    def _check(self, name: str, x: Tensor, memory: Tensor) -> None:
+        batch, heads, _, dim = memory.shape
         if x.ndim != 4 or (x.shape[0], x.shape[1], x.shape[3]) != (batch, heads, dim):
             raise ShapeError(
                 f"this cache takes a {name} of shape ({batch}, {heads}, k, {dim}), got {tuple(x.shape)}"
             )
-        if x.dtype != room.dtype:
+        if x.dtype != memory.dtype:
             raise DtypeError(
-                f"the cache holds {room.dtype} and the {name} is {x.dtype}; make the cache with dtype={x.dtype}"
+                f"the cache holds {memory.dtype} and the {name} is {x.dtype}; "
+                f"make the cache with dtype={x.dtype}"
             )
-        if x.device != room.device:
+        if x.device != memory.device:
             raise DeviceError(
-                f"the cache is on {room.device} and the {name} on {x.device}; make it with device={str(x.device)!r}"
+                f"the cache is on {memory.device} and the {name} on {x.device}; "
+                f"make it with device={str(x.device)!r}"
             )
 
     def _check_room(self, new: int) -> int | None:
-        """The length of the longest row, where reading it is cheap."""
+        """Check that every row has room for `new` tokens.
+
+        Returns the longest length, None if it cannot be read.
+        """
         room = f"the cache has room for {self.max_len} tokens in a row"
         if surely(new > self.max_len):
             raise ShapeError(f"{room} and cannot take {new} more; make it with a larger max_len")
         if not may_read(self.lengths):
-            # Without the number of new tokens, which would make torch.compile compile for each.
-            says = f"{room} and a row cannot take the new ones; make it with a larger max_len, or crop it"
-            torch._assert_async((self.lengths <= self.max_len - new).all(), says)  # type: ignore[attr-defined]
+            # The message omits the number of new tokens: torch.compile would compile once per number.
+            message = f"{room} and a row cannot take the new ones; make it with a larger max_len, or crop it"
+            torch._assert_async((self.lengths <= self.max_len - new).all(), message)  # type: ignore[attr-defined]
             return None
         longest = self.length
         if longest + new > self.max_len:
@@ -284,7 +299,7 @@ class StaticCache(Cache):
 
 
 class _CausalInCache(Causal):
-    """Causal over a StaticCache: offsets are at least 0, so every query sees a key, and unseen keys are zeros or other tokens."""
+    """Causal over a StaticCache: offsets are ≥ 0, so every query sees a key; unseen keys are finite."""
 
     def covers(self, Tq: int, Tk: int) -> bool:
         return surely(Tq > 0)

@@ -9,33 +9,32 @@ from regard.errors import ShapeError
 
 
 class Convolution(nn.Module):
-    """z_t = Σ_j W_j x_(t+j) over `kernel` neighbours, length kept by zero padding: K·M² parameters.
+    """1-D convolution, z_t = Σ_j W_j x_(t+j) over `kernel` tokens; zero padding keeps the length. K·M²
+    parameters.
 
-    Centred, or with `causal=True` the last `kernel` tokens up to t.
+    The window is centred on t, or with `causal=True` ends at t.
     """
 
     def __init__(
         self, dim: int, kernel: int, *, out_dim: int | None = None, bias: bool = True, causal: bool = False
     ) -> None:
         super().__init__()
-        self.dim, self.kernel, self.causal = (
-            whole("dim", dim),
-            whole("kernel", kernel),
-            flag("causal", causal),
-        )
-        wide = dim if out_dim is None else whole("out_dim", out_dim)
-        self.weight = nn.Conv1d(dim, wide, kernel, bias=flag("bias", bias))
+        self.dim, self.kernel = whole("dim", dim), whole("kernel", kernel)
+        self.causal = flag("causal", causal)
+        out_dim = dim if out_dim is None else whole("out_dim", out_dim)
+        self.weight = nn.Conv1d(dim, out_dim, kernel, bias=flag("bias", bias))
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many tokens to the left and to the right z_t sees."""
+        """Number of tokens to the left and right of t that z_t depends on."""
         left = self.kernel - 1 if self.causal else self.kernel // 2
         return left, self.kernel - 1 - left
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or x.shape[-1] != self.dim:
+            shape = tuple(x.shape)
             raise ShapeError(
-                f"this layer's input is (…, T, {self.dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}"
+                f"this layer's input is (…, T, {self.dim}), got {shape}; make the layer for {x.shape[-1]}"
             )
         if not x.numel():
             return x.new_zeros(*x.shape[:-1], self.weight.out_channels)

@@ -1,4 +1,4 @@
-"""Dropouts: the plain one, quick on a CPU; one mask for all time steps; whole words."""
+"""Dropout: elementwise (faster than torch's on a CPU), one mask for all time steps, whole embedding rows."""
 
 from __future__ import annotations
 
@@ -7,48 +7,44 @@ from torch import Tensor, nn
 
 from regard.attention.torch_modes import transform
 
-STEPS = 1 << 16  # of the probability of a dropout on a CPU
+STEPS = 1 << 16  # resolution of the dropout probability on a CPU
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout; on a CPU with a quarter of the random numbers, four from each 64 bits.
+    """nn.Dropout; on a CPU it draws a quarter of the random numbers, using each 64 bits for four elements.
 
-    So p is rounded to a multiple of 1/65536, unless that were 0 or 1. The bits come from torch's generator: its seed and
-    saved state hold here too.
+    There p is rounded to a multiple of 1/65536, unless that were 0 or 1. The bits come from torch's
+    generator, so manual_seed and a saved generator state work as usual.
     """
 
-    def forward(self, input: Tensor) -> Tensor:  # the name is torch's
-        cut = round(self.p * STEPS)
-        if not self.training or cut in (0, STEPS) or input.device.type != "cpu" or self.inplace:
+    def forward(self, input: Tensor) -> Tensor:  # torch's argument name
+        threshold = round(self.p * STEPS)
+        if not self.training or threshold in (0, STEPS) or input.device.type != "cpu" or self.inplace:
             return super().forward(input)
         if torch.compiler.is_compiling() or transform() is not None:
             return super().forward(input)
-        return input * _keep(input, cut)
+        return input * _draw_from_bits(input, threshold)
 
 
-def _keep(x: Tensor, cut: int) -> Tensor:
-    """1/(1 − p) with probability 1 − p, else 0, in the shape of x, for p = cut/65536 above 0 and below 1."""
+def _draw_from_bits(x: Tensor, threshold: int) -> Tensor:
+    """A mask in the shape of x: 1/(1 − p) with probability 1 − p, else 0, where p = threshold/65536."""
     n = x.numel()
-    bits = (
-        torch.empty((n + 3) // 4, dtype=torch.int64)
-        .random_(-(2**63), None)
-        .view(torch.int16)[:n]
-        .view(x.shape)
-    )
-    return bits.ge_(cut - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - cut))
+    words = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[:n].view(x.shape)
+    return bits.ge_(threshold - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - threshold))
 
 
-class Locked(nn.Dropout):
-    """Dropout that draws one mask per sequence and keeps it over time (Gal & Ghahramani 2016); x is (..., T, dim)."""
+class LockedDropout(nn.Dropout):
+    """Variational dropout of (..., T, dim): one mask for all time steps (Gal & Ghahramani 2016)."""
 
-    def forward(self, input: Tensor) -> Tensor:  # the name is torch's
+    def forward(self, input: Tensor) -> Tensor:  # torch's argument name
         if not self.training or self.p == 0:
             return input
         return input * _draw(torch.empty_like(input[..., :1, :]), self.p)
 
 
-def drop_words(table: Tensor, p: float) -> Tensor:
-    """The table with whole rows dropped: a word drawn so is missing everywhere in the batch (Merity et al. 2018, 4.3)."""
+def embedding_dropout(table: Tensor, p: float) -> Tensor:
+    """Drop whole rows of an embedding table, so a token everywhere in the batch (Merity et al. 2018, 4.3)."""
     return table * _draw(table.new_empty(len(table), 1), p)
 
 

@@ -1,4 +1,4 @@
-"""The feed-forward sublayer: the same two maps at every position."""
+"""The position-wise feed-forward sublayer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from regard.layers.linear import Linear
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": nn.functional.gelu,
-    "gelu-tanh": partial(
-        nn.functional.gelu, approximate="tanh"
-    ),  # as GPT-2 was trained (Hendrycks & Gimpel 2016, eq. 2)
-    "swish": nn.functional.silu,  # as Marian's models are
+    "gelu-tanh": partial(nn.functional.gelu, approximate="tanh"),  # GPT-2's (Hendrycks & Gimpel 2016, eq. 2)
+    "swish": nn.functional.silu,  # Marian's
     "tanh": torch.tanh,
-    "swiglu": nn.functional.silu,  # of one half of a doubled first map, times the other (Shazeer 2020)
+    "swiglu": nn.functional.silu,  # silu(x W) · x V; W and V are the halves of W1 (Shazeer 2020)
 }
 
 
 class FeedForward(nn.Module):
-    """f(x W₁ + b₁) W₂ + b₂ (Vaswani et al. 2017, eq. 2); swiglu gates the first map with a second one of the same size."""
+    """f(x W₁ + b₁) W₂ + b₂ (Vaswani et al. 2017, eq. 2); "swiglu" gates it."""
 
     def __init__(self, dim: int, inner: int, *, activation: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Linear layers as torch's; on a GPU the gradient of the bias is a matmul with ones, as torch's sum over rows takes far longer."""
+"""Linear layers with a fast bias gradient on GPUs: a matmul with ones instead of torch's row sum."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from regard.attention.torch_modes import tracer
 
-ON = ("cuda",)  # device types where the bias gradient as a matmul is faster
+BIAS_MATMUL_ON = ("cuda",)  # device types where the bias gradient is faster as a matmul
 
 
 class Linear(nn.Linear):
     """x Wᵀ + b."""
 
-    def forward(self, input: Tensor) -> Tensor:  # the name is torch's
+    def forward(self, input: Tensor) -> Tensor:  # torch's argument name
         return affine(input, self.weight, self.bias)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x weightᵀ + bias, (..., in) → (..., out)."""
     kind = x.device.type
-    if bias is None or kind not in ON or not torch.is_grad_enabled() or tracer() is not None:
+    if bias is None or kind not in BIAS_MATMUL_ON or not torch.is_grad_enabled() or tracer() is not None:
         return linear(x, weight, bias)
-    to = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-    return _Affine.apply(x.to(to), weight.to(to), bias.to(to))
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return _Affine.apply(x.to(dtype), weight.to(dtype), bias.to(dtype))
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """True if calling this layer gives x Wᵀ + b and does nothing else: no wrapper, parametrisation, hook or other forward.
+    """True if calling this layer only computes x Wᵀ + b: no wrapper, parametrisation, hook or patched
+    forward.
 
-    Only then may its weight and bias be used without calling it.
+    Only then may its weight and bias be used directly, without calling it.
     """
     if (
         type(layer) not in (Linear, nn.Linear)
@@ -44,7 +45,10 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 class _Affine(torch.autograd.Function):
-    """The backward pass is torch operations of the saved inputs, so it has derivatives of its own."""
+    """x Wᵀ + b with the bias gradient as a matmul.
+
+    Backward is made of torch operations, so it is differentiable.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # noqa: ANN001
@@ -54,10 +58,10 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):  # noqa: ANN001, ANN205
         x, weight = ctx.saved_tensors
-        learn_x, learn_weight, learn_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.shape[-1])
         return (
-            grad @ weight if learn_x else None,
-            rows.t() @ x.reshape(-1, x.shape[-1]) if learn_weight else None,
-            rows.new_ones(1, len(rows)).mm(rows)[0] if learn_bias else None,
+            grad @ weight if needs_x else None,
+            rows.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None,
+            rows.new_ones(1, len(rows)).mm(rows)[0] if needs_bias else None,
         )

@@ -1,4 +1,4 @@
-"""Multi-head attention in the two forms of the lectures: full projections per head, or heads that each see a slice."""
+"""Multi-head attention: with full projections per head (Transformer), or on slices of the input."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ from regard.layers.attention_options import HasOptions
 from regard.layers.cache import Cache, StaticCache
 from regard.layers.linear import Linear, affine, is_plain
 
-FUSED_ON = (
-    "cuda",
-)  # on an H200 the projections train in 4 to 48 % less time as one matmul; on a CPU it makes no difference
+# Device types where training fuses the projections into one matmul (H200: 4 to 48 % less time; CPU: no gain).
+FUSED_ON = ("cuda",)
 
 
 class AttendOptions(Options, total=False):
-    """What a layer passes on to `attend` at each call, and the turning of its queries and keys before."""
+    """Options that a layer passes to `attend` at each call, and rotary position embeddings."""
 
     rotary: Rotary | None
 
 
-class _Heads(HasOptions):
-    """What both forms share: project, attend per head, put the heads side by side, project again.
+class _MultiHeadBase(HasOptions):
+    """Common to both layers: project, attend per head, concatenate the heads, project again.
 
-    Modules, parameters and tensors given as options, or held by one, are registered (`HasOptions`). A function that uses a
-    module from its closure hides it: give the module itself.
+    Modules, parameters and tensors in the options are registered (`HasOptions`). A module in the closure of a
+    function is not found: pass the module itself.
     """
 
     def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
@@ -57,27 +56,23 @@ class _Heads(HasOptions):
         self.mask = wrap_mask(options.get("mask"))
         self.bias = wrap_bias(options.get("bias"))
         self.normalize = wrap_normalizer(options.get("normalize", SOFTMAX))
-        self.gate, self.softcap, self.dropout = (
-            options.get("gate"),
-            options.get("softcap"),
-            options.get("dropout", 0.0),
-        )
-        self.rotary = options.get("rotary")
+        self.gate, self.softcap = options.get("gate"), options.get("softcap")
+        self.dropout, self.rotary = options.get("dropout", 0.0), options.get("rotary")
 
     def queries(self, x: Tensor) -> Tensor:
-        """(..., T, dim) → (..., heads, T, width of a key)."""
+        """(..., T, dim) → (..., heads, T, head_dim)."""
         raise NotImplementedError
 
     def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., T, dim) twice → keys and values, (..., heads, T, ·)."""
+        """(..., T, dim) and (..., T, dim) → keys and values, (..., heads, T, ·)."""
         raise NotImplementedError
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the sequences they are made of."""
+        """Project three sequences to queries, keys and values per head."""
         return self.queries(query), *self.keys_values(key, value)
 
     def merge(self, out: Tensor) -> Tensor:
-        """(..., heads, T, ·) → (..., T, out)."""
+        """(..., heads, T, ·) → (..., T, out_dim)."""
         raise NotImplementedError
 
     def forward(
@@ -89,57 +84,74 @@ class _Heads(HasOptions):
         mask: MaskLike | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Self-attention of `query`, or cross-attention to `key` (and `value`, when that is another sequence).
+        """Self-attention of `query`, or cross-attention to `key` (and `value`, if that differs).
 
-        It is self-attention when `key` is left out or is the query, the same tensor, and `value` too: `layer(x)`,
-        `layer(x, x)` and `layer(x, x, x)` are the same. Another tensor with equal numbers is cross-attention, which
-        is not rotated. `mask` is joined with the layer's own by &. With a cache (`Cache`, `StaticCache`), self-attention
-        appends the new tokens and sees all so far; cross-attention projects `key` once and finds it there afterwards.
+        It is self-attention if `key` and `value` are left out or are the same tensor as the query:
+        `layer(x)`, `layer(x, x)` and `layer(x, x, x)` are equal. A different tensor with equal numbers is
+        cross-attention, which has no rotary embedding. `mask` is combined with the layer's own by &. With a
+        cache, self-attention appends the new tokens and attends to all; cross-attention projects `key` at the
+        first call and reuses the result.
         """
         if key is query and (value is None or value is query):
             key = value = None
-        crossed = key is not None
-        if crossed and isinstance(cache, StaticCache):
-            raise OptionError(
-                "a StaticCache is for self-attention; give cross-attention a Cache(), which keeps the memory's keys"
-            )
-        if crossed and cache is not None and cache.key is not None and cache.value is not None:
-            q, k, v = self.queries(query), cache.key, cache.value
+        is_cross = key is not None
+        if key is not None:
+            q, k, v = self._project_cross(query, key, value, cache)
         else:
-            key = query if key is None else key
-            q, k, v = self.project(query, key, key if value is None else value)
-            if self.rotary is not None and not crossed:
-                before = 0 if cache is None else cache.next_position
-                q, k = self.rotary(q, before), self.rotary(k, before)
-            k, v = (k, v) if cache is None else cache.append(k, v)
-        mask, bias, gate = self._join(mask), self.bias, self.gate
-        if cache is not None and not crossed:
+            q, k, v = self._project_self(query, value, cache)
+        mask, bias, gate = self._combined_mask(mask), self.bias, self.gate
+        if cache is not None and not is_cross:
             mask, bias, gate = cache.mask(mask), cache.place(bias), cache.place(gate)
-        with watching.kind_of("cross" if crossed else "self") if watching.watching() else nullcontext():
+        with watching.kind_of("cross" if is_cross else "self") if watching.watching() else nullcontext():
             out = attend(
                 q, k, v, energy=self.energy, mask=mask, bias=bias, normalize=self.normalize, gate=gate,
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
             )  # fmt: skip
         return self.merge(out)
 
-    def _join(self, mask: MaskLike | None) -> Mask | None:
-        own, given = wrap_mask(self.mask), wrap_mask(mask)
-        return given if own is None else own if given is None else own & given
+    def _project_self(self, x: Tensor, value: Tensor | None, cache: Cache | None) -> tuple[Tensor, ...]:
+        """Project x, apply the rotary embedding, and append keys and values to the cache."""
+        q, k, v = self.project(x, x, x if value is None else value)
+        if self.rotary is not None:
+            position = 0 if cache is None else cache.next_position
+            q, k = self.rotary(q, position), self.rotary(k, position)
+        return (q, k, v) if cache is None else (q, *cache.append(k, v))
+
+    def _project_cross(
+        self, query: Tensor, key: Tensor, value: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, ...]:
+        """Project all three sequences; with a cache, keys and values are projected once."""
+        if isinstance(cache, StaticCache):
+            raise OptionError(
+                "a StaticCache is for self-attention; give cross-attention a Cache(), "
+                "which keeps the memory's keys"
+            )
+        if cache is not None and cache.key is not None and cache.value is not None:
+            return self.queries(query), cache.key, cache.value
+        q, k, v = self.project(query, key, key if value is None else value)
+        return (q, k, v) if cache is None else (q, *cache.append(k, v))
+
+    def _combined_mask(self, mask: MaskLike | None) -> Mask | None:
+        """The layer's mask & the call's mask."""
+        own, other = wrap_mask(self.mask), wrap_mask(mask)
+        return other if own is None else own if other is None else own & other
 
     def _check(self, name: str, x: Tensor, dim: int) -> None:
         if x.ndim < 2 or x.shape[-1] != dim:
+            shape = tuple(x.shape)
             raise ShapeError(
-                f"this layer's {name} is (…, T, {dim}), got {tuple(x.shape)}; make the layer for {x.shape[-1]}"
+                f"this layer's {name} is (…, T, {dim}), got {shape}; make the layer for {x.shape[-1]}"
             )
 
 
-class MultiHead(_Heads):
-    """Q^h = Q W^Qh, K^h = K W^Kh, V^h = V W^Vh; attention per head; heads side by side; projected (Vaswani et al. 2017, 3.2.2).
+class MultiHead(_MultiHeadBase):
+    """Multi-head attention, concat_h(attend(Q W^Qh, K W^Kh, V W^Vh)) W^O (Vaswani et al. 2017, 3.2.2).
 
-    `key_heads` below `heads` shares each key head among a group of query heads. `memory_dim` is the width of the sequence of keys,
-    `value_dim` that of the values where it is another. `project=False` ends with the heads side by side. Attention options (energy,
-    mask, bias, normalize, gate, softcap, dropout, rotary) are objects, as for `attend`. Modules and parameters among them, or held
-    by them, are trained and saved with the layer; other tensors move with it.
+    `key_heads` < `heads` is grouped-query attention: each key head serves a group of query heads.
+    `memory_dim` is the width of the keys' sequence, `value_dim` that of the values' if it differs.
+    `project=False` omits W^O. Attention options (energy, mask, bias, normalize, gate, softcap, dropout,
+    rotary) are those of `attend`. Modules and parameters in them are trained and saved with the layer; other
+    tensors move with it.
     """
 
     def __init__(
@@ -158,13 +170,10 @@ class MultiHead(_Heads):
         **options: Unpack[AttendOptions],
     ) -> None:
         super().__init__(dim, heads, options)
-        widths = {
-            "key_heads": key_heads,
-            "memory_dim": memory_dim,
-            "value_dim": value_dim,
-            "head_dim": head_dim,
-        }
-        _check_sizes(**widths, value_head_dim=value_head_dim, out_dim=out_dim)
+        _check_sizes(
+            key_heads=key_heads, memory_dim=memory_dim, value_dim=value_dim, head_dim=head_dim,
+            value_head_dim=value_head_dim, out_dim=out_dim,
+        )  # fmt: skip
         project, linear_bias = flag("project", project), flag("linear_bias", linear_bias)
         if head_dim is None and dim % heads:
             raise OptionError(
@@ -180,27 +189,29 @@ class MultiHead(_Heads):
         self.Wq = Linear(dim, heads * self.head_dim, bias=linear_bias)
         self.Wk = Linear(self.memory_dim, self.key_heads * self.head_dim, bias=linear_bias)
         self.Wv = Linear(self.value_dim, self.key_heads * self.value_head_dim, bias=linear_bias)
-        wide = heads * self.value_head_dim
-        self.Wo = Linear(wide, dim if out_dim is None else out_dim, bias=linear_bias) if project else None
+        concat_dim = heads * self.value_head_dim
+        self.Wo = (
+            Linear(concat_dim, dim if out_dim is None else out_dim, bias=linear_bias) if project else None
+        )
         for linear in (self.Wq, self.Wk, self.Wv):
             nn.init.xavier_uniform_(linear.weight)
 
     def queries(self, x: Tensor) -> Tensor:
         self._check("query", x, self.dim)
-        return _apart(self.Wq(x), self.heads)
+        return _split_heads(self.Wq(x), self.heads)
 
     def keys_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         self._check("key", key, self.memory_dim)
         self._check("value", value, self.value_dim)
         k, v = _fused_linear(key, self.Wk, self.Wv) if key is value else (self.Wk(key), self.Wv(value))
-        return _apart(k, self.key_heads), _apart(v, self.key_heads)
+        return _split_heads(k, self.key_heads), _split_heads(v, self.key_heads)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not (query is key is value and self.dim == self.memory_dim == self.value_dim):
             return super().project(query, key, value)
         self._check("query", query, self.dim)
         q, k, v = _fused_linear(query, self.Wq, self.Wk, self.Wv)
-        return _apart(q, self.heads), _apart(k, self.key_heads), _apart(v, self.key_heads)
+        return _split_heads(q, self.heads), _split_heads(k, self.key_heads), _split_heads(v, self.key_heads)
 
     def merge(self, out: Tensor) -> Tensor:
         flat = out.transpose(-2, -3).flatten(-2)  # (..., T, heads · value_head_dim)
@@ -208,24 +219,24 @@ class MultiHead(_Heads):
 
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHead:
-        """The same layer as a `MultiHead`: equal outputs, with copies of its weights.
+        """Convert a torch layer: equal outputs, copied weights.
 
             ours = MultiHead.from_torch(theirs)
             ours(x, memory, mask=~attn_mask)  # theirs(x, memory, memory, attn_mask=attn_mask)[0]
 
-        Inputs are (batch, time, dim), whatever the `batch_first` of the layer was. Masks are True where attention is allowed,
-        so torch's boolean ones are inverted: `attn_mask` is `mask=~attn_mask`, `key_padding_mask` is
-        `mask=~key_padding_mask[:, None, None, :]`. A layer with `add_bias_kv` or `add_zero_attn` is refused.
+        Inputs are (batch, time, dim), also if the torch layer had batch_first=False. Our masks are True where
+        attention is allowed, so boolean masks are inverted: `attn_mask` is `mask=~attn_mask`,
+        `key_padding_mask` is `mask=~key_padding_mask[:, None, None, :]`. A layer with `add_bias_kv` or
+        `add_zero_attn` is refused.
         """
         if not isinstance(layer, nn.MultiheadAttention):
             raise OptionError(f"from_torch takes an nn.MultiheadAttention, got {type(layer).__name__}")
-        for name, there in (
-            ("add_bias_kv", layer.bias_k is not None),
-            ("add_zero_attn", layer.add_zero_attn),
-        ):
-            if there:
+        unsupported = {"add_bias_kv": layer.bias_k is not None, "add_zero_attn": layer.add_zero_attn}
+        for name, is_set in unsupported.items():
+            if is_set:
                 raise OptionError(
-                    f"a layer with {name}=True attends to a key that no input stands for, which MultiHead cannot; train one without"
+                    f"a layer with {name}=True adds a key that belongs to no input, which MultiHead cannot; "
+                    "train one without"
                 )
         dim, packed = layer.embed_dim, layer.in_proj_weight
         weights = (
@@ -245,41 +256,35 @@ class MultiHead(_Heads):
         return ours.train(layer.training)
 
     def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
-        """The same layer as an `nn.MultiheadAttention`: equal outputs, with copies of the weights.
+        """Convert to an `nn.MultiheadAttention`: equal outputs, copied weights.
 
-        What that class cannot do is refused: shared key heads, another energy or normaliser, a mask, bias, gate or soft cap of the
-        layer (torch takes `attn_mask` at each call), rotary positions, heads of another width.
+        Refused is what that class cannot do: grouped key heads, another energy or normaliser, a mask, bias,
+        gate or soft cap of the layer (torch takes `attn_mask` at each call), rotary embeddings, another head
+        width.
         """
         for what, fix in self._not_in_torch():
             raise OptionError(f"nn.MultiheadAttention has no {what}; {fix}")
         assert self.Wo is not None
         has_bias, like = self.Wq.bias is not None, self.Wq.weight
         theirs = nn.MultiheadAttention(
-            self.dim, self.heads, dropout=self.dropout, bias=has_bias, kdim=self.memory_dim, vdim=self.value_dim,
-            batch_first=batch_first, device=like.device, dtype=like.dtype,
+            self.dim, self.heads, dropout=self.dropout, bias=has_bias, kdim=self.memory_dim,
+            vdim=self.value_dim, batch_first=batch_first, device=like.device, dtype=like.dtype,
         )  # fmt: skip
         linears = (self.Wq, self.Wk, self.Wv)
-        with torch.no_grad():
-            if theirs.in_proj_weight is None:
-                for there, here in zip(
-                    (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight), linears, strict=True
-                ):
-                    there.copy_(here.weight).requires_grad_(here.weight.requires_grad)
-            else:
-                learns = any(linear.weight.requires_grad for linear in linears)  # one tensor for all three
-                theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears])).requires_grad_(
-                    learns
-                )
-            if has_bias:
-                learns = any(linear.bias.requires_grad for linear in linears)
-                theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears])).requires_grad_(
-                    learns
-                )
+        weights = [linear.weight for linear in linears]
+        if theirs.in_proj_weight is None:
+            separate = (theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight)
+            for target, weight in zip(separate, weights, strict=True):
+                _copy_concat(target, [weight])
+        else:
+            _copy_concat(theirs.in_proj_weight, weights)
+        if has_bias:
+            _copy_concat(theirs.in_proj_bias, [linear.bias for linear in linears])
         _copy_weights((theirs.out_proj,), ((self.Wo.weight, self.Wo.bias),))
         return theirs.train(self.training)
 
     def _not_in_torch(self) -> Iterator[tuple[str, str]]:
-        """What keeps this layer from being an nn.MultiheadAttention, and what to do."""
+        """What this layer has that nn.MultiheadAttention has not, and the fix."""
         if not all(is_plain(x) for x in (self.Wq, self.Wk, self.Wv, self.Wo) if x is not None):
             yield (
                 "place for hooks, adapters or parametrisations of its projections",
@@ -287,7 +292,7 @@ class MultiHead(_Heads):
             )
         if self.key_heads != self.heads:
             yield (
-                f"key heads that are shared ({self.key_heads} for {self.heads} heads)",
+                f"grouped key heads ({self.key_heads} for {self.heads} heads)",
                 "make the layer without key_heads",
             )
         if not (self.heads * self.head_dim == self.heads * self.value_head_dim == self.dim):
@@ -296,14 +301,11 @@ class MultiHead(_Heads):
                 "leave head_dim and value_head_dim out",
             )
         if self.Wo is None or self.Wo.out_features != self.dim:
-            yield "other output than one of the width of its input", "leave project and out_dim out"
-        plain = (
-            type(self.normalize) is Softmax
-            and self.normalize.temperature == 1.0
-            and self.normalize.sinks is None
-        )
-        if type(self.energy) is not ScaledDot or not plain:
-            yield f"energy {self.energy} with {self.normalize}", "it always is ScaledDot() with Softmax()"
+            yield "output width other than its input's", "leave project and out_dim out"
+        softmax = self.normalize
+        is_plain_softmax = type(softmax) is Softmax and softmax.temperature == 1.0 and softmax.sinks is None
+        if type(self.energy) is not ScaledDot or not is_plain_softmax:
+            yield f"energy {self.energy} with {self.normalize}", "it has only ScaledDot() with Softmax()"
         for name in ("mask", "bias"):
             if getattr(self, name) is not None:
                 yield f"{name} of its own", "leave it out of the layer and give attn_mask at each call"
@@ -312,31 +314,37 @@ class MultiHead(_Heads):
                 yield name, "leave it out of the layer"
 
     def interaction(self) -> Tensor:
-        """W^Qhᵀ W^Kh of each head, (heads, dim, memory_dim): the pairwise weights that its dot products are made of."""
+        """W^Qhᵀ W^Kh of each head, (heads, dim, memory_dim): the bilinear form behind its dot products."""
         q = _matrix(self.Wq, self.dim).unflatten(0, (self.heads, -1))
         k = _matrix(self.Wk, self.memory_dim).unflatten(0, (self.key_heads, -1))
         k = k.repeat_interleave(self.heads // self.key_heads, 0)
         return q.transpose(-1, -2) @ k
 
     def extra_repr(self) -> str:
-        return f"{self.dim}, heads={self.heads}, energy={self.energy}, mask={self.mask}, normalize={self.normalize}"
+        options = f"energy={self.energy}, mask={self.mask}, normalize={self.normalize}"
+        return f"{self.dim}, heads={self.heads}, {options}"
 
 
-def _copy_weights(linears: Sequence[nn.Linear], given: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-    with torch.no_grad():
-        for linear, (weight, bias) in zip(linears, given, strict=True):
-            linear.weight.copy_(weight).requires_grad_(weight.requires_grad)  # what was frozen stays frozen
-            if bias is not None:
-                linear.bias.copy_(bias).requires_grad_(bias.requires_grad)
+def _copy_weights(linears: Sequence[nn.Linear], sources: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+    for linear, (weight, bias) in zip(linears, sources, strict=True):
+        _copy_concat(linear.weight, [weight])
+        if bias is not None:
+            _copy_concat(linear.bias, [bias])
 
 
-def _apart(x: Tensor, heads: int) -> Tensor:
-    """(..., T, heads · width) → (..., heads, T, width)."""
+@torch.no_grad()
+def _copy_concat(target: Tensor, sources: Sequence[Tensor]) -> None:
+    """Copy the concatenated sources; frozen stays frozen."""
+    target.copy_(torch.cat([*sources])).requires_grad_(any(x.requires_grad for x in sources))
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """(..., T, heads · dim) → (..., heads, T, dim)."""
     return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
 
 
 def _fused_linear(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
-    """Apply several linear layers to x, with one matmul if possible; in training this reads x and its gradient once."""
+    """Apply several linear layers to x, with one matmul if possible; in training this reads x once."""
     if x.device.type not in FUSED_ON or not torch.is_grad_enabled() or not _can_fuse(layers):
         return tuple(layer(x) for layer in layers)
     weight = torch.cat([layer.weight for layer in layers])  # type: ignore[misc]
@@ -347,14 +355,14 @@ def _fused_linear(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
 def _can_fuse(layers: Sequence[nn.Module]) -> bool:
     if not all(is_plain(layer) for layer in layers):
         return False
-    same = {
+    kinds = {
         (layer.bias is None, layer.weight.dtype, layer.weight.device, type(layer.weight)) for layer in layers
     }
-    return len(same) == 1 and issubclass(same.pop()[-1], nn.Parameter)
+    return len(kinds) == 1 and issubclass(kinds.pop()[-1], nn.Parameter)
 
 
 def _matrix(layer: nn.Module, dim: int) -> Tensor:
-    """W of a linear layer; of a wrapped or hooked one, the matrix of the linear map that it computes."""
+    """The matrix of the linear map that a layer computes, also if the layer is wrapped or has hooks."""
     if is_plain(layer):
         return layer.weight  # type: ignore[return-value]
     like = next(layer.parameters())
@@ -369,10 +377,11 @@ def _check_sizes(**sizes: int | None) -> None:
             whole(name, value)
 
 
-class SlicedMultiHead(_Heads):
-    """The input cut feature-wise into H slices of M/H, one head each: W^h, V^h ∈ R^(L×M/H), U^h ∈ R^(K×M/H), scale √L, then Q.
+class SlicedMultiHead(_MultiHeadBase):
+    """Multi-head attention whose head h sees only slice h, M/H of the M features of the input.
 
-    This is the Hildesheim lecture's multi-head attention: the matrix of pairwise interactions is block-diagonal.
+    W^h, V^h ∈ R^(L×M/H), U^h ∈ R^(K×M/H), scale √L, output projection Q: the Hildesheim lecture's multi-head
+    attention. The matrix of pairwise interactions is block-diagonal.
     """
 
     def __init__(
@@ -389,7 +398,7 @@ class SlicedMultiHead(_Heads):
         _check_sizes(rank=rank, value_head_dim=value_head_dim, out_dim=out_dim)
         if dim % heads:
             raise OptionError(
-                f"dim {dim} does not cut into {heads} equal slices; choose heads that divide it"
+                f"dim {dim} does not divide into {heads} equal slices; choose heads that divide it"
             )
         slice_dim = dim // heads
         rank = slice_dim if rank is None else rank
@@ -419,4 +428,5 @@ class SlicedMultiHead(_Heads):
         return torch.block_diag(*(self.W.transpose(-1, -2) @ self.V))
 
     def extra_repr(self) -> str:
-        return f"{self.dim}, heads={self.heads}, rank={self.W.shape[1]}, mask={self.mask}, normalize={self.normalize}"
+        options = f"rank={self.W.shape[1]}, mask={self.mask}, normalize={self.normalize}"
+        return f"{self.dim}, heads={self.heads}, {options}"

@@ -1,4 +1,4 @@
-"""A sublayer with a way around it, and where the normalisation stands."""
+"""Residual connections with layer normalisation before or after the sum."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ PLACES = ("post", "pre", "none")
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's, which computes in float32 whatever goes in; under autocast what goes in half precise comes out so, where torch
-    would write both in float32.
+    """LayerNorm that keeps half-precision inputs in half precision under autocast (torch returns float32).
+
+    The statistics are computed in float32 either way.
     """
 
-    def forward(self, input: Tensor) -> Tensor:  # the name is torch's
+    def forward(self, input: Tensor) -> Tensor:  # torch's argument name
         if (
             input.dtype not in HALF
             or input.device.type == "meta"
             or not torch.is_autocast_enabled(input.device.type)
         ):
             return super().forward(input)
-        gain, shift = (None if x is None else x.to(input.dtype) for x in (self.weight, self.bias))
+        weight, bias = (None if x is None else x.to(input.dtype) for x in (self.weight, self.bias))
         with torch.autocast(input.device.type, enabled=False):
-            return nn.functional.layer_norm(input, self.normalized_shape, gain, shift, self.eps)
+            return nn.functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": LayerNorm, "rms": nn.RMSNorm}
@@ -55,11 +56,14 @@ class Residual(nn.Module):
         if self.place == "pre":
             return x + self.dropout(sublayer(self.norm(x)))
         y = self.dropout(sublayer(x))
-        return self.norm((x + y).to(y.dtype))  # under autocast half precise, as what the sublayers compute
+        return self.norm((x + y).to(y.dtype))  # under autocast, y and so the output are half precision
 
 
 def make_norm(dim: int, place: str, kind: str, eps: float | None = None) -> nn.Module:
-    """The normalisation of a sublayer, nothing when the place is none. `eps` is added to the variance; None: torch's own."""
+    """The norm of a sublayer, nn.Identity for place "none".
+
+    `eps` is added to the variance; None: torch's default.
+    """
     if place not in PLACES:
         raise OptionError(f"norm must be one of {', '.join(PLACES)}, got {place!r}")
     if kind not in NORMS:

@@ -16,10 +16,10 @@ from regard.attention.position import Channel, Learned, Rotary, Sinusoidal
 from regard.attention.position_masks import Causal, Diagonal, Dilated, Prefix, Window
 from regard.data.tokenizer import SPECIALS
 from regard.errors import OptionError
-from regard.layers.dropout import Locked
+from regard.layers.dropout import LockedDropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead, SlicedMultiHead
-from regard.layers.recurrent_stack import RecurrentStack
+from regard.layers.recurrent import RecurrentStack
 from regard.layers.residual import Residual, make_norm
 from regard.models.classifier import Classifier, Head
 from regard.models.cross_attention import (
@@ -208,7 +208,7 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
         )  # type: ignore[operator]  # fmt: skip
     kind = RecurrentDecoder if fed is None else InputFeedingDecoder
     locked = {
-        place: None if spec[key] is None else Locked(spec[key])
+        place: None if spec[key] is None else LockedDropout(spec[key])
         for place, key in (("before", "dropout_input"), ("after", "dropout_output"))
     }
     return kind(

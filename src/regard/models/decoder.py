@@ -16,7 +16,7 @@ from regard.attention.position_masks import Causal
 from regard.errors import ShapeError
 from regard.layers.cache import Cache
 from regard.layers.dropout import Dropout
-from regard.layers.recurrent_stack import RecurrentStack, State, join, reorder
+from regard.layers.recurrent import RecurrentStack, RecurrentState, concat_states, reorder_state
 from regard.models.cross_attention import AdditiveCrossAttention
 from regard.models.memory import Memory, stack_padded
 from regard.models.transformer_layer import TransformerLayer
@@ -29,7 +29,7 @@ class DecoderState:
     """What a decoder keeps between steps; each uses what it needs."""
 
     memory: Memory | None = None
-    hidden: State = field(default_factory=list)  # recurrent states
+    hidden: RecurrentState = field(default_factory=list)  # recurrent states
     context: Tensor | None = None  # y^a(t−1), for input feeding
     projected: Tensor | None = None  # U h of every source word, for Bahdanau
     caches: list[tuple[Cache, Cache]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class DecoderState:
         memory = None if self.memory is None else self.memory.reorder(rows)
         return DecoderState(
             memory,
-            reorder(self.hidden, rows),
+            reorder_state(self.hidden, rows),
             pick(self.context),
             pick(self.projected),
             self.caches,
@@ -58,7 +58,7 @@ class DecoderState:
         """
         assert not self.caches and not other.caches
         if self.memory is None or other.memory is None:
-            return DecoderState(None, join(self.hidden, other.hidden))
+            return DecoderState(None, concat_states(self.hidden, other.hidden))
         projected = None
         memory = self.memory.join(other.memory)
         if self.projected is not None and other.projected is not None:
@@ -66,7 +66,7 @@ class DecoderState:
         context = None
         if self.context is not None and other.context is not None:
             context = torch.cat([self.context, other.context])
-        return DecoderState(memory, join(self.hidden, other.hidden), context, projected)
+        return DecoderState(memory, concat_states(self.hidden, other.hidden), context, projected)
 
 
 class TransformerDecoder(nn.Module):
@@ -130,8 +130,8 @@ class RecurrentDecoder(nn.Module):
         self.before = Dropout(dropout) if before is None else before
         self.after = Dropout(dropout) if after is None else after
 
-    def begin(self, memory: Memory | None, like: Tensor) -> State:
-        return self.stack.zeros(like) if memory is None or self.first is None else self.first(memory)
+    def begin(self, memory: Memory | None, like: Tensor) -> RecurrentState:
+        return self.stack.zero_state(like) if memory is None or self.first is None else self.first(memory)
 
     def forward(
         self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
@@ -223,7 +223,7 @@ class LearnedInitialState(nn.Module):
         self.sizes = [[w] * parts for w in stack.widths]
         self.map = nn.Linear(memory_width, sum(map(sum, self.sizes)))
 
-    def forward(self, memory: Memory) -> State:
+    def forward(self, memory: Memory) -> RecurrentState:
         found = torch.tanh(self.map(memory.final() if self.of == "final" else memory.mean()))
         parts = iter(found.split([w for layer in self.sizes for w in layer], -1))
         return [tuple(next(parts) for _ in layer) for layer in self.sizes]
@@ -232,6 +232,6 @@ class LearnedInitialState(nn.Module):
 class CopiedInitialState(nn.Module):
     """y^d(0) = y^e(T^e): the decoder goes on where the encoder's recurrence ended."""
 
-    def forward(self, memory: Memory) -> State:
+    def forward(self, memory: Memory) -> RecurrentState:
         assert memory.last is not None  # checked when the model is built
         return memory.last

@@ -7,7 +7,7 @@ import math
 from torch import Tensor, nn
 
 from regard.data.tokenizer import PAD
-from regard.layers.dropout import drop_words
+from regard.layers.dropout import embedding_dropout
 
 
 class Embedding(nn.Module):
@@ -25,7 +25,7 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.table(tokens)
         if self.training and self.dropout_words:  # the same tokens in the whole batch
-            x = x * drop_words(x.new_ones(self.vocab, 1), self.dropout_words)[tokens]
+            x = x * embedding_dropout(x.new_ones(self.vocab, 1), self.dropout_words)[tokens]
         return x if self.scale == 1.0 else x * self.scale
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
-from regard.layers.recurrent_stack import RecurrentStack
+from regard.layers.recurrent import RecurrentStack
 from regard.models.memory import Memory, finite_padding, real
 from regard.models.transformer_layer import TransformerLayer
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.position_masks import Padding
-from regard.layers.recurrent_stack import State
+from regard.layers.recurrent import RecurrentState
 
 
 class Memory(NamedTuple):
@@ -16,7 +16,7 @@ class Memory(NamedTuple):
 
     states: Tensor  # (batch, S, width)
     lengths: Tensor | None  # (batch,) real tokens of each; None: all S
-    last: State | None = None  # last state of every layer, when the encoder is a recurrence
+    last: RecurrentState | None = None  # last state of every layer, when the encoder is a recurrence
 
     @property
     def mask(self) -> Padding | None:

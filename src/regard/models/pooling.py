@@ -15,7 +15,7 @@ from regard.attention.call import SCALED_DOT, SOFTMAX
 from regard.attention.energy import Energy
 from regard.attention.normalize import Normalizer
 from regard.layers.multihead import MultiHead
-from regard.layers.recurrent_stack import RecurrentStack
+from regard.layers.recurrent import RecurrentStack
 from regard.models.memory import Memory, real
 
 

@@ -1,8 +1,9 @@
-"""Bahdanau's energy without its Tq×Tk×D tensor and without tanh.
+"""Additive (Bahdanau) attention on a CPU without the Tq×Tk×D tensor and without tanh.
 
-tanh(a + b) = 1 − 2/(1 + e^{2a}·e^{2b}): the exponentials are computed once per row and feature, and a pair costs one
-multiply-add, one reciprocal and one multiply-add per feature. Exact to float32 while |a|, |b| ≤ 44; beyond, e^{2a} leaves
-float32's range and tanh itself is used. The energies then run through the plain tiles, so any mask, bias and normaliser goes.
+tanh(a + b) = 1 − 2/(1 + e^{2a}·e^{2b}): exponentials are computed once per row and feature; a pair costs one
+multiply-add, one reciprocal and one multiply-add per feature. Exact to float32 for |a|, |b| ≤ 44; beyond,
+e^{2a} overflows and tanh itself is used. The energies go through the plain tiles, so any mask, bias and
+normaliser works.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from regard.attention.kernels import tiled
 from regard.attention.kernels.kernel import Kernel, grad_of_plain
 from regard.attention.machine import Machine
 
-LIMIT = {torch.float32: 44.0, torch.float64: 350.0}
-BLOCK = 1 << 20  # numbers in one block of pairs × features
+LIMIT = {torch.float32: 44.0, torch.float64: 350.0}  # largest |a| with a finite e^{2a}, with a margin
+BLOCK = 1 << 20  # elements in one block of pairs × features
 
 
 class AdditiveTiles(Kernel):
@@ -29,18 +30,18 @@ class AdditiveTiles(Kernel):
         if call.energy.form != "additive":
             return f"it computes Additive energies, not {type(call.energy).__name__}"
         if machine.kind != "cpu":
-            return "it is written for the CPU"
+            return "it runs on CPUs only"
         if (reason := tiled.why_not(call, machine)) is not None:
             return reason
         if call.bias is not None and call.bias.uses_query:
-            return "the bias reads the queries, which it replaces by their projections"
+            return "the bias depends on the queries, which this kernel replaces by their projections"
         if call.dtype not in LIMIT:
             return f"it computes in float32 and float64, not {call.dtype}"
         return None
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         if call.Tq < 8:
-            return f"{call.Tq} queries per sequence are too few to share the exponentials of its keys"
+            return f"{call.Tq} queries per sequence are too few to share the exponentials of the keys"
         work = call.pairs * call.energy.pair_features(call.query.shape[-1])
         return f"{call.pairs} pairs are too few to gain" if work < 1 << 20 else None
 
@@ -54,19 +55,21 @@ class AdditiveTiles(Kernel):
         a, b, v = call.energy.as_additive(call.query, call.grouped(call.key))
         value = call.grouped(call.value)
         return tiled.run_plain(
-            replace(call, query=a, key=b, value=value, groups=1, energy=_Pairs(v, call.energy.heads))
+            replace(
+                call, query=a, key=b, value=value, groups=1, energy=_ProjectedAdditive(v, call.energy.heads)
+            )
         )
 
 
-class _Pairs(Energy):
-    """The energy of projected queries and keys."""
+class _ProjectedAdditive(Energy):
+    """Additive energy of queries and keys that are projected already."""
 
     def __init__(self, v: Tensor, heads: int | None) -> None:
         self.v, self.heads = v, heads
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         limit = LIMIT[a.dtype]
-        if not a.numel() or not b.numel() or not (_largest(a) <= limit and _largest(b) <= limit):
+        if not a.numel() or not b.numel() or not (_max_abs(a) <= limit and _max_abs(b) <= limit):
             return AdditiveForm(a, b, self.v).energies()
         return _Scores.apply(a, b, self.v)  # type: ignore[return-value]
 
@@ -74,24 +77,24 @@ class _Pairs(Energy):
         return (self.v,)
 
 
-def _largest(x: Tensor) -> float:
+def _max_abs(x: Tensor) -> float:
     return float(x.detach().abs().max())
 
 
 def _blocks(a: Tensor, b: Tensor, v: Tensor):  # noqa: ANN202
-    """Batch by batch, a block of queries at a time: their index, and 1 + e^{2a}e^{2b} as (rows, Tk, D)."""
+    """For each batch entry and block of queries: their indices, and 1 + e^{2a}e^{2b} as (rows, Tk, D)."""
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2], v.shape[:-2])
     ea, eb = ((2 * x).exp().expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b))
     N, Tq, D = ea.shape
     Tk = eb.shape[-2]
     rows = max(1, min(Tq, BLOCK // max(1, Tk * D)))
-    one, space = ea.new_ones(()), ea.new_empty(rows * Tk * D)
+    one, buffer = ea.new_ones(()), ea.new_empty(rows * Tk * D)
     for n in range(N):
         for i in range(0, Tq, rows):
-            part = ea[n, i : i + rows]
-            p = space[: len(part) * Tk * D].view(len(part), Tk, D)
-            torch.addcmul(one, part[:, None], eb[n][None], out=p)
-            yield n, slice(i, i + len(part)), p
+            block = ea[n, i : i + rows]
+            p = buffer[: len(block) * Tk * D].view(len(block), Tk, D)
+            torch.addcmul(one, block[:, None], eb[n][None], out=p)
+            yield n, slice(i, i + len(block)), p
 
 
 class _Scores(torch.autograd.Function):
@@ -124,16 +127,15 @@ class _Scores(torch.autograd.Function):
             slope = slope if slope.shape == r.shape else torch.empty_like(r)
             torch.addcmul(r, r, r, value=-1, out=slope)  # r(1 − r) = (1 − tanh²)/4
             da[n, i] = torch.bmm(g[:, None, :], slope)[:, 0]
-            db[n] += torch.bmm(g.t().contiguous()[:, None, :], slope.transpose(0, 1))[
-                :, 0
-            ]  # not contiguous is 10 × slower
+            # Without contiguous() this is 10 × slower.
+            db[n] += torch.bmm(g.t().contiguous()[:, None, :], slope.transpose(0, 1))[:, 0]
         dv += flat.sum((-1, -2))[:, None, None]
         scale = 4 * weights[:, None, :]
-        parts = zip((da.mul_(scale), db.mul_(scale), dv), (a, b, w), strict=True)
-        da, db, dw = (d.view(*lead, *d.shape[-2:]).sum_to_size(x.shape) for d, x in parts)
+        pairs = zip((da.mul_(scale), db.mul_(scale), dv), (a, b, w), strict=True)
+        da, db, dw = (d.view(*lead, *d.shape[-2:]).sum_to_size(x.shape) for d, x in pairs)
         return da, db, dw.view(v.shape)
 
 
 def _per_batch(w: Tensor, lead: torch.Size) -> Tensor:
-    """v for each flattened batch and head, (N, D)."""
+    """v for each entry of the flattened batch and heads, (N, D)."""
     return w.expand(*lead, 1, w.shape[-1]).reshape(-1, w.shape[-1])

@@ -1,4 +1,4 @@
-"""C++ that is built with the machine's own compiler on first need and kept in a cache folder: optional, and never at import."""
+"""Compile C++ with the machine's compiler on first use and cache the library: optional, never at import."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ _FLAGS = ["-O3", "-march=native", "-std=c++17", "-fPIC", "-fno-math-errno", "-ff
 
 
 def _check_private(path: Path) -> None:
-    """Refuse code that somebody else could have put there: the owner must be this user, and nobody else may write."""
-    facts = path.stat()
-    if hasattr(os, "geteuid") and facts.st_uid != os.geteuid():
+    """Refuse to load code that others could have written: only this user may own and write it."""
+    status = path.stat()
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise RuntimeError(
-            f"{path} belongs to another user, whose code is not run; delete it, or set REGARD_CACHE to a folder of yours"
+            f"{path} belongs to another user, so its code is not loaded; "
+            "delete it, or set REGARD_CACHE to a folder of yours"
         )
-    if os.name == "posix" and facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RuntimeError(
-            f"others may write to {path}, so its code is not run; chmod go-w it, or set REGARD_CACHE to another folder"
+            f"others may write to {path}, so its code is not loaded; "
+            "chmod go-w it, or set REGARD_CACHE to another folder"
         )
 
 
 def _compiler() -> str | None:
     names = [os.environ.get("CXX"), "g++", "clang++"]
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _openmp_runtime() -> str | None:
-    """The OpenMP library that torch itself uses: a second one would fight with it over the cores.
+    """The OpenMP library that torch uses; two OpenMP runtimes in one process would compete for the cores.
 
-    The one beside torch comes first. What other packages have loaded (scikit-learn and others bring their own) must not
-    change the choice, or a process that has loaded them would build the library again.
+    The one in torch's folder comes first. Libraries that other packages have loaded (scikit-learn brings its
+    own) must not change the choice, or a process with them would compile again.
     """
-    shipped = sorted(glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*.so*")))
-    if shipped:
-        return shipped[0]
+    bundled = sorted(glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libgomp*.so*")))
+    if bundled:
+        return bundled[0]
     try:
         with open("/proc/self/maps") as maps:
             loaded = sorted({line.split(maxsplit=5)[-1].strip() for line in maps if "libgomp" in line})
@@ -61,7 +63,7 @@ def _openmp_runtime() -> str | None:
 
 
 def _cpu_flags() -> str:
-    """What the processor can do: a library built elsewhere for another one must not be found."""
+    """The processor's instruction sets, part of the cache key."""
     try:
         with open("/proc/cpuinfo") as info:
             return next((line for line in info if line.lower().startswith(("flags", "features"))), "")
@@ -72,7 +74,7 @@ def _cpu_flags() -> str:
 
 
 def lacks(*instructions: str) -> str | None:
-    """The first of these instruction sets that the processor does not have; None where it has all, or where nobody can tell."""
+    """The first of these instruction sets that the processor lacks; None if it has all or this is unknown."""
     flags = _cpu_flags().lower()
     if not flags.startswith("flags"):  # Linux on x86
         return None
@@ -80,20 +82,22 @@ def lacks(*instructions: str) -> str | None:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        told = [line for line in lines if "error" in line] or lines  # not the drawings around it
-        raise RuntimeError(f"the compiler failed: {told[-1].strip()}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if process.returncode:
+        lines = [line for line in process.stderr.splitlines() if line.strip()] or ["no message"]
+        errors = [
+            line for line in lines if "error" in line
+        ] or lines  # without the source excerpts around them
+        raise RuntimeError(f"the compiler failed: {errors[-1].strip()}")
+    return process.stdout
 
 
 def _build(source: Path) -> Path:
-    """The path of the compiled library, which is built unless the cache has it."""
+    """Path of the compiled library; compiles it unless it is cached."""
     compiler, runtime = _compiler(), _openmp_runtime()
     if compiler is None:
         raise RuntimeError("no C++ compiler (g++ or clang++) was found on PATH")
-    # Linked by name and not with -fopenmp, which would bring the compiler's own runtime along.
+    # Linked by name, not with -fopenmp, which would link the compiler's own runtime.
     link = [runtime] if runtime else ["-fopenmp"]
     key = "\n".join([_run([compiler, "--version"]), *_FLAGS, *link, _cpu_flags(), source.read_text()])
     folder = cache_folder() / "native"
@@ -106,20 +110,20 @@ def _build(source: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         _check_private(folder)
-        # A private folder, then one atomic rename: another process may be building the same file.
+        # Build in a temporary folder, then rename atomically: another process may be building the same file.
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            object_file, made = os.path.join(scratch, "native.o"), os.path.join(scratch, "native.so")
+            object_file, shared = os.path.join(scratch, "native.o"), os.path.join(scratch, "native.so")
             _run([compiler, *_FLAGS, "-fopenmp", "-c", str(source), "-o", object_file])
-            _run([compiler, "-shared", object_file, *link, "-o", made])
-            os.chmod(made, 0o700)
-            os.replace(made, library)
+            _run([compiler, "-shared", object_file, *link, "-o", shared])
+            os.chmod(shared, 0o700)
+            os.replace(shared, library)
     _check_private(library)
     return library
 
 
 @functools.cache
 def library(source: Path) -> ctypes.CDLL | str:
-    """The library built from a file, or one sentence why there is none."""
+    """The library compiled from a file, or a sentence why there is none."""
     if os.environ.get("REGARD_NATIVE", "1") == "0":
         return "REGARD_NATIVE=0 switches it off"
     try:
@@ -131,12 +135,14 @@ def library(source: Path) -> ctypes.CDLL | str:
 
 
 def check_code(code: int, what: str) -> None:
-    """Turn the code that a native function returns into an error: 0 is success, 1 no memory, anything else a fault of ours."""
+    """Raise an error for a native return code: 0 success, 1 out of memory, other codes are bugs."""
     if code == 1:
         raise KernelError(
-            f"the native code for {what} got no memory; use smaller batches, or set REGARD_NATIVE=0 to do without it"
+            f"the native code for {what} got no memory; "
+            "use smaller batches, or set REGARD_NATIVE=0 to disable it"
         )
     if code:
         raise KernelError(
-            f"the native code for {what} failed (code {code}); set REGARD_NATIVE=0 to do without it, and report this"
+            f"the native code for {what} failed (code {code}); "
+            "set REGARD_NATIVE=0 to disable it, and report this"
         )

@@ -1,7 +1,8 @@
-"""regard's own C++ for the CPU, compiled once on the machine it runs on: softmax attention over dot products and over Bahdanau's
-energy, both passes, memory linear in T, only the keys that the mask leaves.
+"""The C++ kernel for CPUs: softmax attention with dot-product, distance or additive energy, forward and
+backward.
 
-It needs a C++ compiler the first time (the result is cached), so it is never the only way; `REGARD_NATIVE=0` switches it off.
+Memory is linear in T, and keys outside the mask are skipped. It is compiled on first use (the result is
+cached), so it is optional; `REGARD_NATIVE=0` disables it.
 """
 
 from __future__ import annotations
@@ -25,35 +26,32 @@ class Cpp(Kernel):
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
         if machine.kind != "cpu":
-            return "it is written for the CPU"
+            return "it runs on CPUs only"
         if machine.tracer is not None or machine.transform is not None:
             return machine.transform or machine.tracer
         if call.dtype != torch.float32:
             return f"it computes in float32, not {call.dtype}"
         if call.gate is not None or call.dropout:
-            return "it has no gate and no dropout"
+            return "it has neither gate nor dropout"
         if call.energy.form is None:
             return f"{type(call.energy).__name__} is not a dot product, a distance or additive"
         return sdpa.why_not_softmax(call, "it") or native.unavailable()
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         pairs = call.pairs
-        few = (
-            pairs < 1 << 14
-            if call.energy.form == "dot"
-            else pairs * call.energy.pair_features(call.query.shape[-1]) < 1 << 16
-        )
-        if few:
+        features = call.energy.pair_features(call.query.shape[-1])
+        if pairs < 1 << 14 if call.energy.form == "dot" else pairs * features < 1 << 16:
             return f"{pairs} pairs are too few to gain from it"
         if pairs < 1 << 18 and sdpa.Sdpa().refuses(call, machine) is None:
             return f"for {pairs} pairs SDPA is as fast"
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
-        return f"{type(call.energy).__name__} with softmax, C++ compiled for this CPU, keys outside the mask skipped"
+        energy = type(call.energy).__name__
+        return f"{energy} with softmax, C++ compiled for this CPU, keys outside the mask skipped"
 
     def memory(self, call: Call, machine: Machine) -> int:
-        """Ranges of keys and slopes are read as they are; every other mask or bias is written out."""
+        """Key ranges and ALiBi slopes need no memory; every other mask or bias becomes a dense tensor."""
         rows = call.sequences * call.heads * call.Tq * 4
         if call.bias is None or type(call.bias) is ALiBi:
             return rows
@@ -63,15 +61,12 @@ class Cpp(Kernel):
         start, stop, allowed = _ranges(call)
         slopes, bias = None, None
         if type(call.bias) is ALiBi and call.bias.offset is None and allowed is None:
-            slopes = (
-                torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu").expand(call.heads)
-                / call.temperature
-            )
+            slopes = torch.tensor(call.bias.slopes, dtype=torch.float32, device="cpu")
+            slopes = slopes.expand(call.heads) / call.temperature
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
-            values = (
-                kernel_inputs.level_rows(values) if call.bias_may_mask and call.softcap is None else values
-            )
+            if call.bias_may_mask and call.softcap is None:
+                values = kernel_inputs.level_rows(values)
             values = values / call.temperature
             bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))
         if allowed is not None:
@@ -92,14 +87,15 @@ class Cpp(Kernel):
 
 
 def _ranges(call: Call) -> tuple[Tensor, Tensor, Tensor | None]:
-    """First key and last key + 1 of each query, (B or 1, Tq), and the allowed pairs, when ranges cannot say what they are."""
-    whole = [torch.full((1, call.Tq), n, dtype=torch.int32, device="cpu") for n in (0, call.Tk)]
+    """First key and last key + 1 of each query, (B or 1, Tq); the allowed pairs if not ranges."""
+    all_keys = [torch.full((1, call.Tq), n, dtype=torch.int32, device="cpu") for n in (0, call.Tk)]
     if call.mask is None:
-        return *whole, None  # type: ignore[return-value]
+        return *all_keys, None  # type: ignore[return-value]
     ranges = call.mask.key_ranges(call.Tq, call.Tk, call.query.device)
     if ranges is None:
         allowed = call.mask.allowed(call.grid())
-        return *whole, call.merge_pairs(allowed.expand(*allowed.shape[:-2], call.Tq, call.Tk))  # type: ignore[return-value]
+        allowed = call.merge_pairs(allowed.expand(*allowed.shape[:-2], call.Tq, call.Tk))
+        return *all_keys, allowed  # type: ignore[return-value]
     start, stop = (
         x[None] if x.ndim == 1 else x.expand(*call.leading, -1).reshape(-1, call.Tq) for x in ranges
     )
@@ -113,18 +109,18 @@ def _masked(bias: Tensor | None, allowed: Tensor) -> Tensor:
     return torch.where(allowed, bias, -math.inf)
 
 
-def _dense(start: Tensor, stop: Tensor, Tk: int, bias: Tensor | None, slopes: Tensor | None) -> Tensor:
-    """Ranges, slopes and bias as one tensor to add, for the plain formula."""
+def _dense_bias(start: Tensor, stop: Tensor, Tk: int, bias: Tensor | None, slopes: Tensor | None) -> Tensor:
+    """Ranges, slopes and bias as one dense bias, for the plain formula."""
     j = torch.arange(Tk, device="cpu")
     allowed = ((j >= start[..., None]) & (j < stop[..., None]))[:, None]  # (B or 1, 1, Tq, Tk)
     if slopes is not None:
-        away = (torch.arange(start.shape[-1], device="cpu")[:, None] + Tk - start.shape[-1] - j).abs()
-        bias = -slopes[:, None, None] * away
+        distance = (torch.arange(start.shape[-1], device="cpu")[:, None] + Tk - start.shape[-1] - j).abs()
+        bias = -slopes[:, None, None] * distance
     return _masked(bias, allowed)
 
 
 class _Dot(torch.autograd.Function):
-    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v over each query's range of keys; or −‖q − k‖² for q kᵀ."""
+    """softmax(cap(scale · q kᵀ − slopes · distance + bias)) v per query's keys; or −‖q − k‖² for q kᵀ."""
 
     @staticmethod
     def forward(
@@ -143,21 +139,21 @@ class _Dot(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-                added = _dense(start, stop, k.shape[2], bias, slopes)
+                added = _dense_bias(start, stop, k.shape[2], bias, slopes)
                 form = DistanceForm if ctx.energy == "distance" else DotForm
                 return plain_attention(form(q, k, ctx.scale), v, added, softcap=ctx.cap)
 
             return *grad_of_plain(plain, (q, k, v, bias), grad), *[None] * 6
-        wanted = bias is not None and ctx.needs_input_grad[3]
+        needs_bias = bias is not None and ctx.needs_input_grad[3]
         dq, dk, dv, dbias = native.dot_backward(
             grad, q, k, v, out, norm, ctx.scale, start, stop,
-            slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=wanted, energy=ctx.energy,
+            slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=needs_bias, energy=ctx.energy,
         )  # fmt: skip
         return dq, dk, dv, dbias, *[None] * 6
 
 
 class _Additive(torch.autograd.Function):
-    """softmax(cap(Σ w tanh(a + b) − slopes · distance + bias)) v over each query's range of keys."""
+    """softmax(cap(Σ w tanh(a + b) − slopes · distance + bias)) v over each query's keys."""
 
     @staticmethod
     def forward(
@@ -174,24 +170,13 @@ class _Additive(torch.autograd.Function):
         if torch.is_grad_enabled():
 
             def plain(a: Tensor, b: Tensor, w: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-                added = _dense(start, stop, b.shape[2], bias, slopes)
+                added = _dense_bias(start, stop, b.shape[2], bias, slopes)
                 return plain_attention(AdditiveForm(a, b, w), v, added, softcap=ctx.cap)
 
             return *grad_of_plain(plain, (a, b, w, v, bias), grad), None, None, None, None
-        wanted = bias is not None and ctx.needs_input_grad[4]
-        found = native.additive_backward(
-            grad,
-            a,
-            b,
-            w,
-            v,
-            out,
-            norm,
-            start,
-            stop,
-            slopes=slopes,
-            bias=bias,
-            softcap=ctx.cap,
-            bias_grad=wanted,
-        )
-        return *found, None, None, None, None
+        needs_bias = bias is not None and ctx.needs_input_grad[4]
+        grads = native.additive_backward(
+            grad, a, b, w, v, out, norm, start, stop,
+            slopes=slopes, bias=bias, softcap=ctx.cap, bias_grad=needs_bias,
+        )  # fmt: skip
+        return *grads, None, None, None, None

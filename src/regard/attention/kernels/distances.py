@@ -1,6 +1,6 @@
-"""Squared distances on a CPU without their Tq×Tk×D tensor: from the differences, by torch.cdist, with a backward pass of products.
+"""Squared distances on a CPU without the Tq×Tk×D tensor: torch.cdist forward, matrix products backward.
 
-cdist's own products, 2 q·k − ‖q‖² − ‖k‖², are switched off: they lose the digits of near vectors.
+cdist's matmul mode, 2 q·k − ‖q‖² − ‖k‖², is disabled: it cancels for vectors that are close to each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DTYPES = (torch.float32, torch.float64)
 
 
 class Squares(Energy):
-    """−‖q − k‖², for queries and keys with an origin near them."""
+    """−‖q − k‖², for centred queries and keys."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         return _Squares.apply(query, key)  # type: ignore[return-value]

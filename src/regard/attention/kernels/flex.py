@@ -1,6 +1,7 @@
 """torch's FlexAttention: one compiled kernel for any mask and bias of positions.
 
-It needs torch.compile (a C++ compiler on a CPU, Triton on a GPU), so it is never the only way. On a CPU it has no backward pass.
+It needs torch.compile (a C++ compiler on a CPU, Triton on a GPU), so it is optional. On a CPU it has no
+backward pass.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from regard.attention.machine import Machine
 from regard.attention.mask import FULL, PARTIAL, Mask
 
 BLOCK = 128
-KINDS = 1024  # of calls (mask, bias, shape, type) that one process may compile; torch gives up after 8
+MAX_KINDS = (
+    1024  # kinds of calls (mask, bias, shape, type) to compile per process; torch's default limit is 8
+)
 
 
 class Flex(Kernel):
@@ -38,17 +41,17 @@ class Flex(Kernel):
         if machine.tracer is not None or machine.transform is not None:
             return machine.transform or machine.tracer
         if machine.recording:
-            return "a CUDA graph is being recorded, and Flex asks the CPU about the mask"
+            return "a CUDA graph is being captured, and Flex reads the mask on the CPU"
         if (reason := sdpa.why_not_softmax(call, "Flex")) is not None:
             return reason
         if call.energy.form != "dot":
             return f"{type(call.energy).__name__} is not a dot product"
         if call.gate is not None or call.dropout:
-            return "Flex has no gate and no dropout"
+            return "Flex has neither gate nor dropout"
         if call.dtype == torch.float64:
             return "Flex does not compute in float64"
         if call.bias_learns or (call.bias is not None and call.bias.uses_query):
-            return "the bias may learn or depends on the query"
+            return "the bias may require a gradient or depends on the query"
         if machine.kind == "cpu" and call.learns:
             return "on a CPU Flex has no backward pass"
         if machine.kind == "cuda" and min(call.query.shape[-1], call.key.shape[-1], call.Dv) < 16:
@@ -59,7 +62,9 @@ class Flex(Kernel):
         if machine.kind == "cpu":
             return "on a CPU it is slower than the tiles"
         if min(call.Tq, call.Tk) < LONG:
-            return f"under {LONG} positions there are few blocks to skip, and each new shape of a batch would be compiled anew"
+            return (
+                f"under {LONG} positions there are few blocks to skip, and each new shape is compiled again"
+            )
         if call.pairs < 1 << 22:
             return f"{call.pairs} pairs are too few to gain from it"
         plain = call.bias is None and (call.mask is None or sdpa.is_torch_causal(call))
@@ -81,7 +86,7 @@ class Flex(Kernel):
         return call.split_batch(_flex(q, k, v, scale, call))
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
-        """For masks and biases without tensors, outside of training: everything but the kernel is known."""
+        """Outside training, if mask and bias hold no tensors: call the compiled kernel directly."""
         key, kind = _kind(call)
         if (
             key is None
@@ -94,16 +99,15 @@ class Flex(Kernel):
         if call.groups != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
         scale, flex = call.energy.as_dot(call.query, call.key).scale / call.temperature, _compiled()
-        shapes, options, compiled = (
-            _shapes(key, call.query, call.key, call.value),
-            _options(kind, scale, call.query),
-            False,
-        )
+        shapes, options = _shapes(key, call.query, call.key, call.value), _options(kind, scale, call.query)
+        is_compiled = False
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: object) -> Tensor | None:
-            nonlocal compiled
-            compiled = compiled or shapes in _seen  # the first call compiles, the long way
-            if not compiled or not (k.is_contiguous() and v.is_contiguous()):
+            nonlocal is_compiled
+            is_compiled = (
+                is_compiled or shapes in _compiled_shapes
+            )  # the first call compiles, by the full path
+            if not is_compiled or not (k.is_contiguous() and v.is_contiguous()):
                 return None
             return flex(q, k, v, **options)
 
@@ -111,7 +115,7 @@ class Flex(Kernel):
 
 
 def _known(call: Call) -> Call:
-    """Functions and unknown classes written out: Flex would call them with single positions, which they are not made for."""
+    """Functions and unknown classes as dense tensors: Flex would call them with scalar positions."""
     call = kernel_inputs.with_known_mask(call)
     if call.bias is None or call.bias.tensors() is not None:
         return call
@@ -120,7 +124,7 @@ def _known(call: Call) -> Call:
 
 
 class _Differentiable(torch.autograd.Function):
-    """Flex with second derivatives, which torch.compile has none of: those of the plain formula."""
+    """Flex with second derivatives, which torch.compile lacks; they are those of the plain formula."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
@@ -128,13 +132,8 @@ class _Differentiable(torch.autograd.Function):
         with torch.enable_grad():
             out = _flex(a, b, c, scale, call)
         ctx.save_for_backward(q, k, v)
-        ctx.inner, ctx.out, ctx.scale, ctx.call, ctx.unchanged = (
-            inner,
-            out,
-            scale,
-            call,
-            kernel_inputs.Unchanged(call),
-        )
+        ctx.inner, ctx.out, ctx.scale, ctx.call = inner, out, scale, call
+        ctx.unchanged = kernel_inputs.Unchanged(call)
         return out.detach()
 
     @staticmethod
@@ -159,92 +158,91 @@ def _compiled():  # noqa: ANN202
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What Flex is given for one kind of call: mask, change of the scores, and the rows that see anything (None: all)."""
+class FlexInputs:
+    """Flex's arguments for one kind of call: block mask and score function, and the rows that see any key."""
 
-    blocks: Any
-    score: Callable[..., Tensor] | None
-    rows: Tensor | None  # (batch or 1, heads or 1, Tq, 1)
+    block_mask: Any
+    score_mod: Callable[..., Tensor] | None
+    rows: Tensor | None  # (batch or 1, heads or 1, Tq, 1); None: all see a key
 
 
 _kinds: dict[
-    Hashable, Compiled
-] = {}  # of calls whose mask and bias hold no tensors, which signatures describe completely
-_seen: set[Hashable] = set()  # kinds of calls that Flex has been compiled for
+    Hashable, FlexInputs
+] = {}  # only for masks and biases without tensors: a signature describes them
+_compiled_shapes: set[Hashable] = set()
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call) -> Tensor:
-    """(batch, heads, Tq, Dv). The temperature is in the scale already."""
+    """(batch, heads, Tq, Dv). The scale includes the temperature."""
     key, kind = _kind(call)
     options = _options(kind, scale, q)
     shapes = _shapes(key, q, k, v)
-    if key is not None and shapes in _seen:
+    if key is not None and shapes in _compiled_shapes:
         out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
     else:
-        with torch._dynamo.config.patch(recompile_limit=KINDS, accumulated_recompile_limit=KINDS):
+        with torch._dynamo.config.patch(recompile_limit=MAX_KINDS, accumulated_recompile_limit=MAX_KINDS):
             out = _compiled()(q, k.contiguous(), v.contiguous(), **options)
-        _seen.add(shapes)
+        _compiled_shapes.add(shapes)
     return out if kind.rows is None else out.masked_fill(~kind.rows, 0.0)
 
 
-def _options(kind: Compiled, scale: float, q: Tensor) -> dict[str, Any]:
+def _options(kind: FlexInputs, scale: float, q: Tensor) -> dict[str, Any]:
     """Only what differs from Flex's defaults: torch.compile checks every argument at each call."""
-    found: dict[str, Any] = {"block_mask": kind.blocks} if kind.blocks is not None else {}
-    if kind.score is not None:
-        found["score_mod"] = kind.score
+    options: dict[str, Any] = {"block_mask": kind.block_mask} if kind.block_mask is not None else {}
+    if kind.score_mod is not None:
+        options["score_mod"] = kind.score_mod
     if scale != 1 / math.sqrt(q.shape[-1]):
-        found["scale"] = scale
-    return found
+        options["scale"] = scale
+    return options
 
 
 def _shapes(key: Hashable, q: Tensor, k: Tensor, v: Tensor) -> Hashable:
     return key, q.shape, k.shape, v.shape, q.dtype, torch.is_grad_enabled() and q.requires_grad
 
 
-def _kind(call: Call) -> tuple[Hashable | None, Compiled]:
+def _kind(call: Call) -> tuple[Hashable | None, FlexInputs]:
+    """The call's cache key (None: not cacheable) and its inputs for Flex."""
     parts = [x for x in (call.mask, call.bias) if x is not None]
     if any(x.tensors() != () or x.signature() is None for x in parts):
         return None, _make(call)
     numbers = (call.Tq, call.Tk, call.leading, call.softcap, call.temperature, call.query.device)
     key = (*(x.signature() for x in parts), *numbers)
     if key not in _kinds:
-        if len(_kinds) >= KINDS:
+        if len(_kinds) >= MAX_KINDS:
             _kinds.clear()
-            _seen.clear()
+            _compiled_shapes.clear()
         _kinds[key] = _make(call)
     return key, _kinds[key]
 
 
-def _make(call: Call) -> Compiled:
+def _make(call: Call) -> FlexInputs:
     from torch.nn.attention.flex_attention import BlockMask
 
     mask, Tq, Tk, leading, device = call.mask, call.Tq, call.Tk, call.leading, call.query.device
     if mask is None:
-        return Compiled(None, _score(call), None)
-
-    seen = _rule(mask, Tq, Tk, leading)
+        return FlexInputs(None, _score_mod(call), None)
     kinds = call.merge_pairs(mask.blocks(Tq, Tk, BLOCK, device))
-    lists = [x for kind in (PARTIAL, FULL) for x in _listed(kinds == kind)]
-    blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=BLOCK, mask_mod=seen, seq_lengths=(Tq, Tk))
+    indices = [x for kind in (PARTIAL, FULL) for x in _block_indices(kinds == kind)]
+    mask_mod = _mask_mod(mask, Tq, Tk, leading)
+    blocks = BlockMask.from_kv_blocks(*indices, BLOCK_SIZE=BLOCK, mask_mod=mask_mod, seq_lengths=(Tq, Tk))
     if mask.covers(Tq, Tk):
-        return Compiled(blocks, _score(call), None)
+        return FlexInputs(blocks, _score_mod(call), None)
     rows, _ = kernel_inputs.rows_and_keys_seen(mask, Tq, Tk, device)
-    return Compiled(blocks, _score(call), None if bool(rows.all()) else call.merge_pairs(rows[..., None]))
+    rows = None if bool(rows.all()) else call.merge_pairs(rows[..., None])
+    return FlexInputs(blocks, _score_mod(call), rows)
 
 
-def _rule(mask: Mask, Tq: int, Tk: int, leading: tuple[int, ...]) -> Callable[..., Tensor]:
-    """The mask as Flex asks for it, pair by pair."""
+def _mask_mod(mask: Mask, Tq: int, Tk: int, leading: tuple[int, ...]) -> Callable[..., Tensor]:
+    """The mask as Flex's mask_mod, a function of one (query, key) pair."""
     band = mask.static_band(Tq, Tk)
-    if (
-        band is not None
-    ):  # numbers in a closure take torch.compile less time to check at each call than objects
+    if band is not None:  # torch.compile's guards check numbers in a closure faster than objects
         low, high = band
         return lambda b, h, i, j: (j - i >= low) & (j - i <= high)
     return lambda b, h, i, j: mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
 
 
-def _score(call: Call) -> Callable[..., Tensor] | None:
-    """What Flex applies to each scaled dot product."""
+def _score_mod(call: Call) -> Callable[..., Tensor] | None:
+    """Bias and soft cap as Flex's score_mod, applied to each scaled dot product."""
     if call.bias is None and call.softcap is None:
         return None
     bias, Tq, Tk, leading, temperature = call.bias, call.Tq, call.Tk, call.leading, call.temperature
@@ -258,7 +256,7 @@ def _score(call: Call) -> Callable[..., Tensor] | None:
     return score
 
 
-def _listed(wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """For each row of blocks how many are wanted, and their numbers first."""
-    order = wanted.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    return wanted.sum(-1, dtype=torch.int32), order.to(torch.int32)
+def _block_indices(selected: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row of blocks the number of selected ones, and all indices with the selected ones first."""
+    order = selected.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    return selected.sum(-1, dtype=torch.int32), order.to(torch.int32)

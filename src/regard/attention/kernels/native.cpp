@@ -1,13 +1,12 @@
-// Attention over runs of keys: softmax(energy) @ v and its gradients, float32 on the CPU.
+// Attention over a range of keys per query: softmax(energy) @ v and its gradients, float32 on the CPU.
 //
-// Layout idea used everywhere: queries lie along the vector lanes.  A block of BR = NV * LANES
-// queries is transposed once, then every tile of energies is stored as S[key][query].  Keys and
-// values are read where they are, one scalar broadcast at a time, so any feature size works,
-// nothing is packed per key, a tile ends exactly at its last key, and the softmax of a query never
-// needs a reduction across lanes.
+// Layout: queries are along the SIMD lanes. A block of BR = NV * LANES queries is transposed once, and
+// every tile of energies is stored as S[key][query]. Keys and values are read in place, one scalar
+// broadcast at a time. So any feature size works, keys need no packing, a tile ends exactly at its last
+// key, and the softmax of a query needs no reduction across lanes.
 //
-// Sections: vectors, matrix microkernel, runs, bias and soft cap, dot energy, distance, additive energy,
-// forward, backward.
+// Sections: vectors, matrix microkernel, key ranges, bias and soft cap, dot energy, distance energy,
+// additive energy, forward, backward.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -24,7 +23,7 @@
 #include <sys/mman.h>
 #endif
 
-// ---------------------------------------------------------------------------- what Python passes
+// ------------------------------------------------------------------------- arguments from Python
 struct Tensor {  // element (b, h, t, e) is data[b * sb + h * sh + t * st + e]
     float* data;
     int64_t sb, sh, st;
@@ -34,16 +33,16 @@ struct Tensor {  // element (b, h, t, e) is data[b * sb + h * sh + t * st + e]
 struct Call {
     int64_t B, H, Hk, Tq, Tk, D, Dv;
     int64_t threads;
-    int64_t run_sb;           // batch stride of start and stop, 0 when they are shared
-    int64_t chunks;           // backward: the keys are cut into this many parts, one dq for each
-    int64_t own_b, own_h;     // backward: batches and key heads that may run in parallel
+    int64_t range_sb;         // batch stride of start and stop, 0 if they are shared
+    int64_t chunks;           // backward: the keys are split into this many chunks, with one dq for each
+    int64_t parallel_b, parallel_h;  // backward: batch entries and key heads that may run in parallel
     double scale, softcap;
-    const int32_t *start, *stop;
-    const float *slopes, *w;  // (H) and (H, D)
-    Tensor q, k, v, out, norm, bias, grad, dq, dk, dv, dbias, dw;  // norm: see Forward::finish
+    const int32_t *start, *stop;     // query i sees the keys start[i] <= j < stop[i]
+    const float *slopes, *w;         // (H) and (H, D)
+    Tensor q, k, v, out, norm, bias, grad, dq, dk, dv, dbias, dw;  // norm: see save_norm
 
-    // A query without keys may hold anything (NaN too), so it is never read where it could matter.
-    bool empty(int64_t b, int64_t i) const { return start[b * run_sb + i] >= stop[b * run_sb + i]; }
+    // A query without keys may hold NaN, so its values are not read.
+    bool empty(int64_t b, int64_t i) const { return start[b * range_sb + i] >= stop[b * range_sb + i]; }
 };
 
 // ------------------------------------------------------------------------------------- vectors
@@ -66,7 +65,7 @@ constexpr int TILE = 96;  // keys per tile of energies: tile, queries and output
 INLINE vf splat(float x) { return x - vf{}; }
 INLINE vf load(const float* p) { return *(const vf_any*)p; }
 INLINE void store(float* p, vf x) { *(vf_any*)p = x; }
-#ifdef __AVX512F__  // one instruction, which the compiler does not find by itself
+#ifdef __AVX512F__  // one instruction, which the compiler does not generate by itself
 INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
 #else
@@ -77,22 +76,22 @@ INLINE vf at_least(vf x, float low) { return larger(splat(low), x); }  // NaN st
 INLINE vf at_most(vf x, float high) { return smaller(splat(high), x); }
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-INLINE vf counted() {  // 0, 1, 2, ...
+INLINE vf lane_index() {  // 0, 1, 2, ...
     vf x;
     for (int l = 0; l < LANES; l++) x[l] = l;
     return x;
 }
 
-INLINE float total(vf x) {
+INLINE float sum_lanes(vf x) {
     float sum = 0;
     for (int l = 0; l < LANES; l++) sum += x[l];
     return sum;
 }
 
-INLINE float product(const float* x, const float* y, int64_t n) {  // x . y for whole vectors
+INLINE float dot(const float* x, const float* y, int64_t n) {  // x . y for n a multiple of LANES
     vf sum = {};
     for (int64_t d = 0; d < n; d += LANES) sum += load(x + d) * load(y + d);
-    return total(sum);
+    return sum_lanes(sum);
 }
 
 INLINE bool any(vi x) {
@@ -101,9 +100,9 @@ INLINE bool any(vi x) {
     return r;
 }
 
-constexpr float ROUND = 12582912.0f + 127.0f;  // adding 1.5 * 2^23 rounds to a whole number; 127: see below
+constexpr float ROUND = 12582912.0f + 127.0f;  // adding 1.5 * 2^23 rounds to an integer; 127: see below
 
-// 2^(n + f) for |f| <= 1/2 and t = n + ROUND with whole n in -126..127: a polynomial gives 2^f, and
+// 2^(n + f) for |f| <= 1/2 and t = n + ROUND with integer n in -126..127: a polynomial gives 2^f, and
 // the last bits of t, which hold n + 127, become the exponent of the factor 2^n.
 INLINE vf exp2_parts(vf t, vf f) {
     vf r = f * 1.53458118e-4f + 1.33999314e-3f;
@@ -115,21 +114,21 @@ INLINE vf exp2_parts(vf t, vf f) {
     return r * (vf)((vi)t << 23);
 }
 
-// e^x for x <= 87; exactly 0 below -87, so that a hidden key (-inf) has no weight at all.
-INLINE vf weight(vf x) {
+// e^x for x <= 87; exactly 0 below -87, so that a masked key (-inf) has weight 0.
+INLINE vf exp_or_zero(vf x) {
     vf y = at_least(x, -87.0f), t = y * LOG2E + ROUND;
     vf r = exp2_parts(t, y * LOG2E_REST + (y * LOG2E - (t - ROUND)));
     return x < -87.0f ? vf{} : r;
 }
 
-// e^x for |x| <= 87 with the error of one rounding: x - n ln 2 is taken in two exact steps.
+// e^x for |x| <= 87 with the error of one rounding: x - n ln 2 is computed in two exact steps.
 INLINE vf expv(vf x) {
     vf t = x * LOG2E + ROUND, n = t - ROUND;
     vf f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
     return exp2_parts(t, f * LOG2E);
 }
 
-// 1 / x for 1e-37 < x < 1e37.  A division is slower than a 14 bit estimate and one Newton step.
+// 1 / x for 1e-37 < x < 1e37: a 14-bit estimate and one Newton step, faster than a division.
 INLINE vf reciprocal(vf x) {
 #ifdef __AVX512F__
     vf r = (vf)_mm512_rcp14_ps((__m512)x);
@@ -139,7 +138,7 @@ INLINE vf reciprocal(vf x) {
 #endif
 }
 
-// tanh with a small relative error also near 0: odd polynomial there, exponential elsewhere.
+// tanh with a small relative error also near 0: an odd polynomial there, the exponential elsewhere.
 INLINE vf tanhv(vf x) {
     vf z = x * x;
     vf r = z * -5.85217e-3f + 2.075363e-2f;
@@ -148,33 +147,33 @@ INLINE vf tanhv(vf x) {
     r = r * z - 3.3333283e-1f;
     vf near = x + x * (z * r);
     vf e = expv(-2.0f * at_most(x < 0.0f ? -x : x, 20.0f));
-    vf far = 1.0f - 2.0f * e / (1.0f + e);  // what is subtracted is small, and so is its error
+    vf far = 1.0f - 2.0f * e / (1.0f + e);  // the subtracted term is small, and so is its error
     return z < 0.36f ? near : x < 0.0f ? -far : far;
 }
 
-// tanh'(x) = 4 e / (1 + e)^2 with e = e^(-2 |x|): unlike 1 - tanh^2, exact also where tanh is nearly 1.
-INLINE vf tanh_slope(vf x) {
+// tanh'(x) = 4 e / (1 + e)^2 with e = e^(-2 |x|): unlike 1 - tanh^2, accurate also where tanh is near 1.
+INLINE vf tanh_derivative(vf x) {
     vf e = expv(-2.0f * at_most(x < 0.0f ? -x : x, 40.0f)), r = 1.0f / (1.0f + e);
     return 4.0f * e * r * r;
 }
 
-static int64_t most = INT64_MAX;  // bytes of one piece of scratch memory; less in tests
+static int64_t max_allocation = INT64_MAX;  // bytes; tests lower it
 
-static void* allocated(int64_t bytes) {
-    void* p = bytes > 0 && bytes <= most ? std::aligned_alloc(64, round_up(bytes, 64)) : nullptr;
+static void* allocate(int64_t bytes) {
+    void* p = bytes > 0 && bytes <= max_allocation ? std::aligned_alloc(64, round_up(bytes, 64)) : nullptr;
     if (!p) throw std::bad_alloc();
     return p;
 }
 
 struct Buffer {  // aligned scratch memory
     float* p;
-    explicit Buffer(int64_t n) : p((float*)allocated(round_up(n * 4 + 64, 64))) {}
+    explicit Buffer(int64_t n) : p((float*)allocate(round_up(n * 4 + 64, 64))) {}
     ~Buffer() { std::free(p); }
     Buffer(const Buffer&) = delete;
     operator float*() const { return p; }
 };
 
-// Fresh results of many MB cost less to touch for the first time in pages of 2 MB; only a hint.
+// The first access to a new output of many MB is faster with pages of 2 MB; only a hint.
 static void prefer_large_pages(const Tensor& x, int64_t floats) {
 #ifdef __linux__
     const int64_t page = 1 << 21, from = round_up((int64_t)x.data, page);
@@ -186,15 +185,15 @@ static void prefer_large_pages(const Tensor& x, int64_t floats) {
 }
 
 #ifdef __clang__
-#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
 #endif
 
-// One step of a transposition: rows a and b, STEP apart, exchange the lanes that lie STEP apart.
+// One step of a transpose: rows a and b, STEP apart, exchange the lanes that are STEP apart.
 template <int STEP, int... I> static inline void exchange(vf& a, vf& b, std::integer_sequence<int, I...>) {
-    vf x = PICK(a, b, ((I & STEP) ? LANES + (I ^ STEP) : I)...);
-    b = PICK(a, b, ((I & STEP) ? LANES + I : (I ^ STEP))...);
+    vf x = SHUFFLE(a, b, ((I & STEP) ? LANES + (I ^ STEP) : I)...);
+    b = SHUFFLE(a, b, ((I & STEP) ? LANES + I : (I ^ STEP))...);
     a = x;
 }
 
@@ -224,8 +223,9 @@ static void transpose(const float* src, int64_t ss, float* dst, int64_t ds, int6
 }
 
 // --------------------------------------------------------------------------- matrix microkernel
-// c[R][C vectors] (+)= a[R][K] b[K][C vectors]; element (r, k) of a is a[r * rs + k * ks].
-// All R * C sums stay in registers, each scalar of a is broadcast once per C multiply-adds.
+// c[R][C vectors] (+)= a[R][K] b[K][C vectors]. Element (r, k) of a is a[r * rs + k * ks]; ldb and ldc are
+// the row strides of b and c, as in BLAS. All R * C sums stay in registers; each scalar of a is broadcast
+// once per C multiply-adds.
 template <int R, int C>
 static inline void kernel(int64_t K, const float* a, int64_t rs, int64_t ks, const float* b, int64_t ldb,
                           float* c, int64_t ldc, bool add) {
@@ -253,7 +253,7 @@ static void kernel_rest(int64_t M, int64_t K, const float* a, int64_t rs, int64_
     }
 }
 
-// The same for any number of rows M.
+// kernel() for any number of rows M.
 template <int C>
 static void matmul(int64_t M, int64_t K, const float* a, int64_t rs, int64_t ks, const float* b, int64_t ldb,
                    float* c, int64_t ldc, bool add) {
@@ -271,39 +271,39 @@ static void matmul_wide(int64_t M, int64_t N, int64_t K, const float* a, int64_t
     if (n < N) matmul<1>(M, K, a, lda, 1, b + n, ldb, c + n, ldc, true);
 }
 
-// ------------------------------------------------------------------------------------------ runs
-// The runs of a block of queries, and the stretches of keys that at least one of them sees: only
-// those are ever read.  Rows beyond the last query see nothing.
+// ------------------------------------------------------------------------------------ key ranges
+// The key ranges of a block of queries, and their union as disjoint segments: only those keys are read.
+// Rows beyond the last query see no key.
 template <int NV>
-struct Runs {
+struct KeyRanges {
     static constexpr int BR = NV * LANES;
     alignas(64) int32_t start[BR], stop[BR];
-    int64_t inner_lo = 0, inner_hi = INT32_MAX;  // keys that every row sees
-    int stretches = 0;
-    std::pair<int64_t, int64_t> stretch[BR];
+    int64_t common_lo = 0, common_hi = INT32_MAX;  // keys that every row sees
+    int segments = 0;
+    std::pair<int64_t, int64_t> segment[BR];
 
-    Runs(const Call& c, int64_t b, int64_t i0, int64_t from, int64_t to) {
+    KeyRanges(const Call& c, int64_t b, int64_t i0, int64_t from, int64_t to) {
         for (int r = 0; r < BR; r++) {
-            int64_t i = b * c.run_sb + i0 + r;
+            int64_t i = b * c.range_sb + i0 + r;
             start[r] = i0 + r < c.Tq ? c.start[i] : 0, stop[r] = i0 + r < c.Tq ? c.stop[i] : 0;
-            inner_lo = std::max<int64_t>(inner_lo, start[r]);
-            inner_hi = std::min<int64_t>(inner_hi, stop[r]);
+            common_lo = std::max<int64_t>(common_lo, start[r]);
+            common_hi = std::min<int64_t>(common_hi, stop[r]);
             int64_t lo = std::max<int64_t>(start[r], from), hi = std::min<int64_t>(stop[r], to);
-            if (lo < hi) stretch[stretches++] = {lo, hi};
+            if (lo < hi) segment[segments++] = {lo, hi};
         }
-        std::sort(stretch, stretch + stretches);
-        int n = 0;  // stretches that touch become one
-        for (int s = 0; s < stretches; s++) {
-            if (n && stretch[s].first <= stretch[n - 1].second)
-                stretch[n - 1].second = std::max(stretch[n - 1].second, stretch[s].second);
-            else stretch[n++] = stretch[s];
+        std::sort(segment, segment + segments);
+        int n = 0;  // merge segments that overlap or touch
+        for (int s = 0; s < segments; s++) {
+            if (n && segment[s].first <= segment[n - 1].second)
+                segment[n - 1].second = std::max(segment[n - 1].second, segment[s].second);
+            else segment[n++] = segment[s];
         }
-        stretches = n;
+        segments = n;
     }
 
-    // Hides what a row may not see; nothing to do where all rows see the whole tile.
+    // Set S to -inf where a row does not see the key. Nothing to do if all rows see the whole tile.
     void mask(float* S, int64_t j0, int64_t n) const {
-        if (j0 >= inner_lo && j0 + n <= inner_hi) return;
+        if (j0 >= common_lo && j0 + n <= common_hi) return;
         for (int v = 0; v < NV; v++) {
             vi lo = *(const vi*)(start + v * LANES), hi = *(const vi*)(stop + v * LANES);
             for (int64_t j = 0; j < n; j++) {
@@ -315,55 +315,57 @@ struct Runs {
     }
 
     template <class F> void tiles(F f) const {  // f(first key, number of keys)
-        for (int s = 0; s < stretches; s++)
-            for (int64_t j = stretch[s].first; j < stretch[s].second; j += TILE)
-                f(j, std::min<int64_t>(TILE, stretch[s].second - j));
+        for (int s = 0; s < segments; s++)
+            for (int64_t j = segment[s].first; j < segment[s].second; j += TILE)
+                f(j, std::min<int64_t>(TILE, segment[s].second - j));
     }
 };
 
-// -------------------------------------------------------------------- the place of a block, bias and soft cap
-// What every energy shares: which queries are being computed, what is added to their energies (slopes
-// times distance, or a bias), the soft cap, and the gradient of the bias.
+// -------------------------------------------------------------------------- bias and soft cap
+// Base of the energies: the current block of queries, their ALiBi slopes or bias, the soft cap, and the
+// gradient of the bias.
 template <int NV>
-struct Place {
+struct QueryBlock {
     static constexpr int BR = NV * LANES;
     const Call& c;
     int64_t b, h, hk, i0, rows;
     float slope, softcap;
-    Buffer flip;
+    Buffer flip;  // a transposed tile
 
-    explicit Place(const Call& c) : c(c), flip(TILE * BR) {}
+    explicit QueryBlock(const Call& c) : c(c), flip(TILE * BR) {}
 
-    void place(int64_t b_, int64_t h_, int64_t i0_) {
+    void set_block(int64_t b_, int64_t h_, int64_t i0_) {
         b = b_, h = h_, hk = h / (c.H / c.Hk), i0 = i0_, rows = std::min<int64_t>(BR, c.Tq - i0);
         slope = c.slopes ? c.slopes[h] : 0.0f, softcap = c.softcap;
     }
 
     bool capped() const { return softcap > 0; }
-    bool few() const { return false; }  // are there so few queries that features lie along the lanes?
+    bool few_queries() const { return false; }  // so few that features, not queries, are along the lanes
 
-    // Turns energies S into what the softmax gets; with a cap also their derivatives F, if F is given.
-    void shift_and_cap(float* S, int64_t j0, int64_t n, float* F) {
+    // Add the bias to the energies S and apply the soft cap; if F is given, store the cap's derivative there.
+    void add_bias_and_cap(float* S, int64_t j0, int64_t n, float* F) {
         if (!c.slopes && !c.bias.data && !capped()) return;
         if (c.bias.data) transpose(c.bias.at(b, h, i0) + j0, c.bias.st, flip, BR, rows, n);
-        const bool slopes = c.slopes, biased = c.bias.data, bounded = capped();  // locals: a store to S cannot change them
+        // Local copies: the compiler knows that a store to S cannot change them.
+        const bool slopes = c.slopes, biased = c.bias.data, bounded = capped();
         const float m = slope, limit = softcap, *added = flip;
         for (int64_t j = 0; j < n; j++)
             for (int v = 0; v < NV; v++) {
                 const int64_t x = j * BR + v * LANES;
-                vf away = counted() + float(i0 + v * LANES + (c.Tk - c.Tq) - (j0 + j));
+                vf distance = lane_index() + float(i0 + v * LANES + (c.Tk - c.Tq) - (j0 + j));
                 vf s = load(S + x);
-                if (slopes) s -= m * (away < 0.0f ? -away : away);
-                if (biased) s = load(added + x) == -INF ? splat(-INF) : s + load(added + x);  // -inf hides whatever s is
-                if (bounded && F) store(F + x, tanh_slope(s / limit));
+                if (slopes) s -= m * (distance < 0.0f ? -distance : distance);
+                // -inf masks, even if s is NaN
+                if (biased) s = load(added + x) == -INF ? splat(-INF) : s + load(added + x);
+                if (bounded && F) store(F + x, tanh_derivative(s / limit));
                 if (bounded) s = s == -INF ? s : limit * tanhv(s / limit);
                 store(S + x, s);
             }
     }
 
-    INLINE_MEMBER vf shift(vf s, vf away, vf bias) const {
-        if (c.slopes) s -= slope * (away < 0.0f ? -away : away);
-        if (c.bias.data) s = bias == -INF ? bias : s + bias;  // -inf hides whatever s is
+    INLINE_MEMBER vf add_bias(vf s, vf distance, vf bias) const {
+        if (c.slopes) s -= slope * (distance < 0.0f ? -distance : distance);
+        if (c.bias.data) s = bias == -INF ? bias : s + bias;  // -inf masks, even NaN
         return s;
     }
 
@@ -383,21 +385,22 @@ struct Place {
 };
 
 // ------------------------------------------------------------------------------------ dot energy
-// An energy knows the current block of queries (set by begin), gives the tile of energies of n keys
-// (scores), and in the backward turns the gradient of such a tile into gradients of its own inputs.
+// An energy class: begin() sets the block of queries, scores() computes a tile of energies for n keys,
+// backward() turns the gradient of a tile into gradients of the inputs, end() stores dq.
 template <int NV_>
-struct Dot : Place<NV_> {
+struct Dot : QueryBlock<NV_> {
     static constexpr int NV = NV_, BR = NV * LANES;
-    using Base = Place<NV_>;
+    using Base = QueryBlock<NV_>;
     using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
-    struct Shared { explicit Shared(const Call&) {} };  // what all threads need: nothing here
+    struct Shared { explicit Shared(const Call&) {} };  // data shared by all threads: none here
     int64_t Dp;
     Buffer qt, q_rows, dqt;
 
-    Dot(const Call& c, const Shared&) : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR) {}
+    Dot(const Call& c, const Shared&)
+        : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR) {}
 
     void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
-        this->place(b_, h_, i0_);
+        this->set_block(b_, h_, i0_);
         const float scale = c.scale;
         std::memset(q_rows, 0, BR * Dp * 4);
         for (int64_t r = 0; r < rows; r++) {
@@ -412,7 +415,7 @@ struct Dot : Place<NV_> {
 
     void scores(float* S, int64_t j0, int64_t n, float* F) {
         matmul<NV>(n, c.D, c.k.at(b, hk, j0), c.k.st, 1, qt, BR, S, BR, false);
-        this->shift_and_cap(S, j0, n, F);
+        this->add_bias_and_cap(S, j0, n, F);
     }
 
     void backward(const float* dS, int64_t j0, int64_t n) {
@@ -429,10 +432,11 @@ struct Dot : Place<NV_> {
 };
 
 // -------------------------------------------------------------------------------- distance energy
-// s_ij = -scale * |q_i - k_j|^2, summed from the differences: 2 q.k - |q|^2 - |k|^2 would cancel.
-// In the backward, sum_j ds_ij (k_j - q_i) is a product less q_i times a sum; q and k are centred.
+// s_ij = -scale * |q_i - k_j|^2, computed from the differences: 2 q.k - |q|^2 - |k|^2 would cancel.
+// Backward: sum_j ds_ij (k_j - q_i) is a matrix product minus q_i times a sum; q and k are centred.
 template <int R, int C>
-static inline void squares(int64_t K, const float* a, int64_t rs, const float* b, int64_t ldb, float* c, int64_t ldc, float factor) {
+static inline void squared_distances(int64_t K, const float* a, int64_t rs, const float* b, int64_t ldb,
+                                     float* c, int64_t ldc, float factor) {
     vf sum[R][C] = {};
     for (int64_t k = 0; k < K; k++, a++, b += ldb)
 #pragma GCC unroll 4
@@ -449,9 +453,9 @@ static inline void squares(int64_t K, const float* a, int64_t rs, const float* b
 }
 
 template <int NV_>
-struct Distance : Place<NV_> {
+struct Distance : QueryBlock<NV_> {
     static constexpr int NV = NV_, BR = NV * LANES;
-    using Base = Place<NV_>;
+    using Base = QueryBlock<NV_>;
     using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
     struct Shared { explicit Shared(const Call&) {} };
     int64_t Dp;
@@ -461,7 +465,7 @@ struct Distance : Place<NV_> {
         : Base(c), Dp(round_up(c.D, LANES)), qt(c.D * BR), q_rows(BR * Dp), dqt(c.D * BR), sums(BR) {}
 
     void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
-        this->place(b_, h_, i0_);
+        this->set_block(b_, h_, i0_);
         std::memset(q_rows, 0, BR * Dp * 4);
         for (int64_t r = 0; r < rows; r++)
             if (!c.empty(b, i0 + r)) std::memcpy(q_rows + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
@@ -471,9 +475,11 @@ struct Distance : Place<NV_> {
 
     void scores(float* S, int64_t j0, int64_t n, float* F) {
         int64_t j = 0;
-        for (; j + 8 <= n; j += 8) squares<8, NV>(c.D, c.k.at(b, hk, j0 + j), c.k.st, qt, BR, S + j * BR, BR, -c.scale);
-        for (; j < n; j++) squares<1, NV>(c.D, c.k.at(b, hk, j0 + j), c.k.st, qt, BR, S + j * BR, BR, -c.scale);
-        this->shift_and_cap(S, j0, n, F);
+        for (; j + 8 <= n; j += 8)
+            squared_distances<8, NV>(c.D, c.k.at(b, hk, j0 + j), c.k.st, qt, BR, S + j * BR, BR, -c.scale);
+        for (; j < n; j++)
+            squared_distances<1, NV>(c.D, c.k.at(b, hk, j0 + j), c.k.st, qt, BR, S + j * BR, BR, -c.scale);
+        this->add_bias_and_cap(S, j0, n, F);
     }
 
     void backward(const float* dS, int64_t j0, int64_t n) {
@@ -486,7 +492,7 @@ struct Distance : Place<NV_> {
                 column += x;
                 store(sums + v * LANES, load(sums + v * LANES) + x);
             }
-            const float sum = total(column);
+            const float sum = sum_lanes(column);
             const float* k = c.k.at(b, hk, j0 + j);
             float* dk = c.dk.at(b, hk, j0 + j);
             for (int64_t d = 0; d < c.D; d++) dk[d] -= sum * k[d];
@@ -506,9 +512,9 @@ struct Distance : Place<NV_> {
 };
 
 // ------------------------------------------------------------------------------- additive energy
-// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = m / (m + 2), m = e^2a e^2b - 1: exponentials
-// once per row and feature, and two features share one division.  Rows or keys beyond LIMIT, where
-// e^2a would overflow, take m = e^(2 (a + b)) - 1 instead: the template parameter DIRECT.
+// s_ij = sum_d w_d tanh(a_id + b_jd), where tanh(x) = m / (m + 2), m = e^2a e^2b - 1: exponentials are
+// computed once per row and feature, and two features share one division. If |a| or |b| exceeds LIMIT,
+// e^2a would overflow, and m = e^(2 (a + b)) - 1 is computed instead (template parameter DIRECT).
 constexpr float LIMIT = 43.5f, M_MAX = 1e15f;  // tanh is 1 long before m reaches M_MAX
 
 template <bool DIRECT> INLINE vf exp_minus_one(vf a, vf b) {
@@ -516,41 +522,41 @@ template <bool DIRECT> INLINE vf exp_minus_one(vf a, vf b) {
     return at_most(a * b - 1.0f, M_MAX);
 }
 
-// Fills to[0..Dp) with e^(2 x), 1 beyond D; says whether all |x| <= LIMIT.
+// Fill to[0..Dp) with e^(2 x), 1 beyond D; return whether all |x| <= LIMIT.
 static bool exponentials(const float* x, int64_t D, int64_t Dp, float* to) {
-    vi wide = {};
+    vi outside = {};
     for (int64_t d = 0; d < Dp; d += LANES) {
         if (d + LANES > D) for (int64_t l = d; l < d + LANES; l++) to[l] = l < D ? x[l] : 0.0f;
         vf y = load(d + LANES > D ? to + d : x + d), inside = at_most(at_least(y, -LIMIT), LIMIT);
-        wide |= !(inside == y);  // NaN too
+        outside |= !(inside == y);  // NaN too
         store(to + d, expv(2.0f * inside));
     }
-    return !any(wide);
+    return !any(outside);
 }
 
 template <int NV_>
-struct Additive : Place<NV_> {
+struct Additive : QueryBlock<NV_> {
     static constexpr int NV = NV_, BR = NV * LANES;
-    using Base = Place<NV_>;
+    using Base = QueryBlock<NV_>;
     using Base::c, Base::b, Base::h, Base::hk, Base::i0, Base::rows;
     struct Shared {  // e^(2 b) of all keys
         int64_t Dp;
         Buffer eb;
-        char* fine;
+        char* in_range;  // per key: all |b| <= LIMIT
         explicit Shared(const Call& c)
             : Dp(round_up(c.D, 2 * LANES)), eb(c.B * c.Hk * c.Tk * Dp),
-              fine((char*)allocated(c.B * c.Hk * c.Tk + 1)) {
+              in_range((char*)allocate(c.B * c.Hk * c.Tk + 1)) {
 #pragma omp parallel for num_threads(c.threads)
             for (int64_t x = 0; x < c.B * c.Hk * c.Tk; x++) {
                 int64_t j = x % c.Tk, hk = x / c.Tk % c.Hk, b = x / c.Tk / c.Hk;
-                fine[x] = exponentials(c.k.at(b, hk, j), c.D, Dp, eb + x * Dp);
+                in_range[x] = exponentials(c.k.at(b, hk, j), c.D, Dp, eb + x * Dp);
             }
         }
-        ~Shared() { std::free(fine); }
+        ~Shared() { std::free(in_range); }
     };
     const Shared& shared;
     int64_t Dp;
-    bool rows_fine;
+    bool rows_in_range;  // all |a| <= LIMIT
     Buffer w, ea, a, ea_t, a_t, b_tile, da, dw;  // a, b_tile: the plain values, for DIRECT
 
     Additive(const Call& c, const Shared& s)
@@ -558,41 +564,42 @@ struct Additive : Place<NV_> {
           b_tile(TILE * Dp), da(BR * Dp), dw(Dp) {}
 
     void begin(int64_t b_, int64_t h_, int64_t i0_, bool backward) {
-        this->place(b_, h_, i0_);
+        this->set_block(b_, h_, i0_);
         for (int64_t d = 0; d < Dp; d++) w[d] = d < c.D ? c.w[h * c.D + d] : 0.0f;
         std::memset(a, 0, BR * Dp * 4);
-        rows_fine = true;
-        for (int64_t r = 0; r < computed(); r++) {
+        rows_in_range = true;
+        for (int64_t r = 0; r < computed_rows(); r++) {
             if (r < rows && !c.empty(b, i0 + r)) std::memcpy(a + r * Dp, c.q.at(b, h, i0 + r), c.D * 4);
-            rows_fine &= exponentials(a + r * Dp, Dp, Dp, ea + r * Dp);
+            rows_in_range &= exponentials(a + r * Dp, Dp, Dp, ea + r * Dp);
         }
-        if (!few()) transpose(ea, Dp, ea_t, BR, BR, Dp);
-        if (!few() && !rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
+        if (!few_queries()) transpose(ea, Dp, ea_t, BR, BR, Dp);
+        if (!few_queries() && !rows_in_range) transpose(a, Dp, a_t, BR, BR, Dp);
         if (backward) std::memset(da, 0, BR * Dp * 4), std::memset(dw, 0, Dp * 4);
     }
 
-    // A step of a recurrent decoder has one query per sequence: then features, not queries, lie along the lanes.
-    bool few() const { return rows <= 4; }
-    int64_t computed() const { return few() ? 4 : BR; }
+    // A step of a recurrent decoder has one query per sequence; then features are along the lanes.
+    bool few_queries() const { return rows <= 4; }
+    int64_t computed_rows() const { return few_queries() ? 4 : BR; }
 
-    int64_t key(int64_t j) const { return (b * c.Hk + hk) * c.Tk + j; }
+    int64_t key_index(int64_t j) const { return (b * c.Hk + hk) * c.Tk + j; }
 
-    bool direct(int64_t j0, int64_t n) {  // must this tile be computed directly?
-        bool fine = rows_fine;
-        for (int64_t j = 0; j < n; j++) fine &= shared.fine[key(j0 + j)] != 0;
-        if (fine) return false;
-        if (!few() && rows_fine) transpose(a, Dp, a_t, BR, BR, Dp);
+    // Whether the tile needs DIRECT; if so, prepare the plain values.
+    bool needs_direct(int64_t j0, int64_t n) {
+        bool in_range = rows_in_range;
+        for (int64_t j = 0; j < n; j++) in_range &= shared.in_range[key_index(j0 + j)] != 0;
+        if (in_range) return false;
+        if (!few_queries() && rows_in_range) transpose(a, Dp, a_t, BR, BR, Dp);
         std::memset(b_tile, 0, n * Dp * 4);
         for (int64_t j = 0; j < n; j++) std::memcpy(b_tile + j * Dp, c.k.at(b, hk, j0 + j), c.D * 4);
         return true;
     }
 
     void scores(float* S, int64_t j0, int64_t n, float* F) {
-        const bool plain = direct(j0, n);
-        const float* bt = plain ? (const float*)b_tile : shared.eb + key(j0) * Dp;
-        if (few()) plain ? few_rows<true>(S, n, a, bt) : few_rows<false>(S, n, ea, bt);
-        else plain ? all_keys<true>(S, n, a_t, bt) : all_keys<false>(S, n, ea_t, bt);
-        this->shift_and_cap(S, j0, n, F);
+        const bool direct = needs_direct(j0, n);
+        const float* bt = direct ? (const float*)b_tile : shared.eb + key_index(j0) * Dp;
+        if (few_queries()) direct ? few_rows<true>(S, n, a, bt) : few_rows<false>(S, n, ea, bt);
+        else direct ? all_keys<true>(S, n, a_t, bt) : all_keys<false>(S, n, ea_t, bt);
+        this->add_bias_and_cap(S, j0, n, F);
     }
 
     template <bool DIRECT> void few_rows(float* S, int64_t n, const float* at, const float* bt) const {
@@ -601,11 +608,14 @@ struct Additive : Place<NV_> {
             for (int64_t r = 0; r < rows; r++) {
                 vf sum = {};
                 for (int64_t d = 0; d < c.D; d += 2 * LANES) {
-                    vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp + d), load(bt + j * Dp + d)), p1 = m1 + 2.0f;
-                    vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + d + LANES), load(bt + j * Dp + d + LANES)), p2 = m2 + 2.0f;
+                    vf m1 = exp_minus_one<DIRECT>(load(at + r * Dp + d), load(bt + j * Dp + d));
+                    vf p1 = m1 + 2.0f;
+                    vf m2 = exp_minus_one<DIRECT>(load(at + r * Dp + d + LANES),
+                                                  load(bt + j * Dp + d + LANES));
+                    vf p2 = m2 + 2.0f;
                     sum += (load(w + d) * m1 * p2 + load(w + d + LANES) * m2 * p1) * reciprocal(p1 * p2);
                 }
-                S[j * BR + r] = total(sum);
+                S[j * BR + r] = sum_lanes(sum);
             }
     }
 
@@ -631,23 +641,26 @@ struct Additive : Place<NV_> {
             for (int v = 0; v < NV; v++) store(S + j * BR + v * LANES, sum[j][v]);
     }
 
-    // Here features lie along the lanes, so that da, db and dw need no sum across lanes.
+    // Features are along the lanes here, so that da, db and dw need no sum across lanes.
     void backward(const float* dS, int64_t j0, int64_t n) {
-        bool plain = direct(j0, n);
+        const bool direct = needs_direct(j0, n);
         for (int64_t d = 0; d < c.D; d += 2 * LANES)
             if (rows == 1) {
-                if (plain) some_rows<true, 1>(dS, j0, n, d, a + d, b_tile + d, da + d);
-                else some_rows<false, 1>(dS, j0, n, d, ea + d, shared.eb + key(j0) * Dp + d, da + d);
-            } else for (int64_t r = 0; r < computed(); r += 4) {
-                if (plain) some_rows<true, 4>(dS + r, j0, n, d, a + r * Dp + d, b_tile + d, da + r * Dp + d);
-                else some_rows<false, 4>(dS + r, j0, n, d, ea + r * Dp + d, shared.eb + key(j0) * Dp + d, da + r * Dp + d);
+                if (direct) some_rows<true, 1>(dS, j0, n, d, a + d, b_tile + d, da + d);
+                else some_rows<false, 1>(dS, j0, n, d, ea + d, shared.eb + key_index(j0) * Dp + d, da + d);
+            } else for (int64_t r = 0; r < computed_rows(); r += 4) {
+                if (direct) some_rows<true, 4>(dS + r, j0, n, d, a + r * Dp + d, b_tile + d, da + r * Dp + d);
+                else
+                    some_rows<false, 4>(dS + r, j0, n, d, ea + r * Dp + d, shared.eb + key_index(j0) * Dp + d,
+                                        da + r * Dp + d);
             }
         this->bias_gradient(dS, j0, n);
     }
 
-    // R queries, 2 * LANES features from d on; the factor w comes last.
+    // Gradients for R queries and 2 * LANES features from d on; the factor w is applied last.
     template <bool DIRECT, int R>
-    void some_rows(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt, float* to) const {
+    void some_rows(const float* dS, int64_t j0, int64_t n, int64_t d, const float* at, const float* bt,
+                   float* to) const {
         vf da1[R], da2[R], dw1 = {}, dw2 = {}, w1 = load(w + d), w2 = load(w + d + LANES);
         for (int r = 0; r < R; r++) da1[r] = load(to + r * Dp), da2[r] = load(to + r * Dp + LANES);
         for (int64_t j = 0; j < n; j++) {
@@ -681,9 +694,9 @@ struct Additive : Place<NV_> {
 };
 
 // --------------------------------------------------------------------------------------- forward
-// What the backward needs to find the weights again, p = e^(s - level) * inverse.  One number, level + log sum, would do,
-// but rounding it costs as many digits as it is large.  A row without keys gets p = e^(s - inf) * 0.
-static void keep_norm(const Call& c, int64_t b, int64_t h, int64_t i, float top, float sum) {
+// Save what the backward pass needs to recompute the weights, p = e^(s - level) * inverse. A single number,
+// level + log sum, would lose digits when it is large. A row without keys gets p = e^(s - inf) * 0.
+static void save_norm(const Call& c, int64_t b, int64_t h, int64_t i, float top, float sum) {
     c.norm.at(b, h, 0)[i] = sum == 0.0f ? INF : top == -INF ? 0.0f : top;
     c.norm.at(b, h, 1)[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
 }
@@ -693,22 +706,22 @@ struct Forward {
     static constexpr int NV = Energy::NV, BR = Energy::BR;
     const Call& c;
     Energy energy;
-    Buffer S, out_t, row;  // energies, then weights, of a tile; the output, transposed; one row of it and its weights
+    Buffer S, out_t, row;  // tile of energies, then weights; transposed output; an output row and its weights
     vf top[NV], sum[NV];
 
     Forward(const Call& c, const typename Energy::Shared& s)
         : c(c), energy(c, s), S(TILE * BR), out_t(c.Dv * BR), row(c.Dv + TILE) {}
 
     void block(int64_t b, int64_t h, int64_t i0) {
-        Runs<NV> runs(c, b, i0, 0, c.Tk);
+        KeyRanges<NV> ranges(c, b, i0, 0, c.Tk);
         energy.begin(b, h, i0, false);
         for (int v = 0; v < NV; v++) top[v] = splat(-INF), sum[v] = vf{};
         std::memset(out_t, 0, c.Dv * BR * 4);
-        runs.tiles([&](int64_t j0, int64_t n) {
+        ranges.tiles([&](int64_t j0, int64_t n) {
             energy.scores(S, j0, n, nullptr);
-            runs.mask(S, j0, n);
+            ranges.mask(S, j0, n);
             softmax(n);
-            if (energy.few() && c.Dv % LANES == 0) few_values(c.v.at(b, energy.hk, j0), n);
+            if (energy.few_queries() && c.Dv % LANES == 0) few_values(c.v.at(b, energy.hk, j0), n);
             else matmul<NV>(c.Dv, n, c.v.at(b, energy.hk, j0), 1, c.v.st, S, BR, out_t, BR, true);
         });
         finish(b, h, i0);
@@ -719,14 +732,15 @@ struct Forward {
             for (int64_t j = 0; j < n; j++) row[c.Dv + j] = S[j * BR + r];
             std::memset(row, 0, c.Dv * 4);
             int64_t d = 0;
-            for (; d + 4 * LANES <= c.Dv; d += 4 * LANES) kernel<1, 4>(n, row + c.Dv, 0, 1, v + d, c.v.st, row + d, 0, true);
+            for (; d + 4 * LANES <= c.Dv; d += 4 * LANES)
+                kernel<1, 4>(n, row + c.Dv, 0, 1, v + d, c.v.st, row + d, 0, true);
             for (; d < c.Dv; d += LANES) kernel<1, 1>(n, row + c.Dv, 0, 1, v + d, c.v.st, row + d, 0, true);
             for (d = 0; d < c.Dv; d++) out_t[d * BR + r] += row[d];
         }
     }
 
-    // Online softmax.  The reference level only moves when a tile exceeds it by 8: until then the
-    // weights stay far from overflow, and the output need not be rescaled.
+    // Online softmax. The level changes only if a tile exceeds it by 8: until then the weights are far
+    // from overflow, and the output need not be rescaled.
     void softmax(int64_t n) {
         vf high[NV], level[NV];
         for (int v = 0; v < NV; v++) high[v] = top[v];
@@ -735,13 +749,13 @@ struct Forward {
                 vf s = load(S + j * BR + v * LANES);
                 high[v] = larger(s, high[v]);
             }
-        vi moved = {};
-        for (int v = 0; v < NV; v++) moved |= high[v] > top[v] + 8.0f;
-        if (any(moved)) rescale(high);
+        vi exceeded = {};
+        for (int v = 0; v < NV; v++) exceeded |= high[v] > top[v] + 8.0f;
+        if (any(exceeded)) rescale(high);
         for (int v = 0; v < NV; v++) level[v] = top[v] == -INF ? vf{} : top[v];  // no -inf - -inf
         for (int64_t j = 0; j < n; j++)
             for (int v = 0; v < NV; v++) {
-                vf p = weight(load(S + j * BR + v * LANES) - level[v]);
+                vf p = exp_or_zero(load(S + j * BR + v * LANES) - level[v]);
                 sum[v] += p;
                 store(S + j * BR + v * LANES, p);
             }
@@ -749,7 +763,7 @@ struct Forward {
 
     void rescale(const vf* high) {
         for (int v = 0; v < NV; v++) {
-            vf shrink = high[v] == -INF ? vf{} : weight(top[v] - high[v]);
+            vf shrink = high[v] == -INF ? vf{} : exp_or_zero(top[v] - high[v]);
             top[v] = high[v], sum[v] *= shrink;
             for (int64_t d = 0; d < c.Dv; d++) {
                 float* o = out_t + d * BR + v * LANES;
@@ -767,18 +781,19 @@ struct Forward {
             }
         }
         transpose(out_t, BR, c.out.at(b, h, i0), c.out.st, c.Dv, energy.rows);
-        for (int64_t r = 0; r < energy.rows; r++) keep_norm(c, b, h, i0 + r, top[r / LANES][r % LANES], sum[r / LANES][r % LANES]);
+        for (int64_t r = 0; r < energy.rows; r++)
+            save_norm(c, b, h, i0 + r, top[r / LANES][r % LANES], sum[r / LANES][r % LANES]);
     }
 };
 
-// What a thread works with. No exception may leave a parallel region: where there is no memory, `failed` says so, and the thread
-// skips its turns.
+// The scratch memory of a thread. No exception may leave a parallel region: if an allocation fails, `failed`
+// is set and the thread skips its iterations.
 template <class Work>
 struct Worker {
     std::optional<Work> work;
-    template <class... Given>
-    explicit Worker(std::atomic<bool>& failed, const Given&... given) {
-        try { work.emplace(given...); } catch (const std::bad_alloc&) { failed = true; }
+    template <class... Args>
+    explicit Worker(std::atomic<bool>& failed, const Args&... args) {
+        try { work.emplace(args...); } catch (const std::bad_alloc&) { failed = true; }
     }
     explicit operator bool() const { return work.has_value(); }
     Work* operator->() { return &*work; }
@@ -803,8 +818,8 @@ static void forward(const Call& c) {
     if (failed) throw std::bad_alloc();
 }
 
-// One query alone (decoding): lanes full of queries would be mostly empty, so here features, and
-// then keys, lie along the lanes.  D and Dv must be whole vectors.
+// A single query (decoding): lanes of queries would be mostly empty, so features, and then keys, are along
+// the lanes. D and Dv must be multiples of LANES.
 struct Single {
     const Call& c;
     Dot<1> energy;
@@ -812,11 +827,12 @@ struct Single {
     float top;
     vf sum;
 
-    explicit Single(const Call& c) : c(c), energy(c, Dot<1>::Shared(c)), q(c.D), S(TILE), bias(TILE), out(c.Dv) {}
+    explicit Single(const Call& c)
+        : c(c), energy(c, Dot<1>::Shared(c)), q(c.D), S(TILE), bias(TILE), out(c.Dv) {}
 
     void row(int64_t b, int64_t h, int64_t i) {
-        const int64_t from = c.start[b * c.run_sb + i], to = c.stop[b * c.run_sb + i];
-        energy.place(b, h, i);
+        const int64_t from = c.start[b * c.range_sb + i], to = c.stop[b * c.range_sb + i];
+        energy.set_block(b, h, i);
         for (int64_t d = 0; d < c.D; d++) q[d] = c.q.at(b, h, i)[d] * float(c.scale);
         std::memset(out, 0, c.Dv * 4);
         top = -INF, sum = vf{};
@@ -825,16 +841,17 @@ struct Single {
             const float* v = c.v.at(b, energy.hk, j0);
             softmax(n, scores(j0, n));
             int64_t d = 0;
-            for (; d + 4 * LANES <= c.Dv; d += 4 * LANES) kernel<1, 4>(n, S, 0, 1, v + d, c.v.st, out + d, 0, true);
+            for (; d + 4 * LANES <= c.Dv; d += 4 * LANES)
+                kernel<1, 4>(n, S, 0, 1, v + d, c.v.st, out + d, 0, true);
             for (; d < c.Dv; d += LANES) kernel<1, 1>(n, S, 0, 1, v + d, c.v.st, out + d, 0, true);
         }
         float l = 0;
         for (int x = 0; x < LANES; x++) l += sum[x];
         for (int64_t d = 0; d < c.Dv; d++) c.out.at(b, h, i)[d] = l == 0.0f ? 0.0f : out[d] / l;
-        keep_norm(c, b, h, i, top, l);
+        save_norm(c, b, h, i, top, l);
     }
 
-    // Fills S with the energies of n keys, -inf up to the next whole vector; returns the largest.
+    // Fill S with the energies of n keys, and -inf up to the next multiple of LANES; return the largest.
     float scores(int64_t j0, int64_t n) {
         if (c.bias.data) std::memcpy(bias, c.bias.at(energy.b, energy.h, energy.i0) + j0, n * 4);
         vf high = splat(-INF);
@@ -848,9 +865,9 @@ struct Single {
             transpose_square(part);
             for (int step = LANES / 2; step; step /= 2)
                 for (int l = 0; l < step; l++) part[l] += part[l + step];
-            vf away = float(energy.i0 + c.Tk - c.Tq - j0 - j) - counted();
-            vf s = energy.cap(energy.shift(part[0], away, load(bias + j)));
-            s = counted() < float(n - j) ? s : splat(-INF);
+            vf distance = float(energy.i0 + c.Tk - c.Tq - j0 - j) - lane_index();
+            vf s = energy.cap(energy.add_bias(part[0], distance, load(bias + j)));
+            s = lane_index() < float(n - j) ? s : splat(-INF);
             store(S + j, s);
             high = larger(s, high);
         }
@@ -864,7 +881,7 @@ struct Single {
             sum *= shrink, top = high;
         }
         for (int64_t j = 0; j < n; j += LANES) {
-            vf p = weight(load(S + j) - (top == -INF ? 0.0f : top));
+            vf p = exp_or_zero(load(S + j) - (top == -INF ? 0.0f : top));
             sum += p;
             store(S + j, p);
         }
@@ -884,8 +901,8 @@ static void forward_single(const Call& c) {
 }
 
 // -------------------------------------------------------------------------------------- backward
-// With p = e^(s - level) * inverse: dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i), the rest is the
-// energy's.  A thread owns keys (a chunk of one batch and key head), so dk and dv need no locks.
+// With p = e^(s - level) * inverse: dv_j = sum_i p g_i, ds = p (g_i . v_j - g_i . out_i); the energy class
+// does the rest. A task is a chunk of the keys of one batch entry and key head, so dk and dv need no locks.
 template <class Energy>
 struct Backward {
     static constexpr int NV = Energy::NV, BR = Energy::BR;
@@ -916,27 +933,29 @@ struct Backward {
             for (int64_t x = v * LANES; x < c.Dv * BR; x += BR) sum += load(g_t + x) * load(out_t + x);
             store(delta + v * LANES, sum);
         }
-        if (energy.few() && c.Dv % LANES == 0)
-            for (int64_t r = 0; r < energy.rows; r++) delta[r] = product(g_rows + r * Dvp, c.out.at(b, h, i0 + r), c.Dv);
+        if (energy.few_queries() && c.Dv % LANES == 0)
+            for (int64_t r = 0; r < energy.rows; r++)
+                delta[r] = dot(g_rows + r * Dvp, c.out.at(b, h, i0 + r), c.Dv);
     }
 
     void block(int64_t b, int64_t h, int64_t i0, int64_t chunk, int64_t from, int64_t to) {
-        Runs<NV> runs(c, b, i0, from, to);
+        KeyRanges<NV> ranges(c, b, i0, from, to);
         begin(b, h, i0);
-        runs.tiles([&](int64_t j0, int64_t n) {
+        ranges.tiles([&](int64_t j0, int64_t n) {
             energy.scores(S, j0, n, F);
-            runs.mask(S, j0, n);
-            if (energy.few() && c.Dv % LANES == 0) few_products(c.v.at(b, energy.hk, j0), n);
+            ranges.mask(S, j0, n);
+            if (energy.few_queries() && c.Dv % LANES == 0) few_products(c.v.at(b, energy.hk, j0), n);
             else matmul<NV>(n, c.Dv, c.v.at(b, energy.hk, j0), c.v.st, 1, g_t, BR, dS, BR, false);
             for (int64_t j = 0; j < n; j++)
                 for (int v = 0; v < NV; v++) {
                     int64_t x = j * BR + v * LANES;
-                    vf p = weight(load(S + x) - load(level + v * LANES)) * load(inverse + v * LANES);
+                    vf p = exp_or_zero(load(S + x) - load(level + v * LANES)) * load(inverse + v * LANES);
                     vf ds = p * (load(dS + x) - load(delta + v * LANES));
                     if (energy.capped()) ds = p == 0.0f ? vf{} : ds * load(F + x);
                     store(S + x, p), store(dS + x, ds);
                 }
-            matmul_wide(n, Dvp, energy.few() ? 4 : BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0), c.dv.st);
+            matmul_wide(n, Dvp, energy.few_queries() ? 4 : BR, S, BR, g_rows, Dvp, c.dv.at(b, energy.hk, j0),
+                        c.dv.st);
             energy.backward(dS, j0, n);
         });
         energy.end(chunk);
@@ -945,13 +964,12 @@ struct Backward {
     void few_products(const float* v, int64_t n) {  // dS[j][r] = v_j . g_r
         std::memset(dS, 0, n * BR * 4);
         for (int64_t j = 0; j < n; j++)
-            for (int64_t r = 0; r < energy.rows; r++) {
-                dS[j * BR + r] = product(g_rows + r * Dvp, v + j * c.v.st, c.Dv);
-            }
+            for (int64_t r = 0; r < energy.rows; r++)
+                dS[j * BR + r] = dot(g_rows + r * Dvp, v + j * c.v.st, c.Dv);
     }
 
-    // All queries of one batch and key head against one chunk of its keys.
-    void keys(int64_t b, int64_t hk, int64_t chunk) {
+    // All queries of one batch entry and key head against one chunk of its keys.
+    void chunk_of_keys(int64_t b, int64_t hk, int64_t chunk) {
         const int64_t group = c.H / c.Hk, from = c.Tk * chunk / c.chunks, to = c.Tk * (chunk + 1) / c.chunks;
         std::memset(c.dk.at(b, hk, from), 0, (to - from) * c.dk.st * 4);
         std::memset(c.dv.at(b, hk, from), 0, (to - from) * c.dv.st * 4);
@@ -971,20 +989,21 @@ static void backward(const Call& c) {
     {
         Worker<Backward<Energy>> work(failed, c, shared);
 #pragma omp for schedule(dynamic)
-        for (int64_t x = 0; x < c.own_b * c.own_h * c.chunks; x++) {
+        for (int64_t x = 0; x < c.parallel_b * c.parallel_h * c.chunks; x++) {
             if (!work) continue;
-            int64_t chunk = x % c.chunks, hk = x / c.chunks % c.own_h, b = x / c.chunks / c.own_h;
-            // A bias shared by batches or heads: one thread walks over all of them.
-            for (int64_t bb = b; bb < (c.own_b == c.B ? b + 1 : c.B); bb++)
-                for (int64_t kk = hk; kk < (c.own_h == c.Hk ? hk + 1 : c.Hk); kk++) work->keys(bb, kk, chunk);
+            int64_t chunk = x % c.chunks, hk = x / c.chunks % c.parallel_h, b = x / c.chunks / c.parallel_h;
+            // Batch entries or heads that share a bias are one task.
+            for (int64_t bb = b; bb < (c.parallel_b == c.B ? b + 1 : c.B); bb++)
+                for (int64_t kk = hk; kk < (c.parallel_h == c.Hk ? hk + 1 : c.Hk); kk++)
+                    work->chunk_of_keys(bb, kk, chunk);
         }
     }
     if (failed) throw std::bad_alloc();
 }
 
-// 0, or what went wrong: 1 no memory, 2 anything else. No exception leaves this library.
+// Return code: 0 success, 1 out of memory, 2 any other exception. No exception leaves this library.
 template <class Run>
-static int guarded(Run run) noexcept {
+static int return_code(Run run) noexcept {
     try {
         run();
         return 0;
@@ -997,26 +1016,26 @@ static int guarded(Run run) noexcept {
 
 extern "C" {
 int regard_lanes() { return LANES; }
-void regard_limit(int64_t bytes) { most = bytes; }
+void regard_limit(int64_t bytes) { max_allocation = bytes; }
 int regard_dot_forward(const Call* c) {
-    return guarded([&] {
+    return return_code([&] {
         if (c->Tq <= 4 && c->D % LANES == 0 && c->Dv % LANES == 0) forward_single(*c);
         else c->Tq <= LANES ? forward<Dot<1>>(*c) : forward<Dot<2>>(*c);
     });
 }
 int regard_dot_backward(const Call* c) {
-    return guarded([&] { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); });
+    return return_code([&] { c->Tq <= LANES ? backward<Dot<1>>(*c) : backward<Dot<2>>(*c); });
 }
 int regard_distance_forward(const Call* c) {
-    return guarded([&] { c->Tq <= LANES ? forward<Distance<1>>(*c) : forward<Distance<2>>(*c); });
+    return return_code([&] { c->Tq <= LANES ? forward<Distance<1>>(*c) : forward<Distance<2>>(*c); });
 }
 int regard_distance_backward(const Call* c) {
-    return guarded([&] { c->Tq <= LANES ? backward<Distance<1>>(*c) : backward<Distance<2>>(*c); });
+    return return_code([&] { c->Tq <= LANES ? backward<Distance<1>>(*c) : backward<Distance<2>>(*c); });
 }
 int regard_additive_forward(const Call* c) {
-    return guarded([&] { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); });
+    return return_code([&] { c->Tq <= LANES ? forward<Additive<1>>(*c) : forward<Additive<2>>(*c); });
 }
 int regard_additive_backward(const Call* c) {
-    return guarded([&] { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); });
+    return return_code([&] { c->Tq <= LANES ? backward<Additive<1>>(*c) : backward<Additive<2>>(*c); });
 }
 }

@@ -1,7 +1,8 @@
-"""The meaning of the operator, in plain torch: any dtype, any device, any option, differentiable to any order.
+"""The reference: defines the operator in plain torch, for any dtype, device and option, differentiable.
 
-The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. Half-precision inputs are
-computed in float32 and rounded once, at the end. A key or value that is not finite reaches exactly the rows that may see it.
+The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. Half-precision
+inputs are computed in float32 and rounded once, at the end. A non-finite key or value affects exactly the
+rows that may see it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def check_stage(stage: str) -> str:
 
 @dataclass
 class Part:
-    """The queries and keys of one call, or some of them, with the grid that names them."""
+    """Queries and keys of a call, or a selection of them, with their positions (`grid`)."""
 
     grid: Grid
     query: Tensor
@@ -46,7 +47,7 @@ def all_of(call: Call) -> Part:
 
 
 def cut(call: Call, grid: Grid) -> Part:
-    """Only the rows and columns that `grid` asks about, views where the indices are slices."""
+    """The queries and keys that `grid` selects; views if its indices are slices."""
     head = None if call.per_head_energy else grid.head_index
     query = take(take(call.query, -3, head), -2, grid.queries)
     key = take(take_some(call.grouped(call.key), -3, head), -2, grid.keys)
@@ -60,26 +61,22 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     grid = part.grid
     rows = (
         take(part.query, -3, grid.head_index) if call.per_head_energy else part.query
-    )  # as a bias may read them
+    )  # for query-dependent biases
     added = None if call.bias is None else call.bias.values(grid, rows)
     allowed = None if call.mask is None else call.mask.allowed(grid)
     if added is not None and call.bias_may_mask:
-        open_ = added != -math.inf  # NaN does not mask
-        allowed = open_ if allowed is None else allowed & open_
-    scores, broken = _energies(call, part.query, part.key, hides=allowed is not None)
+        unmasked = added != -math.inf  # NaN does not mask
+        allowed = unmasked if allowed is None else allowed & unmasked
+    scores, may_be_nan = _energies(call, part.query, part.key, has_mask=allowed is not None)
     if call.per_head_energy and grid.head_index is not None:
         scores = take(scores, -3, grid.head_index)
     if stage == "energy":
         return scores, allowed
-    if broken and allowed is not None:  # a masked NaN would make NaN of what soft cap and bias learn
+    if may_be_nan and allowed is not None:  # a masked NaN would reach the gradients of soft cap and bias
         scores = scores.masked_fill(~allowed, 0.0)
     if added is not None:
-        level = (
-            call.is_softmax
-            and call.softcap is None
-            and call.bias_may_mask
-            and stage in ("normalised", "gated")
-        )
+        is_plain_softmax = call.is_softmax and call.softcap is None
+        level = is_plain_softmax and call.bias_may_mask and stage in ("normalised", "gated")
         scores = scores + (level_rows(added) if level else added)
     if call.softcap is not None:
         scores = call.softcap * (scores / call.softcap).tanh()
@@ -95,18 +92,18 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     return weights, allowed
 
 
-def _energies(call: Call, query: Tensor, key: Tensor, hides: bool) -> tuple[Tensor, bool]:
-    """The energies, and whether a key among them may be broken."""
-    broken = _broken(key) if hides else None
-    if broken is None:
+def _energies(call: Call, query: Tensor, key: Tensor, has_mask: bool) -> tuple[Tensor, bool]:
+    """The energies, and whether some may be NaN because their key is not finite."""
+    nonfinite = _nonfinite_rows(key) if has_mask else None
+    if nonfinite is None:
         return exact(call.energy(query, key)), False
-    # 0 · NaN is NaN, in the backward pass too, so a broken key leaves before the products and its column is marked after.
-    scores = exact(call.energy(query, key.masked_fill(broken[..., None], 0.0)))
-    return scores.masked_fill(broken[..., None, :], math.nan), True
+    # 0 · NaN is NaN, also in the backward pass: zero such keys before the product, mark their columns after.
+    scores = exact(call.energy(query, key.masked_fill(nonfinite[..., None], 0.0)))
+    return scores.masked_fill(nonfinite[..., None, :], math.nan), True
 
 
-def _broken(x: Tensor) -> Tensor | None:
-    """Which keys or values are not finite, (…, Tk); None when all are, which on a CPU their sum tells quickly."""
+def _nonfinite_rows(x: Tensor) -> Tensor | None:
+    """Which keys or values are not finite, (…, Tk); None if all are; on a CPU a finite sum shows it."""
     if may_read(x) and math.isfinite(x.detach().sum().item()):
         return None
     return ~x.isfinite().all(-1)
@@ -119,13 +116,12 @@ def combine(call: Call, weights: Tensor, allowed: Tensor | None, value: Tensor) 
     with no_autocast(value):
         if allowed is None:
             return (weights @ value).to(call.dtype)
-        broken = _broken(value)
-        out = weights @ (value if broken is None else value.masked_fill(broken[..., None], 0.0))
-    if broken is not None:
-        out = out.masked_fill((allowed & broken[..., None, :]).any(-1, keepdim=True), math.nan)
-    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0).to(
-        call.dtype
-    )  # a NaN in its gradient stays there
+        nonfinite = _nonfinite_rows(value)
+        out = weights @ (value if nonfinite is None else value.masked_fill(nonfinite[..., None], 0.0))
+    if nonfinite is not None:
+        out = out.masked_fill((allowed & nonfinite[..., None, :]).any(-1, keepdim=True), math.nan)
+    # masked_fill also keeps a NaN in the gradient of an empty row from spreading.
+    return out.masked_fill(~allowed.any(-1, keepdim=True), 0.0).to(call.dtype)
 
 
 def attend(call: Call) -> Tensor:
@@ -143,7 +139,7 @@ class Reference(Kernel):
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
-        return "the plain definition is best or all that can run here"
+        return "the plain definition is fastest here, or the only kernel that can run"
 
     def memory(self, call: Call, machine: Machine) -> int:
         hidden = call.energy.pair_features(call.query.shape[-1])

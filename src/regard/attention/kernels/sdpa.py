@@ -1,13 +1,14 @@
-"""torch's scaled_dot_product_attention, with the backend chosen on a GPU and the conventions kept.
+"""torch's scaled_dot_product_attention under our conventions, with the backend chosen on a GPU.
 
-Takes every energy that is a dot product, softmax (its temperature goes into the scale), any mask and any bias that does not
-learn. A row with nothing to see is opened for SDPA and its output set to zero, so that no NaN arises in either pass.
-Second derivatives, which torch's fused kernels lack, are those of the plain formula.
+It takes dot-product energies, softmax (the temperature goes into the scale), any mask, and any bias without a
+gradient. A row that sees no key is unmasked for SDPA and its output set to zero, so that no NaN arises in
+either pass. Second derivatives, which torch's fused kernels lack, are those of the plain formula.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from regard.attention.precision import HALF
 from regard.attention.torch_modes import surely
 from regard.errors import KernelError
 
-TEMPERATURES = (1e-4, 1e4)  # beyond, energies times scale could leave the range of the dtype
+TEMPERATURES = (1e-4, 1e4)  # beyond, scaled energies could overflow the dtype
 FUSED = {
     "ScaledDotProductFlashAttentionForCpuBackward0",
     "ScaledDotProductFlashAttentionBackward0",
@@ -35,7 +36,7 @@ FUSED = {
 }
 
 
-# cuDNN, flash, efficient, math, as torch._C._SDPBackend numbers them
+# torch's numbers of the backends, in order of preference
 CUDNN_FIRST = [
     int(getattr(torch._C._SDPBackend, n))
     for n in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
@@ -47,7 +48,7 @@ class Sdpa(Kernel):
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
         if machine.transform is not None:
-            return f"{machine.transform}, which SDPA's fused kernels do not follow to every order"
+            return f"{machine.transform}, and SDPA's fused kernels lack derivatives of every order"
         if (reason := why_not_softmax(call, "SDPA")) is not None:
             return reason
         if call.energy.form != "dot":
@@ -57,12 +58,17 @@ class Sdpa(Kernel):
         if call.gate is not None:
             return "SDPA has no gate after the softmax"
         if call.dropout and machine.kind == "cpu":
-            return "on a CPU, SDPA with dropout runs its unfused path"
+            return "on a CPU, SDPA with dropout uses its unfused path"
         if call.bias_learns:
-            return "the bias may learn, and SDPA's fused kernels give it no gradient"
+            return "the bias may require a gradient, which SDPA's fused kernels do not compute"
         if call.bias is not None and call.bias.uses_query and call.learns:
-            return "the bias depends on the query, and SDPA's fused kernels give it no gradient"
-        if machine.kind == "cuda" and call.bias is not None and call.dtype in HALF and not _is_half(call):
+            return "the bias depends on the query, and SDPA's fused kernels compute no gradient for it"
+        if (
+            machine.kind == "cuda"
+            and call.bias is not None
+            and call.dtype in HALF
+            and not _is_half_bias(call)
+        ):
             return f"on a GPU, SDPA would round the bias to {call.dtype}"
         return None
 
@@ -73,9 +79,9 @@ class Sdpa(Kernel):
         if call.dtype in HALF and call.learns and pairs < 1 << 18:
             return f"its backward pass in {str(call.dtype).removeprefix('torch.')} is slow on a CPU"
         if call.mask is not None and pairs >= 1 << 18 and why_not_tiles(call, machine) is None:
-            short = call.Tq <= 1024 if is_torch_causal(call) and call.bias is None else True
-            if short and call.Tq >= 128 and call.mask.share(call.Tq, call.Tk) < 0.75:
-                return "the mask leaves out much of the matrix, and tiles skip it"
+            is_long_causal = call.Tq > 1024 and is_torch_causal(call) and call.bias is None
+            if not is_long_causal and call.Tq >= 128 and call.mask.share(call.Tq, call.Tk) < 0.75:
+                return "the mask excludes much of the matrix, which tiles skip"
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
@@ -87,79 +93,81 @@ class Sdpa(Kernel):
         rows = call.sequences * call.heads * call.Tq * 4
         if call.bias is None and (call.mask is None or is_torch_causal(call)):
             return rows
-        return rows + call.Tq * call.Tk * (
-            call.query.element_size() * call.heads if call.bias is not None else 1
-        )
+        pair_bytes = 1 if call.bias is None else call.query.element_size() * call.heads
+        return rows + call.Tq * call.Tk * pair_bytes
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
-        groups = k.shape[1] not in (1, call.heads)
-        if not groups and k.shape[1] != call.heads:
+        grouped = k.shape[1] not in (1, call.heads)
+        if not grouped and k.shape[1] != call.heads:
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
         causal = call.bias is None and is_torch_causal(call)
-        mask, rows = (
-            (None, None) if causal or (call.mask is None and call.bias is None) else _mask(call, machine)
-        )
-        out = _sdpa(call, machine, q, k, v, mask, causal, groups, scale)
+        if causal or (call.mask is None and call.bias is None):
+            mask, rows = None, None
+        else:
+            mask, rows = _mask(call, machine)
+        out = _sdpa(call, machine, q, k, v, mask=mask, causal=causal, grouped=grouped, scale=scale)
         return call.split_batch(out if rows is None else out.masked_fill(~rows, 0.0))
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
-        """Plain and causal attention and padded batches: nothing stands between `attend` and torch."""
+        """Plain attention, causal attention and padded batches call torch directly."""
         if machine.kind not in ("cpu", "cuda") or call.bias is not None or type(call.energy) is not ScaledDot:
             return None
         if len(call.leading) != 1 or not call.query.shape[:2] == call.key.shape[:2] == call.value.shape[:2]:
             return None
-        scale, causal = (
-            call.energy.as_dot(call.query, call.key).scale / call.temperature,
-            is_torch_causal(call),
-        )
-        torchs = (
-            _with_cudnn_first
-            if backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
-            else scaled_dot_product_attention
-        )
-        dropout = call.dropout
-        if call.mask is None or causal:
-            if (direct := _backend(call, machine, causal, scale)) is not None:
-                return direct
-            if not call.learns:
-                return lambda q, k, v, mask: torchs(q, k, v, None, dropout, causal, scale=scale)
-            return lambda q, k, v, mask: _second_derivatives(
-                torchs(q, k, v, None, dropout, causal, scale=scale)
-            )
-        if (
-            type(call.mask) is not Padding
-            or not isinstance(call.mask.lengths, Tensor)
-            or call.mask.lengths.shape != call.leading
+        scale = call.energy.as_dot(call.query, call.key).scale / call.temperature
+        if call.mask is None or is_torch_causal(call):
+            return _plain_shortcut(call, machine, scale)
+        return _padded_shortcut(call, machine, scale)
+
+
+def _sdpa_function(call: Call, machine: Machine) -> Callable[..., Tensor]:
+    cudnn_first = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
+    return _with_cudnn_first if cudnn_first else scaled_dot_product_attention
+
+
+def _plain_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut:
+    causal, dropout, sdpa = is_torch_causal(call), call.dropout, _sdpa_function(call, machine)
+    if (direct := _direct_backend(call, machine, causal, scale)) is not None:
+        return direct
+    if not call.learns:
+        return lambda q, k, v, mask: sdpa(q, k, v, None, dropout, causal, scale=scale)
+    return lambda q, k, v, mask: _second_derivatives(sdpa(q, k, v, None, dropout, causal, scale=scale))
+
+
+def _padded_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut | None:
+    if type(call.mask) is not Padding or not isinstance(call.mask.lengths, Tensor):
+        return None
+    if call.mask.lengths.shape != call.leading:
+        return None
+    if machine.kind == "cuda" and not call.mask.finite:
+        return None  # looking for NaN in padding would synchronize with the GPU
+    position, finite = torch.arange(call.Tk, device=call.query.device), call.mask.finite
+    if (direct := _direct_padded_backend(call, machine, position, scale)) is not None:
+        return direct
+    dropout, sdpa = call.dropout, _sdpa_function(call, machine)
+
+    def padded(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
+        lengths: Tensor = mask.lengths  # type: ignore[assignment]
+        if not finite and not (
+            int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())
         ):
-            return None
-        if machine.kind == "cuda" and not call.mask.finite:
-            return None  # whether NaN stands behind a sequence would have to be asked of the GPU
-        position, finite = torch.arange(call.Tk, device=call.query.device), call.mask.finite
-        if (direct := _padded_backend(call, machine, position, scale)) is not None:
-            return direct
+            return None  # a row may see no key, or padding may hold NaN
+        return _second_derivatives(sdpa(q, k, v, mask.cached(position), dropout, scale=scale))
 
-        def padded(q: Tensor, k: Tensor, v: Tensor, mask: Padding) -> Tensor | None:
-            lengths: Tensor = mask.lengths  # type: ignore[assignment]
-            if not finite and not (
-                int(lengths.min()) > 0 and math.isfinite(k.detach().sum().item() + v.detach().sum().item())
-            ):
-                return None  # a row may see nothing, or NaN may stand behind the end of a sequence
-            return _second_derivatives(torchs(q, k, v, mask.cached(position), dropout, scale=scale))
-
-        return padded
+    return padded
 
 
-def _backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortcut | None:
-    """The GPU backend that torch would choose after asking all of them, called directly."""
+def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortcut | None:
+    """The GPU backend that torch would select, called directly to skip the selection."""
     if machine.kind != "cuda":
         return None
     name, learns, dropout = backends(call, machine)[0], call.learns, call.dropout
-    asked = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
-    if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(asked):
+    params = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
+    if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(params):
         options: tuple[Any, ...] = (None, learns, dropout, causal, False)
         run: Any = torch._scaled_dot_product_cudnn_attention  # type: ignore[attr-defined]
-    elif name == "FLASH_ATTENTION" and torch.backends.cuda.can_use_flash_attention(asked):
+    elif name == "FLASH_ATTENTION" and torch.backends.cuda.can_use_flash_attention(params):
         run, options = torch._scaled_dot_product_flash_attention, (dropout, causal, False)  # type: ignore[attr-defined]
     else:
         return None
@@ -175,34 +183,21 @@ def _backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortc
     return direct
 
 
-def _padded_backend(call: Call, machine: Machine, position: Tensor, scale: float) -> Shortcut | None:
-    """The memory-efficient GPU backend with a ready bias: SDPA would make one of the boolean mask at every call."""
+def _direct_padded_backend(call: Call, machine: Machine, position: Tensor, scale: float) -> Shortcut | None:
+    """The memory-efficient GPU backend with a cached bias; SDPA would convert the mask at each call."""
     if machine.kind != "cuda" or backends(call, machine)[0] != "EFFICIENT_ATTENTION":
         return None
-    (B, H, Tq, _), Tk, dtype, learns, dropout = (
-        call.query.shape,
-        call.Tk,
-        call.dtype,
-        call.learns,
-        call.dropout,
-    )
+    B, H, Tq, _ = call.query.shape
+    Tk, dtype, learns, dropout = call.Tk, call.dtype, call.learns, call.dropout
 
-    def bias(real: Tensor) -> Tensor:
-        added = torch.zeros(
-            B, 1, 1, -(-Tk // 16) * 16, dtype=dtype, device=real.device
-        )  # the kernel wants aligned rows
-        return added[..., :Tk].masked_fill_(~real, -math.inf).expand(B, H, Tq, Tk)
+    def bias(allowed: Tensor) -> Tensor:
+        padded_Tk = -(-Tk // 16) * 16  # the kernel needs aligned rows
+        added = torch.zeros(B, 1, 1, padded_Tk, dtype=dtype, device=allowed.device)
+        return added[..., :Tk].masked_fill_(~allowed, -math.inf).expand(B, H, Tq, Tk)
 
-    asked = (
-        call.query,
-        call.key,
-        call.value,
-        bias(torch.ones_like(position, dtype=torch.bool)),
-        dropout,
-        False,
-        False,
-    )
-    if not torch.backends.cuda.can_use_efficient_attention(torch.backends.cuda.SDPAParams(*asked)):
+    example = bias(torch.ones_like(position, dtype=torch.bool))
+    params = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, example, dropout, False, False)
+    if not torch.backends.cuda.can_use_efficient_attention(params):
         return None
     run: Any = torch._scaled_dot_product_efficient_attention  # type: ignore[attr-defined]
 
@@ -216,7 +211,7 @@ def _padded_backend(call: Call, machine: Machine, position: Tensor, scale: float
 
 
 def why_not_softmax(call: Call, name: str) -> str | None:
-    """What every kernel that computes a softmax cannot do."""
+    """Why a kernel that computes a plain softmax cannot run the call, or None."""
     if not call.is_softmax:
         if isinstance(call.normalize, Softmax) and call.normalize.sinks is not None:
             return f"{name} has no sinks in its softmax"
@@ -234,41 +229,42 @@ def why_not_tiles(call: Call, machine: Machine) -> str | None:
 
 
 def backends(call: Call, machine: Machine) -> list[str]:
-    """Which SDPA backends to try on a GPU, best first. cuDNN leads where it can, 1.75 × flash on Hopper; but it makes a plan for
-    each new shape, half a second by public reports, and batches of sentences have a new one at nearly every step.
+    """The SDPA backends to try on a GPU, best first.
+
+    cuDNN is fastest, 1.75 × flash on Hopper, but makes a plan for each new shape (half a second by public
+    reports). Batches of sentences have a new shape at almost every step, so it is used for long sequences
+    only.
     """
     if machine.kind != "cuda":
         return []
     head_dim = max(call.query.shape[-1], call.key.shape[-1], call.Dv)
     plain = call.bias is None and (call.mask is None or is_torch_causal(call))
-    found = []
+    names = []
     if call.dtype in HALF and machine.capability >= (8, 0) and head_dim <= 128 and head_dim % 8 == 0:
         if machine.capability >= (9, 0) and min(call.Tq, call.Tk) >= LONG:
-            found.append("CUDNN_ATTENTION")
+            names.append("CUDNN_ATTENTION")
         if plain:
-            found.append("FLASH_ATTENTION")
-    return [*found, "EFFICIENT_ATTENTION", "MATH"]
+            names.append("FLASH_ATTENTION")
+    return [*names, "EFFICIENT_ATTENTION", "MATH"]
 
 
 def is_torch_causal(call: Call) -> bool:
-    """Whether the mask is exactly torch's is_causal, which lines up the first query with the first key."""
+    """Whether the mask equals torch's is_causal, which aligns the first query with the first key."""
     if type(call.mask) is not Causal:
         return False
     offset = call.mask.offset
-    return (
-        surely(call.Tq == call.Tk)
-        if offset is None
-        else isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
-    )
+    if offset is None:
+        return surely(call.Tq == call.Tk)
+    return isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
 
 
-def _is_half(call: Call) -> bool:
-    """Whether the bias is given in the call's own half precision, so that nothing is rounded."""
+def _is_half_bias(call: Call) -> bool:
+    """Whether the bias already has the half-precision dtype of the call, so that nothing is rounded."""
     return type(call.bias) is DenseBias and call.bias.tensor.dtype == call.dtype and call.temperature == 1.0
 
 
 def _mask(call: Call, machine: Machine) -> tuple[Tensor | None, Tensor | None]:
-    """The mask SDPA gets, boolean or a bias with −∞, and the rows that see anything (None: all do)."""
+    """The mask for SDPA, boolean or a bias with −∞, and the rows that see any key (None: all do)."""
     if call.bias is None:
         assert call.mask is not None
         allowed = call.mask.allowed(call.grid())
@@ -293,22 +289,22 @@ def _sdpa(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    *,
     mask: Tensor | None,
     causal: bool,
-    groups: bool,
+    grouped: bool,
     scale: float,
 ) -> Tensor:
     if machine.tracer is not None:
         return scaled_dot_product_attention(
-            q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups
+            q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
         )
-    cudnn = backends(call, machine)[:1] == ["CUDNN_ATTENTION"]
-    torchs = _with_cudnn_first if cudnn else scaled_dot_product_attention
-    return _second_derivatives(torchs(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=groups))
+    sdpa = _sdpa_function(call, machine)
+    return _second_derivatives(sdpa(q, k, v, mask, call.dropout, causal, scale=scale, enable_gqa=grouped))
 
 
 def _with_cudnn_first(*args: Any, **options: Any) -> Tensor:
-    """torch tries its backends in an order; torch.nn.attention.sdpa_kernel sets it too and takes ten times as long."""
+    """SDPA that prefers cuDNN. torch.nn.attention.sdpa_kernel does the same and takes ten times as long."""
     before = torch._C._get_sdp_priority_order()
     torch._C._set_sdp_priority_order(CUDNN_FIRST)
     try:
@@ -318,10 +314,10 @@ def _with_cudnn_first(*args: Any, **options: Any) -> Tensor:
 
 
 def _second_derivatives(out: Tensor) -> Tensor:
-    """torch's fused kernels have none: when autograd wants such, the plain formula is differentiated instead."""
+    """Add second derivatives to a fused kernel, which has none: those of the plain formula."""
     node = out.grad_fn
     if node is not None:
-        if node.name() not in FUSED and node.next_functions:  # a cut of padded features lies in between
+        if node.name() not in FUSED and node.next_functions:  # a slice of padded features lies in between
             node = node.next_functions[0][0]
         if node is not None and node.name() in FUSED:
             node.register_hook(_second_order)
@@ -331,7 +327,7 @@ def _second_derivatives(out: Tensor) -> Tensor:
 def _second_order(
     grads: tuple[Tensor | None, ...], outputs: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...] | None:
-    """Runs after the backward pass of a fused kernel: gradients that can be differentiated again, when autograd wants such."""
+    """Hook after a fused kernel's backward pass: under create_graph, return differentiable gradients."""
     if not torch.is_grad_enabled() or outputs[0] is None:
         return None
     node: Any = torch._C._current_autograd_node()

@@ -1,8 +1,8 @@
-"""A few queries at a time: memory linear in T, any energy, mask, bias and normaliser, and no work on keys nobody in a tile sees.
+"""Attention in tiles of queries: memory linear in T, any option; keys that a tile cannot see are skipped.
 
-Where the call is a softmax over dot products, each tile is one fused SDPA and the backward pass is written out, so that the
-cost of a window is linear in T and a causal mask costs half. Every other call computes its tiles as the reference does and,
-when it learns, computes them again in the backward pass instead of keeping them.
+If the call is a softmax over dot products, each tile is one fused SDPA call with a hand-written backward
+pass: a window costs linear time, a causal mask half. Other calls compute their tiles as the reference does
+and, in training, recompute them in the backward pass (checkpointing).
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attenti
 from regard.attention.machine import Machine
 from regard.attention.normalize import CustomNormalizer
 
-CACHE = {
-    "cpu": 1 << 20,
-    "cuda": 1 << 27,
-}  # numbers in one plain tile: what a core's cache holds, what fills a GPU
-KEPT = 1 << 23  # pairs whose weights are kept for the backward pass; beyond, tiles are computed again there
+TILE_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of a plain tile: fits a core's cache, fills a GPU
+MAX_SAVED_PAIRS = (
+    1 << 23
+)  # up to this many pairs, weights are saved for the backward pass; beyond, recomputed
 ROWS = 64  # queries in a fused tile
-NOWHERE = 1 << 40
+NO_KEY = 1 << 40  # larger than every position
 
 
 class Tiled(Kernel):
@@ -43,7 +42,7 @@ class Tiled(Kernel):
     def not_worth(self, call: Call, machine: Machine) -> str | None:
         work = call.pairs * call.energy.pair_features(call.query.shape[-1])
         if machine.kind != "cpu":
-            return "the whole matrix is small enough to keep" if work < 1 << 28 else None
+            return "the full matrix is small enough" if work < 1 << 28 else None
         few = {"dot": 1 << 18, "additive": 1 << 20}.get(call.energy.form or "", 1 << 16)
         return f"{call.pairs} pairs are too few to gain" if work < few else None
 
@@ -58,14 +57,9 @@ class Tiled(Kernel):
     def run(self, call: Call, machine: Machine) -> Tensor:
         if why_not_fused(call, machine) is None:
             return _run_fused(call)
-        # A bias that reads the queries must find them where they were.
-        moves = call.bias is None or not call.bias.uses_query
-        if (
-            machine.kind == "cpu"
-            and call.energy.form == "distance"
-            and call.dtype in distances.DTYPES
-            and moves
-        ):
+        is_distance = call.energy.form == "distance" and call.dtype in distances.DTYPES
+        bias_uses_query = call.bias is not None and call.bias.uses_query  # then queries must not be centred
+        if machine.kind == "cpu" and is_distance and not bias_uses_query:
             centre = kernel_inputs.centre(call.key)
             call = replace(call, query=call.query - centre, key=call.key - centre, energy=distances.Squares())
         return run_plain(call)
@@ -77,7 +71,10 @@ def why_not(call: Call, machine: Machine) -> str | None:
     if call.is_empty:
         return "there is nothing to compute"
     if isinstance(call.energy, Custom) or isinstance(call.normalize, CustomNormalizer):
-        return "a function may depend on all it is given, so it gets the whole matrix; a subclass of Energy or Normalizer may be cut"
+        return (
+            "a function may depend on the full matrix, so it cannot be tiled; "
+            "a subclass of Energy or Normalizer can"
+        )
     return None
 
 
@@ -87,17 +84,15 @@ def why_not_fused(call: Call, machine: Machine) -> str | None:
 
 
 def tile_bytes(call: Call) -> int:
-    """Memory of a kernel that keeps a few tiles and one number per row."""
-    size, hidden = call.query.element_size() * 4, call.energy.pair_features(call.query.shape[-1])
-    return (
-        min(tile_size(call.query.device) * size, call.pairs * size * hidden)
-        + call.sequences * call.heads * call.Tq * 4
-    )
+    """Memory of a kernel that holds a few tiles and one number per row."""
+    size, features = call.query.element_size() * 4, call.energy.pair_features(call.query.shape[-1])
+    tiles = min(tile_elements(call.query.device) * size, call.pairs * size * features)
+    return tiles + call.sequences * call.heads * call.Tq * 4
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Some queries of some sequences, the keys they may see together, and whether every pair among them is allowed."""
+    """Queries of some sequences, the keys that any of them sees, and whether all pairs are allowed."""
 
     batch: slice
     queries: slice
@@ -110,24 +105,23 @@ class Tile:
 
 
 def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
-    """Tiles over what the mask allows, in the order of the queries.
+    """Tiles of `rows` queries that cover all allowed pairs, in the order of the queries.
 
-    `per_sequence` gives sequences that see different keys (padding, packed documents) tiles of their own where that saves work.
+    `per_sequence` gives sequences that see different keys (padding, packed documents) their own tiles if that
+    saves work.
     """
-    every, steps = (
-        slice(0, call.sequences),
-        [slice(i, min(i + rows, call.Tq)) for i in range(0, call.Tq, rows)],
-    )
+    every = slice(0, call.sequences)
+    steps = [slice(i, min(i + rows, call.Tq)) for i in range(0, call.Tq, rows)]
     ranges = None if call.mask is None else call.mask.key_ranges(call.Tq, call.Tk, call.query.device)
     if ranges is None or not call.sequences:
         return [Tile(every, q, slice(0, call.Tk), call.mask is None) for q in steps]
     low, high, full = _bounds(call, *ranges, rows)
     common_low, common_high = low.amin(0), high.amax(0)
     if len(low) > 1:
-        work = (high - low).clamp(min=0).sum() / (
-            (common_high - common_low).clamp(min=0).sum() * len(low)
-        ).clamp(min=1)
-        per_sequence = per_sequence and len(call.leading) == 1 and float(work) < 0.8
+        separate = (high - low).clamp(min=0).sum()
+        common = (common_high - common_low).clamp(min=0).sum() * len(low)
+        work = float(separate / common.clamp(min=1))
+        per_sequence = per_sequence and len(call.leading) == 1 and work < 0.8
         if not per_sequence:
             same = (low == common_low).all(0) & (high == common_high).all(0)
             low, high, full = common_low[None], common_high[None], (full.all(0) & same)[None]
@@ -140,16 +134,16 @@ def cover(call: Call, rows: int, per_sequence: bool) -> list[Tile]:
 
 
 def _bounds(call: Call, start: Tensor, stop: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """First key, last key + 1 and fullness of each step of queries, (1 or sequences, steps)."""
+    """First key, last key + 1 and whether all pairs are allowed per step, (1 or sequences, steps)."""
 
-    def steps(x: Tensor, fill: int) -> Tensor:
+    def steps(x: Tensor, fill: int) -> Tensor:  # (..., Tq) → (1 or sequences, steps, rows)
         x = x[None] if x.ndim == 1 else x.expand(*call.leading, -1).reshape(-1, x.shape[-1])
         return pad(x, (0, -call.Tq % rows), value=fill).unflatten(-1, (-1, rows))
 
     start, stop = torch.broadcast_tensors(start, stop)
-    first, last, real = steps(start, NOWHERE), steps(stop, -1), steps(torch.ones_like(start), 0) > 0
+    first, last, real = steps(start, NO_KEY), steps(stop, -1), steps(torch.ones_like(start), 0) > 0
     empty = first >= last
-    low = first.masked_fill(empty, NOWHERE).amin(-1)
+    low = first.masked_fill(empty, NO_KEY).amin(-1)
     high = last.masked_fill(empty, 0).amax(-1)
     full = (((first == low[..., None]) & (last == high[..., None])) | ~real).all(-1)
     return low, high, full
@@ -157,25 +151,24 @@ def _bounds(call: Call, start: Tensor, stop: Tensor, rows: int) -> tuple[Tensor,
 
 def _run_fused(call: Call) -> Tensor:
     q, k, v, scale = kernel_inputs.dot_inputs(call)
-    width = max(q.shape[-1], v.shape[-1])  # torch's kernel wants one; zeros change no product
+    width = max(q.shape[-1], v.shape[-1])  # torch's kernel needs equal widths; zeros change no product
     q, k, v = (readable(x) if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     call = kernel_inputs.with_known_mask(call)
     out = _FusedTiles.apply(q, k, v, scale, call, cover(call, ROWS, per_sequence=True))
     return call.split_batch(out[..., : call.Dv])  # type: ignore[index]
 
 
-def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
-    """What to add to the energies of a tile, and which rows see anything (None: all)."""
+def _tile_bias(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
+    """Mask and bias of a tile as one tensor to add, and which rows see any key (None: all)."""
     if tile.full and call.bias is None:
         return None, None
     grid = tile.grid(call)
     allowed = None if tile.full or call.mask is None else call.mask.allowed(grid)
     if call.bias is None:
         assert allowed is not None
-        zero = torch.zeros(
-            allowed.shape, dtype=torch.promote_types(call.dtype, torch.float32), device=allowed.device
-        )
-        added = zero.masked_fill_(~allowed, -math.inf)
+        dtype = torch.promote_types(call.dtype, torch.float32)
+        added = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+        added = added.masked_fill_(~allowed, -math.inf)
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
         added = call.bias.values(grid, query).detach()
@@ -189,36 +182,35 @@ def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
     return (added, None) if bool(rows.all()) else (added.masked_fill(~rows, 0.0), rows)
 
 
-def _only(x: Tensor, keep: Tensor | None) -> Tensor:
-    return x if keep is None else x.masked_fill(~keep, 0.0)
+def _zero_other_rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    return x if rows is None else x.masked_fill(~rows, 0.0)
 
 
 class _FusedTiles(torch.autograd.Function):
-    """softmax(scale · q kᵀ + added) v, tile by tile, both passes by torch's flash kernel for the CPU."""
+    """softmax(scale · q kᵀ + bias) v, tile by tile, forward and backward by torch's flash kernel for CPUs."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, call: Call, tiles: list[Tile]) -> Tensor:
         B, H, Tq, _ = q.shape
         out = q.new_zeros(B, Tq, H, v.shape[-1]).transpose(1, 2)
-        sums = torch.zeros(
-            B, Tq, H, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device
-        ).transpose(1, 2)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        lse = torch.zeros(B, Tq, H, dtype=dtype, device=q.device).transpose(1, 2)  # log Σ exp of each row
         for tile in tiles:
             b, i, j = tile.batch, tile.queries, tile.keys
             if j.start >= j.stop:
                 continue
-            added, rows = _added(call, tile)
-            part, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            added, rows = _tile_bias(call, tile)
+            tile_out, tile_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 q[b, :, i], k[b, :, j], v[b, :, j], 0.0, False, attn_mask=added, scale=scale
             )
-            out[b, :, i], sums[b, :, i] = _only(part, rows), lse
-        ctx.save_for_backward(q, k, v, out, sums)
+            out[b, :, i], lse[b, :, i] = _zero_other_rows(tile_out, rows), tile_lse
+        ctx.save_for_backward(q, k, v, out, lse)
         ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, Unchanged(call)
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # noqa: ANN205
-        q, k, v, out, sums = ctx.saved_tensors
+        q, k, v, out, lse = ctx.saved_tensors
         ctx.unchanged.check()
         if torch.is_grad_enabled():
             with torch.no_grad():
@@ -226,53 +218,50 @@ class _FusedTiles(torch.autograd.Function):
             plain = lambda q, k, v: plain_attention(DotForm(q, k, ctx.scale), v, added)  # noqa: E731
             return *grad_of_plain(plain, (q, k, v), grad), None, None, None
         grad = readable(grad)
-        dq, dk, dv = (torch.zeros(x.shape, dtype=sums.dtype, device=x.device) for x in (q, k, v))
+        dq, dk, dv = (torch.zeros(x.shape, dtype=lse.dtype, device=x.device) for x in (q, k, v))
         for tile in ctx.tiles:
             b, i, j = tile.batch, tile.queries, tile.keys
             if j.start >= j.stop:
                 continue
-            added, rows = _added(ctx.call, tile)
-            parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                _only(grad[b, :, i], rows), q[b, :, i], k[b, :, j], v[b, :, j],
-                out[b, :, i], sums[b, :, i], 0.0, False, attn_mask=added, scale=ctx.scale,
+            added, rows = _tile_bias(ctx.call, tile)
+            tile_dq, tile_dk, tile_dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                _zero_other_rows(grad[b, :, i], rows), q[b, :, i], k[b, :, j], v[b, :, j],
+                out[b, :, i], lse[b, :, i], 0.0, False, attn_mask=added, scale=ctx.scale,
             )  # fmt: skip
-            dq[b, :, i] = parts[0]
-            dk[b, :, j] += parts[1]
-            dv[b, :, j] += parts[2]
+            dq[b, :, i] = tile_dq
+            dk[b, :, j] += tile_dk
+            dv[b, :, j] += tile_dv
         return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None, None, None
 
 
 def run_plain(call: Call) -> Tensor:
+    """Tiles computed as the reference does."""
     key, value = call.grouped(call.key), call.grouped(call.value)
-    known = (
-        call.option_tensors() is not None
-    )  # what a function reads may change before it would be called again
-    again = known and call.learns and call.pairs > KEPT
+    has_functions = call.option_tensors() is None  # what they read may change before a recomputation
+    recompute = not has_functions and call.learns and call.pairs > MAX_SAVED_PAIRS
     unchanged = Unchanged(call)
 
-    def one(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def run_tile(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         unchanged.check()
         weights, allowed = reference.weigh(call, reference.Part(tile.grid(call), query, key))
         return reference.combine(call, weights, allowed, value)
 
-    parts = []
+    outputs = []
     for tile in cover(call, plain_rows(call), per_sequence=False):
         args = (tile, call.query[..., tile.queries, :], key[..., tile.keys, :], value[..., tile.keys, :])
-        parts.append(checkpoint(one, *args, use_reentrant=False) if again else one(*args))
-    full = (*call.leading, call.heads, call.Tq, call.Dv)
-    return (
-        torch.cat([p.expand(*full[:-2], *p.shape[-2:]) for p in parts], -2)
-        if parts
-        else call.query.new_zeros(full)
-    )
+        outputs.append(checkpoint(run_tile, *args, use_reentrant=False) if recompute else run_tile(*args))
+    shape = (*call.leading, call.heads, call.Tq, call.Dv)
+    if not outputs:
+        return call.query.new_zeros(shape)
+    return torch.cat([out.expand(*shape[:-2], *out.shape[-2:]) for out in outputs], -2)
 
 
-def tile_size(device: torch.device) -> int:
-    return CACHE.get(device.type, CACHE["cpu"])
+def tile_elements(device: torch.device) -> int:
+    return TILE_ELEMENTS.get(device.type, TILE_ELEMENTS["cpu"])
 
 
 def plain_rows(call: Call) -> int:
-    """How many queries a plain tile holds."""
-    hidden = call.energy.pair_features(call.query.shape[-1])
-    rows = tile_size(call.query.device) // max(1, call.sequences * call.heads * call.Tk * hidden)
+    """Number of queries in a plain tile."""
+    features = call.energy.pair_features(call.query.shape[-1])
+    rows = tile_elements(call.query.device) // max(1, call.sequences * call.heads * call.Tk * features)
     return max(1, min(rows if rows < 8 else rows // 8 * 8, call.Tq))

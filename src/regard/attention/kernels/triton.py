@@ -1,7 +1,7 @@
-"""Our Triton kernels for NVIDIA GPUs: half-precision softmax attention over a band of keys, with padding and ALiBi.
+"""Triton kernels for NVIDIA GPUs: half-precision softmax attention over a band of keys.
 
-Windows, causal masks with any offset, padded batches, and all of these together with ALiBi, whose slopes stay in float32.
-They are compiled once per head size and kind of bias, not per shape or window.
+They support windows, causal masks with any offset, padded batches and ALiBi (slopes in float32), also
+combined. They are compiled once per head size and kind of bias, not per shape or window.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Padding
 from regard.attention.precision import HALF
 
-LARGEST = 256  # components of a vector
+MAX_DIM = 256  # of a query, key or value
 LOG2E = math.log2(math.e)
-HANDLES = 4096
+MAX_HANDLES = 4096  # compiled kernels to remember
 
 
 @dataclass(frozen=True)
 class Band:
-    """low ≤ key − query ≤ high, and the number of keys of each sequence (None: all)."""
+    """A mask low ≤ key − query ≤ high, and the number of keys of each sequence (None: all)."""
 
     low: int
     high: int
@@ -44,7 +44,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Slopes:
-    """ALiBi: per head, in base 2 and divided by the temperature; `shift` is where query 0 stands among the keys."""
+    """ALiBi slopes per head, in base 2, divided by the temperature; `shift`: the key position of query 0."""
 
     tensor: Tensor | None = None
     shift: int = 0
@@ -71,15 +71,14 @@ class Triton(Kernel):
         if call.dtype not in HALF:
             return f"it computes in bfloat16 and float16, not in {str(call.dtype).removeprefix('torch.')}"
         if call.softcap is not None or call.gate is not None or call.dropout:
-            return "it has no soft cap, no gate and no dropout"
-        if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > LARGEST:
-            return f"it takes vectors of at most {LARGEST} components"
-        if call.bias is not None and not (
-            type(call.bias) is ALiBi and not isinstance(call.bias.offset, Tensor)
-        ):
-            return "of biases it knows ALiBi alone"
+            return "it has no soft cap, gate or dropout"
+        if max(call.query.shape[-1], call.key.shape[-1], call.Dv) > MAX_DIM:
+            return f"it takes vectors of at most {MAX_DIM} components"
+        is_alibi = type(call.bias) is ALiBi and not isinstance(call.bias.offset, Tensor)
+        if call.bias is not None and not is_alibi:
+            return "the only bias it supports is ALiBi"
         if band_of(call.mask, call) is None:
-            return "it knows masks that are a band of keys and padding (Causal, Window, Padding)"
+            return "the only masks it supports are a band of keys and padding (Causal, Window, Padding)"
         return None
 
     def not_worth(self, call: Call, machine: Machine) -> str | None:
@@ -88,7 +87,7 @@ class Triton(Kernel):
         if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
             return "SDPA has fused kernels for plain and causal attention, which are faster"
         if call.bias is None and type(call.mask) is Padding and call.learns and not machine.recording:
-            return "SDPA's backward pass, which is no Python, takes less host time"
+            return "SDPA's backward pass, which is not in Python, takes less host time"
         return None
 
     def describe(self, call: Call, machine: Machine) -> str:
@@ -99,7 +98,7 @@ class Triton(Kernel):
 
     def run(self, call: Call, machine: Machine) -> Tensor:
         q, k, v, scale = kernel_inputs.dot_inputs(call, grouped=True)
-        if scale <= 0:  # the kernel scales the largest product of a row
+        if scale <= 0:  # the kernel scales a row's maximum, so the scale must be positive
             q, scale = (-q, -scale) if scale else (q * 0.0, 1.0)
         if k.shape[1] == 1 < call.heads:
             k, v = (x.expand(-1, call.heads, -1, -1) for x in (k, v))
@@ -107,68 +106,60 @@ class Triton(Kernel):
         assert band is not None
         sinks = sinks_of(call)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, sinks)):
-            return call.split_batch(_Attention.apply(q, k, v, sinks, scale, band, slopes, call, call.mask))  # type: ignore[arg-type]
+            out = _Attention.apply(q, k, v, sinks, scale, band, slopes, call, call.mask)
+            return call.split_batch(out)  # type: ignore[arg-type]
         return call.split_batch(banded(q, k, v, scale, band, slopes, sinks, logs=False)[0])
 
     def shortcut(self, call: Call, machine: Machine) -> Shortcut | None:
-        """With contiguous tensors, all but the launch is known."""
+        """Launch with precomputed arguments; without gradients, for contiguous tensors only."""
         band = band_of(call.mask, call)
         if band is None or type(call.energy) is not ScaledDot or len(call.leading) != 1 or has_sinks(call):
             return None
         q, k, v = call.query, call.key, call.value
-        if not (
-            q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1] == call.heads // call.groups
-        ):
+        if not q.shape[0] == k.shape[0] == v.shape[0]:
+            return None
+        if not k.shape[1] == v.shape[1] == call.heads // call.groups:
             return None
         if band.lengths is not None and band.lengths.shape != call.leading:
             return None
         scale = call.energy.as_dot(q, k).scale / call.temperature
         if call.learns:
-            return _with_gradients(call, scale, band)
-        launch = _Ready(q, k, v, scale, band, slopes_of(call))
+            return _training_shortcut(call, scale, band)
+        launch = PreparedForward(q, k, v, scale, band, slopes_of(call))
 
         def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor | None:
             lengths = None if band.lengths is None else _lengths_of(mask)
-            return launch(q, k, v, lengths) if launch.takes(q, k, v) else None
+            return launch(q, k, v, lengths) if launch.accepts(q, k, v) else None
 
         return run
 
 
-def _with_gradients(call: Call, scale: float, band: Band) -> Shortcut:
-    slopes, kept = (
-        slopes_of(call),
-        replace(call, query=call.query[:0], key=call.key[:0], value=call.value[:0]),
-    )
+def _training_shortcut(call: Call, scale: float, band: Band) -> Shortcut:
+    slopes = slopes_of(call)
+    # The shortcut outlives the call: keep its options, not its tensors.
+    options = replace(call, query=call.query[:0], key=call.key[:0], value=call.value[:0])
 
     def run(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None) -> Tensor:
-        now = band if band.lengths is None else replace(band, lengths=_lengths_of(mask))
-        return _Attention.apply(q, k, v, None, scale, now, slopes, kept, mask)  # type: ignore[return-value]
+        current = band if band.lengths is None else replace(band, lengths=_lengths_of(mask))
+        return _Attention.apply(q, k, v, None, scale, current, slopes, options, mask)  # type: ignore[return-value]
 
     return run
 
 
-class _Ready:
-    """The forward kernel for contiguous tensors of one signature, with all its arguments but the tensors."""
+class PreparedForward:
+    """The forward kernel for contiguous tensors of one signature, with all arguments except the tensors."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, scale: float, band: Band, slopes: Slopes) -> None:
         block, (B, H, Tq, _) = _forward_block(q, v, band), q.shape
-        self.shape, self.grid, self.device = (
-            (B, H, Tq, v.shape[3]),
-            (-(-Tq // block["BM"]), B * H, 1),
-            q.get_device(),
-        )
-        self.given, self.slopes, self.handle = (scale, band, slopes), slopes.tensor, None
-        self.constants, self.block = _forward_sizes(q, v, band, slopes, None, logs=False), block
+        self.shape, self.grid = (B, H, Tq, v.shape[3]), (-(-Tq // block["BM"]), B * H, 1)
+        self.options, self.slopes, self.device = (scale, band, slopes), slopes.tensor, q.get_device()
+        self.constants, self.block = _forward_constants(q, v, band, slopes, None, logs=False), block
+        self.handle = None  # the compiled kernel, after the first call
         strides = [n for x in (q, k, v) for n in _contiguous_strides(x)]
-        self.rest = (
-            *strides,
-            *_numbers(q, k, scale, band, slopes),
-            *self.constants.values(),
-            block["BM"],
-            block["BN"],
-        )
+        scalars = _scalars(q, k, scale, band, slopes)
+        self.arguments = (*strides, *scalars, *self.constants.values(), block["BM"], block["BN"])
 
-    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+    def accepts(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
             return False
         return (
@@ -178,23 +169,23 @@ class _Ready:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
         if self.handle is None:
-            scale, band, slopes = self.given
+            scale, band, slopes = self.options
             out, _ = banded(q, k, v, scale, replace(band, lengths=lengths), slopes, logs=False)
             tensors = (q, k, v, out, None, self.slopes, None, lengths)
             self.handle = _handles[_key("forward", tensors, (q, k, v), self.constants, self.block)][self.grid]
             return out
         out = q.new_empty(self.shape)
-        self.handle(q, k, v, out, None, self.slopes, None, lengths, *self.rest)
+        self.handle(q, k, v, out, None, self.slopes, None, lengths, *self.arguments)
         return out
 
 
 def _lengths_of(mask: Mask | None) -> Tensor | None:
-    """The padding's lengths in a mask that `band_of` knows."""
+    """The lengths of the Padding in a mask that `band_of` accepts."""
     if type(mask) is Padding:
         return mask.lengths if isinstance(mask.lengths, Tensor) else None
     if type(mask) is And:
-        found = _lengths_of(mask.a)
-        return _lengths_of(mask.b) if found is None else found
+        lengths = _lengths_of(mask.a)
+        return _lengths_of(mask.b) if lengths is None else lengths
     return None
 
 
@@ -209,7 +200,7 @@ def is_installed() -> bool:
 
 
 def band_of(mask: Mask | None, call: Call) -> Band | None:
-    """The mask as a band and a number of keys per sequence; None when it is more than that."""
+    """The mask as a band and a number of keys per sequence; None if it cannot be expressed so."""
     Tq, Tk = call.Tq, call.Tk
     if mask is None:
         return Band(-Tq, Tk)
@@ -220,8 +211,8 @@ def band_of(mask: Mask | None, call: Call) -> Band | None:
         return Band(max(a.low, b.low), min(a.high, b.high), b.lengths if a.lengths is None else a.lengths)
     if type(mask) is Padding and isinstance(mask.lengths, Tensor):
         return Band(-Tq, Tk, mask.lengths)
-    found = mask.static_band(Tq, Tk)
-    return None if found is None else Band(*found)
+    limits = mask.static_band(Tq, Tk)
+    return None if limits is None else Band(*limits)
 
 
 def slopes_of(call: Call) -> Slopes:
@@ -246,13 +237,13 @@ def sinks_of(call: Call) -> Tensor | None:
 
 
 @lru_cache(maxsize=64)
-def _slopes(made: int, heads: int, temperature: float, device: torch.device) -> Tensor:
-    slopes = torch.tensor(ALiBi(made).slopes, dtype=torch.float64, device="cpu") * LOG2E / temperature
+def _slopes(alibi_heads: int, heads: int, temperature: float, device: torch.device) -> Tensor:
+    slopes = torch.tensor(ALiBi(alibi_heads).slopes, dtype=torch.float64, device="cpu") * LOG2E / temperature
     return slopes.expand(heads).to(device, torch.float32).contiguous()
 
 
 class _Attention(torch.autograd.Function):
-    """Second derivatives are those of the plain formula."""
+    """The Triton kernels with gradients; second derivatives are those of the plain formula."""
 
     @staticmethod
     def forward(
@@ -260,40 +251,37 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         out, logs = banded(q, k, v, scale, band, slopes, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, logs, band.lengths)
-        ctx.rest = scale, band, slopes, call, mask
+        ctx.options = scale, band, slopes, call, mask
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor):  # noqa: ANN205
         q, k, v, sinks, out, logs, _ = ctx.saved_tensors
-        scale, band, slopes, call, mask = ctx.rest
-        nothing = (None,) * 5
+        scale, band, slopes, call, mask = ctx.options
+        no_grads = (None,) * 5
         if torch.is_grad_enabled():
             with torch.no_grad():
                 added = kernel_inputs.dense_bias(replace(call, query=q, key=k, value=v, mask=mask))
-            return *grad_of_plain(
-                lambda q, k, v, s: _plain(q, k, v, s, scale, added), (q, k, v, sinks), grad
-            ), *nothing
+            plain = lambda q, k, v, s: _plain(q, k, v, s, scale, added)  # noqa: E731
+            return *grad_of_plain(plain, (q, k, v, sinks), grad), *no_grads
         dq, dk, dv, rows = banded_backward(q, k, v, out, logs, grad, scale, band, slopes)
-        # A sink's weight is exp2(sink − log-sum), its value is zero; ln 2 since it is given in base 2.
-        dsinks = (
-            None if sinks is None else -(torch.exp2(sinks[:, None] - logs) * rows).sum((0, 2)) * math.log(2.0)
-        )
-        return dq, dk, dv, dsinks, *nothing
+        dsinks = None
+        if (
+            sinks is not None
+        ):  # a sink's weight is exp2(sink − logs), its value is zero; ln 2 because of base 2
+            dsinks = -(torch.exp2(sinks[:, None] - logs) * rows).sum((0, 2)) * math.log(2.0)
+        return dq, dk, dv, dsinks, *no_grads
 
 
 def _plain(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, scale: float, added: Tensor | None
 ) -> Tensor:
-    """The same in plain torch. A sink is one more key, whose energy is the sink and whose value is zero."""
+    """The same in plain torch. A sink is one more key with the sink as its energy and value zero."""
     if sinks is not None:
         k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
         sinks = (sinks * math.log(2.0))[:, None, None].expand(1, -1, q.shape[2], 1)
-        added = (
-            q.new_zeros((1, q.shape[1], q.shape[2], k.shape[2] - 1), dtype=torch.float32)
-            if added is None
-            else added
-        )
+        if added is None:
+            added = q.new_zeros((1, q.shape[1], q.shape[2], k.shape[2] - 1), dtype=torch.float32)
         added = added.expand(-1, q.shape[1], -1, -1)
         added = torch.cat([added, sinks.expand(len(added), -1, -1, -1)], -1)
     return plain_attention(DotForm(q, k, scale), v, added)
@@ -310,23 +298,16 @@ def banded(
     *,
     logs: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Output (batch, heads, Tq, Dv) and, if wanted, log2 Σ exp2 of each row. Keys and values may have fewer heads."""
+    """Output (batch, heads, Tq, Dv) and, with `logs`, log2 Σ exp2 of each row; key heads may be grouped."""
     q, k, v = (kernel_inputs.readable(x) for x in (q, k, v))
     B, H, Tq, _ = q.shape
     out = q.new_empty((B, H, Tq, v.shape[3]))
     sums = q.new_empty((B, H, Tq), dtype=torch.float32) if logs else None
     block = _forward_block(q, v, band)
+    grid = (-(-Tq // block["BM"]), B * H, 1)
     tensors = (q, k, v, out, sums, slopes.tensor, sinks, _lengths(band, B))
-    constants = _forward_sizes(q, v, band, slopes, sinks, logs=logs)
-    _launch(
-        "forward",
-        (-(-Tq // block["BM"]), B * H, 1),
-        tensors,
-        (q, k, v),
-        _numbers(q, k, scale, band, slopes),
-        constants,
-        block,
-    )
+    constants = _forward_constants(q, v, band, slopes, sinks, logs=logs)
+    _launch("forward", grid, tensors, (q, k, v), _scalars(q, k, scale, band, slopes), constants, block)
     return out, sums
 
 
@@ -341,83 +322,57 @@ def banded_backward(
     band: Band,
     slopes: Slopes,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients by queries, keys and values, and output · gradient of each row."""
+    """Gradients of queries, keys and values, and output · gradient of each row."""
     q, k, v, grad = (kernel_inputs.readable(x) for x in (q, k, v, grad))
     B, H, Tq, _ = q.shape
     Hk, Tk = k.shape[1:3]
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     rows = torch.empty_like(logs)
-    sizes, after = _sizes(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
-    numbers = (*_numbers(q, k, scale, band, slopes), scale)
-    few = {n: sizes[n] for n in ("DV", "BLOCK_DV")}
-    _launch(
-        "row_products",
-        (-(-Tq // 64), B * H, 1),
-        (out, grad, rows),
-        (grad,),
-        (H, Tq),
-        few,
-        {"BM": 64, "num_warps": 4},
-    )
+    constants, optional = _constants(q, v, band, slopes), (slopes.tensor, _lengths(band, B))
+    scalars = (*_scalars(q, k, scale, band, slopes), scale)
+    value_constants = {n: constants[n] for n in ("DV", "BLOCK_DV")}
+    block, grid = {"BM": 64, "num_warps": 4}, (-(-Tq // 64), B * H, 1)
+    _launch("row_products", grid, (out, grad, rows), (grad,), (H, Tq), value_constants, block)
     block = _keys_block(q, v, band)
-    tensors = (q, k, v, grad, logs, rows, dk, dv, *after)
-    _launch(
-        "backward_keys", (-(-Tk // block["BN"]), B * Hk, 1), tensors, (q, k, v, grad), numbers, sizes, block
-    )
+    grid = (-(-Tk // block["BN"]), B * Hk, 1)
+    tensors = (q, k, v, grad, logs, rows, dk, dv, *optional)
+    _launch("backward_keys", grid, tensors, (q, k, v, grad), scalars, constants, block)
     block = _queries_block(q, v, band)
-    tensors = (q, k, v, grad, logs, rows, dq, *after)
-    _launch(
-        "backward_queries", (-(-Tq // block["BM"]), B * H, 1), tensors, (q, k, v, grad), numbers, sizes, block
-    )
+    grid = (-(-Tq // block["BM"]), B * H, 1)
+    tensors = (q, k, v, grad, logs, rows, dq, *optional)
+    _launch("backward_queries", grid, tensors, (q, k, v, grad), scalars, constants, block)
     return dq, dk, dv, rows
 
 
 def banded_column_sums(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> Tensor:
-    """How much weight each key gets from all queries, (batch, heads, Tk) in float32, without the Tq × Tk matrix."""
-    few = k[
-        ..., : min(16, k.shape[-1])
-    ]  # as values, of which none are needed: what is wanted are the rows' sums
-    _, logs = banded(q, k, few, scale, band, slopes)
+    """Total weight of each key over all queries, (batch, heads, Tk) in float32; no Tq × Tk matrix."""
+    dummy_values = k[..., : min(16, k.shape[-1])]  # only the logs are needed
+    _, logs = banded(q, k, dummy_values, scale, band, slopes)
     assert logs is not None
     q, k = kernel_inputs.readable(q), kernel_inputs.readable(k)
     B, H, _, _ = q.shape
     sums = q.new_empty((B, H, k.shape[2]), dtype=torch.float32)
-    sizes = _sizes(q, k, band, slopes)
-    constants = {n: sizes[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
+    constants = _constants(q, k, band, slopes)
+    constants = {n: constants[n] for n in ("D", "BLOCK_D", "BIAS", "PADDED")}
     tensors = (q, k, logs, sums, slopes.tensor, _lengths(band, B))
     block = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 3}
-    _launch(
-        "column_sums",
-        (-(-k.shape[2] // 128), B * H, 1),
-        tensors,
-        (q, k),
-        _numbers(q, k, scale, band, slopes),
-        constants,
-        block,
-    )
+    grid = (-(-k.shape[2] // 128), B * H, 1)
+    _launch("column_sums", grid, tensors, (q, k), _scalars(q, k, scale, band, slopes), constants, block)
     return sums
 
 
-def _numbers(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> tuple:
+def _scalars(q: Tensor, k: Tensor, scale: float, band: Band, slopes: Slopes) -> tuple:
     H = q.shape[1]
     return H, H // k.shape[1], q.shape[2], k.shape[2], band.low, band.high, slopes.shift, scale * LOG2E
 
 
-_handles: dict[tuple, Any] = {}  # compiled kernels by all that Triton compiles for
+_handles: dict[tuple, Any] = {}  # compiled kernels, by everything that Triton specializes on
 
 
 def _key(name: str, tensors: tuple, strided: tuple[Tensor, ...], constants: dict, block: dict) -> tuple:
     aligned = tuple(x is None or x.data_ptr() % 16 == 0 for x in tensors)
-    first = tensors[0]
-    return (
-        name,
-        first.get_device(),
-        first.dtype,
-        _strides(strided),
-        aligned,
-        *constants.values(),
-        *block.values(),
-    )
+    device, dtype = tensors[0].get_device(), tensors[0].dtype
+    return name, device, dtype, _strides(strided), aligned, *constants.values(), *block.values()
 
 
 def _strides(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
@@ -429,33 +384,27 @@ def _launch(
     grid: tuple[int, int, int],
     tensors: tuple,
     strided: tuple[Tensor, ...],
-    numbers: tuple,
+    scalars: tuple,
     constants: dict,
     block: dict,
 ) -> None:
-    """Launch a kernel. Triton works out at each call which compiled kernel fits; a repeated call keeps that (25 µs saved)."""
-    strides, key, on_gpu = (
-        _strides(strided),
-        _key(name, tensors, strided, constants, block),
-        tensors[0].is_cuda,
-    )
-    handle = _handles.get(key)
-    elsewhere = on_gpu and torch._C._cuda_getDevice() != tensors[0].get_device()
-    with torch.cuda.device(tensors[0].device) if elsewhere else nullcontext():
-        if handle is not None:
-            handle[grid](
-                *tensors,
-                *strides,
-                *numbers,
-                *constants.values(),
-                *(block[n] for n in ("BM", "BN") if n in block),
-            )
-            return
-        from regard.attention.kernels import triton_band as code
+    """Launch a kernel of triton_band.py with (tensors, strides, scalars, constants, block sizes).
 
-        handle = getattr(code, name)[grid](*tensors, *strides, *numbers, **constants, **block)
+    The compiled kernel is cached here; Triton's own lookup takes 25 µs more per call.
+    """
+    strides, key = _strides(strided), _key(name, tensors, strided, constants, block)
+    handle, on_gpu = _handles.get(key), tensors[0].is_cuda
+    other_device = on_gpu and torch._C._cuda_getDevice() != tensors[0].get_device()
+    with torch.cuda.device(tensors[0].device) if other_device else nullcontext():
+        if handle is not None:
+            sizes = (block[n] for n in ("BM", "BN") if n in block)
+            handle[grid](*tensors, *strides, *scalars, *constants.values(), *sizes)
+            return
+        from regard.attention.kernels import triton_band
+
+        handle = getattr(triton_band, name)[grid](*tensors, *strides, *scalars, **constants, **block)
     if on_gpu:
-        if len(_handles) >= HANDLES:
+        if len(_handles) >= MAX_HANDLES:
             _handles.clear()
         _handles[key] = handle
 
@@ -464,28 +413,26 @@ def _lengths(band: Band, batch: int) -> Tensor | None:
     return None if band.lengths is None else band.lengths.expand(batch).contiguous()
 
 
-def _sizes(q: Tensor, v: Tensor, band: Band, slopes: Slopes) -> dict[str, Any]:
+def _constants(q: Tensor, v: Tensor, band: Band, slopes: Slopes) -> dict[str, Any]:
+    """The compile-time arguments, in the order of the kernels' parameters."""
     D, Dv = q.shape[-1], v.shape[-1]
     bias = 0 if slopes.tensor is None else 1 if band.high <= slopes.shift else 2
     return {
-        "D": D, "DV": Dv, "BLOCK_D": _power(D), "BLOCK_DV": _power(Dv), "BIAS": bias, "PADDED": band.lengths is not None,
+        "D": D, "DV": Dv, "BLOCK_D": _block_dim(D), "BLOCK_DV": _block_dim(Dv), "BIAS": bias,
+        "PADDED": band.lengths is not None,
     }  # fmt: skip
 
 
-def _forward_sizes(
+def _forward_constants(
     q: Tensor, v: Tensor, band: Band, slopes: Slopes, sinks: Tensor | None, *, logs: bool
 ) -> dict[str, Any]:
-    sizes = _sizes(q, v, band, slopes)
-    padded = sizes.pop("PADDED")
-    return {
-        **sizes,
-        "SINKS": sinks is not None,
-        "PADDED": padded,
-        "LOGS": logs,
-    }  # in the order of the kernel's arguments
+    constants = _constants(q, v, band, slopes)
+    padded = constants.pop("PADDED")
+    return {**constants, "SINKS": sinks is not None, "PADDED": padded, "LOGS": logs}
 
 
-def _power(n: int) -> int:
+def _block_dim(n: int) -> int:
+    """The power of two to which n features are padded; tl.dot needs at least 16."""
     return max(16, 1 << (n - 1).bit_length())
 
 
@@ -493,14 +440,13 @@ def _power(n: int) -> int:
 
 
 def _forward_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
-    if _power(max(q.shape[-1], v.shape[-1])) >= 256:
+    if _max_dim(q, v) >= 256:
         return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
     return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2 if _is_short(q, band) else 3}
 
 
 def _keys_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
-    big = _power(max(q.shape[-1], v.shape[-1]))
-    if big >= 256:
+    if _max_dim(q, v) >= 256:
         return {"BM": 32, "BN": 64, "num_warps": 8, "num_stages": 1}
     if _is_short(q, band):
         return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 1}
@@ -508,14 +454,17 @@ def _keys_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
 
 
 def _queries_block(q: Tensor, v: Tensor, band: Band) -> dict[str, int]:
-    big = _power(max(q.shape[-1], v.shape[-1]))
-    if big >= 256:
+    if _max_dim(q, v) >= 256:
         return {"BM": 64, "BN": 32, "num_warps": 8, "num_stages": 1}
     if _is_short(q, band):
         return {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
     return {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 3}
 
 
+def _max_dim(q: Tensor, v: Tensor) -> int:
+    return _block_dim(max(q.shape[-1], v.shape[-1]))
+
+
 def _is_short(q: Tensor, band: Band) -> bool:
-    """A program meets few blocks, so their loads have little to overlap with."""
+    """Whether a program loops over few blocks, so that its loads overlap with little work."""
     return band.high - band.low < 1024 or q.shape[2] < 1024

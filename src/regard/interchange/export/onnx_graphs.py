@@ -111,6 +111,6 @@ def example_state(model: Any, batch: int, past: int) -> Named:
         }
     return {
         f"hidden_{i}_{j}": h
-        for i, layer in enumerate(decoder.stack.zeros(like.new_zeros(batch, 1)))
+        for i, layer in enumerate(decoder.stack.zero_state(like.new_zeros(batch, 1)))
         for j, h in enumerate(layer)
     }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.layers.recurrent_stack import RecurrentStack, State
+from regard.layers.recurrent import RecurrentStack, RecurrentState
 from regard.models.encoder import RecurrentEncoder
 
 GATES = {
@@ -50,10 +50,10 @@ class AsOperator(nn.Module):
                 self.register_buffer(f"{name}_{i}", x)
 
     def forward(
-        self, x: Tensor, state: State | None = None, lengths: Tensor | None = None
-    ) -> tuple[Tensor, State]:
+        self, x: Tensor, state: RecurrentState | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         assert state is None and lengths is not None
-        found: State = []
+        found: RecurrentState = []
         for i, width in enumerate(self.stack.widths):
             w, r, b = (getattr(self, f"{name}_{i}") for name in "wrb")
             x, h, c = recurrence(x, lengths, w, r, b, self.cell, width // w.shape[0], w.shape[0])
