@@ -8,8 +8,8 @@ from typing import Any
 
 from regard.errors import OptionError
 
-LONGEST = 80  # characters of a value that is quoted
-LARGEST = 1 << 31  # no size, count or length is beyond: torch would fail, or a loop would not end
+MAX_QUOTED = 80  # characters of a value that is quoted
+MAX_SIZE = 1 << 31  # no size, count or length is beyond: torch would fail, or a loop would not end
 
 
 def quoted(value: Any) -> str:
@@ -17,10 +17,10 @@ def quoted(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
         return f"a number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 2] + " …"
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, *, even: bool = False) -> int:
+def integer(name: str, value: Any, least: int = 1, most: int = MAX_SIZE, *, even: bool = False) -> int:
     """A whole number between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (even and value % 2):
         raise OptionError(
@@ -46,7 +46,7 @@ def number(name: str, value: Any, least: float = -math.inf, most: float = math.i
     return value
 
 
-def share(name: str, value: Any) -> float:
+def fraction(name: str, value: Any) -> float:
     """A number in [0, 1): a dropout, a rate."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise OptionError(f"{name} must be a number of at least 0 and below 1, got {quoted(value)}")
@@ -74,7 +74,7 @@ def instance(name: str, value: Any, kind: type | tuple[type, ...], what: str) ->
     return value
 
 
-def texts(name: str, value: Any, what: str = "texts") -> list[str]:
+def string_list(name: str, value: Any, what: str = "texts") -> list[str]:
     """A list of strings."""
     if isinstance(value, str):
         raise OptionError(f"{name} is a list of {what}, got one string; write [{what.removesuffix('s')}]")
@@ -87,18 +87,18 @@ def texts(name: str, value: Any, what: str = "texts") -> list[str]:
     return found
 
 
-def listed(name: str, value: Any, what: str) -> list[Any]:
+def as_list(name: str, value: Any, what: str) -> list[Any]:
     """Any iterable but a string, as a list."""
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
         raise OptionError(f"{name} is {what}, got {quoted(value)}")
     return list(value)
 
 
-def functions(name: str, value: Any, count: int, what: str) -> list[Any] | None:
+def function_list(name: str, value: Any, count: int, what: str) -> list[Any] | None:
     """A list of functions, one for each of `count` things, or None."""
     if value is None:
         return None
-    found = listed(name, value, f"a list of functions, one for each of the {what}")
+    found = as_list(name, value, f"a list of functions, one for each of the {what}")
     for each in found:
         if not callable(each):
             raise OptionError(f"{name} is a list of functions, got {quoted(each)} among them")

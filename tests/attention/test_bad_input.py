@@ -63,7 +63,11 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         ),
         (lambda: attend(q, k.to("meta"), v), regard.DeviceError, "query is on cpu, key on meta"),
         (lambda: attend(q, k.double(), v), regard.DtypeError, "query is torch.float32, key torch.float64"),
-        (lambda: attend(q.to(torch.complex64), k, v), regard.DtypeError, "query must hold real numbers"),
+        (
+            lambda: attend(q.to(torch.complex64), k, v),
+            regard.DtypeError,
+            "query must be float16, bfloat16, float32 or float64",
+        ),
         (lambda: attend(q.int(), k, v), regard.DtypeError, "got torch.int32; use .float"),
         (lambda: attend(q, k, [1.0]), regard.OptionError, "value must be a tensor"),
         (lambda: attend(q, k, v, dropout=1.0), regard.OptionError, r"dropout must be in \[0, 1\), got 1.0"),

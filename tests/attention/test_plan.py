@@ -85,7 +85,7 @@ def test_sentences_are_not_compiled_for_each_shape_of_a_batch_on_a_gpu():
 
 
 def test_what_is_recorded_as_a_cuda_graph_asks_the_cpu_nothing():
-    found = chosen(replace(H200, recording=True), mask=Dilated(4))
+    found = chosen(replace(H200, capturing=True), mask=Dilated(4))
     assert found.kernel == "sdpa"
     assert "recorded" in found.not_used["flex"]
 

@@ -563,7 +563,7 @@ def test_watches_of_two_generators_may_end_in_any_order():
     attend(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))
     assert sum(len(one.calls(name)) for name in one) == before
     second.close()
-    assert not watching.watching()
+    assert not watching.is_watching()
 
 
 def test_gradient_checkpointing_does_not_record_a_call_twice():

@@ -53,7 +53,7 @@ def test_padded_batches_in_training_go_to_sdpa_unless_a_graph_is_recorded():
     q, k, v = (torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     call = make_call(q, k, v, mask=Padding(torch.tensor([5, 60])))
     assert make_plan(call, machine=HOPPER).kernel == "sdpa"
-    assert make_plan(call, machine=replace(HOPPER, recording=True)).kernel == "triton"
+    assert make_plan(call, machine=replace(HOPPER, capturing=True)).kernel == "triton"
 
 
 def test_what_triton_cannot_do_goes_elsewhere_with_a_reason():

@@ -13,12 +13,18 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.attention.declared import forget_declared
 from regard.attention.devices import Movable, check_device
 from regard.attention.grid import Grid
-from regard.attention.mask import check_numbers, check_pairs, describe_tensor, only_tensors, whole_offset
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.mask import (
+    check_broadcast,
+    check_offset,
+    check_per_sequence,
+    only_tensors,
+    tensor_signature,
+)
 from regard.attention.position import size
-from regard.attention.precision import exact, exact_dtype, no_autocast
+from regard.attention.precision import compute_dtype, no_autocast, upcast
 from regard.errors import DtypeError, ShapeError
 
 
@@ -31,7 +37,7 @@ class Bias(Movable):
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"finite": False, "uses_query": True, "at": Bias.at}
-        forget_declared(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
+        reset_inherited_hints(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         """What to add for the pairs of `grid`; broadcasts to (..., heads, n, m). `query` holds the same rows as `grid`."""
@@ -39,7 +45,7 @@ class Bias(Movable):
 
     def at(self, offset: int | Tensor) -> Bias:
         """This bias with query 0 at key `offset`, one number or one per sequence, unless it has an offset of its own."""
-        return PlacedBias(self, offset)
+        return OffsetBias(self, offset)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         """Raise when this bias was not made for such a call."""
@@ -76,7 +82,7 @@ class ALiBi(Bias):
         self.slopes = _alibi_slopes(heads)
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        dtype = exact_dtype(query.dtype)
+        dtype = compute_dtype(query.dtype)
         distance = (grid.k - grid.position(self.offset)).abs().to(dtype)
         return -self._slope(grid, dtype) * distance
 
@@ -92,18 +98,18 @@ class ALiBi(Bias):
         if self.offset is not None:
             return self
         found = copy.copy(self)
-        found.offset = whole_offset("ALiBi", offset)
+        found.offset = check_offset("ALiBi", offset)
         return found
 
     def signature(self) -> Hashable | None:
-        return ALiBi, self.heads, describe_tensor(self.offset)
+        return ALiBi, self.heads, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return (self.offset,) if isinstance(self.offset, Tensor) else ()
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         _check_heads("ALiBi", self.heads, heads)
-        check_numbers("ALiBi's offset", self.offset, leading, query.device, option="bias")
+        check_per_sequence("ALiBi's offset", self.offset, leading, query.device, option="bias")
 
     def __repr__(self) -> str:
         return f"ALiBi({self.heads})"
@@ -144,7 +150,7 @@ class RelativeBuckets(nn.Module, Bias):
         return start + torch.where(distance < near, distance, (near + far.long()).clamp(max=n - 1))
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        distance, weight = grid.k - grid.position(), self.weight.to(exact_dtype(query.dtype))
+        distance, weight = grid.k - grid.position(), self.weight.to(compute_dtype(query.dtype))
         if distance.ndim > 2:  # an offset per sequence: (..., 1, n, m)
             return grid.of_heads(weight[self.bucket(distance.squeeze(-3))].movedim(-1, -3))
         if distance.ndim < 2 or not grid.is_span or not distance.numel():
@@ -157,7 +163,7 @@ class RelativeBuckets(nn.Module, Bias):
         return grid.of_heads(rows.flip(-2))
 
     def signature(self) -> Hashable | None:
-        return RelativeBuckets, self.heads, describe_tensor(self.weight)
+        return RelativeBuckets, self.heads, tensor_signature(self.weight)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -182,16 +188,16 @@ class RelativeVectors(nn.Module, Bias):
         self.weight = nn.Parameter(torch.randn(*head, 2 * clip + 1, dim) / math.sqrt(dim))
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        table = self.weight.to(exact_dtype(query.dtype))
+        table = self.weight.to(compute_dtype(query.dtype))
         if self.heads is not None:
             table = grid.of_heads(table)
         with no_autocast(query):
-            fit = exact(query) @ table.mT / math.sqrt(self.dim)  # (..., heads, n, 2·clip + 1)
+            fit = upcast(query) @ table.mT / math.sqrt(self.dim)  # (..., heads, n, 2·clip + 1)
         at = (grid.k - grid.position()).clamp(-self.clip, self.clip) + self.clip
         return fit.gather(-1, at.expand(*fit.shape[:-2], *at.shape[-2:]))
 
     def signature(self) -> Hashable | None:
-        return RelativeVectors, self.dim, self.heads, describe_tensor(self.weight)
+        return RelativeVectors, self.dim, self.heads, tensor_signature(self.weight)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -220,20 +226,20 @@ class DenseBias(Bias):
         self.tensor = tensor
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        return grid.of_pairs(self.tensor).to(exact_dtype(query.dtype))
+        return grid.of_pairs(self.tensor).to(compute_dtype(query.dtype))
 
     def at(self, offset: int | Tensor) -> Bias:
         return self  # its rows are the queries, wherever they stand
 
     def signature(self) -> Hashable | None:
-        return DenseBias, describe_tensor(self.tensor)
+        return DenseBias, tensor_signature(self.tensor)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return (self.tensor,)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         check_device("the bias", "bias", self.tensor, query.device)
-        check_pairs("the bias", self.tensor, (*leading, heads, query.shape[-2], Tk))
+        check_broadcast("the bias", self.tensor, (*leading, heads, query.shape[-2], Tk))
 
     def __repr__(self) -> str:
         return f"DenseBias{tuple(self.tensor.shape)}"
@@ -257,8 +263,8 @@ class PositionBias(Bias):
             found = (
                 torch.stack([x if x.ndim > 2 else x[None] for x in rows]) if rows else t.new_zeros(0, 1, 1, 1)
             )
-            return found.unflatten(0, t.shape[:-3]).to(exact_dtype(query.dtype))
-        return self._of(grid, t, s).to(exact_dtype(query.dtype))
+            return found.unflatten(0, t.shape[:-3]).to(compute_dtype(query.dtype))
+        return self._of(grid, t, s).to(compute_dtype(query.dtype))
 
     def _of(self, grid: Grid, t: Tensor, s: Tensor) -> Tensor:
         found = self.function(t, s)
@@ -274,11 +280,11 @@ class PositionBias(Bias):
         return f"PositionBias({getattr(self.function, '__name__', type(self.function).__name__)})"
 
 
-class PlacedBias(Bias):
+class OffsetBias(Bias):
     """A bias of positions with query 0 at key `offset`."""
 
     def __init__(self, a: Bias, offset: int | Tensor) -> None:
-        self.a, self.offset = a, whole_offset(type(a).__name__, offset)
+        self.a, self.offset = a, check_offset(type(a).__name__, offset)
         self.finite, self.uses_query = a.finite, a.uses_query
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
@@ -289,7 +295,7 @@ class PlacedBias(Bias):
         return None if inner is None else inner + only_tensors(self.offset)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
-        check_numbers("the offset", self.offset, leading, query.device, option="bias")
+        check_per_sequence("the offset", self.offset, leading, query.device, option="bias")
         self.a.check(query, Tk, heads, leading)
 
     def __repr__(self) -> str:

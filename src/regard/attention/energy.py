@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole
-from regard.attention.declared import forget_declared
+from regard.arguments import integer
 from regard.attention.devices import Movable
-from regard.attention.mask import describe_tensor
-from regard.attention.precision import exact, no_autocast
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.mask import tensor_signature
+from regard.attention.precision import no_autocast, upcast
 from regard.errors import OptionError, ShapeError
 
 
@@ -31,7 +31,7 @@ class DotForm(NamedTuple):
 
     def energies(self) -> Tensor:
         with no_autocast(self.query):
-            return (exact(self.query) * self.scale) @ exact(self.key).mT
+            return (upcast(self.query) * self.scale) @ upcast(self.key).mT
 
 
 class DistanceForm(NamedTuple):
@@ -43,7 +43,7 @@ class DistanceForm(NamedTuple):
 
     def energies(self) -> Tensor:
         return (
-            -(exact(self.query)[..., :, None, :] - exact(self.key)[..., None, :, :]).square().sum(-1)
+            -(upcast(self.query)[..., :, None, :] - upcast(self.key)[..., None, :, :]).square().sum(-1)
             * self.scale
         )
 
@@ -56,7 +56,7 @@ class AdditiveForm(NamedTuple):
     v: Tensor
 
     def energies(self) -> Tensor:
-        a, b, v = (exact(x) for x in self)
+        a, b, v = (upcast(x) for x in self)
         v = v if v.ndim == 1 else v[:, None, None, :]
         return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v).sum(-1)
 
@@ -75,7 +75,7 @@ class Energy(Movable):
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {"form": None, "heads": None, "pair_features": Energy.pair_features}
-        forget_declared(
+        reset_inherited_hints(
             cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors}
         )
 
@@ -176,7 +176,7 @@ def _unit(x: Tensor) -> Tensor:
     """x / ‖x‖, 0 for 0. The length does not matter, so the largest component becomes 1 first: squares cannot overflow."""
     if x.shape[-1] == 0:
         return x
-    y = exact(x)
+    y = upcast(x)
     largest = y.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
     y = y / largest.masked_fill(zero, 1.0)
@@ -216,7 +216,7 @@ class Match(Energy):
         for d in range(query.shape[-1]):  # one component at a time: no Tq×Tk×D tensor
             equal = equal & (query[..., :, None, d] == key[..., None, :, d])
         shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        return exact(equal.to(query.dtype)).expand(*shape, query.shape[-2], key.shape[-2])
+        return upcast(equal.to(query.dtype)).expand(*shape, query.shape[-2], key.shape[-2])
 
     def signature(self) -> Hashable | None:
         return Match
@@ -272,8 +272,8 @@ class Bilinear(nn.Module, Energy):
         return self.as_dot(query, key).energies()
 
     def signature(self) -> Hashable | None:
-        V = describe_tensor(self.V)
-        return Bilinear, self.query_dim, self.key_dim, self.heads, describe_tensor(self.W), V
+        V = tensor_signature(self.V)
+        return Bilinear, self.query_dim, self.key_dim, self.heads, tensor_signature(self.W), V
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -324,7 +324,7 @@ class Additive(nn.Module, Energy):
             self.key_dim,
             self.hidden,
             self.heads,
-            describe_tensor(self.v),
+            tensor_signature(self.v),
             _learning(self),
         )
 
@@ -382,7 +382,7 @@ class Custom(Energy):
         if not isinstance(scores, Tensor) or tuple(scores.shape) != want:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ShapeError(f"the energy function gave {got} and must give (…, heads, Tq, Tk) = {want}")
-        return exact(scores)
+        return upcast(scores)
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
         return None
@@ -411,7 +411,7 @@ def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads
 def _positive(**sizes: int | None) -> None:
     for name, value in sizes.items():
         if value is not None or name == "query_dim":
-            whole(name, value)
+            integer(name, value)
 
 
 def _finite(name: str, value: float) -> float:

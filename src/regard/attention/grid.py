@@ -34,7 +34,7 @@ def take(x: Tensor, dim: int, index: Index) -> Tensor:
     return x.index_select(dim, _indices(index, x.shape[dim], x.device))
 
 
-def take_some(x: Tensor, dim: int, index: Index) -> Tensor:
+def take_broadcast(x: Tensor, dim: int, index: Index) -> Tensor:
     """Select along `dim`, leaving an axis that is missing or of size 1, and so broadcasts, as it is."""
     return x if x.ndim < -dim or x.shape[dim] == 1 else take(x, dim, index)
 
@@ -103,31 +103,31 @@ class Grid:
 
     def of_queries(self, x: Tensor) -> Tensor:
         """One number per query, (*leading, Tq), as (*leading, 1, n, 1)."""
-        x = take_some(self._batched(x, 1), -1, self.queries)
+        x = take_broadcast(self._batched(x, 1), -1, self.queries)
         return x[..., None, :, None] if x.ndim > 1 else x[:, None]
 
     def of_keys(self, x: Tensor) -> Tensor:
         """One number per key, (*leading, Tk), as (*leading, 1, 1, m)."""
-        x = take_some(self._batched(x, 1), -1, self.keys)
+        x = take_broadcast(self._batched(x, 1), -1, self.keys)
         return x[..., None, None, :] if x.ndim > 1 else x[None, :]
 
     def of_pairs(self, x: Tensor) -> Tensor:
         """A dense (*leading, heads, Tq, Tk) tensor, any axis of size 1 or missing, cut to the pairs asked about."""
-        x = take_some(take_some(x, -1, self.keys), -2, self.queries)
-        return take_some(self._batched(x, 3), -3, self.head_index)
+        x = take_broadcast(take_broadcast(x, -1, self.keys), -2, self.queries)
+        return take_broadcast(self._batched(x, 3), -3, self.head_index)
 
     def of_heads(self, x: Tensor) -> Tensor:
         """(heads, n, m) already made for the pairs asked about, cut to the heads asked about."""
-        return take_some(x, -3, self.head_index)
+        return take_broadcast(x, -3, self.head_index)
 
     def _batched(self, x: Tensor, inner: int) -> Tensor:
         """Cut the leading axes, which stand before `inner` others."""
         for i, index in enumerate(reversed(self.batch)):
-            x = take_some(x, -(inner + 1 + i), index)
+            x = take_broadcast(x, -(inner + 1 + i), index)
         return x
 
 
-class Point(Grid):
+class SinglePair(Grid):
     """One pair as Flex asks for it: batch, head, query and key are scalar tensors; the batch counts all leading axes as one."""
 
     def __init__(
@@ -148,8 +148,8 @@ class Point(Grid):
     k = property(lambda self: self.at_k)  # type: ignore[assignment]
     head = property(lambda self: self.h)  # type: ignore[assignment]
 
-    def at(self, start: int | Tensor) -> Point:
-        return Point(self.b, self.h, self.at_q, self.at_k, self.Tq, self.Tk, self.leading, start)
+    def at(self, start: int | Tensor) -> SinglePair:
+        return SinglePair(self.b, self.h, self.at_q, self.at_k, self.Tq, self.Tk, self.leading, start)
 
     def per_sequence(self, x: Tensor) -> Tensor:
         return self._at(x)
@@ -178,7 +178,7 @@ class Point(Grid):
         return x[tuple(i if n > 1 else i * 0 for i, n in zip(index, x.shape, strict=True))] if index else x
 
 
-class Corners:
+class BlockGrid:
     """The first and last index of each block of queries and keys, for rules that judge a whole block at once."""
 
     def __init__(self, Tq: int, Tk: int, block: tuple[int, int], device: torch.device | str | None) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.attention.call import Call
 from regard.attention.mask import Dense, Mask
-from regard.attention.torch_modes import may_read
+from regard.attention.tracing import can_read_values
 from regard.errors import KernelError
 
 
@@ -27,7 +27,7 @@ def needs_clearing(call: Call) -> bool:
 def clear_unseen(call: Call) -> Call:
     """Set queries that see no key, and keys and values that no query sees, to zero; their gradient is then zero too."""
     if call.is_empty or (
-        may_read(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
+        can_read_values(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
     ):
         return call
     rows, keys = _seen(call)
@@ -54,7 +54,7 @@ def allowed_pairs(call: Call) -> Tensor | None:
 
 def _seen(call: Call) -> tuple[Tensor, Tensor]:
     """Queries that see any key, (…, heads or 1, Tq), and keys that any query sees, (…, heads or 1, Tk)."""
-    if call.mask is not None and not call.bias_may_mask and may_read(call.query):
+    if call.mask is not None and not call.bias_may_mask and can_read_values(call.query):
         return rows_and_keys_seen(call.mask, call.Tq, call.Tk, call.query.device)
     allowed = allowed_pairs(call)
     assert allowed is not None
@@ -155,14 +155,14 @@ def dense_bias(call: Call) -> Tensor | None:
         assert allowed is not None
         added = torch.zeros(allowed.shape, dtype=torch.float32, device=allowed.device)
     else:
-        added = level_rows(added) if call.bias_may_mask and call.softcap is None else added
+        added = subtract_row_max(added) if call.bias_may_mask and call.softcap is None else added
         added = added / call.temperature if call.temperature != 1.0 else added
     if allowed is not None:
         added = torch.where(allowed, added, -math.inf)
     return call.merge_pairs(added.expand(*added.shape[:-2], call.Tq, call.Tk))
 
 
-def level_rows(bias: Tensor) -> Tensor:
+def subtract_row_max(bias: Tensor) -> Tensor:
     """The bias less the largest of each row, which no softmax notices. A fused backward pass rebuilds weights from
     energy − log Σ exp, and in a row of −1e9 rounding that difference would leave no digit."""
     if bias.shape[-1] == 0:
@@ -177,14 +177,14 @@ def readable(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
-def with_known_mask(call: Call) -> Call:
+def with_dense_mask(call: Call) -> Call:
     """The call with a mask of an unknown class written out, since what that reads may change before the backward pass."""
     if call.mask is None or call.mask.tensors() is not None:
         return call
     return replace(call, mask=Dense(call.mask.allowed(call.grid()).clone()))
 
 
-class Unchanged:
+class VersionCheck:
     """The versions of all tensors that the options of a call read. A kernel that reads them again in backward checks first."""
 
     def __init__(self, call: Call) -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.declared import forget_declared
 from regard.attention.devices import Movable, check_device
-from regard.attention.grid import Corners, Grid
-from regard.attention.torch_modes import surely
+from regard.attention.grid import BlockGrid, Grid
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.tracing import statically_true
 from regard.errors import DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -30,7 +30,7 @@ FACTS = (
     "covers",
     "allows_diagonal",
     "static_band",
-    "share",
+    "density",
     "prefix_rows",
     "at",
 )
@@ -48,13 +48,15 @@ class Mask(Movable):
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
         facts = {n: getattr(Mask, n) for n in FACTS}
-        forget_declared(cls, ("allowed",), facts, {"signature": Mask.signature, "tensors": Mask.tensors})
+        reset_inherited_hints(
+            cls, ("allowed",), facts, {"signature": Mask.signature, "tensors": Mask.tensors}
+        )
 
     def allowed(self, grid: Grid) -> Tensor:
         """True where the query may see the key, for the pairs of `grid`; broadcasts to (..., heads, n, m)."""
         raise NotImplementedError
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         """For each block: is every pair surely allowed, and is any pair possibly allowed. Unless a mask knows better: unsure."""
         some = torch.ones(
             corners.q[0].shape[0], corners.k[0].shape[1], dtype=torch.bool, device=corners.q[0].device
@@ -71,13 +73,13 @@ class Mask(Movable):
 
     def covers(self, Tq: int, Tk: int) -> bool:
         """Whether every query surely sees a key, and every key is surely seen by a query or known to be finite."""
-        return surely(Tq == Tk) and self.allows_diagonal(Tq, Tk)
+        return statically_true(Tq == Tk) and self.allows_diagonal(Tq, Tk)
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         """Whether query i surely sees key i, for all i."""
         return False
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         """About which share of the pairs is allowed: for choosing a kernel."""
         return 1.0
 
@@ -95,7 +97,7 @@ class Mask(Movable):
 
     def at(self, offset: int | Tensor) -> Mask:
         """This mask with query 0 at key `offset`, one number or one per sequence. A part with an offset of its own keeps it."""
-        return Placed(self, offset)
+        return OffsetMask(self, offset)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         """Raise when this mask was not made for such a call."""
@@ -110,7 +112,7 @@ class Mask(Movable):
     ) -> Tensor:
         """EMPTY (0), PARTIAL (1) or FULL (2) for each block, (..., ⌈Tq/block⌉, ⌈Tk/block⌉). Unsure is PARTIAL."""
         size = (block, block) if isinstance(block, int) else block
-        every, some = self.block_bounds(Corners(Tq, Tk, size, device))
+        every, some = self.block_bounds(BlockGrid(Tq, Tk, size, device))
         return torch.where(every, FULL, torch.where(some, PARTIAL, EMPTY)).to(torch.int8)
 
     def __and__(self, other: Mask | Tensor) -> Mask:
@@ -137,12 +139,12 @@ def _mask(x: object) -> Mask:
     raise OptionError(f"a mask combines with masks and boolean tensors, not with {type(x).__name__}")
 
 
-def describe_tensor(x: object) -> Hashable:
+def tensor_signature(x: object) -> Hashable:
     """What checks and planning read of a number or a tensor: never its values."""
     return (x.shape, x.dtype, x.device, x.requires_grad, type(x)) if isinstance(x, Tensor) else x
 
 
-def whole_offset(name: str, offset: object) -> int | Tensor:
+def check_offset(name: str, offset: object) -> int | Tensor:
     """An offset as a number or an int64 tensor: narrow types wrap around in sums and differences."""
     if isinstance(offset, int) and not isinstance(offset, bool):
         return offset
@@ -180,7 +182,7 @@ class Dense(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return grid.of_pairs(self.tensor)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         x = self.tensor.expand(*self.tensor.shape[:-2], corners.Tq, corners.Tk)
         (a, b), (n, m) = corners.block, (corners.q[0].numel(), corners.k[0].numel())
 
@@ -194,17 +196,17 @@ class Dense(Mask):
         return self  # its rows are the queries, wherever they stand
 
     def signature(self) -> Hashable | None:
-        return Dense, describe_tensor(self.tensor)
+        return Dense, tensor_signature(self.tensor)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return (self.tensor,)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         check_device("the mask", "mask", self.tensor, device)
-        check_pairs("the mask", self.tensor, (*leading, heads, Tq, Tk))
+        check_broadcast("the mask", self.tensor, (*leading, heads, Tq, Tk))
 
 
-def check_numbers(
+def check_per_sequence(
     name: str,
     x: object,
     leading: Sequence[int],
@@ -230,7 +232,7 @@ def check_numbers(
         )
 
 
-def check_pairs(name: str, x: Tensor, full: tuple[int, ...]) -> None:
+def check_broadcast(name: str, x: Tensor, full: tuple[int, ...]) -> None:
     """x broadcasts to (*leading, heads, Tq, Tk)."""
     given = (1,) * (len(full) - x.ndim) + tuple(x.shape)
     if len(given) > len(full) or any(a not in (1, b) for a, b in zip(given, full, strict=True)):
@@ -282,7 +284,7 @@ class And(_Pair):
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid) & self.b.allowed(grid)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         (a, some_a), (b, some_b) = self.a.block_bounds(corners), self.b.block_bounds(corners)
         return a & b, some_a & some_b
 
@@ -298,8 +300,8 @@ class And(_Pair):
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.a.allows_diagonal(Tq, Tk) and self.b.allows_diagonal(Tq, Tk)
 
-    def share(self, Tq: int, Tk: int) -> float:
-        return min(self.a.share(Tq, Tk), self.b.share(Tq, Tk))
+    def density(self, Tq: int, Tk: int) -> float:
+        return min(self.a.density(Tq, Tk), self.b.density(Tq, Tk))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         both = self.both_ranges(Tq, Tk, device)
@@ -329,7 +331,7 @@ class Or(_Pair):
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid) | self.b.allowed(grid)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         (a, some_a), (b, some_b) = self.a.block_bounds(corners), self.b.block_bounds(corners)
         return a | b, some_a | some_b
 
@@ -342,8 +344,8 @@ class Or(_Pair):
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.a.allows_diagonal(Tq, Tk) or self.b.allows_diagonal(Tq, Tk)
 
-    def share(self, Tq: int, Tk: int) -> float:
-        return min(1.0, self.a.share(Tq, Tk) + self.b.share(Tq, Tk))
+    def density(self, Tq: int, Tk: int) -> float:
+        return min(1.0, self.a.density(Tq, Tk) + self.b.density(Tq, Tk))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         """Two ranges that both begin at the first key are one range, as in a prefix language model."""
@@ -374,7 +376,7 @@ class Not(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return ~self.a.allowed(grid)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         every, some = self.a.block_bounds(corners)
         return ~some, ~every
 
@@ -398,14 +400,14 @@ class Not(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Placed(Mask):
+class OffsetMask(Mask):
     """A mask of a class that regard does not know, with query 0 at key `offset`: its rule reads `grid.position()`."""
 
     a: Mask
     offset: int | Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", whole_offset(type(self.a).__name__, self.offset))
+        object.__setattr__(self, "offset", check_offset(type(self.a).__name__, self.offset))
 
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid.at(self.offset))
@@ -415,5 +417,5 @@ class Placed(Mask):
         return None if inner is None else inner + only_tensors(self.offset)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers("the offset", self.offset, leading, device)
+        check_per_sequence("the offset", self.offset, leading, device)
         self.a.check(Tq, Tk, heads, leading, device)

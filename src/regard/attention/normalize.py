@@ -14,25 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.declared import forget_declared
 from regard.attention.grid import Index, take
-from regard.attention.mask import describe_tensor
-from regard.attention.precision import exact
-from regard.attention.torch_modes import may_read
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.mask import tensor_signature
+from regard.attention.precision import upcast
+from regard.attention.tracing import can_read_values
 from regard.errors import DeviceError, OptionError, ShapeError
 
 
 class Normalizer:
     """The parent of all normalisers. A row's weights depend on its allowed scores alone: kernels may leave out masked keys."""
 
-    hides = True  # a score of −∞ gets the weight 0 exactly, by itself
-    bears_nothing = False  # and so does every score of a row that is all −∞
+    zero_at_neg_inf = True  # a score of −∞ gets the weight 0 exactly, by itself
+    allows_empty_rows = False  # and so does every score of a row that is all −∞
     is_softmax = False  # exp(e/τ) / Σ exp(e/τ), τ in `temperature`
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {"hides": False, "bears_nothing": False, "is_softmax": False}
-        forget_declared(
+        facts = {"zero_at_neg_inf": False, "allows_empty_rows": False, "is_softmax": False}
+        reset_inherited_hints(
             cls,
             ("rows", "__call__"),
             facts,
@@ -47,7 +47,9 @@ class Normalizer:
         hidden = ~allowed
         masked = scores.masked_fill(hidden, -math.inf)
         dead = hidden.all(-1, keepdim=True)
-        if self.hides and (self.bears_nothing or (may_read(dead) and not bool(dead.any()))):
+        if self.zero_at_neg_inf and (
+            self.allows_empty_rows or (can_read_values(dead) and not bool(dead.any()))
+        ):
             return self.rows(masked)
         # A dead row is filled with zeros before the normaliser sees it, so that neither pass meets −∞ − −∞.
         return self.rows(masked.masked_fill(dead, 0.0)).masked_fill(hidden, 0.0)
@@ -82,7 +84,7 @@ class Softmax(Normalizer):
     has no value, so that a row may sum to less than 1. They may learn. `reference`, `tiled` and on a GPU `triton` run them.
     """
 
-    hides = True
+    zero_at_neg_inf = True
     is_softmax = True
 
     def __init__(self, temperature: float = 1.0, *, sinks: Tensor | None = None) -> None:
@@ -140,7 +142,7 @@ class Softmax(Normalizer):
             )
 
     def signature(self) -> Hashable | None:
-        return Softmax, self.temperature, None if self.sinks is None else describe_tensor(self.sinks)
+        return Softmax, self.temperature, None if self.sinks is None else tensor_signature(self.sinks)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return () if self.sinks is None else (self.sinks,)
@@ -166,8 +168,8 @@ class Raw(Normalizer):
 class Sigmoid(Normalizer):
     """Each key on its own: a_j = 1/(1 + exp(−e_j)); rows need not sum to 1."""
 
-    hides = True
-    bears_nothing = True
+    zero_at_neg_inf = True
+    allows_empty_rows = True
 
     def rows(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
@@ -182,7 +184,7 @@ class Sigmoid(Normalizer):
 class Hard(Normalizer):
     """All weight on the largest energy, the first of equals. No gradient reaches the energies."""
 
-    hides = True
+    zero_at_neg_inf = True
 
     def rows(self, scores: Tensor) -> Tensor:
         top = scores == scores.amax(-1, keepdim=True)
@@ -204,7 +206,7 @@ class Entmax(Normalizer):
     sorting, any other α by bisection. The gradient is that of the exact solution, to any order.
     """
 
-    hides = True
+    zero_at_neg_inf = True
 
     def __init__(self, alpha: float = 1.5) -> None:
         if isinstance(alpha, Tensor) or not isinstance(alpha, int | float) or not 1 <= alpha < math.inf:
@@ -215,7 +217,7 @@ class Entmax(Normalizer):
         if self.alpha == 1.0:
             return torch.softmax(scores, -1)
         function = _Entmax if torch.compiler.is_compiling() else _EntmaxWithTangent
-        return function.apply(exact(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
+        return function.apply(upcast(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
 
     def signature(self) -> Hashable | None:
         return Entmax

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.attention.bias import Bias, DenseBias
 from regard.attention.devices import check_device
-from regard.attention.grid import Corners, Grid, Point
-from regard.attention.mask import And, Dense, Mask, Not, Or, Ranges, describe_tensor
+from regard.attention.grid import BlockGrid, Grid, SinglePair
+from regard.attention.mask import And, Dense, Mask, Not, Or, Ranges, tensor_signature
 from regard.attention.position_masks import Causal, Dilated, Documents, _Band, _FirstKeys
 from regard.errors import DtypeError, OptionError, ShapeError
 
@@ -91,7 +91,7 @@ class Packed(Mask):
         found = (torch.zeros_like(rows.keys), rows.keys) if self.mask is None else _ranges(self.mask, rows)
         return None if found is None else (found[0] + rows.first, found[1] + rows.first)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         ranges = self.key_ranges(corners.Tq, corners.Tk)
         if ranges is None:  # all that is known is whose keys they are
             (a, b), (c, d) = corners.range_of(self.ids, 0), corners.range_of(self.key_ids, 1)
@@ -105,9 +105,9 @@ class Packed(Mask):
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.cu_seqlens_k is None and (self.mask is None or self.mask.allows_diagonal(Tq, Tk))
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         n = max(1, self.sequences)
-        return (1.0 if self.mask is None else self.mask.share(-(-Tq // n), -(-Tk // n))) / n
+        return (1.0 if self.mask is None else self.mask.density(-(-Tq // n), -(-Tk // n))) / n
 
     def at(self, offset: int | Tensor) -> Mask:
         return self  # each sequence has its own place
@@ -117,7 +117,7 @@ class Packed(Mask):
         if self.mask is not None and inner is None:
             return None
         tensors = (self.cu_seqlens, self.cu_seqlens_k, self.ids, self.key_ids)
-        return Packed, inner, *(describe_tensor(x) for x in tensors)
+        return Packed, inner, *(tensor_signature(x) for x in tensors)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         inner = () if self.mask is None else self.mask.tensors()
@@ -188,7 +188,7 @@ class _Within(Grid):
             grid,
             packed,
             start,
-            1 if isinstance(grid, Point) else grid.heads,
+            1 if isinstance(grid, SinglePair) else grid.heads,
         )
 
     q = property(lambda self: self.grid.of_queries(self.packed.index))  # type: ignore[assignment]

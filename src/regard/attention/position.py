@@ -12,12 +12,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import LARGEST, flag, number, whole
+from regard.arguments import MAX_SIZE, flag, integer, number
 from regard.errors import OptionError, ShapeError
 
 
 def size(name: str, value: object, least: int = 1, even: bool = False) -> int:
-    return whole(name, value, least, even=even)
+    return integer(name, value, least, even=even)
 
 
 def _check_input(name: str, x: Tensor, dim: int | None) -> None:
@@ -34,7 +34,7 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, dim: int, *, base: float = 10000.0, first: int = 0) -> None:
         super().__init__()
-        self.dim, self.first = size("dim", dim, 2, even=True), whole("first", first, -LARGEST)
+        self.dim, self.first = size("dim", dim, 2, even=True), integer("first", first, -MAX_SIZE)
         self.base = number("base", base, 1e-9)
 
     def table(
@@ -94,7 +94,7 @@ class Channel(nn.Module):
 
     def __init__(self, *, scale: float = 1.0, first: int = 0) -> None:
         super().__init__()
-        self.scale, self.first = number("scale", scale), whole("first", first, -LARGEST)
+        self.scale, self.first = number("scale", scale), integer("first", first, -MAX_SIZE)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_input("Channel", x, None)

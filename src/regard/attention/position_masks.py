@@ -12,9 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.grid import Corners, Grid
-from regard.attention.mask import Mask, Ranges, check_numbers, describe_tensor, only_tensors, whole_offset
-from regard.attention.torch_modes import surely
+from regard.attention.grid import BlockGrid, Grid
+from regard.attention.mask import (
+    Mask,
+    Ranges,
+    check_offset,
+    check_per_sequence,
+    only_tensors,
+    tensor_signature,
+)
+from regard.attention.tracing import statically_true
 from regard.errors import DtypeError, OptionError, ShapeError
 
 
@@ -39,7 +46,7 @@ def _set_integers(mask: Mask, name: str, value: object, wanted: str) -> None:
 def _set_offset(mask: Mask) -> None:
     offset = mask.offset  # type: ignore[attr-defined]
     if offset is not None:
-        object.__setattr__(mask, "offset", whole_offset(type(mask).__name__, offset))
+        object.__setattr__(mask, "offset", check_offset(type(mask).__name__, offset))
 
 
 def _column(x: int | Tensor) -> int | Tensor:
@@ -78,7 +85,7 @@ class _Band(Mask):
             return distance <= high if high is not None else torch.ones_like(distance, dtype=torch.bool)
         return distance >= low if high is None else (distance >= low) & (distance <= high)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         least, most = corners.distance(self.offset)
         low, high = self.band()
         every, some = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
@@ -90,26 +97,32 @@ class _Band(Mask):
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
-        if shift is None or not surely(Tq > 0):
+        if shift is None or not statically_true(Tq > 0):
             return False
-        return (low is None or surely(shift + Tq - 1 + low <= 0)) and (
-            high is None or surely(shift + high >= Tk - 1)
+        return (low is None or statically_true(shift + Tq - 1 + low <= 0)) and (
+            high is None or statically_true(shift + high >= Tk - 1)
         )
 
     def covers(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
-        if shift is None or not (surely(Tq > 0) and surely(Tk > 0)):
+        if shift is None or not (statically_true(Tq > 0) and statically_true(Tk > 0)):
             return False
         last = shift + Tq - 1  # the ranges of neighbouring queries overlap or touch, so the outermost decide
-        if low is not None and not (surely(last + low <= Tk - 1) and surely(shift + low <= 0)):
+        if low is not None and not (
+            statically_true(last + low <= Tk - 1) and statically_true(shift + low <= 0)
+        ):
             return False
-        return high is None or (surely(shift + high >= 0) and surely(last + high >= Tk - 1))
+        return high is None or (statically_true(shift + high >= 0) and statically_true(last + high >= Tk - 1))
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         low, high = self.band()
-        return surely(self._shift(Tq, Tk) == 0) and (low is None or low <= 0) and (high is None or high >= 0)
+        return (
+            statically_true(self._shift(Tq, Tk) == 0)
+            and (low is None or low <= 0)
+            and (high is None or high >= 0)
+        )
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         low, high = self.band()
         if not Tq or not Tk:
             return 1.0
@@ -136,7 +149,7 @@ class _Band(Mask):
         return _placed(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers(f"{type(self).__name__}'s offset", self.offset, leading, device)
+        check_per_sequence(f"{type(self).__name__}'s offset", self.offset, leading, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +166,7 @@ class Causal(_Band):
         return None, 0
 
     def signature(self) -> Hashable | None:
-        return Causal if self.offset is None else (Causal, describe_tensor(self.offset))
+        return Causal if self.offset is None else (Causal, tensor_signature(self.offset))
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -183,7 +196,7 @@ class Window(_Band):
         return (None if self.left is None else -self.left), self.right
 
     def signature(self) -> Hashable | None:
-        return Window, self.left, self.right, describe_tensor(self.offset)
+        return Window, self.left, self.right, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -202,7 +215,7 @@ class Diagonal(_Band):
         return 0, 0
 
     def signature(self) -> Hashable | None:
-        return Diagonal, describe_tensor(self.offset)
+        return Diagonal, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -222,18 +235,18 @@ class Dilated(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return (grid.k - grid.position(self.offset)) % self.step == 0
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         least, most = corners.distance(self.offset)
         some = torch.div(most, self.step, rounding_mode="floor") * self.step >= least
         return some & ((least == most) | (self.step == 1)), some
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
-        return not isinstance(self.offset, Tensor) and surely(
+        return not isinstance(self.offset, Tensor) and statically_true(
             (Tk - Tq if self.offset is None else self.offset) == 0
         )
 
     def signature(self) -> Hashable | None:
-        return Dilated, self.step, describe_tensor(self.offset)
+        return Dilated, self.step, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -242,7 +255,7 @@ class Dilated(Mask):
         return _placed(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers("Dilated's offset", self.offset, leading, device)
+        check_per_sequence("Dilated's offset", self.offset, leading, device)
 
 
 class _FirstKeys(Mask):
@@ -257,7 +270,7 @@ class _FirstKeys(Mask):
         n = self.count()
         return grid.k < (grid.per_sequence(n) if isinstance(n, Tensor) else n)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         n = self.count()
         n = corners.per_sequence(n) if isinstance(n, Tensor) else n
         every, some = corners.k[1] < n, corners.k[0] < n
@@ -272,14 +285,14 @@ class _FirstKeys(Mask):
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         n = self.count()
-        return not isinstance(n, Tensor) and surely(n >= Tk)
+        return not isinstance(n, Tensor) and statically_true(n >= Tk)
 
     def at(self, offset: int | Tensor) -> Mask:
         return self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         name, n = type(self).__name__, self.count()
-        check_numbers(f"{name}'s counts", n, leading, device)
+        check_per_sequence(f"{name}'s counts", n, leading, device)
         if not isinstance(n, Tensor) and n > Tk:
             raise ShapeError(
                 f"{name}({n}) was made for at least {n} keys and the call has {Tk}; give at most {Tk}"
@@ -337,7 +350,7 @@ class Padding(_FirstKeys):
         return real
 
     def signature(self) -> Hashable | None:
-        return Padding, self.finite, describe_tensor(self.lengths)
+        return Padding, self.finite, tensor_signature(self.lengths)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.lengths)
@@ -356,7 +369,7 @@ class Prefix(_FirstKeys):
         return self.length  # type: ignore[return-value]
 
     def signature(self) -> Hashable | None:
-        return Prefix, describe_tensor(self.length)
+        return Prefix, tensor_signature(self.length)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.length)
@@ -397,7 +410,7 @@ class Documents(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return grid.of_queries(self.ids) == grid.of_keys(self._keys)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, corners: BlockGrid) -> tuple[Tensor, Tensor]:
         (a, b), (c, d) = corners.range_of(self.ids, 0), corners.range_of(self._keys, 1)
         return (a == b) & (c == d) & (a == c), (a <= d) & (c <= b)
 
@@ -409,14 +422,14 @@ class Documents(Mask):
         keys, ids = (x.expand(*lead, x.shape[-1]).contiguous() for x in (keys, self.ids))
         return torch.searchsorted(keys, ids), torch.searchsorted(keys, ids, right=True)
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         return 0.5
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.key_ids is None
 
     def signature(self) -> Hashable | None:
-        return Documents, describe_tensor(self.ids), describe_tensor(self.key_ids)
+        return Documents, tensor_signature(self.ids), tensor_signature(self.key_ids)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.ids, self.key_ids)
@@ -425,5 +438,5 @@ class Documents(Mask):
         return self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers("Documents' ids", self.ids, leading, device, Tq)
-        check_numbers("Documents' key ids", self._keys, leading, device, Tk)
+        check_per_sequence("Documents' ids", self.ids, leading, device, Tq)
+        check_per_sequence("Documents' key ids", self._keys, leading, device, Tk)

@@ -21,7 +21,7 @@ from regard.attention.energy import Dot, Energy
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.normalize import Normalizer, Softmax
 from regard.attention.position_masks import Causal, Documents
-from regard.attention.torch_modes import surely, tracer
+from regard.attention.tracing import statically_true, tracer
 from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, counts_keys, reads_positions
 from regard.huggingface.masks import ModelMask
@@ -77,7 +77,7 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         if indices is not None:
             chosen = _chosen(indices, key.shape[-2])
             mask = _both(mask, Dense(chosen if keys is None else chosen[..., :keys]))
-        if keys is not None and not surely(key.shape[-2] == keys):
+        if keys is not None and not statically_true(key.shape[-2] == keys):
             key, value = key[..., :keys, :], value[..., :keys, :]
             position_bias = position_bias if position_bias is None else position_bias[..., :keys]
         if cu_seq_lens_q is not None:
@@ -130,11 +130,11 @@ def _mask(
     if given is None:
         is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         # As Transformers' SDPA: without a mask, a causal module lines up the first query with the first key.
-        aligned = surely(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
+        aligned = statically_true(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
         return (Causal(offset=0) if is_causal and Tq > 1 else None), None, None, aligned
     if isinstance(given, ModelMask):
         if (
-            not (surely(given.size[2] == Tq) and surely(given.size[3] == Tk))
+            not (statically_true(given.size[2] == Tq) and statically_true(given.size[3] == Tk))
             and not torch.compiler.is_compiling()
         ):
             raise OptionError(
@@ -153,7 +153,7 @@ def _mask(
             f"{_called(module)} got a mask of shape {tuple(given.shape)} and {given.dtype}; attention_mask is (batch, Tk) of 0 and "
             "1, or (batch, 1 or heads, Tq, Tk), boolean with True for allowed or float to be added"
         )
-    aligned = surely(Tq == Tk)
+    aligned = statically_true(Tq == Tk)
     if given.dtype == torch.bool:
         return Dense(given), None, None, aligned
     if softcap is None:

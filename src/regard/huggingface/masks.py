@@ -19,7 +19,7 @@ from transformers import masking_utils
 
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.position_masks import Causal, Documents, Padding, Prefix, Window
-from regard.attention.torch_modes import surely, tracer
+from regard.attention.tracing import statically_true, tracer
 
 MaskFunction = Callable[..., Any]
 
@@ -188,13 +188,13 @@ def make_mask(
         high is not None
         and high <= 0
         and not isinstance(offset, Tensor)
-        and not surely(kv_length == offset + q_length)
+        and not statically_true(kv_length == offset + q_length)
     ):
         keys = min(kv_length, offset + q_length)
         if keys < kv_length:
             asked = replace(asked, Tk=keys)
             parts = _split_bands(_translate(mask_function, asked))[2]
-    at = None if not isinstance(offset, Tensor) and surely(offset == keys - q_length) else offset
+    at = None if not isinstance(offset, Tensor) and statically_true(offset == keys - q_length) else offset
     if (low, high) == (None, 0):
         parts.insert(0, Causal(offset=at))
     elif low is not None or high is not None:
@@ -205,7 +205,7 @@ def make_mask(
     for part in parts:
         mask = part if mask is None else And(mask, part)
     both_ways = mask_function is masking_utils.bidirectional_mask_function
-    lines_up = not both_ways or surely(q_length == kv_length)
+    lines_up = not both_ways or statically_true(q_length == kv_length)
     return ModelMask(
         mask, batch_size, q_length, kv_length,
         keys=keys, offset=at, first_key=kv_offset, lines_up=lines_up, both_ways=both_ways, device=torch.device(device),

@@ -15,10 +15,10 @@ from regard.arguments import quoted
 from regard.attention.bias import Bias
 from regard.attention.call import MaskLike, wrap_mask
 from regard.attention.devices import as_device
-from regard.attention.mask import Mask, check_numbers, describe_tensor, only_tensors
+from regard.attention.mask import Mask, check_per_sequence, only_tensors, tensor_signature
 from regard.attention.position import size
 from regard.attention.position_masks import Causal, Padding
-from regard.attention.torch_modes import may_read, surely
+from regard.attention.tracing import can_read_values, statically_true
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class StaticCache(Cache):
         self._values[rows, :, at] = value.transpose(1, 2)
         self._starts.copy_(self.lengths)
         self.lengths += new
-        self._one = surely(new == 1)
+        self._one = statically_true(new == 1)
         if longest is None:
             return self._keys, self._values
         end = min(self.max_len, -(-(longest + new) // BLOCK) * BLOCK)
@@ -204,7 +204,7 @@ class StaticCache(Cache):
             raise ShapeError(
                 f"this cache has {len(self.lengths)} rows and keeps them; reorder takes one index for each, got {given}"
             )
-        if may_read(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < len(rows):
+        if can_read_values(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < len(rows):
             raise OptionError(f"reorder's rows are 0 to {len(rows) - 1}, got {rows.tolist()}")
         for x in (self._keys, self._values, self.lengths, self._starts):
             x.copy_(x.index_select(0, rows))
@@ -218,7 +218,7 @@ class StaticCache(Cache):
         if isinstance(length, Tensor):
             if length.is_floating_point() or length.dtype == torch.bool:
                 raise DtypeError(f"crop takes whole numbers, got {length.dtype}")
-            check_numbers("crop's length", length, self.lengths.shape, self.lengths.device)
+            check_per_sequence("crop's length", length, self.lengths.shape, self.lengths.device)
             kept = torch.minimum(self.lengths, length.clamp(min=0))
         else:
             kept = self.lengths.clamp(max=size("crop's length", length, 0))
@@ -269,9 +269,9 @@ class StaticCache(Cache):
     def _check_room(self, new: int) -> int | None:
         """The length of the longest row, where reading it is cheap."""
         room = f"the cache has room for {self.max_len} tokens in a row"
-        if surely(new > self.max_len):
+        if statically_true(new > self.max_len):
             raise ShapeError(f"{room} and cannot take {new} more; make it with a larger max_len")
-        if not may_read(self.lengths):
+        if not can_read_values(self.lengths):
             # Without the number of new tokens, which would make torch.compile compile for each.
             says = f"{room} and a row cannot take the new ones; make it with a larger max_len, or crop it"
             torch._assert_async((self.lengths <= self.max_len - new).all(), says)  # type: ignore[attr-defined]
@@ -287,10 +287,10 @@ class _CausalInCache(Causal):
     """Causal over a StaticCache: offsets are at least 0, so every query sees a key, and unseen keys are zeros or other tokens."""
 
     def covers(self, Tq: int, Tk: int) -> bool:
-        return surely(Tq > 0)
+        return statically_true(Tq > 0)
 
     def signature(self) -> Hashable | None:
-        return _CausalInCache, describe_tensor(self.offset)
+        return _CausalInCache, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.arguments import flag, whole
+from regard.arguments import flag, integer
 from regard.errors import ShapeError
 
 
@@ -19,11 +19,11 @@ class Convolution(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.kernel, self.causal = (
-            whole("dim", dim),
-            whole("kernel", kernel),
+            integer("dim", dim),
+            integer("kernel", kernel),
             flag("causal", causal),
         )
-        wide = dim if out_dim is None else whole("out_dim", out_dim)
+        wide = dim if out_dim is None else integer("out_dim", out_dim)
         self.weight = nn.Conv1d(dim, wide, kernel, bias=flag("bias", bias))
 
     @property

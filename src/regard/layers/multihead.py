@@ -10,7 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import flag, whole
+from regard.arguments import flag, integer
 from regard.attention import watching
 from regard.attention.attend import attend
 from regard.attention.call import (
@@ -52,7 +52,7 @@ class _Heads(HasOptions):
 
     def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
         super().__init__()
-        self.dim, self.heads = whole("dim", dim), whole("heads", heads)
+        self.dim, self.heads = integer("dim", dim), integer("heads", heads)
         self.energy = wrap_energy(options.get("energy", SCALED_DOT))
         self.mask = wrap_mask(options.get("mask"))
         self.bias = wrap_bias(options.get("bias"))
@@ -115,7 +115,9 @@ class _Heads(HasOptions):
         mask, bias, gate = self._join(mask), self.bias, self.gate
         if cache is not None and not crossed:
             mask, bias, gate = cache.mask(mask), cache.place(bias), cache.place(gate)
-        with watching.kind_of("cross" if crossed else "self") if watching.watching() else nullcontext():
+        with (
+            watching.label_calls("cross" if crossed else "self") if watching.is_watching() else nullcontext()
+        ):
             out = attend(
                 q, k, v, energy=self.energy, mask=mask, bias=bias, normalize=self.normalize, gate=gate,
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
@@ -366,7 +368,7 @@ def _matrix(layer: nn.Module, dim: int) -> Tensor:
 def _check_sizes(**sizes: int | None) -> None:
     for name, value in sizes.items():
         if value is not None:
-            whole(name, value)
+            integer(name, value)
 
 
 class SlicedMultiHead(_Heads):

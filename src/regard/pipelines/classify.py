@@ -135,7 +135,7 @@ def _by_word(model: Classifier, text: str, weights: list[float]) -> WordWeights:
 def _check(model: Any, texts: Sequence[str], threshold: float, batch_tokens: int) -> None:
     if not isinstance(model, Classifier) or getattr(model, "source_tokenizer", None) is None:
         raise OptionError("classify takes a classifier with its tokenizers, as regard.load gives it")
-    arguments.texts("texts", texts)
+    arguments.string_list("texts", texts)
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise OptionError(f"threshold is a probability between 0 and 1, got {threshold!r}")
-    arguments.whole("batch_tokens", batch_tokens)
+    arguments.integer("batch_tokens", batch_tokens)

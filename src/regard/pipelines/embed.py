@@ -39,10 +39,10 @@ def embed(
     """
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:
-            arguments.whole(name, value)
+            arguments.integer(name, value)
     if isinstance(texts, str):
         raise DataError("embed takes a list of texts, got a single one; put it into a list")
-    texts, progress = arguments.texts("texts", texts), arguments.flag("progress", progress)
+    texts, progress = arguments.string_list("texts", texts), arguments.flag("progress", progress)
     embedder = Embedder.of(model)
     with reading(embedder), torch.inference_mode():
         out = np.empty((len(texts), embedder.width), np.float32)

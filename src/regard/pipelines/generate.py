@@ -58,13 +58,13 @@ def generate(
     if isinstance(prompts, str):
         raise OptionError("generate takes a list of prompts, got one string; write [prompt]")
     prompts, progress = (
-        arguments.listed("prompts", prompts, "a list of texts"),
+        arguments.as_list("prompts", prompts, "a list of texts"),
         arguments.flag("progress", progress),
     )
-    cancelled = arguments.functions("cancelled", cancelled, len(prompts), "prompts")
+    cancelled = arguments.function_list("cancelled", cancelled, len(prompts), "prompts")
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:
-            arguments.whole(name, value)
+            arguments.integer(name, value)
     text = Lines(model, None if lines is None else arguments.flag("lines", lines))
     strategy = check_sample(sample) or (beam if isinstance(beam, Beam) else Beam(beam))
     rules = Constraints(min_length, no_repeat, forbid(text.tokenizer, forbidden))

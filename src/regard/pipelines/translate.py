@@ -37,8 +37,8 @@ class Translation(str):
         cls, text: str, hypotheses: Sequence[Hypothesis] = (), source_tokens: Sequence[int] = ()
     ) -> Translation:
         made = super().__new__(cls, text)
-        made.hypotheses = arguments.listed("hypotheses", hypotheses, "a list of hypotheses")
-        made.source_tokens = arguments.listed("source_tokens", source_tokens, "a list of token ids")
+        made.hypotheses = arguments.as_list("hypotheses", hypotheses, "a list of hypotheses")
+        made.source_tokens = arguments.as_list("source_tokens", source_tokens, "a list of token ids")
         return made
 
 
@@ -79,20 +79,20 @@ def translate(
     beam = beam if isinstance(beam, Beam) else Beam(beam, length_penalty, coverage_penalty, groups, diversity)
     nbest = _nbest(nbest, check_sample(sample) or beam)
     source, target = _tokenizers(model)
-    texts = arguments.texts("texts", texts)
+    texts = arguments.string_list("texts", texts)
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
-    prefixes = None if prefixes is None else arguments.texts("prefixes", prefixes)
+    prefixes = None if prefixes is None else arguments.string_list("prefixes", prefixes)
     required = (
-        None if required is None else arguments.listed("required", required, "a list of lists of words")
+        None if required is None else arguments.as_list("required", required, "a list of lists of words")
     )
-    cancelled = arguments.functions("cancelled", cancelled, len(texts), "sentences")
+    cancelled = arguments.function_list("cancelled", cancelled, len(texts), "sentences")
     for name, given in (("prefixes", prefixes), ("required", required)):
         if given is not None and len(given) != len(texts):
             raise OptionError(
                 f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each"
             )
     for words in required or ():
-        arguments.texts("required", words, "words")
+        arguments.string_list("required", words, "words")
     encoded = source.encode_batch(list(texts))
     found = translate_tokens(
         model,
@@ -184,7 +184,7 @@ def stream(
 ) -> Iterator[str]:
     """A translation piece by piece as its words are found, greedy or one sample; together they are what `translate` gives."""
     source, target = _tokenizers(model)
-    arguments.texts("text", [text])
+    arguments.string_list("text", [text])
     strategy = one_row(sample)
     rules = Constraints(min_length, no_repeat, forbid(target, forbidden))
     task = LengthLimits(model, max_length, rules)(

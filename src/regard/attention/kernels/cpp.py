@@ -70,7 +70,9 @@ class Cpp(Kernel):
         elif call.bias is not None:
             values = call.bias.values(call.grid(), call.query)
             values = (
-                kernel_inputs.level_rows(values) if call.bias_may_mask and call.softcap is None else values
+                kernel_inputs.subtract_row_max(values)
+                if call.bias_may_mask and call.softcap is None
+                else values
             )
             values = values / call.temperature
             bias = call.merge_pairs(values.expand(*values.shape[:-2], call.Tq, call.Tk))

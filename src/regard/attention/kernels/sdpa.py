@@ -23,7 +23,7 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
-from regard.attention.torch_modes import surely
+from regard.attention.tracing import statically_true
 from regard.errors import KernelError
 
 TEMPERATURES = (1e-4, 1e4)  # beyond, energies times scale could leave the range of the dtype
@@ -58,9 +58,9 @@ class Sdpa(Kernel):
             return "SDPA has no gate after the softmax"
         if call.dropout and machine.kind == "cpu":
             return "on a CPU, SDPA with dropout runs its unfused path"
-        if call.bias_learns:
+        if call.bias_requires_grad:
             return "the bias may learn, and SDPA's fused kernels give it no gradient"
-        if call.bias is not None and call.bias.uses_query and call.learns:
+        if call.bias is not None and call.bias.uses_query and call.requires_grad:
             return "the bias depends on the query, and SDPA's fused kernels give it no gradient"
         if machine.kind == "cuda" and call.bias is not None and call.dtype in HALF and not _is_half(call):
             return f"on a GPU, SDPA would round the bias to {call.dtype}"
@@ -70,11 +70,11 @@ class Sdpa(Kernel):
         if machine.kind != "cpu" or machine.tracer is not None:
             return None
         pairs = call.pairs
-        if call.dtype in HALF and call.learns and pairs < 1 << 18:
+        if call.dtype in HALF and call.requires_grad and pairs < 1 << 18:
             return f"its backward pass in {str(call.dtype).removeprefix('torch.')} is slow on a CPU"
         if call.mask is not None and pairs >= 1 << 18 and why_not_tiles(call, machine) is None:
             short = call.Tq <= 1024 if is_torch_causal(call) and call.bias is None else True
-            if short and call.Tq >= 128 and call.mask.share(call.Tq, call.Tk) < 0.75:
+            if short and call.Tq >= 128 and call.mask.density(call.Tq, call.Tk) < 0.75:
                 return "the mask leaves out much of the matrix, and tiles skip it"
         return None
 
@@ -122,7 +122,7 @@ class Sdpa(Kernel):
         if call.mask is None or causal:
             if (direct := _backend(call, machine, causal, scale)) is not None:
                 return direct
-            if not call.learns:
+            if not call.requires_grad:
                 return lambda q, k, v, mask: torchs(q, k, v, None, dropout, causal, scale=scale)
             return lambda q, k, v, mask: _second_derivatives(
                 torchs(q, k, v, None, dropout, causal, scale=scale)
@@ -154,7 +154,7 @@ def _backend(call: Call, machine: Machine, causal: bool, scale: float) -> Shortc
     """The GPU backend that torch would choose after asking all of them, called directly."""
     if machine.kind != "cuda":
         return None
-    name, learns, dropout = backends(call, machine)[0], call.learns, call.dropout
+    name, learns, dropout = backends(call, machine)[0], call.requires_grad, call.dropout
     asked = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
     if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(asked):
         options: tuple[Any, ...] = (None, learns, dropout, causal, False)
@@ -183,7 +183,7 @@ def _padded_backend(call: Call, machine: Machine, position: Tensor, scale: float
         call.query.shape,
         call.Tk,
         call.dtype,
-        call.learns,
+        call.requires_grad,
         call.dropout,
     )
 
@@ -256,9 +256,9 @@ def is_torch_causal(call: Call) -> bool:
         return False
     offset = call.mask.offset
     return (
-        surely(call.Tq == call.Tk)
+        statically_true(call.Tq == call.Tk)
         if offset is None
-        else isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
+        else isinstance(offset, int) and offset == 0 and statically_true(call.Tq <= call.Tk)
     )
 
 

@@ -19,7 +19,7 @@ from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.energy import Custom, DotForm
 from regard.attention.grid import Grid
-from regard.attention.kernel_inputs import Unchanged, readable
+from regard.attention.kernel_inputs import VersionCheck, readable
 from regard.attention.kernels import distances, reference, sdpa
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
@@ -159,7 +159,7 @@ def _run_fused(call: Call) -> Tensor:
     q, k, v, scale = kernel_inputs.dot_inputs(call)
     width = max(q.shape[-1], v.shape[-1])  # torch's kernel wants one; zeros change no product
     q, k, v = (readable(x) if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-    call = kernel_inputs.with_known_mask(call)
+    call = kernel_inputs.with_dense_mask(call)
     out = _FusedTiles.apply(q, k, v, scale, call, cover(call, ROWS, per_sequence=True))
     return call.split_batch(out[..., : call.Dv])  # type: ignore[index]
 
@@ -179,7 +179,7 @@ def _added(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
         added = call.bias.values(grid, query).detach()
-        added = (kernel_inputs.level_rows(added) if call.bias_may_mask else added) / call.temperature
+        added = (kernel_inputs.subtract_row_max(added) if call.bias_may_mask else added) / call.temperature
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
     n, m = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
     added = call.merge_pairs(added.expand(*added.shape[:-2], n, m))
@@ -213,7 +213,7 @@ class _FusedTiles(torch.autograd.Function):
             )
             out[b, :, i], sums[b, :, i] = _only(part, rows), lse
         ctx.save_for_backward(q, k, v, out, sums)
-        ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, Unchanged(call)
+        ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, VersionCheck(call)
         return out
 
     @staticmethod
@@ -247,8 +247,8 @@ def run_plain(call: Call) -> Tensor:
     known = (
         call.option_tensors() is not None
     )  # what a function reads may change before it would be called again
-    again = known and call.learns and call.pairs > KEPT
-    unchanged = Unchanged(call)
+    again = known and call.requires_grad and call.pairs > KEPT
+    unchanged = VersionCheck(call)
 
     def one(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         unchanged.check()
