@@ -54,7 +54,7 @@ def test_the_channel_is_the_position_itself():
 def test_a_learned_table_ends_and_says_so_and_the_others_go_on():
     x = torch.randn(1, 9, 8)
     with pytest.raises(
-        regard.ShapeError, match="ends at position 7 and position 8 was asked for; make it with maxlen=9"
+        regard.ShapeError, match="ends at position 7 and position 8 was requested; make it with maxlen=9"
     ):
         Learned(8, 8)(x)
     with pytest.raises(regard.ShapeError, match="maxlen=10"):

@@ -148,9 +148,7 @@ class Call:
         return all_tensors
 
     def grouped(self, x: Tensor) -> Tensor:
-        """Keys or values with each head repeated for its group of query heads, interleaved as in torch and
-        ONNX.
-        """
+        """Keys or values with each head repeated for its group of query heads, as in torch and ONNX."""
         return x if self.groups == 1 else x.repeat_interleave(self.groups, -3)
 
     def with_all_heads(self, x: Tensor) -> Tensor:
@@ -173,9 +171,7 @@ class Call:
         )  # fmt: skip
 
     def autocast_context(self) -> AbstractContextManager[object]:
-        """The autocast under which the call ran: an energy may mix float32 parameters with half-precision
-        inputs.
-        """
+        """The autocast under which the call ran; an energy may have float32 parameters and half inputs."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.query.device.type, dtype=self.autocast)

@@ -1,6 +1,4 @@
-"""The rows of the attention matrix that a query to a recorded call selects: some batch items, heads and
-queries.
-"""
+"""`Selection`: rows of a recorded attention matrix, by batch item, head and query."""
 
 from __future__ import annotations
 

@@ -139,9 +139,7 @@ _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
 
 
 def _kind(convert: Callable[..., Call], args: tuple, kwargs: dict) -> str | None:
-    """ "self" or "cross" for nn.MultiheadAttention: its name if it is the watched model itself and has no
-    path.
-    """
+    """Name of an nn.MultiheadAttention that is the watched model itself, and so has no path."""
     if convert is not _from_multi_head:
         return None
     bound = _SIGNATURE.bind_partial(*args, **kwargs).arguments
@@ -149,9 +147,7 @@ def _kind(convert: Callable[..., Call], args: tuple, kwargs: dict) -> str | None
 
 
 def _from_multi_head(*args: Any, **kwargs: Any) -> Call:
-    """The attention inside `F.multi_head_attention_forward` as a call; projects queries and keys a second
-    time.
-    """
+    """The attention inside `F.multi_head_attention_forward`; projects queries and keys a second time."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     a = bound.arguments
@@ -193,9 +189,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _masks(a: dict[str, Any], batch: int, heads: int, appended: int) -> tuple[Mask | None, Bias | None]:
-    """attn_mask and key_padding_mask as mask and bias; torch's boolean ones are True where attention is
-    forbidden.
-    """
+    """attn_mask and key_padding_mask as mask and bias; torch's are True where attention is forbidden."""
     attn_mask, padding = a["attn_mask"], a["key_padding_mask"]
     if a["is_causal"] and not a["need_weights"] and padding is None:
         return Causal(offset=0), None  # torch then treats attn_mask as a hint

@@ -1,6 +1,4 @@
-"""What `watch` reads from a model before it runs: module paths, `only` patterns, how its attention is
-computed.
-"""
+"""Inspect a model for `watch`: module paths, `only` patterns, how its attention is computed."""
 
 from __future__ import annotations
 

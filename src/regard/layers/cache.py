@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from regard.arguments import quoted
+from regard.arguments import integer, quoted
 from regard.attention.bias import Bias
 from regard.attention.call import MaskLike, wrap_mask
 from regard.attention.devices import as_device
 from regard.attention.mask import Mask, check_per_sequence, only_tensors, tensor_signature
-from regard.attention.position import size
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.tracing import can_read_values, statically_true
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
@@ -66,7 +65,7 @@ class Cache:
 
     def crop(self, length: int) -> None:
         """Forget all tokens after the first `length`: what speculative decoding does with rejected tokens."""
-        self.length = min(self.length, size("crop's length", length, 0))
+        self.length = min(self.length, integer("crop's length", length, 0))
 
     def mask(self, mask: MaskLike | None = None) -> MaskLike | None:
         """The mask for the tokens appended last: which keys they see. Here it is the mask itself."""
@@ -117,7 +116,7 @@ class StaticCache(Cache):
             ("dim", dim),
             ("value_dim", value_dim),
         ):
-            size(f"StaticCache's {name}", n)
+            integer(f"StaticCache's {name}", n)
         if dtype is not None and (
             not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex)
         ):
@@ -221,7 +220,7 @@ class StaticCache(Cache):
             check_per_sequence("crop's length", length, self.lengths.shape, self.lengths.device)
             kept = torch.minimum(self.lengths, length.clamp(min=0))
         else:
-            kept = self.lengths.clamp(max=size("crop's length", length, 0))
+            kept = self.lengths.clamp(max=integer("crop's length", length, 0))
         self.lengths.copy_(kept)
         empty = (torch.arange(self.max_len, device=kept.device) >= kept[:, None])[:, None, :, None]
         self._keys.masked_fill_(empty, 0.0)

@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from regard.attention.position import size
+from regard.arguments import integer
 from regard.data.character_ids import WordBytes
 from regard.data.conll import Parser, Sentence
 from regard.data.tag_schemes import Span, scheme, spans
@@ -73,7 +73,7 @@ def tag(model: Tagger, sentences: Sequence[str | Sequence[str]], batch_tokens: i
         raise OptionError(
             "tag takes a tagger with its tokenizers, as regard.load gives it; this one has none"
         )
-    size("batch_tokens", batch_tokens)
+    integer("batch_tokens", batch_tokens)
     rows = [_given(sentence) for sentence in _listed(sentences)]
     cut = _cutter(model)
     words = [
