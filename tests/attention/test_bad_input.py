@@ -1,4 +1,7 @@
-"""Bad input gets one sentence that names the thing, the value and the fix; none ends in a torch-internal message."""
+"""Invalid input raises an error of one sentence that names the thing, the value and the fix.
+
+Covers errors.py and, together with tests/test_wrong_calls.py, arguments.py.
+"""
 
 import pytest
 import torch
@@ -26,7 +29,7 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
 
 
 @pytest.mark.parametrize(
-    ("run", "kind", "says"),
+    ("run", "error", "message"),
     [
         (
             lambda: attend(q[0, 0, 0], k, v),
@@ -133,11 +136,11 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         (lambda: Additive(0), regard.OptionError, "query_dim must be a whole number"),
     ],
 )
-def test_one_sentence_names_the_thing_the_value_and_the_fix(run, kind, says):
-    with pytest.raises(kind, match=says) as error:
+def test_one_sentence_names_the_thing_the_value_and_the_fix(run, error, message):
+    with pytest.raises(error, match=message) as raised:
         run()
-    assert isinstance(error.value, ValueError)
-    assert "\n" not in str(error.value)
+    assert isinstance(raised.value, ValueError)
+    assert "\n" not in str(raised.value)
 
 
 SIZES = st.integers(0, 4)
@@ -167,7 +170,7 @@ SIZES = st.integers(0, 4)
     ),
     kernel=st.sampled_from([None, "reference", "sdpa", "tiled", "additive", "cpp"]),
 )
-def test_drawn_nonsense_works_or_is_refused_by_regard(shapes, mask, bias, energy, normalize, kernel):
+def test_random_arguments_work_or_raise_an_error_of_regard(shapes, mask, bias, energy, normalize, kernel):
     tensors = [torch.randn(s) for s in shapes]
     if isinstance(mask, list):
         mask = torch.rand(mask) < 0.5
