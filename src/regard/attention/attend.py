@@ -48,7 +48,7 @@ def attend(
     dropout: float = 0.0,
     kernel: str | None = None,
 ) -> Tensor:
-    """Attention: for each query, the average of the values weighted by the energies of their keys.
+    """Attention: for each query, a weighted sum of the values; the weights are the normalised energies.
 
     query (..., heads, Tq, Dq), key (..., heads, Tk, Dk), value (..., heads, Tk, Dv) → (..., heads, Tq, Dv).
     Batch axes and heads broadcast. Keys and values may have fewer heads; each then serves a group of

@@ -53,7 +53,7 @@ def make_plan(call: Call, kernel: str | None = None, machine: Machine | None = N
     machine = Machine.of(call.query, call.key, call.value) if machine is None else machine
     not_used: dict[str, str] = {}
     chosen = choose(call, machine, not_used) if kernel is None else requested(call, kernel, machine)
-    why = chosen.describe(call, machine) if kernel is None else "asked for by name"
+    why = chosen.describe(call, machine) if kernel is None else "requested by name"
     return Plan(chosen.name, why, not_used, chosen.memory(call, machine))
 
 
