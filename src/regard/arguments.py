@@ -1,4 +1,4 @@
-"""Checks of arguments, shared by all public calls: each returns the value, or says what belongs there and what was given."""
+"""Argument checks of public functions. Each returns the value or raises an OptionError that names it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 
 from regard.errors import OptionError
 
-LONGEST = 80  # characters of a value that is quoted
-LARGEST = 1 << 31  # no size, count or length is beyond: torch would fail, or a loop would not end
+MAX_QUOTED = 80  # characters of a value in an error message
+MAX_SIZE = 1 << 31  # limit of sizes, counts and lengths: beyond, torch fails or a loop does not end
 
 
 def quoted(value: Any) -> str:
-    """A value on one short line."""
+    """The value as text for an error message: one line, at most MAX_QUOTED characters."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
         return f"a number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 2] + " …"
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, *, even: bool = False) -> int:
-    """A whole number between `least` and `most`."""
+def integer(name: str, value: Any, least: int = 1, most: int = MAX_SIZE, *, even: bool = False) -> int:
+    """Check for an integer between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (even and value % 2):
         raise OptionError(
-            f"{name} must be {'an even' if even else 'a'} whole number of at least {least}, got {quoted(value)}"
+            f"{name} must be {'an even' if even else 'a'} whole number of at least {least}, "
+            f"got {quoted(value)}"
         )
     if value > most:
         raise OptionError(f"{name} must be a whole number of at most {most}, got {quoted(value)}")
@@ -32,59 +33,58 @@ def whole(name: str, value: Any, least: int = 1, most: int = LARGEST, *, even: b
 
 
 def number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
-    """A finite number between `least` and `most`."""
+    """Check for a finite number between `least` and `most`."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
         or not abs(value) < math.inf
         or not least <= value <= most
     ):
-        limits = f" of at least {least:g}" * (least > -math.inf) + f" and at most {most:g}" * (
-            most < math.inf
-        )
+        lower, upper = f" of at least {least:g}", f" and at most {most:g}"
+        limits = lower * (least > -math.inf) + upper * (most < math.inf)
         raise OptionError(f"{name} must be a finite number{limits}, got {quoted(value)}")
     return value
 
 
-def share(name: str, value: Any) -> float:
-    """A number in [0, 1): a dropout, a rate."""
+def fraction(name: str, value: Any) -> float:
+    """Check for a number in [0, 1), such as a dropout rate."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise OptionError(f"{name} must be a number of at least 0 and below 1, got {quoted(value)}")
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False; 0, 1, None and other plain values count by their truth, tensors do not."""
+    """The truth value of True, False, 0, 1, None and the like; tensors and arrays are refused."""
     if hasattr(value, "shape"):
         raise OptionError(f"{name} must be True or False, got {quoted(value)}")
     return bool(value)
 
 
 def one_of(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """One of a few names."""
+    """Check for one of several names."""
     if not isinstance(value, str) or value not in choices:
         raise OptionError(f"{name} must be one of {', '.join(map(str, choices))}, got {quoted(value)}")
     return value
 
 
 def instance(name: str, value: Any, kind: type | tuple[type, ...], what: str) -> Any:
-    """An object of a class; `what` describes it."""
+    """Check for an instance of a class; `what` describes it in the error."""
     if not isinstance(value, kind):
         raise OptionError(f"{name} must be {what}, got {quoted(value)}")
     return value
 
 
-def texts(name: str, value: Any, what: str = "texts") -> list[str]:
-    """A list of strings."""
+def string_list(name: str, value: Any, what: str = "texts") -> list[str]:
+    """The value as a list of strings; a single string is refused."""
     if isinstance(value, str):
         raise OptionError(f"{name} is a list of {what}, got one string; write [{what.removesuffix('s')}]")
     if not isinstance(value, Iterable) or hasattr(value, "shape"):
         raise OptionError(f"{name} is a list of {what}, got {quoted(value)}")
-    found = list(value)
-    for text in found:
-        if not isinstance(text, str):
-            raise OptionError(f"{name} is a list of {what}, got {quoted(text)} among them")
-    return found
+    items = list(value)
+    for item in items:
+        if not isinstance(item, str):
+            raise OptionError(f"{name} is a list of {what}, got {quoted(item)} among them")
+    return items
 
 
 def one_or_more(name: str, value: Any, what: str = "texts") -> tuple[list[str], bool]:
@@ -93,24 +93,24 @@ def one_or_more(name: str, value: Any, what: str = "texts") -> tuple[list[str], 
         raise OptionError(
             f"{name} is a text or a list of {what}, got a {type(value).__name__}; texts come first, then the model"
         )
-    return ([value], True) if isinstance(value, str) else (texts(name, value, what), False)
+    return ([value], True) if isinstance(value, str) else (string_list(name, value, what), False)
 
 
-def listed(name: str, value: Any, what: str) -> list[Any]:
-    """Any iterable but a string, as a list."""
+def as_list(name: str, value: Any, what: str) -> list[Any]:
+    """An iterable as a list; a string is refused."""
     if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
         raise OptionError(f"{name} is {what}, got {quoted(value)}")
     return list(value)
 
 
-def functions(name: str, value: Any, count: int, what: str) -> list[Any] | None:
-    """A list of functions, one for each of `count` things, or None."""
+def function_list(name: str, value: Any, count: int, what: str) -> list[Any] | None:
+    """The value as a list of `count` functions, or None."""
     if value is None:
         return None
-    found = listed(name, value, f"a list of functions, one for each of the {what}")
-    for each in found:
-        if not callable(each):
-            raise OptionError(f"{name} is a list of functions, got {quoted(each)} among them")
-    if len(found) != count:
-        raise OptionError(f"{name} has {len(found)} entries for {count} {what}; give one for each")
-    return found
+    items = as_list(name, value, f"a list of functions, one for each of the {what}")
+    for item in items:
+        if not callable(item):
+            raise OptionError(f"{name} is a list of functions, got {quoted(item)} among them")
+    if len(items) != count:
+        raise OptionError(f"{name} has {len(items)} entries for {count} {what}; give one for each")
+    return items

@@ -1,4 +1,4 @@
-"""What regard raises when an input cannot be right: one sentence that names the thing, the value and the fix."""
+"""Exceptions for invalid input. A message is one sentence that names the thing, the value and the fix."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ def for_shell(path: str | Path) -> str:
 
 
 class RegardError(ValueError):
-    """The parent of every error regard raises about its inputs. A tensor that is for_shell is cut to one short line."""
+    """Base class of all errors about inputs. Tensors in the message are shortened to one line."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_TENSOR.sub(_short, str(message)))
+        super().__init__(_TENSOR.sub(_shorten, str(message)))
 
 
-def _short(found: re.Match[str]) -> str:
-    text = " ".join(found[0].split())
+def _shorten(tensor: re.Match[str]) -> str:
+    text = " ".join(tensor[0].split())
     return text if len(text) <= 80 else text[:76] + " …)"
 
 
 class ShapeError(RegardError):
-    """Tensors, masks or biases whose sizes do not fit together."""
+    """Shapes of tensors, masks or biases that do not match."""
 
 
 class DtypeError(RegardError):
-    """A tensor of a type that attention cannot compute with."""
+    """A tensor of an unsupported or mismatched dtype."""
 
 
 class DeviceError(RegardError):
-    """Tensors that lie on different devices."""
+    """Tensors on different devices."""
 
 
 class OptionError(RegardError):
-    """An option outside its range, or of the wrong kind."""
+    """An option of the wrong type or out of range."""
 
 
 class KernelError(RegardError):
-    """A kernel that was asked for by name and cannot do the call."""
+    """A kernel that was requested by name and cannot run the call."""
 
 
 class DataError(RegardError):
-    """A corpus, file or vocabulary that cannot be used as it is."""
+    """A corpus, file or vocabulary that cannot be used."""
 
 
 class RecipeError(RegardError):
-    """A recipe with an unknown key, a wrong value, or parts that do not fit together."""
+    """A recipe with an unknown key, an invalid value or conflicting settings."""
 
 
 class FolderError(RegardError):
-    """A model or run folder that is missing, damaged or of another version."""
+    """A model or run folder that is missing, corrupted or of another version."""

@@ -1,4 +1,7 @@
-"""Bad input gets one sentence that names the thing, the value and the fix; none ends in a torch-internal message."""
+"""Invalid input raises an error of one sentence that names the thing, the value and the fix.
+
+Covers errors.py and, together with tests/test_wrong_calls.py, arguments.py.
+"""
 
 import pytest
 import torch
@@ -26,7 +29,7 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
 
 
 @pytest.mark.parametrize(
-    ("run", "kind", "says"),
+    ("run", "error", "message"),
     [
         (
             lambda: attend(q[0, 0, 0], k, v),
@@ -63,7 +66,11 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         ),
         (lambda: attend(q, k.to("meta"), v), regard.DeviceError, "query is on cpu, key on meta"),
         (lambda: attend(q, k.double(), v), regard.DtypeError, "query is torch.float32, key torch.float64"),
-        (lambda: attend(q.to(torch.complex64), k, v), regard.DtypeError, "query must hold real numbers"),
+        (
+            lambda: attend(q.to(torch.complex64), k, v),
+            regard.DtypeError,
+            "query must be float16, bfloat16, float32 or float64",
+        ),
         (lambda: attend(q.int(), k, v), regard.DtypeError, "got torch.int32; use .float"),
         (lambda: attend(q, k, [1.0]), regard.OptionError, "value must be a tensor"),
         (lambda: attend(q, k, v, dropout=1.0), regard.OptionError, r"dropout must be in \[0, 1\), got 1.0"),
@@ -129,11 +136,11 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
         (lambda: Additive(0), regard.OptionError, "query_dim must be a whole number"),
     ],
 )
-def test_one_sentence_names_the_thing_the_value_and_the_fix(run, kind, says):
-    with pytest.raises(kind, match=says) as error:
+def test_one_sentence_names_the_thing_the_value_and_the_fix(run, error, message):
+    with pytest.raises(error, match=message) as raised:
         run()
-    assert isinstance(error.value, ValueError)
-    assert "\n" not in str(error.value)
+    assert isinstance(raised.value, ValueError)
+    assert "\n" not in str(raised.value)
 
 
 SIZES = st.integers(0, 4)
@@ -163,7 +170,7 @@ SIZES = st.integers(0, 4)
     ),
     kernel=st.sampled_from([None, "reference", "sdpa", "tiled", "additive", "cpp"]),
 )
-def test_drawn_nonsense_works_or_is_refused_by_regard(shapes, mask, bias, energy, normalize, kernel):
+def test_random_arguments_work_or_raise_an_error_of_regard(shapes, mask, bias, energy, normalize, kernel):
     tensors = [torch.randn(s) for s in shapes]
     if isinstance(mask, list):
         mask = torch.rand(mask) < 0.5

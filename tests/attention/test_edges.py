@@ -1,4 +1,7 @@
-"""Inputs at the edges that once gave silently wrong numbers: each test stands for a class that the conformance suite draws."""
+"""Edge cases of `attend` on every kernel: strides, second derivatives, NaN, dtypes, tracing.
+
+The conformance suite draws random cases of each kind. Covers kernel_hints.py, kernel_inputs.py, precision.py and tracing.py.
+"""
 
 import math
 import warnings
@@ -34,7 +37,7 @@ from regard import (
 )
 from regard.attention.plan import KERNELS
 
-ALL = [name for name in KERNELS if name != "flex"]
+CHECKED = [name for name in KERNELS if name != "flex"]  # Flex would compile for every call
 
 
 def inputs(*shape, dtype=torch.float32, grad=False):
@@ -42,14 +45,14 @@ def inputs(*shape, dtype=torch.float32, grad=False):
 
 
 def runs(*args, **options):
-    """(name, output) by every kernel that takes the call, the automatic choice among them."""
-    found = [("auto", attend(*args, **options))]
-    for name in ALL:
+    """(name, output) of every kernel that can run the call, and of the automatic choice."""
+    outputs = [("auto", attend(*args, **options))]
+    for name in CHECKED:
         try:
-            found.append((name, attend(*args, kernel=name, **options)))
+            outputs.append((name, attend(*args, kernel=name, **options)))
         except regard.KernelError:
             continue
-    return found
+    return outputs
 
 
 def grads(out, leaves):
@@ -60,7 +63,7 @@ def close(a, b, tol=1e-5):
     return torch.allclose(a.double(), b.double(), rtol=tol, atol=tol)
 
 
-# 1: strides -----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------- strides
 
 
 def strided(x, kind):
@@ -96,7 +99,7 @@ def test_any_strides_give_what_contiguous_inputs_give(kind, dtype, which):
             assert close(out, true, 0.04 if dtype == torch.bfloat16 else 1e-5), (name, options)
 
 
-def test_gradients_that_arrive_strided_or_expanded_are_read_right():
+def test_strided_and_expanded_output_gradients_are_read_correctly():
     for mask in (None, Causal(), Window(20, 3)):
         q, k, v = inputs(2, 4, 140, 16, grad=True)
         for grad in (
@@ -110,7 +113,7 @@ def test_gradients_that_arrive_strided_or_expanded_are_read_right():
                     assert close(a, b, 1e-4), name
 
 
-# 2: second derivatives ------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- second derivatives
 
 TWICE = {
     "plain": {},
@@ -148,20 +151,20 @@ def test_a_gradient_penalty_equals_the_reference_on_every_kernel(name, dtype):
             assert close(a / largest, b / largest, 1e-4), kernel
 
 
-def test_a_second_derivative_by_a_learned_bias():
+def test_second_derivatives_with_a_learned_bias_agree_on_every_kernel():
     q, k, v = inputs(1, 2, 130, 8, grad=True)
     bias = torch.randn(2, 130, 130, requires_grad=True)
-    found = []
+    second = []
     for _, out in runs(q, k, v, bias=bias):
         (g,) = torch.autograd.grad(out.square().sum(), bias, create_graph=True)
-        found.append(torch.autograd.grad(g.square().sum(), (q, bias)))
-    assert len(found) > 2
-    for a, b in found:
-        assert close(a, found[-1][0], 1e-4)
-        assert close(b, found[-1][1], 1e-4)
+        second.append(torch.autograd.grad(g.square().sum(), (q, bias)))
+    assert len(second) > 2
+    for by_query, by_bias in second:
+        assert close(by_query, second[-1][0], 1e-4)
+        assert close(by_bias, second[-1][1], 1e-4)
 
 
-# 4, 5: what functions and subclasses hold -----------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------ closures and subclasses
 
 
 class Sloped(Bias):
@@ -173,18 +176,18 @@ class Sloped(Bias):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_a_bias_function_or_subclass_closes_over_gets_its_gradient(dtype):
+def test_parameters_in_the_closure_of_a_bias_get_gradients(dtype):
     q, k, v = inputs(2, 4, 200, 16, dtype=dtype)
     slope = nn.Parameter(torch.tensor(0.01, dtype=dtype))
     for bias in (lambda t, s: -slope * (t - s).abs(), Sloped(slope)):
-        for learns in (False, True):
-            tensors = [x.requires_grad_(learns) for x in (q, k, v)]
+        for requires_grad in (False, True):
+            tensors = [x.requires_grad_(requires_grad) for x in (q, k, v)]
             results = [
                 (n, torch.autograd.grad(out.square().sum(), slope)[0])
                 for n, out in runs(*tensors, bias=bias, mask=Window(60, 60))
             ]
-            for name, found in results:
-                assert close(found / results[-1][1], torch.ones(()), 1e-4), name
+            for name, grad in results:
+                assert close(grad / results[-1][1], torch.ones(()), 1e-4), name
 
 
 class Shifted(regard.ScaledDot):
@@ -210,7 +213,7 @@ class Cubed(Softmax):
 @pytest.mark.parametrize(
     "options", [{"energy": Shifted()}, {"mask": Reversed()}, {"mask": Wider()}, {"normalize": Cubed()}]
 )
-def test_a_subclass_that_changes_the_rule_is_obeyed_by_every_kernel(options):
+def test_every_kernel_follows_a_subclass_that_overrides_the_rule(options):
     q, k, v = inputs(2, 4, 200, 16)
     true = attend(q, k, v, kernel="reference", **options)
     plain = attend(q, k, v, kernel="reference", **{n: type(x).__mro__[1]() for n, x in options.items()})
@@ -219,7 +222,7 @@ def test_a_subclass_that_changes_the_rule_is_obeyed_by_every_kernel(options):
         assert close(out, true), name
 
 
-# 6: what nobody sees --------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------- invisible keys
 
 
 def minus_infinity(bias, keys):
@@ -251,26 +254,26 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-@pytest.mark.parametrize("rubbish", [math.nan, math.inf])
-def test_a_key_that_no_query_sees_leaks_nothing_into_any_gradient(name, rubbish):
-    options, seen = HIDDEN[name]()
-    clean = inputs(2, 2, 130, 16)
-    dirty = [x.clone() for x in clean]
-    for x in dirty[1:]:
-        x[:, :, seen:] = rubbish
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nan_in_a_key_that_no_query_sees_reaches_no_gradient(name, value):
+    options, visible = HIDDEN[name]()
+    finite = inputs(2, 2, 130, 16)
+    with_value = [x.clone() for x in finite]
+    for x in with_value[1:]:
+        x[:, :, visible:] = value
     learned = [p for x in options.values() if isinstance(x, nn.Module) for p in x.parameters()]
     learned += [x for x in options.values() if isinstance(x, torch.Tensor) and x.requires_grad]
-    found = []
-    for tensors in (clean, dirty):
+    results = []
+    for tensors in (finite, with_value):
         leaves = [x.clone().requires_grad_() for x in tensors]
-        found.append([(n, out, grads(out, [*leaves, *learned])) for n, out in runs(*leaves, **options)])
-    for (kernel, a, da), (_, b, db) in zip(*found, strict=True):
+        results.append([(n, out, grads(out, [*leaves, *learned])) for n, out in runs(*leaves, **options)])
+    for (kernel, a, da), (_, b, db) in zip(*results, strict=True):
         assert close(a, b), kernel
         for x, y in zip(da, db, strict=True):
             assert close(x, y, 1e-4), kernel
 
 
-def test_keys_beyond_the_last_query_of_a_first_aligned_causal_mask_leak_nothing():
+def test_nan_in_keys_after_the_last_query_reaches_nothing_under_torchs_causal_mask():
     q, k, v = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
     k[:, :, 5:] = v[:, :, 5:] = math.nan
     for name, out in runs(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), mask=Causal(offset=0)):
@@ -278,7 +281,7 @@ def test_keys_beyond_the_last_query_of_a_first_aligned_causal_mask_leak_nothing(
         assert all(g.isfinite().all() for g in grads(out, (q, k, v))), name
 
 
-def test_a_query_that_sees_nothing_leaks_nothing_even_from_its_gradient():
+def test_nan_in_a_query_without_visible_keys_or_in_its_gradient_reaches_nothing():
     for dtype in (torch.float32, torch.float64):
         q, k, v = inputs(2, 2, 130, 16, dtype=dtype)
         q[:, :, :3] = math.nan
@@ -290,13 +293,13 @@ def test_a_query_that_sees_nothing_leaks_nothing_even_from_its_gradient():
             assert all(g.isfinite().all() for g in torch.autograd.grad(out, leaves, grad)), name
 
 
-# 8: types and shapes of masks -----------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------- dtypes and shapes of masks
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
 )
-def test_document_ids_of_any_integer_type_in_any_order(dtype):
+def test_document_ids_may_have_any_integer_dtype_and_order(dtype):
     q, k, v = inputs(2, 2, 150, 16)
     ids = torch.tensor([1, 0, 1] if dtype == torch.bool else [3, 0, 2])[torch.arange(150) // 60].to(dtype)
     true = attend(q, k, v, mask=Dense(ids[:, None] == ids), kernel="reference")
@@ -307,7 +310,7 @@ def test_document_ids_of_any_integer_type_in_any_order(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
-def test_lengths_of_any_integer_type(dtype):
+def test_lengths_may_have_any_integer_dtype(dtype):
     q, k, v = inputs(2, 2, 120, 16)
     for kind in (Padding, Prefix):
         true = attend(q, k, v, mask=kind(torch.tensor([120, 7])), kernel="reference")
@@ -328,16 +331,16 @@ def test_lengths_of_any_integer_type(dtype):
         {"mask": Causal(offset=torch.tensor([1, 2, 3]))},
     ],
 )
-def test_two_batch_axes_with_a_mask_or_bias_per_sequence(options):
+def test_masks_and_biases_per_sequence_work_with_two_batch_axes(options):
     q, k, v = inputs(2, 3, 4, 100, 16, grad=True)
     results = [(n, out, grads(out, (q, k, v))) for n, out in runs(q, k, v, **options)]
-    for name, out, found in results:
+    for name, out, gradients in results:
         assert close(out, results[-1][1]), name
-        assert all(close(a, b, 1e-4) for a, b in zip(found, results[-1][2], strict=True)), name
+        assert all(close(a, b, 1e-4) for a, b in zip(gradients, results[-1][2], strict=True)), name
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 4), (2, 2, 0, 4), (2, 0, 5, 4), (2, 2, 5, 0), (0, 3, 2, 5, 4)])
-def test_empty_axes_give_empty_results_whatever_the_mask(shape):
+def test_empty_axes_give_empty_outputs_with_every_mask(shape):
     q, k, v = inputs(*shape, grad=True)
     B, T = shape[:-3], shape[-2]
     for mask in (
@@ -376,15 +379,15 @@ def test_nan_and_minus_infinity_in_a_bias_mean_the_same_on_every_kernel():
         assert close(out, attend(q, k, v, mask=~Diagonal(), kernel="reference")), name
 
 
-# 9: changes between the passes ----------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------- in-place modification
 
 
 @pytest.mark.parametrize("kind", ["mask", "bias", "lengths"])
-def test_what_changes_before_the_backward_pass_is_noticed_or_has_no_effect(kind):
+def test_an_option_modified_before_the_backward_pass_raises_or_has_no_effect(kind):
     for dtype in (torch.float32, torch.float64):
         q, k, v = inputs(2, 4, 200, 16, dtype=dtype, grad=True)
 
-        def made():
+        def make_option():
             x = {
                 "mask": torch.rand(200, 200) < 0.7,
                 "bias": torch.randn(200, 200, dtype=dtype),
@@ -392,9 +395,9 @@ def test_what_changes_before_the_backward_pass_is_noticed_or_has_no_effect(kind)
             }[kind]
             return x, {"mask": Padding(x)} if kind == "lengths" else {kind: x}
 
-        for name in ["auto", *ALL]:
+        for name in ["auto", *CHECKED]:
             torch.manual_seed(1)
-            x, options = made()
+            x, options = make_option()
             kernel = None if name == "auto" else name
             try:
                 before = grads(attend(q, k, v, kernel=kernel, **options), (q, k, v))
@@ -404,7 +407,7 @@ def test_what_changes_before_the_backward_pass_is_noticed_or_has_no_effect(kind)
             x.copy_(~x if kind == "mask" else x + 1 if kind == "bias" else x // 2)
             try:
                 after = grads(out, (q, k, v))
-            except RuntimeError:  # torch's own sentence, or ours, which is one
+            except RuntimeError:  # torch's own error
                 continue
             except regard.KernelError as error:
                 assert "changed in place" in str(error)
@@ -412,11 +415,11 @@ def test_what_changes_before_the_backward_pass_is_noticed_or_has_no_effect(kind)
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), name
 
 
-# 10: half precision, odd numbers --------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------- half precision, extreme values
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_costs_a_rounding_of_the_output_not_of_the_energies(dtype):
+def test_half_precision_rounds_the_output_but_not_the_energies(dtype):
     eps = torch.finfo(dtype).eps
     for T in (9, 140):
         for options in (
@@ -480,7 +483,7 @@ def test_entmax_15_is_exact_in_float64():
     assert tau.numel()
 
 
-def test_cosine_of_a_zero_vector_has_no_gradient_and_tiny_ones_are_right():
+def test_cosine_has_no_gradient_at_zero_and_is_exact_at_any_scale():
     q, k, v = (torch.randn(1, 1, 4, 8, dtype=torch.float64) for _ in range(3))
     q[0, 0, 1] = 0
     true = attend(q, k, v, energy=Cosine())
@@ -503,7 +506,7 @@ def test_extreme_temperatures_give_the_limits(temperature):
         assert close(out, limit), name
 
 
-# 11, 12: tracing, modes, defaults -------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------- tracing, default dtype and device
 
 TRACED = {
     "plain": {},
@@ -519,7 +522,7 @@ TRACED = {
 }
 
 
-def test_fake_tensors_have_a_shape_and_no_crash():
+def test_fake_tensors_give_the_output_shape():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     for options in TRACED.values():
@@ -582,7 +585,7 @@ def sized(name, T):
 
 @pytest.mark.parametrize("name", TRACED)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_torch_compile_without_a_graph_break_at_any_size(name, dynamic):
+def test_torch_compile_has_no_graph_break_at_any_size(name, dynamic):
     torch._dynamo.reset()
     compiled = torch.compile(
         lambda q, k, v, o: attend(q, k, v, **o), fullgraph=True, dynamic=dynamic, backend="aot_eager"
@@ -607,7 +610,7 @@ class Layer(nn.Module):
 
 @pytest.mark.parametrize("mask", [None, Causal(), Window(9, 3), ~Diagonal()])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_torch_export_of_a_layer(mask, dynamic):
+def test_an_exported_layer_gives_the_same_output(mask, dynamic):
     layer = Layer(mask).eval()
     x = torch.randn(2, 600, 16)
     shapes = {"x": {1: torch.export.Dim("T", min=2, max=4096)}} if dynamic else None
@@ -618,7 +621,7 @@ def test_torch_export_of_a_layer(mask, dynamic):
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_torch_func_vmap_and_grad(name):
+def test_torch_func_vmap_and_grad_agree_with_eager(name):
     options, (q, k, v) = TRACED[name], inputs(3, 2, 2, 700, 16)
     if name == "documents":
         q, k, v = (x[:, :1] for x in (q, k, v))
@@ -630,7 +633,7 @@ def test_torch_func_vmap_and_grad(name):
     assert close(torch.func.grad(f)(q[0]), torch.autograd.grad(f(leaf), leaf)[0], 1e-3)
 
 
-def test_forward_mode_differentiation():
+def test_forward_mode_derivatives_equal_finite_differences():
     q, k, v = inputs(1, 2, 300, 8, dtype=torch.float64)
     t = torch.randn_like(q)
     for options in ({}, {"mask": Causal()}, {"normalize": Entmax(1.5)}):
@@ -653,11 +656,11 @@ def test_tensor_subclasses_keep_their_type():
     )
 
 
-# 13: watching ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------- watching
 
 
 @pytest.mark.parametrize("energy", [Bilinear(8, rank=4), Additive(8), Bilinear(8)])
-def test_weights_of_a_call_under_autocast_can_be_asked_for_outside_it(energy):
+def test_weights_of_a_call_under_autocast_can_be_computed_outside_it(energy):
     q, k, v = inputs(1, 2, 6, 8)
     with watch() as seen, torch.autocast("cpu", torch.bfloat16):
         out = attend(q, k, v, energy=energy)
@@ -668,7 +671,7 @@ def test_weights_of_a_call_under_autocast_can_be_asked_for_outside_it(energy):
     assert close(outside.double() @ v.double(), out, 0.05)
 
 
-def test_a_module_that_is_an_energy_is_copied_when_watched():
+def test_a_module_used_as_energy_is_copied_when_watched():
     class Learned(nn.Module):
         def __init__(self):
             super().__init__()
@@ -687,8 +690,8 @@ def test_a_module_that_is_an_energy_is_copied_when_watched():
     assert torch.equal(seen["attend.0"].weights(), before)
 
 
-def test_a_class_that_is_defined_again_is_another_class():
-    def made(width):
+def test_two_classes_with_one_name_do_not_share_a_plan():
+    def make_mask(width):
         class Mine(Mask):
             def allowed(self, grid):
                 return (grid.k - grid.position()).abs() <= width
@@ -700,11 +703,11 @@ def test_a_class_that_is_defined_again_is_another_class():
 
     q, k, v = inputs(1, 2, 140, 8)
     for width in (3, 50):
-        for name, out in runs(q, k, v, mask=made(width)):
+        for name, out in runs(q, k, v, mask=make_mask(width)):
             assert close(out, attend(q, k, v, mask=Window(width, width), kernel="reference")), (name, width)
 
 
-def test_plans_are_made_once_and_never_mix_signatures():
+def test_cached_plans_do_not_mix_signatures():
     q, k, v = inputs(2, 2, 40, 8)
     for options in (
         {},
@@ -725,13 +728,13 @@ def test_plans_are_made_once_and_never_mix_signatures():
     assert out.requires_grad
 
 
-# conventions ----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------ conventions
 
 
 def test_tensors_and_masks_combine_from_both_sides():
     dense = torch.rand(6, 6) < 0.7
-    for made in (dense & Causal(), Causal() & dense):
-        assert torch.equal(made.dense(6, 6), dense & Causal().dense(6, 6))
+    for mask in (dense & Causal(), Causal() & dense):
+        assert torch.equal(mask.dense(6, 6), dense & Causal().dense(6, 6))
     assert torch.equal((dense | Causal()).dense(6, 6), dense | Causal().dense(6, 6))
 
 
@@ -744,7 +747,7 @@ def test_a_mask_of_two_axes_is_queries_by_keys_and_the_error_suggests_padding():
 @pytest.mark.parametrize(
     "make", [lambda x: torch.nested.nested_tensor([x[0], x[1]]), lambda x: x[0, 0].to_sparse()]
 )
-def test_nested_and_sparse_tensors_are_refused_in_a_sentence(make):
+def test_nested_and_sparse_tensors_are_refused(make):
     q = torch.randn(2, 2, 3, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -763,18 +766,18 @@ def test_weights_are_those_of_the_reference_in_the_dtype_of_the_call():
 def test_second_derivatives_when_one_input_is_a_function_of_another(options, dtype):
     leaf = torch.randn(1, 2, 130, 8, dtype=dtype, requires_grad=True)
     options = {n: x.to(dtype) if isinstance(x, nn.Module) else x for n, x in options.items()}
-    found = []
-    for name in ["reference", None, *ALL]:
+    results = []
+    for name in ["reference", None, *CHECKED]:
         k = leaf.sin()
         try:
             out = attend(leaf, k, k.cos(), kernel=name, **options)
         except regard.KernelError:
             continue
         (g,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
-        found.append((name, torch.autograd.grad(g.square().sum(), leaf)[0]))
-    largest = found[0][1].abs().max()
-    for name, got in found:
-        assert close(got / largest, found[0][1] / largest, 1e-4), name
+        results.append((name, torch.autograd.grad(g.square().sum(), leaf)[0]))
+    reference = results[0][1]
+    for name, second in results:
+        assert close(second / reference.abs().max(), reference / reference.abs().max(), 1e-4), name
 
 
 @pytest.mark.parametrize("far", [0.0, 100.0, 1e4])
@@ -793,7 +796,7 @@ def test_distances_of_vectors_far_from_the_origin_keep_their_digits(far):
 @pytest.mark.parametrize("Tq", [1, 2, 4, 5, 40])
 @pytest.mark.parametrize("size", [1.0, 60.0])
 @pytest.mark.parametrize("learned_bias", [False, True])
-def test_additive_energies_of_a_few_queries_and_of_many(Tq, size, learned_bias):
+def test_additive_kernels_agree_for_few_and_many_queries(Tq, size, learned_bias):
     from regard.attention.energy import ProjectedAdditive
 
     energy, exact_energy = Additive(16, 24, hidden=70), Additive(16, 24, hidden=70).double()
@@ -819,6 +822,7 @@ def test_additive_energies_of_a_few_queries_and_of_many(Tq, size, learned_bias):
             continue
         wanted = [*leaves[: 4 if learned_bias else 3], e.v, e.Wq.weight, e.Wk.weight]
         results[name] = (out, *torch.autograd.grad(out.square().sum(), wanted))
-    for name, found in results.items():
-        for a, b in zip(found, results["reference"], strict=True):
+    assert len(results) > 1
+    for name, result in results.items():
+        for a, b in zip(result, results["reference"], strict=True):
             assert close(a / (1 + b.abs().max()), b / (1 + b.abs().max()), 2e-5), name

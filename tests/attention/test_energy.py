@@ -1,4 +1,4 @@
-"""Energies against formulas worked by hand, and the experiment behind 1/√d."""
+"""Energies against their formulas, and the experiment behind 1/√d."""
 
 import math
 

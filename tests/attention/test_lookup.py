@@ -1,4 +1,4 @@
-"""Attention as a dictionary over vectors, hard and soft, with its limits."""
+"""`lookup`: hard and soft dictionary lookup, and the limits of the temperature."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def spell(text):
     return torch.tensor([float(ord(c)) for c in text.ljust(14)])
 
 
-def test_the_lectures_record():
+def test_lookup_finds_entries_of_the_lectures_example():
     keys, values = torch.stack([spell(name) for name in RECORD]), torch.eye(4)
     found = lookup(torch.stack([spell("date of birth"), spell("name")]), keys, values)
     assert [list(RECORD.values())[i] for i in found.argmax(-1)] == ["May 5th 2000", "Jane Doe"]
@@ -32,7 +32,7 @@ def test_a_missing_key_gives_zero_and_equal_keys_add_up():
     assert found.flatten().tolist() == [40.0, 20.0, 0.0]
 
 
-def test_hot_is_the_mean_and_cold_is_the_dictionary():
+def test_high_temperature_gives_the_mean_and_low_temperature_the_dictionary():
     keys, values = torch.randn(20, 8, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
     query = keys[[4, 11]]
     assert torch.allclose(
@@ -53,7 +53,7 @@ def test_with_a_dot_product_long_keys_win_unless_all_have_unit_length():
     assert lookup(unit[:1], unit, values, temperature=1e-3, similarity=Dot()).item() == pytest.approx(1.0)
 
 
-def test_two_equal_keys_share_in_the_soft_limit_and_add_in_the_hard_one():
+def test_equal_keys_are_averaged_by_a_soft_lookup_and_summed_by_a_hard_one():
     keys = torch.tensor([[1.0], [1.0], [9.0]], dtype=torch.float64)
     values = torch.tensor([[10.0], [30.0], [7.0]], dtype=torch.float64)
     assert lookup(keys[:1], keys, values, temperature=1e-6).item() == pytest.approx(20.0)

@@ -1,8 +1,11 @@
-"""Masks: their rules, their algebra, and what they say of blocks and runs without building T×T."""
+"""Masks: which pairs they allow, how they combine, their blocks and key ranges, their devices.
+
+Covers mask.py, position_masks.py, grid.py and devices.py.
+"""
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import randoms
 
@@ -13,34 +16,35 @@ from regard.attention.kernel_inputs import rows_and_keys_seen
 from regard.attention.mask import EMPTY, FULL, PARTIAL
 from regard.conformance.cases import draw_mask
 
-EXACT = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)
+EXACT_BLOCKS = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)
 
 
-def shown(mask, Tq, Tk):
+def drawn(mask, Tq, Tk):
+    """The mask as strings, one per query: x is allowed."""
     return ["".join("x" if a else "." for a in row) for row in mask.dense(Tq, Tk).reshape(-1, Tk).tolist()]
 
 
-def test_the_rules_as_pictures():
-    assert shown(Causal(), 3, 3) == ["x..", "xx.", "xxx"]
-    assert shown(Causal(), 2, 4) == ["xxx.", "xxxx"]
-    assert shown(Causal(offset=0), 2, 4) == ["x...", "xx.."]
-    assert shown(Window(1, 1), 4, 4) == ["xx..", "xxx.", ".xxx", "..xx"]
-    assert shown(Window(None, 0), 3, 3) == shown(Causal(), 3, 3)
-    assert shown(Window.centered(2), 4, 4) == shown(Window(1, 1), 4, 4)
-    assert shown(Window.centered(3), 4, 4) == shown(Window(1, 1), 4, 4)  # distance at most 1.5
-    assert shown(~Diagonal(), 3, 3) == [".xx", "x.x", "xx."]
-    assert shown(Dilated(2), 3, 5) == ["x.x.x", ".x.x.", "x.x.x"]
-    assert shown(Prefix(2), 2, 4) == ["xx..", "xx.."]
-    assert shown(Causal() | Prefix(2), 3, 3) == ["xx.", "xx.", "xxx"]
-    assert shown(Documents.of_lengths([2, 1]), 3, 3) == ["xx.", "xx.", "..x"]
-    assert shown(Dilated(2) & Causal(), 4, 4) == ["x...", ".x..", "x.x.", ".x.x"]
+def test_masks_allow_the_expected_pairs():
+    assert drawn(Causal(), 3, 3) == ["x..", "xx.", "xxx"]
+    assert drawn(Causal(), 2, 4) == ["xxx.", "xxxx"]
+    assert drawn(Causal(offset=0), 2, 4) == ["x...", "xx.."]
+    assert drawn(Window(1, 1), 4, 4) == ["xx..", "xxx.", ".xxx", "..xx"]
+    assert drawn(Window(None, 0), 3, 3) == drawn(Causal(), 3, 3)
+    assert drawn(Window.centered(2), 4, 4) == drawn(Window(1, 1), 4, 4)
+    assert drawn(Window.centered(3), 4, 4) == drawn(Window(1, 1), 4, 4)  # distance at most 1.5
+    assert drawn(~Diagonal(), 3, 3) == [".xx", "x.x", "xx."]
+    assert drawn(Dilated(2), 3, 5) == ["x.x.x", ".x.x.", "x.x.x"]
+    assert drawn(Prefix(2), 2, 4) == ["xx..", "xx.."]
+    assert drawn(Causal() | Prefix(2), 3, 3) == ["xx.", "xx.", "xxx"]
+    assert drawn(Documents.of_lengths([2, 1]), 3, 3) == ["xx.", "xx.", "..x"]
+    assert drawn(Dilated(2) & Causal(), 4, 4) == ["x...", ".x..", "x.x.", ".x.x"]
 
 
 def test_padding_is_per_sequence():
     assert Padding([1, 3]).dense(2, 3).tolist() == [[[[True, False, False]] * 2], [[[True] * 3] * 2]]
 
 
-def test_an_offset_may_differ_by_sequence():
+def test_an_offset_may_differ_between_sequences():
     dense = Causal(offset=torch.tensor([0, 2])).dense(1, 4)
     assert dense[:, 0, 0].tolist() == [[True, False, False, False], [True, True, True, False]]
 
@@ -54,30 +58,29 @@ def test_an_offset_may_differ_by_sequence():
     bq=st.integers(1, 17),
     bk=st.integers(1, 17),
 )
-def test_blocks_never_claim_what_is_not_so(rng, B, Tq, Tk, bq, bk):
+def test_block_bounds_agree_with_the_dense_mask(rng, B, Tq, Tk, bq, bk):
     mask = draw_mask(rng, (B,), 2, Tq, Tk)
     dense, blocks = mask.dense(Tq, Tk), mask.blocks(Tq, Tk, (bq, bk))
     dense = dense.expand(*torch.broadcast_shapes(dense.shape[:-2], blocks.shape[:-2]), Tq, Tk)
     blocks = blocks.expand(*dense.shape[:-2], *blocks.shape[-2:])
     for i in range(blocks.shape[-2]):
         for j in range(blocks.shape[-1]):
-            part = dense[..., i * bq : (i + 1) * bq, j * bk : (j + 1) * bk].flatten(-2)
-            said = blocks[..., i, j]
-            assert part[said == FULL].all()
-            assert not part[said == EMPTY].any()
-            if isinstance(mask, EXACT):  # the plain masks know, the joined ones may be unsure
-                truth = torch.where(part.all(-1), FULL, torch.where(part.any(-1), PARTIAL, EMPTY))
-                assert torch.equal(said.long(), truth)
+            pairs = dense[..., i * bq : (i + 1) * bq, j * bk : (j + 1) * bk].flatten(-2)
+            kind = blocks[..., i, j]
+            assert pairs[kind == FULL].all()
+            assert not pairs[kind == EMPTY].any()
+            if isinstance(mask, EXACT_BLOCKS):  # combined masks may return PARTIAL for unknown
+                truth = torch.where(pairs.all(-1), FULL, torch.where(pairs.any(-1), PARTIAL, EMPTY))
+                assert torch.equal(kind.long(), truth)
 
 
 @settings(max_examples=150)
 @given(rng=randoms(use_true_random=False), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40))
-def test_runs_are_the_mask(rng, B, Tq, Tk):
+def test_key_ranges_equal_the_dense_mask(rng, B, Tq, Tk):
     mask = draw_mask(rng, (B,), 2, Tq, Tk)
-    runs = mask.key_ranges(Tq, Tk)
-    if runs is None:
-        return
-    start, stop = (x.reshape(-1, 1, Tq, 1) for x in runs)
+    ranges = mask.key_ranges(Tq, Tk)
+    assume(ranges is not None)
+    start, stop = (x.reshape(-1, 1, Tq, 1) for x in ranges)
     j = torch.arange(Tk)
     assert torch.equal(
         ((j >= start) & (j < stop)).expand(B, 2, Tq, Tk), mask.dense(Tq, Tk).expand(B, 2, Tq, Tk)
@@ -86,7 +89,7 @@ def test_runs_are_the_mask(rng, B, Tq, Tk):
 
 @settings(max_examples=100)
 @given(rng=randoms(use_true_random=False), B=st.integers(1, 3), Tq=st.integers(1, 40), Tk=st.integers(1, 40))
-def test_which_rows_see_and_which_keys_are_seen(rng, B, Tq, Tk):
+def test_rows_and_keys_seen_agree_with_the_dense_mask(rng, B, Tq, Tk):
     mask = draw_mask(rng, (B,), 2, Tq, Tk)
     rows, keys = rows_and_keys_seen(mask, Tq, Tk, "cpu")
     dense = mask.dense(Tq, Tk).expand(B, 2, Tq, Tk)
@@ -95,7 +98,7 @@ def test_which_rows_see_and_which_keys_are_seen(rng, B, Tq, Tk):
     assert mask.allows_all(Tq, Tk) <= bool(dense.all())
 
 
-def test_a_step_of_decoding_needs_no_mask():
+def test_causal_masks_allow_all_keys_in_a_decoding_step():
     assert Causal().allows_all(1, 9)
     assert (Causal() & Window(8)).allows_all(1, 9)
     assert not (Causal() & Window(7)).allows_all(1, 9)
@@ -103,16 +106,17 @@ def test_a_step_of_decoding_needs_no_mask():
     assert Causal(offset=8).allows_all(1, 9)
 
 
-def test_masks_say_which_tensors_they_read():
+def test_masks_list_the_tensors_they_read():
     assert (Causal() & ~Window(3)).tensors() == ()
     lengths = torch.tensor([1])
     assert (Causal() | Padding(lengths)).tensors()[0] is lengths
 
 
-def test_the_masks_of_the_lectures_are_runs():
+def test_common_masks_have_key_ranges():
     for mask in (
-        Causal(), Window(3), Window.centered(8), Padding([2, 5]), Documents.of_lengths([3, 5]), Causal() & Window(3),
-        Causal() | Prefix(2), Causal() & Padding([2, 5]), Documents.of_lengths([3, 5]) & Causal(), Diagonal(),
+        Causal(), Window(3), Window.centered(8), Padding([2, 5]), Documents.of_lengths([3, 5]), Diagonal(),
+        Causal() & Window(3), Causal() | Prefix(2), Causal() & Padding([2, 5]),
+        Documents.of_lengths([3, 5]) & Causal(),
     ):  # fmt: skip
         assert mask.key_ranges(8, 8) is not None
 
@@ -146,8 +150,8 @@ def test_bad_masks_are_refused_with_the_reason(make, says):
         make()
 
 
-class Held(regard.Mask):
-    """Somebody's own mask, with tensors in places that no regard mask has."""
+class NestedTensors(regard.Mask):
+    """A user-defined mask with tensors inside a list, a dict and another mask."""
 
     def __init__(self, tensor):
         self.parts, self.by_name, self.inner = [tensor, 3], {"a": (tensor, "b")}, Padding(tensor)
@@ -163,24 +167,21 @@ MOVED = {
     "dense": Dense(torch.ones(2, 2, dtype=torch.bool)),
     "offsets": Window(2, 1, offset=torch.tensor([0, 1])),
     "joined": Causal() & ~Padding([1, 2]) | Dilated(2, offset=torch.tensor([1, 2])),
-    "one's own": Held(torch.tensor([1, 2])),
+    "user-defined": NestedTensors(torch.tensor([1, 2])),
     "ALiBi": regard.ALiBi(2, offset=torch.tensor([0, 1])),
     "dense bias": DenseBias(torch.ones(2, 2, dtype=torch.float16)),
-    "placed bias": regard.ALiBi(2).at(torch.tensor([0, 1])),
+    "bias with offset": regard.ALiBi(2).at(torch.tensor([0, 1])),
 }
 
 
 def tensors_in(x):
     if isinstance(x, torch.Tensor):
         return [x]
-    held = (
-        x.values()
-        if isinstance(x, dict)
-        else x
-        if isinstance(x, list | tuple)
-        else getattr(x, "__dict__", {}).values()
-    )
-    return [t for part in held for t in tensors_in(part)]
+    if isinstance(x, list | tuple):
+        items = x
+    else:
+        items = (x if isinstance(x, dict) else getattr(x, "__dict__", {})).values()
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -202,7 +203,7 @@ def test_to_moves_a_module_in_place_as_torch_does():
     assert regard.ScaledDot().to("meta").form == "dot" and Causal().to("meta").offset is None
 
 
-def test_an_option_on_another_device_is_told_to_move():
+def test_the_error_for_an_option_on_another_device_says_how_to_move_it():
     q = torch.randn(2, 1, 3, 4)
     for name, option in {"mask": Padding([1, 2]), "bias": torch.zeros(3, 3)}.items():
         with pytest.raises(
@@ -220,15 +221,17 @@ def test_an_option_on_another_device_is_told_to_move():
     Tk=st.integers(1, 20),
     start=st.integers(-3, 20),
 )
-def test_a_mask_at_an_offset_is_the_mask_of_a_longer_row_of_queries(rng, Tq, Tk, start):
+def test_an_offset_for_all_sequences_equals_one_per_sequence(rng, Tq, Tk, start):
     mask = draw_mask(rng, (2,), 2, Tq, Tk)
     mask.at(start).check(Tq, Tk, 2, (2,), torch.device("cpu"))
-    one, each = mask.at(start).dense(Tq, Tk), mask.at(torch.tensor([start, start])).dense(Tq, Tk)
-    assert torch.equal(one.expand(2, 2, Tq, Tk), each.expand(2, 2, Tq, Tk))
+    for_all, per_sequence = mask.at(start), mask.at(torch.tensor([start, start]))
+    assert torch.equal(
+        for_all.dense(Tq, Tk).expand(2, 2, Tq, Tk), per_sequence.dense(Tq, Tk).expand(2, 2, Tq, Tk)
+    )
     assert torch.equal(mask.at(Tk - Tq).dense(Tq, Tk), mask.dense(Tq, Tk))
 
 
-def test_what_is_not_a_prefix_is_one_range_of_keys():
+def test_the_complement_of_a_prefix_is_one_range_of_keys():
     for mask in (~Prefix(torch.tensor([0, 3, 7])), ~Causal(), ~Prefix(2)):
         start, stop = mask.key_ranges(5, 7)
         at = torch.arange(7)

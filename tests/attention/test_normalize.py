@@ -1,4 +1,4 @@
-"""Normalisers against the entmax package and by hand."""
+"""Normalisers against their definitions and the entmax package."""
 
 import math
 
@@ -66,10 +66,10 @@ def test_raw_is_the_scores_themselves():
 
 
 @pytest.mark.parametrize("normalize", ALL, ids=repr)
-def test_a_masked_weight_is_zero_and_a_dead_row_is_zeros_under_every_normaliser(normalize):
+def test_masked_weights_and_empty_rows_are_zero_under_every_normaliser(normalize):
     x = torch.randn(3, 6, 6, dtype=torch.float64, requires_grad=True)
     allowed = torch.rand(3, 6, 6) < 0.5
-    allowed[0, 0] = False
+    allowed[0, 0], allowed[1, 2, 0] = False, True
     w = normalize(x, allowed)
     assert (w[~allowed] == 0).all()
     assert w.isfinite().all()
@@ -77,12 +77,11 @@ def test_a_masked_weight_is_zero_and_a_dead_row_is_zeros_under_every_normaliser(
         grad = torch.autograd.grad(w.square().sum(), x)[0]
         assert grad.isfinite().all()
         assert (grad[~allowed] == 0).all()
-    kept = x[1, 2][allowed[1, 2]]
-    if kept.numel():
-        assert torch.allclose(w[1, 2][allowed[1, 2]], normalize(kept[None])[0])
+    row, visible = x[1, 2], allowed[1, 2]
+    assert torch.allclose(w[1, 2][visible], normalize(row[visible][None])[0])
 
 
-def test_temperature_goes_to_the_mean_and_to_the_maximum():
+def test_temperature_has_the_mean_and_the_maximum_as_limits():
     x = torch.randn(4, 9, dtype=torch.float64)
     assert torch.allclose(Softmax(1e9)(x), torch.full((4, 9), 1 / 9).double())
     assert torch.allclose(Softmax(1e-4)(x), Hard()(x), atol=1e-9)
@@ -132,7 +131,7 @@ def test_bad_normalisers_are_refused(make):
 
 
 def with_sinks(scores, sinks, temperature=1.0):
-    """The definition: a softmax over the scores and one more, which is then dropped."""
+    """The definition: a softmax over the scores and the sink, whose weight is then dropped."""
     column = sinks.view(-1, 1, 1).expand(*scores.shape[:-1], 1)
     return torch.softmax(torch.cat([scores, column], -1) / temperature, -1)[..., :-1]
 
@@ -155,7 +154,7 @@ def test_sinks_take_weight_as_one_more_score_without_a_value(temperature):
         assert torch.allclose(a, b, atol=1e-10)
 
 
-def test_every_kernel_runs_sinks_rightly_or_refuses_them():
+def test_every_kernel_computes_sinks_correctly_or_refuses_them():
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 4, 150, 16) for _ in range(3))
     sinks, ran = torch.randn(4), []
@@ -171,7 +170,7 @@ def test_every_kernel_runs_sinks_rightly_or_refuses_them():
     assert ran == ["tiled", "reference"]
 
 
-def test_a_row_that_sees_nothing_gives_zeros_with_sinks_too():
+def test_a_row_without_visible_keys_gives_zeros_with_sinks_too():
     q, sinks = torch.randn(1, 2, 3, 4, requires_grad=True), torch.zeros(2, requires_grad=True)
     out = attend(q, q, q, mask=~Causal(), normalize=Softmax(sinks=sinks))
     assert not out[:, :, -1].any()
@@ -179,7 +178,7 @@ def test_a_row_that_sees_nothing_gives_zeros_with_sinks_too():
     assert q.grad.isfinite().all() and sinks.grad.isfinite().all()
 
 
-def test_what_is_watched_of_one_head_has_the_sink_of_that_head():
+def test_watched_weights_of_one_head_use_the_sink_of_that_head():
     q, sinks = torch.randn(1, 3, 5, 4), torch.tensor([-9.0, 0.0, 9.0])
     with regard.watch() as seen:
         attend(q, q, q, normalize=Softmax(sinks=sinks))
@@ -188,7 +187,7 @@ def test_what_is_watched_of_one_head_has_the_sink_of_that_head():
         assert torch.allclose(seen["attend.0"].weights(head=head), expected, atol=1e-6)
 
 
-def test_sinks_that_do_not_fit_are_refused():
+def test_invalid_sinks_are_refused():
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(regard.OptionError, match="one per head"):
         Softmax(sinks=3.0)

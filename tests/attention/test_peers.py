@@ -1,4 +1,4 @@
-"""torch's own attention and multi-head layer with the same numbers; torch.compile of ours."""
+"""`attend` and `MultiHead` against torch's SDPA, nn.MultiheadAttention and FlexAttention; torch.compile."""
 
 import pytest
 import torch
@@ -126,7 +126,7 @@ def test_flex_agrees_where_it_can_be_compiled(name):
 
 
 @pytest.mark.slow
-def test_flex_takes_more_kinds_of_calls_than_torch_compiles_by_itself():
+def test_flex_compiles_more_variants_than_torchs_recompile_limit():
     q, k, v = (torch.randn(1, 2, 64, 16) for _ in range(3))
     torch._dynamo.reset()
     with torch._dynamo.config.patch(recompile_limit=1):

@@ -1,4 +1,4 @@
-"""Positions and biases against the papers, by hand; and order-blindness without them."""
+"""Position encodings and biases against the papers' formulas. Covers position.py and bias.py."""
 
 import math
 
@@ -44,17 +44,17 @@ def test_sinusoidal_similarity_depends_on_distance_alone_and_is_largest_at_none(
     assert torch.allclose(Sinusoidal(64, first=1).similarity(50), similarity)
 
 
-def test_the_channel_is_the_position_itself():
+def test_channel_appends_the_position():
     x = torch.randn(2, 3, 4)
     assert Channel()(x)[..., -1].tolist() == [[0, 1, 2]] * 2
     assert Channel(first=1)(x, offset=5)[..., -1].tolist() == [[6, 7, 8]] * 2
     assert torch.equal(Channel()(x)[..., :-1], x)
 
 
-def test_a_learned_table_ends_and_says_so_and_the_others_go_on():
+def test_a_learned_table_has_a_maximum_length_and_other_encodings_do_not():
     x = torch.randn(1, 9, 8)
     with pytest.raises(
-        regard.ShapeError, match="ends at position 7 and position 8 was asked for; make it with maxlen=9"
+        regard.ShapeError, match="ends at position 7 and position 8 was requested; make it with maxlen=9"
     ):
         Learned(8, 8)(x)
     with pytest.raises(regard.ShapeError, match="maxlen=10"):
@@ -65,7 +65,7 @@ def test_a_learned_table_ends_and_says_so_and_the_others_go_on():
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_rotary_turns_pairs_so_that_products_depend_on_distance(halves):
+def test_rotary_products_depend_on_the_distance_of_positions(halves):
     rotary = Rotary(8, halves=halves)
     q, k = torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     at = lambda x, t: rotary(x[None, None], offset=t)[0, 0]  # noqa: E731
@@ -80,7 +80,7 @@ def test_rotary_turns_pairs_so_that_products_depend_on_distance(halves):
     assert torch.equal(part(q[None, None], offset=3)[0, 0, 4:], q[4:])
 
 
-def test_rotary_offsets_may_differ_by_sequence():
+def test_rotary_offsets_may_differ_between_sequences():
     x = torch.randn(2, 3, 4, 8)
     both = Rotary(8)(x, offset=torch.tensor([1, 6]))
     assert torch.allclose(both[1], Rotary(8)(x[1:], offset=6)[0])
@@ -158,7 +158,7 @@ def embed(sentence):
     return table[[words.index(w) for w in sentence.lower().split()]][None]
 
 
-def test_without_positions_two_word_orders_are_one_input_and_with_each_scheme_two():
+def test_every_position_scheme_distinguishes_word_order_and_plain_attention_does_not():
     question, statement = embed("Are you happy today"), embed("you are happy today")
     pool = lambda layer, x: layer(x).mean(1)  # noqa: E731
     plain = MultiHead(16, 2)
@@ -183,7 +183,7 @@ def test_without_positions_two_word_orders_are_one_input_and_with_each_scheme_tw
         assert not torch.allclose(pool(layer, question), pool(layer, statement), atol=1e-4), options
 
 
-def test_the_next_word_of_a_shuffled_sentence_cannot_be_told_without_positions():
+def test_predictions_ignore_word_order_without_positions():
     words = "the teacher told the students to open their".split()
     sentence = embed(" ".join(words))
     order = torch.tensor([3, 5, 0, 6, 1, 4, 2, 7])  # all but the last word change places

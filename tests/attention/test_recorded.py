@@ -1,4 +1,7 @@
-"""Questions about a recorded call: column sums, top keys, entropy and rows, by tiles, against a float64 recomputation."""
+"""Weights, top keys, column sums and entropy of a recorded call against a float64 recomputation.
+
+Covers recorded.py, score_tiles.py and selection.py.
+"""
 
 import math
 
@@ -77,7 +80,7 @@ def _small_tiles(monkeypatch):
 
 
 def in_double(option):
-    """The option in float64: what holds numbers is converted."""
+    """The option with floating-point tensors and parameters in float64."""
     if isinstance(option, torch.Tensor):
         return option.double() if option.is_floating_point() else option
     if isinstance(option, torch.nn.Module):
@@ -88,8 +91,8 @@ def in_double(option):
 
 
 def check(call, full, dtype, **picks):
-    """All questions about some heads and queries, against `full`, the float64 matrix of the same."""
-    eps = 64 * torch.finfo(dtype).eps  # of weights, which are rounded to the type of the call
+    """Compare all methods for some heads and queries with `full`, their float64 matrix."""
+    eps = 64 * torch.finfo(dtype).eps  # weights are rounded to the dtype of the call
     sums = 256 * torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).eps
     k = min(4, full.shape[-1])
     assert torch.allclose(call.weights(**picks).double(), full, rtol=eps, atol=eps)
@@ -112,7 +115,7 @@ def watched(q, k, **options):
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
-def test_every_answer_equals_a_float64_recomputation(case, key_heads):
+def test_every_result_equals_a_float64_recomputation(case, key_heads):
     options = CASES[case]
     q, k = torch.randn(2, 4, T, 8), torch.randn(2, key_heads, T, 8)
     call = watched(q, k, **options)
@@ -131,7 +134,7 @@ def test_every_answer_equals_a_float64_recomputation(case, key_heads):
 
 @pytest.mark.parametrize("case", ["large scores", "cold"])
 @torch.no_grad()
-def test_scores_too_large_for_exp_are_answered_too(case):
+def test_scores_too_large_for_exp_give_correct_results(case):
     options = {"large scores": {"energy": Dot(40.0)}, "cold": {"normalize": Softmax(0.005)}}[case]
     q, k = torch.randn(2, 4, T, 8), torch.randn(2, 4, T, 8)
     call, full = (
@@ -145,13 +148,13 @@ def test_scores_too_large_for_exp_are_answered_too(case):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @torch.no_grad()
-def test_half_precision_is_summed_in_float32_and_float64_stays(dtype):
+def test_half_precision_is_summed_in_float32_and_float64_in_float64(dtype):
     q, k = torch.randn(2, 4, T, 8).to(dtype), torch.randn(2, 2, T, 8).to(dtype)
     check(watched(q, k, mask=Causal()), weights(q.double(), k.double(), mask=Causal()), dtype)
 
 
 @torch.no_grad()
-def test_batch_axes_that_broadcast_and_axes_that_are_empty():
+def test_broadcast_and_empty_axes_give_correct_results():
     q, k = torch.randn(3, 2, 4, T, 8), torch.randn(2, 4, T, 8)
     check(watched(q, k, mask=Window(3)), weights(q.double(), k.double(), mask=Window(3)), torch.float32)
     check(
@@ -166,7 +169,7 @@ def test_batch_axes_that_broadcast_and_axes_that_are_empty():
 
 
 @torch.no_grad()
-def test_a_key_that_nobody_sees_does_not_spoil_the_answers():
+def test_nan_in_a_key_that_no_query_sees_changes_no_result():
     q, k = torch.randn(1, 2, T, 8), torch.randn(1, 2, T, 8)
     k[:, :, 30:] = math.nan
     call = watched(q, k, mask=Padding([30]))
@@ -174,7 +177,7 @@ def test_a_key_that_nobody_sees_does_not_spoil_the_answers():
 
 
 @torch.no_grad()
-def test_no_more_than_a_tile_exists_and_hidden_keys_are_left_out(monkeypatch):
+def test_tiles_have_bounded_size_and_leave_out_hidden_keys(monkeypatch):
     monkeypatch.setattr(score_tiles, "CPU_TILE", 1 << 14)
     monkeypatch.setattr(score_tiles, "ROWS", 64)
     n = 4000
@@ -198,12 +201,12 @@ def test_no_more_than_a_tile_exists_and_hidden_keys_are_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("k", [0, 38, 2.0, True])
-def test_a_k_that_is_no_number_of_keys_is_refused(k):
+def test_an_invalid_k_is_refused(k):
     with pytest.raises(regard.OptionError, match="k must be between 1 and the 37 keys"):
         watched(torch.randn(1, 1, T, 8), torch.randn(1, 1, T, 8)).top(k)
 
 
-def test_topk_by_blocks_is_topk():
+def test_topk_by_blocks_equals_topk():
     for n, k in ((100, 1), (1000, 3), (1003, 7), (64, 4), (5, 5)):
         x = torch.randn(3, 2, 4, n)
         values, at = score_tiles._topk(x, k)
@@ -211,7 +214,7 @@ def test_topk_by_blocks_is_topk():
         assert torch.equal(x.gather(-1, at), values)
 
 
-def test_picks_that_are_no_numbers_are_named_as_they_were_given():
+def test_invalid_indices_are_quoted_as_given():
     call = watched(torch.randn(1, 4, T, 8), torch.randn(1, 4, T, 8))
     for pick, sentence in (
         (1.5, "head must be a whole number"),
@@ -223,7 +226,7 @@ def test_picks_that_are_no_numbers_are_named_as_they_were_given():
             call.weights(head=pick)
 
 
-def test_a_long_mask_is_shown_cut_with_an_ellipsis():
+def test_the_repr_of_a_long_mask_is_shortened():
     mask = (
         regard.Dense(torch.ones(T, T, dtype=torch.bool)) & regard.Documents(torch.arange(T)) & regard.Causal()
     )

@@ -1,4 +1,4 @@
-"""Rules for the operator's source that keep whole classes of defects out."""
+"""Static checks of the source of `regard.attention` against common defects."""
 
 import ast
 from pathlib import Path
@@ -37,8 +37,8 @@ def calls(path):
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda p: p.name)
-def test_what_is_created_names_its_device_and_dtype(path):
-    """Otherwise a default dtype or a device context changes results. Parameters follow the defaults, as torch's do."""
+def test_new_tensors_name_their_device_and_dtype(path):
+    """A default dtype or device must not change results. Parameters follow the defaults, as in torch."""
     parameters = path.read_text(encoding="utf-8").splitlines()
     for line, name, keywords in calls(path):
         if name not in CREATED or "nn.Parameter(" in parameters[line - 1]:
@@ -51,5 +51,7 @@ def test_what_is_created_names_its_device_and_dtype(path):
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda p: p.name)
 def test_no_backward_pass_is_differentiable_only_once(path):
-    """torch's once_differentiable raises only if the incoming gradient requires grad: after a sum it gives silent constants."""
+    """once_differentiable raises only if the incoming gradient requires grad; after a sum it is silently
+    wrong.
+    """
     assert "once_differentiable" not in path.read_text(encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Watching what is not ours: torch's layers, plain SDPA, Hugging Face models, compiled models, and what cannot be seen."""
+"""`watch` on torch's layers, plain SDPA, Hugging Face and compiled models, and what it cannot record.
+
+Covers torch_calls.py, eager_stance.py and watched_model.py.
+"""
 
 import threading
 
@@ -40,7 +43,7 @@ def plain(q, k, allowed=None, bias=None, scale=None):
     return torch.softmax(scores if allowed is None else scores.masked_fill(~allowed, -torch.inf), -1)
 
 
-# ----------------------------------------------------------------------------------------------------------------- plain SDPA
+# ------------------------------------------------------------------------------------------------- plain SDPA
 @pytest.mark.parametrize(
     ("given", "truth"),
     [
@@ -57,7 +60,7 @@ def plain(q, k, allowed=None, bias=None, scale=None):
     ids=["plain", "causal", "scale", "dropout", "mask", "bias"],
 )
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_plain_sdpa_is_seen_with_all_its_options(given, truth, key_heads):
+def test_plain_sdpa_is_recorded_with_all_its_options(given, truth, key_heads):
     q, k = torch.randn(3, 4, 5, 8), torch.randn(3, key_heads, 7, 8)
     given = {**given, "enable_gqa": key_heads != 4}
     torch.manual_seed(1)
@@ -69,7 +72,7 @@ def test_plain_sdpa_is_seen_with_all_its_options(given, truth, key_heads):
     assert seen["attend.0"].weights().double() == pytest.approx(plain(q, k, **truth), abs=1e-6)
 
 
-def test_a_row_that_sdpa_masks_altogether_has_no_weights():
+def test_a_row_that_sdpa_masks_fully_has_zero_weights():
     q, allowed = torch.randn(1, 1, 3, 4), torch.tensor([[True, False, True], [False] * 3, [True] * 3])
     with watch() as seen:
         out = F.scaled_dot_product_attention(q, q, q, attn_mask=allowed)
@@ -88,7 +91,7 @@ def test_calls_of_any_model_are_named_by_the_module_that_makes_them():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_gradients_are_those_without_watch():
+def test_watch_does_not_change_gradients():
     model, x = Attention(), torch.randn(2, 6, 8)
     model(x).sum().backward()
     before = [p.grad.clone() for p in model.parameters()]
@@ -123,7 +126,7 @@ def test_an_exported_model_is_seen():
     )
 
 
-def test_bfloat16_and_autocast_are_seen_as_they_ran():
+def test_calls_under_autocast_are_recorded_in_its_dtype():
     model, x = Attention(), torch.randn(2, 6, 8)
     with watch(nn.Sequential(model)) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
         model(x)
@@ -132,7 +135,7 @@ def test_bfloat16_and_autocast_are_seen_as_they_ran():
     assert seen["0"].column_sums().sum(-1) == pytest.approx(torch.full((2, 2), 6.0), abs=1e-5)
 
 
-# -------------------------------------------------------------------------------------------------------------- torch's layers
+# --------------------------------------------------------------------------------------------- torch's layers
 def mha_cases():
     bool_mask, float_mask = torch.arange(30).view(5, 6) % 4 == 2, torch.arange(30.0).view(5, 6).cos()
     per_head = (torch.arange(3 * 2 * 30).view(6, 5, 6) % 5) == 1
@@ -155,7 +158,7 @@ def mha_cases():
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("case", mha_cases())
-def test_multihead_attention_of_torch_is_seen_as_it_returns_its_weights(case, training):
+def test_recorded_weights_of_torchs_multihead_attention_equal_those_it_returns(case, training):
     options, given = mha_cases()[case]
     layer = nn.MultiheadAttention(8, 2, **{"batch_first": True, **options}).train(training).double()
     for p in layer.parameters():
@@ -207,7 +210,7 @@ def test_transformers_of_torch_are_seen_in_every_mode(mode):
     assert seen["decoder.layers.1.multihead_attn"].shape == (2, 2, 4, 5)
 
 
-# ---------------------------------------------------------------------------------------------------------------- Hugging Face
+# ----------------------------------------------------------------------------------------------- Hugging Face
 def llama(attention="sdpa"):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
@@ -225,7 +228,7 @@ def llama(attention="sdpa"):
 
 @pytest.mark.parametrize("padded", [False, True])
 @torch.no_grad()
-def test_a_hugging_face_model_with_sdpa_shows_what_eager_returns(padded):
+def test_recorded_weights_of_a_hugging_face_model_equal_its_eager_attentions(padded):
     ids = torch.randint(50, (2, 9))
     mask = torch.ones_like(ids)
     mask[1, :3] = 0 if padded else 1
@@ -236,16 +239,14 @@ def test_a_hugging_face_model_with_sdpa_shows_what_eager_returns(padded):
         out = model(ids, attention_mask=mask).logits
     assert torch.equal(out, without)
     assert list(seen) == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
-    rows = mask.bool()[
-        :, None, :, None
-    ]  # what a padded token attends to is nobody's concern, and the two differ there
+    rows = mask.bool()[:, None, :, None]  # the two differ in rows of padding tokens, which do not matter
     for name, weights in zip(seen, truth, strict=True):
         assert torch.allclose(seen[name].weights() * rows, weights * rows, atol=1e-6)
 
 
 @torch.no_grad()
-def test_column_sums_taken_while_generating_are_those_of_the_full_matrix():
-    """What eviction of cache entries needs (heavy hitters): one row at a time, no T × T matrix and nothing kept."""
+def test_column_sums_accumulated_while_generating_equal_those_of_the_full_matrix():
+    """As cache eviction (heavy hitters) needs it: one row per step, no T × T matrix, nothing kept."""
     model, ids = llama(), torch.randint(50, (2, 6))
     sums, steps = {}, []
 
@@ -269,7 +270,7 @@ def test_column_sums_taken_while_generating_are_those_of_the_full_matrix():
         seen["model.layers.0.self_attn"]
 
 
-# -------------------------------------------------------------------------------------------------------------------- compiled
+# --------------------------------------------------------------------------------------------------- compiled
 def test_compiled_models_are_seen_under_the_names_from_before_compiling():
     x = torch.randn(2, 6, 8)
     inner, whole, own = (nn.Sequential(Attention(), Attention()) for _ in range(3))
@@ -277,7 +278,7 @@ def test_compiled_models_are_seen_under_the_names_from_before_compiling():
     inner[1] = torch.compile(inner[1], backend="eager")
     own.compile(backend="eager", fullgraph=True)
     for model, run in ((whole, compiled), (compiled, compiled), (inner, inner), (own, own)):
-        run(x)  # compile first: what is compiled calls no hooks
+        run(x)  # compile before watch
         with watch(model) as seen:
             run(x)
         assert list(seen) == ["0", "1"]
@@ -293,7 +294,7 @@ def test_compiled_models_of_our_layers_are_seen():
     assert torch.allclose(seen["0.self"].weights().sum(-1), torch.ones(2, 2, 6))
 
 
-def test_models_are_compiled_again_after_watch_also_after_an_error_and_nested():
+def test_compiled_models_run_compiled_again_after_watch():
     runs = []
 
     def backend(graph, inputs):
@@ -313,7 +314,7 @@ def test_models_are_compiled_again_after_watch_also_after_an_error_and_nested():
     assert len(runs) == 2
 
 
-def test_a_kernel_of_attend_that_is_compiled_stays_compiled_inside_watch():
+def test_a_compiled_kernel_of_attend_runs_compiled_inside_watch():
     """Flex is one: uncompiled it would build the T × T matrix."""
     runs, q = [], torch.randn(1, 1, 3, 4)
 
@@ -332,7 +333,7 @@ def test_a_kernel_of_attend_that_is_compiled_stays_compiled_inside_watch():
     assert list(seen) == ["attend.0"]
 
 
-def test_two_threads_that_watch_leave_the_compiler_as_it_was():
+def test_two_watching_threads_restore_the_compiler_stance():
     from torch._dynamo import eval_frame
 
     model, x = torch.compile(Attention(), backend="eager"), torch.randn(2, 6, 8)
@@ -367,7 +368,7 @@ def test_watch_inside_a_compiled_function_is_refused():
         run(torch.randn(1, 1, 3, 4))
 
 
-# ------------------------------------------------------------------------------------------------------------ only and on_call
+# ------------------------------------------------------------------------------------------- only and on_call
 def test_only_some_layers_are_kept():
     model, x = nn.Transformer(8, 2, 2, 2, 16, batch_first=True), torch.randn(2, 5, 8)
     with watch(model, only="decoder.*.multihead_attn") as seen:
@@ -402,7 +403,7 @@ def test_kinds_are_part_of_the_names_that_only_matches():
         ({"on_call": "print"}, "on_call must be a function"),
     ],
 )
-def test_what_cannot_match_is_refused_at_once(given, says):
+def test_patterns_that_cannot_match_are_refused_at_once(given, says):
     with (
         pytest.raises(regard.OptionError, match=says),
         watch(nn.Sequential(Attention(), Attention()), **given),
@@ -410,7 +411,7 @@ def test_what_cannot_match_is_refused_at_once(given, says):
         pass
 
 
-def test_a_glob_that_matched_nothing_says_so_when_asked():
+def test_the_error_says_if_only_matched_no_call():
     model = nn.Sequential(Attention())
     with watch(model, only="0.cross") as seen:
         model(torch.randn(1, 3, 8))
@@ -418,7 +419,7 @@ def test_a_glob_that_matched_nothing_says_so_when_asked():
         seen["0.cross"]
 
 
-def test_on_call_gets_the_tensors_themselves_and_what_it_computes_is_not_recorded():
+def test_on_call_gets_the_original_tensors_and_its_own_attention_is_not_recorded():
     q, given = torch.randn(1, 2, 4, 8), []
 
     def look(name, recorded):
@@ -445,7 +446,7 @@ def test_masks_shared_by_layers_are_copied_once_and_again_after_a_change():
     assert seen["attend.2"].weights()[..., 1].count_nonzero() == 0
 
 
-# ------------------------------------------------------------------------------------------------------- what cannot be seen
+# ---------------------------------------------------------------------------------------- what cannot be seen
 class WrittenOut(nn.Module):
     def forward(self, x):
         return torch.softmax(x @ x.mT, -1) @ x
@@ -465,12 +466,13 @@ class Flex(nn.Module):
         (WrittenOut(), r"0 computes softmax of a \(1, 2, 4, 4\) tensor itself.*attn_implementation=\"sdpa\""),
         (
             Flex(),
-            "flex_attention was called, which watch does not see; use F.scaled_dot_product_attention or regard.attend",
+            "flex_attention was called, which watch does not see; "
+            "use F.scaled_dot_product_attention or regard.attend",
         ),
         (nn.Linear(16, 16), "no attention ran; watch sees regard.attend"),
     ],
 )
-def test_what_cannot_be_seen_is_named_with_the_way_out(model, says):
+def test_the_error_names_attention_that_cannot_be_recorded_and_the_fix(model, says):
     model = nn.Sequential(model)
     with watch(model) as seen:
         model(torch.randn(1, 2, 4, 16))
@@ -480,7 +482,7 @@ def test_what_cannot_be_seen_is_named_with_the_way_out(model, says):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scripted_models_and_models_that_did_not_run_say_so():
+def test_the_error_names_scripted_models_and_models_that_did_not_run():
     scripted = torch.jit.trace(Attention(), torch.randn(1, 3, 8))
     with watch(scripted) as seen:
         scripted(torch.randn(1, 3, 8))
@@ -492,7 +494,7 @@ def test_scripted_models_and_models_that_did_not_run_say_so():
         seen["0"]
 
 
-def test_calls_under_torch_func_run_and_are_said_to_be_missed():
+def test_calls_under_torch_func_run_and_are_listed_as_missed():
     model = nn.Sequential(Attention())
     with watch(model) as seen:
         torch.func.vmap(model)(torch.randn(2, 1, 3, 8))
@@ -500,14 +502,14 @@ def test_calls_under_torch_func_run_and_are_said_to_be_missed():
     assert "not seen, this call cannot be recorded" in repr(seen)
 
 
-def test_nested_tensors_run_and_are_said_to_be_missed():
+def test_calls_with_nested_tensors_run_and_are_listed_as_missed():
     x = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 4, 8)])
     with torch.no_grad(), watch() as seen:
         F.scaled_dot_product_attention(x, x, x)
     assert "must be a plain tensor" in seen.missed["attend.0"]
 
 
-def test_torch_s_functions_are_looked_at_only_where_a_model_may_call_its_attention():
+def test_torch_functions_are_intercepted_only_if_a_model_may_call_torchs_attention():
     from torch.overrides import _get_current_function_mode
 
     class Mine(nn.Module):
@@ -515,10 +517,16 @@ def test_torch_s_functions_are_looked_at_only_where_a_model_may_call_its_attenti
             return F.scaled_dot_product_attention(x, x, x)
 
     own = regard.MultiHead(8, 2)
-    for model, looks in ((own, False), (nn.Sequential(own, nn.Linear(8, 8)), False), (nn.Sequential(own, Mine()), True),
-                         (nn.MultiheadAttention(8, 2), True), (nn.TransformerEncoderLayer(8, 2), True), (None, True)):  # fmt: skip
+    for model, intercepted in (
+        (own, False),
+        (nn.Sequential(own, nn.Linear(8, 8)), False),
+        (nn.Sequential(own, Mine()), True),
+        (nn.MultiheadAttention(8, 2), True),
+        (nn.TransformerEncoderLayer(8, 2), True),
+        (None, True),
+    ):
         with regard.watch(model):
-            assert (_get_current_function_mode() is not None) == looks, model
+            assert (_get_current_function_mode() is not None) == intercepted, model
 
 
 class Own(nn.Module):
@@ -526,7 +534,7 @@ class Own(nn.Module):
         return F.scaled_dot_product_attention(x, x, x)
 
 
-def test_a_module_of_the_user_beside_one_of_regard_is_seen_and_a_hook_s_attention_too():
+def test_attention_of_user_modules_and_hooks_is_recorded():
     x = torch.randn(2, 5, 8)
     net = nn.Sequential(regard.MultiHead(8, 2), Own())
     with regard.watch(net) as seen:
@@ -539,7 +547,7 @@ def test_a_module_of_the_user_beside_one_of_regard_is_seen_and_a_hook_s_attentio
     assert len(seen) == 2
 
 
-def test_modules_that_change_inside_watch_are_told_of():
+def test_modules_that_change_inside_watch_are_listed_as_missed():
     net, x = nn.Sequential(regard.MultiHead(8, 2)), torch.randn(2, 5, 8)
     with regard.watch(net) as seen:
         net.append(Own())
@@ -563,7 +571,7 @@ def test_watches_of_two_generators_may_end_in_any_order():
     attend(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))
     assert sum(len(one.calls(name)) for name in one) == before
     second.close()
-    assert not watching.watching()
+    assert not watching.is_watching()
 
 
 def test_gradient_checkpointing_does_not_record_a_call_twice():
@@ -573,7 +581,7 @@ def test_gradient_checkpointing_does_not_record_a_call_twice():
     assert len(seen.calls("self")) == 1
 
 
-def test_only_takes_the_path_of_a_layer_that_names_its_calls_self_or_cross():
+def test_only_matches_the_path_of_a_layer_without_self_or_cross():
     net = nn.Sequential(regard.MultiHead(8, 2), regard.MultiHead(8, 2))
     with regard.watch(net, only="1") as seen:
         net(torch.randn(1, 5, 8))
@@ -581,7 +589,7 @@ def test_only_takes_the_path_of_a_layer_that_names_its_calls_self_or_cross():
     assert dict(seen.items()).keys() == {"1.self"} and seen.get("0.self") is None
 
 
-def test_what_on_call_was_given_cannot_be_asked_afterwards():
+def test_a_call_given_to_on_call_expires_when_it_returns():
     kept = []
     layer = regard.MultiHead(8, 2)
     with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
@@ -591,7 +599,7 @@ def test_what_on_call_was_given_cannot_be_asked_afterwards():
     assert "no longer kept" in repr(kept[0])
 
 
-def test_written_out_attention_beside_seen_attention_is_explained():
+def test_the_error_explains_hand_written_attention_beside_recorded_attention():
     class Plain(nn.Module):
         def forward(self, x):
             return torch.softmax(x @ x.mT, -1) @ x

@@ -53,7 +53,7 @@ def test_padded_batches_in_training_use_sdpa_unless_a_cuda_graph_is_captured():
     q, k, v = (torch.empty(2, 4, 60, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     call = make_call(q, k, v, mask=Padding(torch.tensor([5, 60])))
     assert make_plan(call, machine=HOPPER).kernel == "sdpa"
-    assert make_plan(call, machine=replace(HOPPER, recording=True)).kernel == "triton"
+    assert make_plan(call, machine=replace(HOPPER, capturing=True)).kernel == "triton"
 
 
 def test_calls_that_triton_cannot_run_use_another_kernel_with_a_reason():

@@ -1,4 +1,7 @@
-"""Weights on demand: names, exact rows after a fused pass, parts only, and records that stay true."""
+"""`watch` on regard's own layers: names, weights after a fused kernel, selected rows, snapshots.
+
+Covers watching.py and snapshot.py; models of torch and others are in test_torch_calls.py.
+"""
 
 import math
 import threading
@@ -53,7 +56,9 @@ def test_calls_are_named_by_module_path_and_kind():
     with watch(model := Model()) as seen:
         model(torch.randn(3, 7, 16), torch.randn(3, 9, 16))
     assert list(seen) == [
-        "encoder.self", "decoder.0.attention.self", "decoder.0.cross", "decoder.1.attention.self", "decoder.1.cross",
+        "encoder.self",
+        "decoder.0.attention.self", "decoder.0.cross",
+        "decoder.1.attention.self", "decoder.1.cross",
     ]  # fmt: skip
     assert seen["decoder.1.cross"].shape == (3, 4, 7, 9)
     assert len(seen) == 5
@@ -61,7 +66,7 @@ def test_calls_are_named_by_module_path_and_kind():
     assert "(3, 4, 7, 9)" in repr(seen)
 
 
-def test_a_bare_call_is_named_by_order():
+def test_a_call_outside_of_modules_is_named_by_order():
     q = torch.randn(1, 1, 4, 3)
     with watch() as seen:
         attend(q, q, q)
@@ -84,7 +89,7 @@ def test_nothing_is_recorded_outside_and_hooks_are_removed():
         seen["x"]
 
 
-def test_a_failing_model_leaves_the_names_in_order():
+def test_names_are_correct_after_a_module_failed():
     class Fails(nn.Module):
         def forward(self, x):
             raise ValueError("broken")
@@ -98,7 +103,7 @@ def test_a_failing_model_leaves_the_names_in_order():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_rows_rebuilt_on_demand_are_the_rows_of_the_matrix(seed):
+def test_rows_computed_on_demand_equal_the_rows_of_the_matrix(seed):
     _, tensors, options = case("all options", seed).make(torch.float64)
     q, k, v = tensors.values()
     with watch() as seen:
@@ -117,7 +122,7 @@ def test_rows_rebuilt_on_demand_are_the_rows_of_the_matrix(seed):
 
 
 @pytest.mark.parametrize("stage", ["energy", "biased", "masked", "normalised", "gated"])
-def test_stages_can_be_asked_for_separately(stage):
+def test_weights_can_be_computed_at_every_stage(stage):
     q, k = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 6, 4)
     options = dict(bias=ALiBi(2), mask=Causal(), gate=Window(2), softcap=2.0)
     with watch() as seen:
@@ -140,7 +145,7 @@ def test_stages_can_be_asked_for_separately(stage):
 
 
 @pytest.mark.parametrize("kernel", ["cpp", "sdpa", "tiled", "additive"])
-def test_weights_are_there_after_a_fused_pass(kernel):
+def test_weights_are_available_after_a_fused_kernel(kernel):
     q, k, v = (torch.randn(2, 2, 130, 8) for _ in range(3))
     energy = Additive(8) if kernel == "additive" else regard.ScaledDot()
     with watch() as seen:
@@ -161,11 +166,11 @@ def test_one_row_of_a_long_call_does_not_build_the_matrix(monkeypatch):
 
     plain = reference.weigh
 
-    def spy(call, part, stage):
+    def spy(call, rows, stage):
         nonlocal largest
-        found = plain(call, part, stage)
-        largest = max(largest, found[0].numel())
-        return found
+        result = plain(call, rows, stage)
+        largest = max(largest, result[0].numel())
+        return result
 
     monkeypatch.setattr(reference, "weigh", spy)
     row = seen["attend.0"].weights(query=T // 2)
@@ -173,10 +178,10 @@ def test_one_row_of_a_long_call_does_not_build_the_matrix(monkeypatch):
     assert int((row > 0).sum()) == 51
     assert seen["attend.0"].entropy().shape == (1, 1, T)
     assert seen["attend.0"].column_sums().sum().item() == pytest.approx(T, rel=1e-3)
-    assert largest <= 1 << 23  # never the 400 million of the whole
+    assert largest <= 1 << 23  # the full matrix has 400 million elements
 
 
-def test_entropy_runs_from_one_key_to_all_alike():
+def test_entropy_is_0_for_one_key_and_log_n_for_uniform_weights():
     q, k = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 8, 4)
     with watch() as seen:
         attend(q, k, k)
@@ -185,7 +190,7 @@ def test_entropy_runs_from_one_key_to_all_alike():
     assert torch.allclose(seen["attend.1"].entropy(query=0), torch.zeros(1, 1))
 
 
-def test_records_stay_true_when_caches_masks_and_weights_change_later():
+def test_recorded_calls_do_not_change_when_caches_masks_and_parameters_do():
     layer, cache = MultiHead(8, 2, mask=Causal(), bias=RelativeVectors(4), energy=Additive(4)), Cache()
     lengths, dense = torch.tensor([3]), torch.randn(1, 1, 3, 3)
     x = torch.randn(1, 3, 8)
@@ -204,7 +209,7 @@ def test_records_stay_true_when_caches_masks_and_weights_change_later():
     assert torch.equal(seen["attend.0"].weights(), biased)
 
 
-def test_every_step_of_a_decoder_is_kept_in_order():
+def test_every_decoding_step_is_recorded_in_order():
     layer, cache, x = MultiHead(8, 2, mask=Causal()), Cache(), torch.randn(2, 5, 8)
     with torch.no_grad(), watch(layer) as seen:
         for t in range(5):
@@ -212,9 +217,9 @@ def test_every_step_of_a_decoder_is_kept_in_order():
         layer(x)
     steps = seen.calls("self")
     assert [s.shape for s in steps[:5]] == [(2, 2, 1, t + 1) for t in range(5)]
-    whole = steps[5].weights()
+    full = steps[5].weights()
     for t in range(5):
-        assert torch.allclose(steps[t].weights(query=0), whole[:, :, t, : t + 1], atol=1e-6)
+        assert torch.allclose(steps[t].weights(query=0), full[:, :, t, : t + 1], atol=1e-6)
 
 
 def test_watched_weights_are_those_before_dropout():
@@ -224,7 +229,7 @@ def test_watched_weights_are_those_before_dropout():
     assert torch.allclose(seen["attend.0"].weights().sum(-1), torch.ones(1, 1, 4))
 
 
-def test_watches_nest_and_documents_are_kept():
+def test_watches_can_be_nested():
     q = torch.randn(1, 1, 4, 3)
     with watch() as outer:
         attend(q, q, q)
@@ -245,7 +250,7 @@ def test_watches_nest_and_documents_are_kept():
         (lambda r: r.top(9), "k must be between 1 and the 4 keys"),
     ],
 )
-def test_questions_about_what_is_not_there_are_refused(ask, says):
+def test_invalid_selections_are_refused(ask, says):
     q = torch.randn(1, 2, 4, 3)
     with watch() as seen:
         attend(q, q, q)

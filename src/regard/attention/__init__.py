@@ -1,1 +1,1 @@
-"""The attention operator, and nothing that learns a task."""
+"""The attention operator: energies, masks, biases, normalisers, kernels, and recorded calls."""

@@ -1,4 +1,4 @@
-"""The one public verb, and the two questions one asks of it: which kernel runs, and what the weights are."""
+"""`attend`, the attention operator; `explain`, which kernel it runs; `weights`, the attention matrix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.attention.call import (
     MaskLike,
     NormalizerLike,
     Options,
-    fit,
+    cast_and_expand,
     make_call,
     signature,
     wrap_bias,
@@ -31,7 +31,7 @@ from regard.attention.kernels import reference
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
 from regard.attention.plan import Plan, choose, make_plan, requested, run
-from regard.attention.torch_modes import is_plain
+from regard.attention.tracing import is_eager
 
 
 def attend(
@@ -48,23 +48,27 @@ def attend(
     dropout: float = 0.0,
     kernel: str | None = None,
 ) -> Tensor:
-    """Attention: for each query, the values weighted by how well their keys fit.
+    """Attention: for each query, a weighted sum of the values; the weights are the normalised energies.
 
-    query (..., heads, Tq, Dq), key (..., heads, Tk, Dk), value (..., heads, Tk, Dv) → (..., heads, Tq, Dv). Batch and heads
-    broadcast; keys and values may have fewer heads, each then serving a group of neighbouring query heads.
+    query (..., heads, Tq, Dq), key (..., heads, Tk, Dk), value (..., heads, Tk, Dv) → (..., heads, Tq, Dv).
+    Batch axes and heads broadcast. Keys and values may have fewer heads; each then serves a group of
+    neighbouring query heads.
 
-    The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. A mask is True where
-    attention is allowed. A row with nothing to attend to gives zeros. `kernel` names the path to take instead of the
-    fastest, and is an error when it cannot be taken; `regard.explain` takes the same arguments and says what would run.
+    The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. A mask is
+    True where attention is allowed. A row with no allowed key gives zeros. `kernel` selects a kernel by name
+    instead of the fastest one, and is an error if that kernel cannot run the call; `regard.explain` takes the
+    same arguments and says which kernel runs.
     """
-    known = prepared = None
-    if is_plain(query, key, value):
-        known = signature(query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel)
+    call_signature = prepared = None
+    if is_eager(query, key, value):
+        call_signature = signature(
+            query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel
+        )
         try:
-            prepared = _prepared.get(known)
-        except TypeError:  # an option that cannot be hashed is none that is known; checks say so
-            known = None
-    watched = watching.watching()
+            prepared = _prepared.get(call_signature)
+        except TypeError:  # unhashable options are wrong; the checks below raise
+            call_signature = None
+    watched = watching.is_watching()
     if prepared is not None:
         if prepared.shortcut is not None and not watched:
             out = prepared.shortcut(query, key, value, mask)
@@ -74,13 +78,14 @@ def attend(
     else:
         call = make_call(
             query, key, value,
-            energy=energy, mask=mask, bias=bias, normalize=normalize, gate=gate, softcap=softcap, dropout=dropout,
+            energy=energy, mask=mask, bias=bias, normalize=normalize, gate=gate,
+            softcap=softcap, dropout=dropout,
         )  # fmt: skip
         prepared = _Prepared.of(call, kernel, (query, key, value))
-        if known is not None:
-            if len(_prepared) >= SIGNATURES:
+        if call_signature is not None:
+            if len(_prepared) >= MAX_SIGNATURES:
                 _prepared.clear()
-            _prepared[known] = prepared
+            _prepared[call_signature] = prepared
     if watched:
         with watching.record(call, compiles=prepared.kernel.compiles):
             return run(call, prepared.kernel, prepared.machine, prepared.clear)
@@ -89,52 +94,58 @@ def attend(
 
 @dataclass(slots=True)
 class _Prepared:
-    """What checks and planning found for one signature: all that is left to do is to run."""
+    """Result of checks and planning for one signature, cached so that later calls only run the kernel."""
 
     kernel: Kernel
     machine: Machine
-    clear: bool  # something may be hidden from everybody
-    masked: bool  # the mask hides something
-    as_given: bool  # queries, keys and values need no cast, no heads axis and no broadcasting
-    rest: tuple  # the fields of a Call after its options
+    clear: bool  # queries or keys that are masked everywhere must be cleared first
+    has_mask: bool  # False also for a mask that allows everything
+    inputs_unchanged: bool  # queries, keys and values need no cast, no heads axis and no broadcasting
+    other_fields: tuple  # the fields of a Call after its options
     shortcut: Shortcut | None
 
     @classmethod
-    def of(cls, call: Call, kernel: str | None, given: tuple[Tensor, Tensor, Tensor]) -> _Prepared:
+    def of(cls, call: Call, kernel: str | None, inputs: tuple[Tensor, Tensor, Tensor]) -> _Prepared:
         machine = Machine.of(call.query, call.key, call.value)
         chosen = choose(call, machine) if kernel is None else requested(call, kernel, machine)
-        as_given = all(a is b for a, b in zip(given, (call.query, call.key, call.value), strict=True))
-        rest = (call.softcap, call.dropout, call.leading, call.heads, call.groups, call.flat, call.autocast)
-        shortcut = chosen.shortcut(call, machine) if as_given and machine.tracer is None else None
+        unchanged = all(a is b for a, b in zip(inputs, (call.query, call.key, call.value), strict=True))
+        other_fields = (
+            call.softcap, call.dropout, call.leading, call.heads, call.groups, call.squeeze_heads,
+            call.autocast,
+        )  # fmt: skip
+        shortcut = chosen.shortcut(call, machine) if unchanged and machine.tracer is None else None
         clear = chosen.reads_unseen and needs_clearing(call)
-        return cls(chosen, machine, clear, call.mask is not None, as_given, rest, shortcut)
+        return cls(chosen, machine, clear, call.mask is not None, unchanged, other_fields, shortcut)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:
+        """The call for new inputs with this signature, without checks."""
         energy, mask, bias, normalize, gate = options
-        if not self.as_given:
-            query, key, value = fit(query, key, value, self.rest[2], self.rest[3], self.rest[6])
-        mask = wrap_mask(mask) if self.masked else None
+        if not self.inputs_unchanged:
+            _, _, leading, heads, _, _, autocast = self.other_fields
+            query, key, value = cast_and_expand(query, key, value, leading, heads, autocast)
+        mask = wrap_mask(mask) if self.has_mask else None
         bias, gate = None if bias is None else wrap_bias(bias), None if gate is None else wrap_gate(gate)
-        return Call(query, key, value, energy, mask, bias, normalize, gate, *self.rest)
+        return Call(query, key, value, energy, mask, bias, normalize, gate, *self.other_fields)
 
 
-SIGNATURES = 4096
+MAX_SIGNATURES = 4096
 _prepared: dict[Hashable, _Prepared] = {}
 
 
 def explain(
     query: Tensor, key: Tensor, value: Tensor, *, kernel: str | None = None, **options: Unpack[Options]
 ) -> Plan:
-    """Which kernel `attend` would run with the same arguments, why, why none that is faster, and the memory it needs."""
+    """Which kernel `attend` runs with these arguments, why, why not a faster one, and the memory it needs."""
     return make_plan(make_call(query, key, value, **options), kernel)
 
 
 def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpack[Options]) -> Tensor:
-    """The attention matrix itself, (..., heads, Tq, Tk), by the reference: for small cases and for looking.
+    """The attention matrix itself, (..., heads, Tq, Tk), computed by the reference: for small cases.
 
-    Takes `attend`'s options. `stage` is "energy", "biased" (with soft cap), "masked", "normalised" or "gated" (the default).
+    Takes `attend`'s options. `stage` is "energy", "biased" (with soft cap), "masked", "normalised" or "gated"
+    (the default).
     """
     call = make_call(query, key, key, **options)
-    found = reference.weigh(call, reference.all_of(call), reference.check_stage(stage))[0]
-    found = found.expand(*call.leading, call.heads, call.Tq, call.Tk).to(call.dtype)
-    return found.squeeze(-3) if call.flat else found
+    matrix = reference.weigh(call, reference.all_of(call), reference.check_stage(stage))[0]
+    matrix = matrix.expand(*call.leading, call.heads, call.Tq, call.Tk).to(call.dtype)
+    return matrix.squeeze(-3) if call.squeeze_heads else matrix

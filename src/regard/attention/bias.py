@@ -1,7 +1,7 @@
-"""Biases: what is added to the energies. `ALiBi`, `RelativeBuckets`, `RelativeVectors`, a tensor, or any function of positions.
+"""Biases, added to the energies: ALiBi, relative buckets, relative vectors, tensors, functions of positions.
 
-Values have at least float32: slope × distance does not fit bfloat16. A finite value never masks, however small: −1e9 is a
-number. −∞ masks as a mask does. NaN makes NaN of the rows that may see it.
+Values are at least float32: slope × distance needs more digits than bfloat16 has. A finite value never masks,
+however small: −1e9 is a number. −∞ masks. NaN makes rows NaN that may see it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,48 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.attention.declared import forget_declared
+from regard.arguments import integer
 from regard.attention.devices import Movable, check_device
 from regard.attention.grid import Grid
-from regard.attention.mask import check_numbers, check_pairs, describe_tensor, only_tensors, whole_offset
-from regard.attention.position import size
-from regard.attention.precision import exact, exact_dtype, no_autocast
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.mask import (
+    check_broadcast,
+    check_offset,
+    check_per_sequence,
+    only_tensors,
+    tensor_signature,
+)
+from regard.attention.precision import compute_dtype, no_autocast, upcast
 from regard.errors import DtypeError, ShapeError
 
 
 class Bias(Movable):
-    """The parent of everything added to the energies. A subclass needs `values` alone; the rest are facts for kernels."""
+    """Base class of biases. A subclass must define `values`; the rest are hints for kernels."""
 
-    finite = False  # surely no −∞, so it masks nothing
-    uses_query = True  # the values depend on the query vectors and not on positions alone
+    finite = False  # never −∞, so it masks nothing
+    uses_query = True  # depends on the query vectors, not only on positions
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {"finite": False, "uses_query": True, "at": Bias.at}
-        forget_declared(cls, ("values",), facts, {"signature": Bias.signature, "tensors": Bias.tensors})
+        hints = {"finite": False, "uses_query": True, "at": Bias.at}
+        reset_inherited_hints(cls, ("values",), hints, {"signature": Bias.signature, "tensors": Bias.tensors})
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        """What to add for the pairs of `grid`; broadcasts to (..., heads, n, m). `query` holds the same rows as `grid`."""
+        """The bias for the pairs of `grid`, broadcasts to (..., heads, n, m). `query` has the grid's rows."""
         raise NotImplementedError
 
     def at(self, offset: int | Tensor) -> Bias:
-        """This bias with query 0 at key `offset`, one number or one per sequence, unless it has an offset of its own."""
-        return PlacedBias(self, offset)
+        """This bias with query 0 at position `offset`, one number or one per sequence.
+
+        A bias that has its own offset keeps it.
+        """
+        return OffsetBias(self, offset)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
-        """Raise when this bias was not made for such a call."""
+        """Raise if this bias does not fit the call."""
 
     def signature(self) -> Hashable | None:
-        """Everything that checks and planning read of this bias; None: unknown, plan at every call."""
+        """A key for cached plans: everything that checks and planning read. None: plan every call."""
         return None
 
     def tensors(self) -> tuple[Tensor, ...] | None:
@@ -53,35 +62,35 @@ class Bias(Movable):
         return None
 
 
-def _check_heads(name: str, made: int, heads: int) -> None:
-    if made not in (1, heads):
+def _check_heads(name: str, bias_heads: int, heads: int) -> None:
+    if bias_heads not in (1, heads):
         raise ShapeError(
-            f"this {name} was made for {made} heads and the call has {heads}; make it for {heads}"
+            f"this {name} was made for {bias_heads} heads and the call has {heads}; make it for {heads}"
         )
 
 
 class ALiBi(Bias):
-    """−m · |t − s| with a slope m per head (Press, Smith & Lewis 2022). Symmetric; with `Causal()` it is the paper's.
+    """−m · |t − s| with a slope m per head (Press, Smith & Lewis 2022). Symmetric; the paper adds `Causal()`.
 
-    Slopes are 2^(−8/n), 2^(−16/n), …; when the number of heads is no power of two, those of the next smaller power and then
-    every other one of the next larger, as published.
+    Slopes are 2^(−8/n), 2^(−16/n), … If the number of heads is not a power of two, they are the slopes of the
+    next smaller power, then every other slope of the next larger, as in the authors' code.
     """
 
     finite = True
     uses_query = False
 
     def __init__(self, heads: int, offset: int | Tensor | None = None) -> None:
-        self.heads = size("heads", heads)
+        self.heads = integer("heads", heads)
         self.offset = offset
         self.slopes = _alibi_slopes(heads)
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        dtype = exact_dtype(query.dtype)
+        dtype = compute_dtype(query.dtype)
         distance = (grid.k - grid.position(self.offset)).abs().to(dtype)
         return -self._slope(grid, dtype) * distance
 
     def _slope(self, grid: Grid, dtype: torch.dtype) -> Tensor | float:
-        """The slope of each head, computed from its number so that Flex can trace it."""
+        """The slope of each head, computed from the head index so that Flex can trace it."""
         if self.heads == 1:
             return self.slopes[0]
         power = 2 ** math.floor(math.log2(self.heads))
@@ -91,19 +100,19 @@ class ALiBi(Bias):
     def at(self, offset: int | Tensor) -> Bias:
         if self.offset is not None:
             return self
-        found = copy.copy(self)
-        found.offset = whole_offset("ALiBi", offset)
-        return found
+        copied = copy.copy(self)
+        copied.offset = check_offset("ALiBi", offset)
+        return copied
 
     def signature(self) -> Hashable | None:
-        return ALiBi, self.heads, describe_tensor(self.offset)
+        return ALiBi, self.heads, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return (self.offset,) if isinstance(self.offset, Tensor) else ()
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         _check_heads("ALiBi", self.heads, heads)
-        check_numbers("ALiBi's offset", self.offset, leading, query.device, option="bias")
+        check_per_sequence("ALiBi's offset", self.offset, leading, query.device, option="bias")
 
     def __repr__(self) -> str:
         return f"ALiBi({self.heads})"
@@ -117,7 +126,10 @@ def _alibi_slopes(heads: int) -> list[float]:
 
 
 class RelativeBuckets(nn.Module, Bias):
-    """One learned number per head and bucket of distances (T5, Raffel et al. 2020): near distances exact, far ones logarithmic."""
+    """A learned bias per head and bucket of distances (T5, Raffel et al. 2020).
+
+    Small distances have a bucket each; larger ones share logarithmic buckets.
+    """
 
     finite = True
     uses_query = False
@@ -126,8 +138,8 @@ class RelativeBuckets(nn.Module, Bias):
         self, heads: int, *, buckets: int = 32, max_distance: int = 128, causal: bool = False
     ) -> None:
         super().__init__()
-        self.heads, self.buckets = size("heads", heads), size("buckets", buckets, 4, even=True)
-        self.max_distance, self.causal = size("max_distance", max_distance, buckets), causal
+        self.heads, self.buckets = integer("heads", heads), integer("buckets", buckets, 4, even=True)
+        self.max_distance, self.causal = integer("max_distance", max_distance, buckets), causal
         self.weight = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
     def bucket(self, distance: Tensor) -> Tensor:
@@ -144,20 +156,20 @@ class RelativeBuckets(nn.Module, Bias):
         return start + torch.where(distance < near, distance, (near + far.long()).clamp(max=n - 1))
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        distance, weight = grid.k - grid.position(), self.weight.to(exact_dtype(query.dtype))
+        distance, weight = grid.k - grid.position(), self.weight.to(compute_dtype(query.dtype))
         if distance.ndim > 2:  # an offset per sequence: (..., 1, n, m)
             return grid.of_heads(weight[self.bucket(distance.squeeze(-3))].movedim(-1, -3))
-        if distance.ndim < 2 or not grid.is_span or not distance.numel():
-            found = weight[self.bucket(distance)]  # (n, m, heads), or (heads,) for one pair
-            return grid.of_heads(found.movedim(-1, -3) if found.ndim > 1 else found)
-        # Along a diagonal all is alike: one number per distance, laid out as overlapping rows, the last query first.
+        if distance.ndim < 2 or not grid.is_contiguous or not distance.numel():
+            bias = weight[self.bucket(distance)]  # (n, m, heads), or (heads,) for one pair
+            return grid.of_heads(bias.movedim(-1, -3) if bias.ndim > 1 else bias)
+        # Diagonals are constant: look up each distance once, unfold into overlapping rows, last query first.
         n, m = distance.shape
-        line = torch.arange(n + m - 1, device=distance.device) + distance[-1, 0]
-        rows = weight[self.bucket(line)].T.unfold(-1, m, 1)  # (heads, n, m)
+        distances = torch.arange(n + m - 1, device=distance.device) + distance[-1, 0]
+        rows = weight[self.bucket(distances)].T.unfold(-1, m, 1)  # (heads, n, m)
         return grid.of_heads(rows.flip(-2))
 
     def signature(self) -> Hashable | None:
-        return RelativeBuckets, self.heads, describe_tensor(self.weight)
+        return RelativeBuckets, self.heads, tensor_signature(self.weight)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -170,28 +182,31 @@ class RelativeBuckets(nn.Module, Bias):
 
 
 class RelativeVectors(nn.Module, Bias):
-    """q·a_(s−t)/√d with a learned vector a per clipped distance (Shaw, Uszkoreit & Vaswani 2018, eq. 4, keys' part)."""
+    """q·a_(s−t)/√d, a learned vector a per clipped distance (Shaw, Uszkoreit & Vaswani 2018, eq.
+
+    4, key term).
+    """
 
     finite = True
     uses_query = True
 
     def __init__(self, dim: int, *, clip: int = 16, heads: int | None = None) -> None:
         super().__init__()
-        self.dim, self.clip, self.heads = size("dim", dim), size("clip", clip), heads
-        head = () if heads is None else (size("heads", heads),)
+        self.dim, self.clip, self.heads = integer("dim", dim), integer("clip", clip), heads
+        head = () if heads is None else (integer("heads", heads),)
         self.weight = nn.Parameter(torch.randn(*head, 2 * clip + 1, dim) / math.sqrt(dim))
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        table = self.weight.to(exact_dtype(query.dtype))
+        table = self.weight.to(compute_dtype(query.dtype))
         if self.heads is not None:
             table = grid.of_heads(table)
         with no_autocast(query):
-            fit = exact(query) @ table.mT / math.sqrt(self.dim)  # (..., heads, n, 2·clip + 1)
-        at = (grid.k - grid.position()).clamp(-self.clip, self.clip) + self.clip
-        return fit.gather(-1, at.expand(*fit.shape[:-2], *at.shape[-2:]))
+            scores = upcast(query) @ table.mT / math.sqrt(self.dim)  # (..., heads, n, 2·clip + 1)
+        index = (grid.k - grid.position()).clamp(-self.clip, self.clip) + self.clip  # (n, m)
+        return scores.gather(-1, index.expand(*scores.shape[:-2], *index.shape[-2:]))
 
     def signature(self) -> Hashable | None:
-        return RelativeVectors, self.dim, self.heads, describe_tensor(self.weight)
+        return RelativeVectors, self.dim, self.heads, tensor_signature(self.weight)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -201,7 +216,8 @@ class RelativeVectors(nn.Module, Bias):
             _check_heads("RelativeVectors", self.heads, heads)
         if query.shape[-1] != self.dim:
             raise ShapeError(
-                f"this RelativeVectors takes queries of width {self.dim}, got {tuple(query.shape)}; make it for {query.shape[-1]}"
+                f"this RelativeVectors takes queries of width {self.dim}, got {tuple(query.shape)}; "
+                f"make it for {query.shape[-1]}"
             )
 
     def extra_repr(self) -> str:
@@ -209,7 +225,7 @@ class RelativeVectors(nn.Module, Bias):
 
 
 class DenseBias(Bias):
-    """Any tensor of numbers that broadcasts to (..., heads, Tq, Tk); −∞ counts as masked."""
+    """A floating-point tensor that broadcasts to (..., heads, Tq, Tk); −∞ masks."""
 
     finite = False
     uses_query = False
@@ -220,27 +236,27 @@ class DenseBias(Bias):
         self.tensor = tensor
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
-        return grid.of_pairs(self.tensor).to(exact_dtype(query.dtype))
+        return grid.of_pairs(self.tensor).to(compute_dtype(query.dtype))
 
     def at(self, offset: int | Tensor) -> Bias:
-        return self  # its rows are the queries, wherever they stand
+        return self  # its rows are the queries, whatever their positions
 
     def signature(self) -> Hashable | None:
-        return DenseBias, describe_tensor(self.tensor)
+        return DenseBias, tensor_signature(self.tensor)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return (self.tensor,)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
         check_device("the bias", "bias", self.tensor, query.device)
-        check_pairs("the bias", self.tensor, (*leading, heads, query.shape[-2], Tk))
+        check_broadcast("the bias", self.tensor, (*leading, heads, query.shape[-2], Tk))
 
     def __repr__(self) -> str:
         return f"DenseBias{tuple(self.tensor.shape)}"
 
 
 class PositionBias(Bias):
-    """Any function of (position of query, position of key), given as (n, 1) and (1, m), that gives (n, m) or (heads, n, m)."""
+    """A function of query positions (n, 1) and key positions (1, m) that returns (n, m) or (heads, n, m)."""
 
     finite = False
     uses_query = False
@@ -250,35 +266,35 @@ class PositionBias(Bias):
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         t, s = grid.position(), grid.k
-        if t.ndim > 2:  # an offset per sequence: the function is asked about one after the other
-            rows = [
-                self._of(grid, row, s) for row in t.reshape(-1, *t.shape[-2:])
-            ]  # (n, m) or (heads, n, m) each
-            found = (
-                torch.stack([x if x.ndim > 2 else x[None] for x in rows]) if rows else t.new_zeros(0, 1, 1, 1)
-            )
-            return found.unflatten(0, t.shape[:-3]).to(exact_dtype(query.dtype))
-        return self._of(grid, t, s).to(exact_dtype(query.dtype))
+        if t.ndim > 2:  # an offset per sequence: call the function once for each sequence
+            sequences = [self._evaluate(grid, positions, s) for positions in t.reshape(-1, *t.shape[-2:])]
+            biases = [x if x.ndim > 2 else x[None] for x in sequences]  # (heads or 1, n, m) each
+            stacked = torch.stack(biases) if biases else t.new_zeros(0, 1, 1, 1)
+            return stacked.unflatten(0, t.shape[:-3]).to(compute_dtype(query.dtype))
+        return self._evaluate(grid, t, s).to(compute_dtype(query.dtype))
 
-    def _of(self, grid: Grid, t: Tensor, s: Tensor) -> Tensor:
-        found = self.function(t, s)
-        want = (t.shape[-2], s.shape[-1])
-        given = tuple(found.shape) if isinstance(found, Tensor) else ()
-        if len(given) not in (2, 3) or any(a not in (1, b) for a, b in zip(given[-2:], want, strict=True)):
+    def _evaluate(self, grid: Grid, t: Tensor, s: Tensor) -> Tensor:
+        bias = self.function(t, s)
+        expected = (t.shape[-2], s.shape[-1])
+        shape = tuple(bias.shape) if isinstance(bias, Tensor) else ()
+        if len(shape) not in (2, 3) or any(
+            a not in (1, b) for a, b in zip(shape[-2:], expected, strict=True)
+        ):
             raise ShapeError(
-                f"the bias function gave {given or type(found).__name__} and must give {want} or (heads, *{want})"
+                f"the bias function gave {shape or type(bias).__name__} and must give {expected} "
+                f"or (heads, *{expected})"
             )
-        return grid.of_heads(found) if len(given) == 3 else found
+        return grid.of_heads(bias) if len(shape) == 3 else bias
 
     def __repr__(self) -> str:
         return f"PositionBias({getattr(self.function, '__name__', type(self.function).__name__)})"
 
 
-class PlacedBias(Bias):
-    """A bias of positions with query 0 at key `offset`."""
+class OffsetBias(Bias):
+    """A bias with query 0 at position `offset`."""
 
     def __init__(self, a: Bias, offset: int | Tensor) -> None:
-        self.a, self.offset = a, whole_offset(type(a).__name__, offset)
+        self.a, self.offset = a, check_offset(type(a).__name__, offset)
         self.finite, self.uses_query = a.finite, a.uses_query
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
@@ -289,7 +305,7 @@ class PlacedBias(Bias):
         return None if inner is None else inner + only_tensors(self.offset)
 
     def check(self, query: Tensor, Tk: int, heads: int, leading: Sequence[int]) -> None:
-        check_numbers("the offset", self.offset, leading, query.device, option="bias")
+        check_per_sequence("the offset", self.offset, leading, query.device, option="bias")
         self.a.check(query, Tk, heads, leading)
 
     def __repr__(self) -> str:

@@ -1,15 +1,18 @@
-"""One attention call, checked: everything a kernel may read, and nothing it has to check again."""
+"""`Call`: the checked arguments of one attention call, as kernels read them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
-from torch._C import _is_any_autocast_enabled  # type: ignore[attr-defined]  # a quarter of the time of asking for one device
+from torch._C import (
+    _is_any_autocast_enabled,  # type: ignore[attr-defined]  # four times as fast as asking for one device
+)
 
 from regard.arguments import quoted
 from regard.attention.bias import Bias, DenseBias, PositionBias
@@ -30,7 +33,7 @@ GateLike = Mask | Bias | Tensor
 
 
 class Options(TypedDict, total=False):
-    """The options of `attend` that say what is computed."""
+    """Options of `attend` that define the result (`kernel` does not)."""
 
     energy: EnergyLike
     mask: MaskLike | None
@@ -42,12 +45,16 @@ class Options(TypedDict, total=False):
 
 
 SCALED_DOT, SOFTMAX = ScaledDot(), Softmax()
-LONG = 512  # positions from which what is made for one shape, by cuDNN or by compiling Flex, is worth it on a GPU
+LONG = 512  # queries from which work per shape (cuDNN's plan, compiling Flex) pays off on a GPU
 
 
 @dataclass(slots=True)
 class Call:
-    """Checked inputs. query (*leading, heads, Tq, Dq); key, value (*leading, heads/groups, Tk, ·), leading axes broadcast."""
+    """Checked arguments of `attend`.
+
+    query (*leading, heads, Tq, Dq); key and value (*leading, heads/groups, Tk, ·), whose leading axes
+    broadcast.
+    """
 
     query: Tensor
     key: Tensor
@@ -59,11 +66,11 @@ class Call:
     gate: Mask | Bias | None
     softcap: float | None
     dropout: float
-    leading: tuple[int, ...]
-    heads: int
-    groups: int
-    flat: bool  # no heads axis was given: take it off the result again
-    autocast: torch.dtype | None = None  # what autocast computes in, when it is on
+    leading: tuple[int, ...]  # batch axes
+    heads: int  # of the query
+    groups: int  # query heads per key head
+    squeeze_heads: bool  # inputs were (time, dim): remove the heads axis from the result
+    autocast: torch.dtype | None = None  # autocast's dtype, if autocast is enabled
 
     @property
     def Tq(self) -> int:
@@ -83,10 +90,12 @@ class Call:
 
     @property
     def sequences(self) -> int:
+        """The batch size: the product of all leading axes."""
         return math.prod(self.leading)
 
     @property
     def pairs(self) -> int:
+        """The number of elements of the attention matrix."""
         return self.sequences * self.heads * self.Tq * self.Tk
 
     @property
@@ -106,21 +115,21 @@ class Call:
         return self.energy.heads not in (None, 1)
 
     @property
-    def learns(self) -> bool:
-        """Whether a gradient may be asked of anything in this call. What a function closes over is unknown, so it may learn."""
+    def requires_grad(self) -> bool:
+        """Whether any input or option may require a gradient. Functions may: their closures are unknown."""
         if not torch.is_grad_enabled():
             return False
         if any(x.requires_grad for x in (self.query, self.key, self.value)):
             return True
-        return any(_may_learn(x) for x in (self.energy, self.bias, self.normalize, self.gate))
+        return any(_may_require_grad(x) for x in (self.energy, self.bias, self.normalize, self.gate))
 
     @property
-    def bias_learns(self) -> bool:
-        return torch.is_grad_enabled() and _may_learn(self.bias)
+    def bias_requires_grad(self) -> bool:
+        return torch.is_grad_enabled() and _may_require_grad(self.bias)
 
     @property
     def bias_may_mask(self) -> bool:
-        """Whether the bias may hold −∞, which masks."""
+        """Whether the bias may contain −∞, which masks."""
         return self.bias is not None and not self.bias.finite
 
     def options(self) -> tuple[Energy | Mask | Bias | Normalizer, ...]:
@@ -129,21 +138,21 @@ class Call:
         )
 
     def option_tensors(self) -> list[Tensor] | None:
-        """All tensors that the options read; None when one of them is a function or a class that does not say."""
-        found: list[Tensor] = []
+        """All tensors that the options read; None if an option is a function or does not declare them."""
+        all_tensors: list[Tensor] = []
         for option in self.options():
             tensors = option.tensors()
             if tensors is None:
                 return None
-            found += tensors
-        return found
+            all_tensors += tensors
+        return all_tensors
 
     def grouped(self, x: Tensor) -> Tensor:
-        """Keys or values with each head repeated for its group of query heads, neighbours together as in torch and ONNX."""
+        """Keys or values with each head repeated for its group of query heads, as in torch and ONNX."""
         return x if self.groups == 1 else x.repeat_interleave(self.groups, -3)
 
     def with_all_heads(self, x: Tensor) -> Tensor:
-        """Queries, keys or values with all heads, repeated or expanded."""
+        """Queries, keys or values with `heads` heads, repeated or expanded."""
         if x.shape[-3] == self.heads:
             return x
         return x.expand(*x.shape[:-3], self.heads, *x.shape[-2:]) if x.shape[-3] == 1 else self.grouped(x)
@@ -155,37 +164,37 @@ class Call:
         head: Index = None,
         batch: Sequence[Index] | None = None,
     ) -> Grid:
+        """The index grid of this call, or of a part of it."""
         return Grid(
-            self.Tq,
-            self.Tk,
-            heads=self.heads,
-            leading=self.leading,
-            queries=queries,
-            keys=keys,
-            head=head,
-            batch=batch,
-            device=self.query.device,
-        )
+            self.Tq, self.Tk, heads=self.heads, leading=self.leading,
+            queries=queries, keys=keys, head=head, batch=batch, device=self.query.device,
+        )  # fmt: skip
+
+    def autocast_context(self) -> AbstractContextManager[object]:
+        """The autocast under which the call ran; an energy may have float32 parameters and half inputs."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.query.device.type, dtype=self.autocast)
 
     def merge_batch(self, x: Tensor) -> Tensor:
-        """Queries, keys or values with the leading axes as one: (batch, heads, T, dim)."""
+        """Queries, keys or values, (*leading, heads, T, dim) → (batch, heads, T, dim)."""
         if x.ndim == 4 and len(self.leading) == 1 and x.shape[0] == self.leading[0]:
             return x
         x = x.expand(*self.leading, *x.shape[-3:])
         return x.reshape(self.sequences, *x.shape[-3:]) if len(self.leading) != 1 else x
 
     def merge_pairs(self, x: Tensor) -> Tensor:
-        """A mask or bias as (batch or 1, heads or 1, queries, keys)."""
+        """A mask or bias, (*leading, heads, Tq, Tk) → (batch or 1, heads or 1, Tq, Tk)."""
         if x.ndim > 3 and len(self.leading) != 1:
             return x.expand(*self.leading, *x.shape[-3:]).reshape(self.sequences, *x.shape[-3:])
         return x if x.ndim == 4 else x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
 
     def split_batch(self, out: Tensor) -> Tensor:
-        """(batch, heads, Tq, Dv) with the leading axes as they were."""
+        """The inverse of `merge_batch`: (batch, heads, Tq, Dv) → (*leading, heads, Tq, Dv)."""
         return out if len(self.leading) == 1 else out.reshape(*self.leading, *out.shape[-3:])
 
 
-def _may_learn(option: Energy | Bias | Normalizer | Mask | None) -> bool:
+def _may_require_grad(option: Energy | Bias | Normalizer | Mask | None) -> bool:
     if option is None or isinstance(option, Mask):
         return False
     tensors = option.tensors()
@@ -205,12 +214,15 @@ def signature(
     dropout: float,
     kernel: str | None,
 ) -> Hashable | None:
-    """Everything that checks and planning read: calls of one signature are alike but for the values. None: plan anew."""
+    """A key for cached plans: everything that checks and planning read. None: do not cache.
+
+    Calls with the same signature differ only in the values of their tensors.
+    """
     dtype = query.dtype
     if query.is_nested or key.dtype is not dtype or value.dtype is not dtype:
         return None
     if query.is_cpu and key.is_cpu and value.is_cpu:
-        place: Hashable = (
+        device: Hashable = (
             _is_any_autocast_enabled()
             and torch.is_autocast_enabled("cpu")
             and torch.get_autocast_dtype("cpu")
@@ -221,57 +233,57 @@ def signature(
             and torch.is_autocast_enabled("cuda")
             and torch.get_autocast_dtype("cuda")
         )
-        long = (mask is not None or bias is not None) and query.shape[-2] >= LONG  # where Flex may be chosen
-        recording = long and torch.cuda.is_current_stream_capturing()
-        place = (query.get_device(), key.get_device(), value.get_device(), autocast, recording)
+        may_use_flex = (mask is not None or bias is not None) and query.shape[-2] >= LONG
+        capturing = may_use_flex and torch.cuda.is_current_stream_capturing()
+        device = (query.get_device(), key.get_device(), value.get_device(), autocast, capturing)
     else:
         return None
-    learns = (
+    requires_grad = (
         (query.requires_grad, key.requires_grad, value.requires_grad) if torch.is_grad_enabled() else None
     )
-    found = (query.shape, key.shape, value.shape, dtype, place, learns, softcap, dropout, kernel)
+    inputs = (query.shape, key.shape, value.shape, dtype, device, requires_grad, softcap, dropout, kernel)
     if energy is SCALED_DOT and normalize is SOFTMAX and bias is None and gate is None:
         if mask is None:
-            return found
-        known = _known(mask, Dense)
-        return None if known is None else (*found, known)
-    parts = (
-        _known(energy),
-        None if mask is None else _known(mask, Dense),
-        None if bias is None else _known(bias, DenseBias),
-        _known(normalize),
-        None if gate is None else _known(gate),
+            return inputs
+        mask_signature = _option_signature(mask, Dense)
+        return None if mask_signature is None else (*inputs, mask_signature)
+    options = (
+        _option_signature(energy),
+        None if mask is None else _option_signature(mask, Dense),
+        None if bias is None else _option_signature(bias, DenseBias),
+        _option_signature(normalize),
+        None if gate is None else _option_signature(gate),
     )
     given = (True, mask is not None, bias is not None, True, gate is not None)
-    return (
-        None if any(x is None and there for x, there in zip(parts, given, strict=True)) else (*found, *parts)
-    )
+    if any(x is None and is_given for x, is_given in zip(options, given, strict=True)):
+        return None
+    return (*inputs, *options)
 
 
-def _known(option: object, of_tensor: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable | None:
-    """The signature of an option, or None."""
+def _option_signature(option: object, wrap: Callable[[Tensor], Mask | Bias] | None = None) -> Hashable | None:
+    """The signature of an option; None if it has none. `wrap` is the class for plain tensors."""
     if isinstance(option, (Mask, Energy, Bias, Normalizer)):
         return option.signature()
-    return of_tensor(option).signature() if isinstance(option, Tensor) and of_tensor is not None else None
+    return wrap(option).signature() if isinstance(option, Tensor) and wrap is not None else None
 
 
 def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Options]) -> Call:
-    """Check everything that can be checked before work starts."""
+    """Check all arguments and bring them into the form that kernels read."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         _check_tensor(name, x)
     autocast = _autocast(query)
     _check_dtypes(query, key, value, autocast)
-    flat = query.ndim == key.ndim == value.ndim == 2
+    squeeze_heads = query.ndim == key.ndim == value.ndim == 2
     if key.shape[-2] != value.shape[-2]:
         raise ShapeError(
-            f"every key needs its value: {key.shape[-2]} keys (key {tuple(key.shape)}) and {value.shape[-2]} values "
-            f"(value {tuple(value.shape)}); give one value per key, on axis −2"
+            f"every key needs its value: {key.shape[-2]} keys (key {tuple(key.shape)}) and "
+            f"{value.shape[-2]} values (value {tuple(value.shape)}); give one value per key, on axis −2"
         )
     with_heads = [x if x.ndim > 2 else x[None] for x in (query, key, value)]
     heads, groups = _heads(*with_heads)
     leading = _leading(*with_heads)
     call = Call(
-        *fit(query, key, value, leading, heads, autocast),
+        *cast_and_expand(query, key, value, leading, heads, autocast),
         wrap_energy(options.get("energy", SCALED_DOT)),
         wrap_mask(options.get("mask")),
         wrap_bias(options.get("bias")),
@@ -279,7 +291,7 @@ def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
         wrap_gate(options.get("gate")),
         _softcap(options.get("softcap")),
         _dropout(options.get("dropout", 0.0)),
-        leading, heads, groups, flat, autocast,
+        leading, heads, groups, squeeze_heads, autocast,
     )  # fmt: skip
     _check_options(call)
     if call.mask is not None and call.mask.allows_all(call.Tq, call.Tk):
@@ -287,7 +299,7 @@ def make_call(query: Tensor, key: Tensor, value: Tensor, **options: Unpack[Optio
     return call
 
 
-def fit(
+def cast_and_expand(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -295,7 +307,7 @@ def fit(
     heads: int,
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Autocast's dtype, a heads axis, and queries for all batches and heads: one query may meet many."""
+    """Cast to autocast's dtype, add a missing heads axis, expand the query to (*leading, heads, Tq, Dq)."""
     if autocast is not None:
         query, key, value = query.to(autocast), key.to(autocast), value.to(autocast)
     query, key, value = (x if x.ndim > 2 else x[None] for x in (query, key, value))
@@ -315,7 +327,8 @@ def _check_options(call: Call) -> None:
             and isinstance(call.energy, Additive | ProjectedAdditive)
         ):
             raise DtypeError(
-                f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; make them one with .to()"
+                f"{type(call.energy).__name__} is {x.dtype} and the query {query.dtype}; "
+                "convert one with .to()"
             )
     if call.mask is not None:
         call.mask.check(call.Tq, Tk, heads, leading, query.device)
@@ -335,16 +348,15 @@ def _check_tensor(name: str, x: object) -> None:
     if x.is_nested or x.layout != torch.strided:
         kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
         raise OptionError(
-            f"{name} must be a plain tensor, got a {kind} one; pad it and pass mask=Padding(lengths), or use .to_dense()"
+            f"{name} must be a plain tensor, got a {kind} one; pad it and pass mask=Padding(lengths), "
+            "or use .to_dense()"
         )
     if x.ndim < 2:
         raise ShapeError(
             f"{name} needs at least (time, dim), got shape {tuple(x.shape)}; add axes with x[None]"
         )
     if x.dtype not in DTYPES:
-        raise DtypeError(
-            f"{name} must hold real numbers (float16, bfloat16, float32, float64), got {x.dtype}; use .float()"
-        )
+        raise DtypeError(f"{name} must be float16, bfloat16, float32 or float64, got {x.dtype}; use .float()")
 
 
 def _autocast(query: Tensor) -> torch.dtype | None:
@@ -355,14 +367,16 @@ def _autocast(query: Tensor) -> torch.dtype | None:
 
 
 def _check_dtypes(query: Tensor, key: Tensor, value: Tensor, autocast: torch.dtype | None) -> None:
-    """Same device, same dtype; under autocast the dtype is autocast's, as for torch's own attention."""
+    """Check for one device and one dtype. Under autocast dtypes may differ, as for torch's own attention."""
     if not query.device == key.device == value.device:
         raise DeviceError(
-            f"query is on {query.device}, key on {key.device}, value on {value.device}; move them together with .to()"
+            f"query is on {query.device}, key on {key.device}, value on {value.device}; "
+            "move them to one device with .to()"
         )
     if autocast is None and not query.dtype == key.dtype == value.dtype:
         raise DtypeError(
-            f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; make them one with .to()"
+            f"query is {query.dtype}, key {key.dtype}, value {value.dtype}; "
+            "convert them to one dtype with .to()"
         )
 
 
@@ -374,38 +388,39 @@ def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
     heads = _broadcast((q,), (k,), (v,))
     if heads is None:
         raise ShapeError(
-            f"{q} heads of queries, {k} of keys and {v} of values do not go together (query {tuple(query.shape)}, "
-            f"key {tuple(key.shape)}, value {tuple(value.shape)}); give keys and values as many heads as the query, one, or a "
-            "number that divides them"
+            f"{q} heads of queries, {k} of keys and {v} of values do not broadcast "
+            f"(query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}); "
+            "give keys and values as many heads as the query, one, or a number that divides the query's"
         )
     return heads[0], 1
 
 
 def _leading(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
+    """The broadcast batch axes."""
     leading = _broadcast(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     if leading is None:
         raise ShapeError(
-            f"the batch axes of query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do not "
-            "broadcast; axes before (heads, time, dim) must be equal or 1"
+            f"the batch axes of query {tuple(query.shape)}, key {tuple(key.shape)} and "
+            f"value {tuple(value.shape)} do not broadcast; axes before (heads, time, dim) must be equal or 1"
         )
     return leading
 
 
 def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The common shape, or None. torch.broadcast_shapes takes longer than a small attention."""
+    """The broadcast shape, or None. torch.broadcast_shapes takes longer than a small attention call."""
     if all(shape == shapes[0] for shape in shapes):
         return tuple(shapes[0])
-    longest = max(len(shape) for shape in shapes)
-    found = []
-    for sizes in zip(*((1,) * (longest - len(shape)) + tuple(shape) for shape in shapes), strict=True):
+    ndim = max(len(shape) for shape in shapes)
+    broadcast = []
+    for sizes in zip(*((1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes), strict=True):
         common = 1
         for n in sizes:
             if common == 1:
                 common = n
             elif n not in (1, common):
                 return None
-        found.append(common)
-    return tuple(found)
+        broadcast.append(common)
+    return tuple(broadcast)
 
 
 def _softcap(softcap: object) -> float | None:
@@ -428,7 +443,7 @@ def wrap_energy(x: EnergyLike) -> Energy:
     if callable(x) and not isinstance(x, type):
         return Custom(x)
     raise OptionError(
-        f"energy must be an Energy such as ScaledDot() or a function of (query, key), got {_called(x)}"
+        f"energy must be an Energy such as ScaledDot() or a function of (query, key), got {_describe(x)}"
     )
 
 
@@ -437,7 +452,7 @@ def wrap_mask(x: object) -> Mask | None:
         return x
     if isinstance(x, Tensor):
         return Dense(x)
-    raise OptionError(f"mask must be a Mask such as Causal(), a boolean tensor or None, got {_called(x)}")
+    raise OptionError(f"mask must be a Mask such as Causal(), a boolean tensor or None, got {_describe(x)}")
 
 
 def wrap_bias(x: BiasLike | None) -> Bias | None:
@@ -448,7 +463,8 @@ def wrap_bias(x: BiasLike | None) -> Bias | None:
     if callable(x) and not isinstance(x, type):
         return PositionBias(x)
     raise OptionError(
-        f"bias must be a Bias such as ALiBi(heads), a tensor, a function of two positions or None, got {_called(x)}"
+        "bias must be a Bias such as ALiBi(heads), a tensor, a function of two positions or None, "
+        f"got {_describe(x)}"
     )
 
 
@@ -458,7 +474,8 @@ def wrap_normalizer(x: NormalizerLike) -> Normalizer:
     if callable(x) and not isinstance(x, type):
         return CustomNormalizer(x)
     raise OptionError(
-        f"normalize must be a Normalizer such as Softmax() or a function of the scores, got {_called(x)}; for none use Raw()"
+        f"normalize must be a Normalizer such as Softmax() or a function of the scores, got {_describe(x)}; "
+        "for none use Raw()"
     )
 
 
@@ -467,8 +484,8 @@ def wrap_gate(x: object) -> Mask | Bias | None:
         return x
     if isinstance(x, Tensor):
         return Dense(x) if x.dtype == torch.bool else DenseBias(x)
-    raise OptionError(f"gate must be a tensor, a Mask such as Window.centered(K) or None, got {_called(x)}")
+    raise OptionError(f"gate must be a tensor, a Mask such as Window.centered(K) or None, got {_describe(x)}")
 
 
-def _called(x: object) -> str:
+def _describe(x: object) -> str:
     return f"the class {x.__name__} (call it: {x.__name__}(…))" if isinstance(x, type) else quoted(x)

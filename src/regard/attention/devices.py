@@ -1,4 +1,4 @@
-"""Devices of attention options: `Mask.to`, `Bias.to` and `Energy.to`, and the check that an option is where the query is."""
+"""Devices of attention options: `Mask.to`, `Bias.to`, `Energy.to`, and a check against the query's device."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from regard.errors import DeviceError, OptionError
 
 
 class Movable:
-    """An option whose tensors can be moved."""
+    """Base class of options whose tensors can be moved to another device."""
 
     def to(self, device: torch.device | str | int) -> Self:
-        """This option with its tensors on `device`, dtypes kept: a copy, or the option itself if nothing moves.
+        """A copy with all tensors on `device`, dtypes unchanged; the option itself if nothing moves.
 
-        Tensors are found in attributes, also in options, lists, tuples and dicts there. Modules move in place, as in torch.
+        Moves tensors in attributes, also inside nested options, lists, tuples and dicts. Modules move in
+        place, as in torch.
         """
         try:
             target = torch.device(device)
         except (RuntimeError, TypeError):
             name = f"{type(self).__name__}.to"
             raise OptionError(
-                f"{name} takes a device such as 'cpu' or 'cuda', got {device!r}; tensors keep their types"
+                f"{name} takes a device such as 'cpu' or 'cuda', got {device!r}; dtypes cannot be changed"
             ) from None
         try:
             return (
@@ -39,31 +40,31 @@ class Movable:
 
 
 def _with_moved_attributes(option: Any, device: torch.device) -> Any:
-    moved = {name: _moved(held, device) for name, held in vars(option).items()}
-    if all(moved[name] is held for name, held in vars(option).items()):
+    moved = {name: _moved(attribute, device) for name, attribute in vars(option).items()}
+    if all(moved[name] is attribute for name, attribute in vars(option).items()):
         return option
-    found = copy.copy(option)
-    for name, held in moved.items():
-        object.__setattr__(found, name, held)  # masks are frozen dataclasses
-    return found
+    copied = copy.copy(option)
+    for name, attribute in moved.items():
+        object.__setattr__(copied, name, attribute)  # masks are frozen dataclasses
+    return copied
 
 
 def _moved(x: Any, device: torch.device) -> Any:
     if isinstance(x, Tensor | nn.Module):
         return x.to(device)
     if isinstance(x, list | tuple):
-        items = [_moved(held, device) for held in x]
+        items = [_moved(item, device) for item in x]
         if all(a is b for a, b in zip(items, x, strict=True)):
             return x
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     if isinstance(x, dict):
-        items = {name: _moved(held, device) for name, held in x.items()}
-        return x if all(items[name] is held for name, held in x.items()) else items
+        items = {name: _moved(item, device) for name, item in x.items()}
+        return x if all(items[name] is item for name, item in x.items()) else items
     return x.to(device) if isinstance(x, Movable) else x
 
 
 def check_device(name: str, option: str, x: Tensor, device: torch.device) -> None:
-    """Raise when a tensor of an option is not where the query is. `option`: what the user moves, "mask", "bias" or "energy"."""
+    """Raise if a tensor of an option is not on the query's device. `option` is "mask", "bias" or "energy"."""
     if x.device != device:
         raise DeviceError(
             f"{name} is on {x.device} and the query on {device}; move it with {option}.to({str(device)!r})"
@@ -71,7 +72,7 @@ def check_device(name: str, option: str, x: Tensor, device: torch.device) -> Non
 
 
 def as_device(value: object) -> torch.device:
-    """A torch device, or a sentence."""
+    """The value as a torch.device."""
     try:
         if isinstance(value, str | torch.device):
             return torch.device(value)

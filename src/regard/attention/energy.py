@@ -1,8 +1,8 @@
-"""Energies: how well a query and a key fit, before anything is normalised.
+"""Energies: the score of a query and a key, before bias, mask and normaliser.
 
-Shapes: query (..., heads, Tq, Dq), key (..., heads, Tk, Dk) → (..., heads, Tq, Tk). Scale belongs here; temperature to the
-normaliser. Half-precision inputs give float32 energies: rounding an energy of size 20 to bfloat16 changes its weight by 6 %.
-Any function of (query, key) with these shapes is an energy too.
+query (..., heads, Tq, Dq), key (..., heads, Tk, Dk) → (..., heads, Tq, Tk). The scale belongs to the energy,
+the temperature to the normaliser. Half-precision inputs give float32 energies: rounding an energy of 20 to
+bfloat16 changes its weight by 6 %. Any function of (query, key) with these shapes can be used as an energy.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole
-from regard.attention.declared import forget_declared
+from regard.arguments import integer
 from regard.attention.devices import Movable
-from regard.attention.mask import describe_tensor
-from regard.attention.precision import exact, no_autocast
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.mask import tensor_signature
+from regard.attention.precision import no_autocast, upcast
 from regard.errors import OptionError, ShapeError
 
 
 class DotForm(NamedTuple):
-    """An energy written as scale · query·key, so that every dot-product kernel can run it."""
+    """An energy as scale · query·key, the form that dot-product kernels run."""
 
     query: Tensor
     key: Tensor
@@ -31,11 +31,11 @@ class DotForm(NamedTuple):
 
     def energies(self) -> Tensor:
         with no_autocast(self.query):
-            return (exact(self.query) * self.scale) @ exact(self.key).mT
+            return (upcast(self.query) * self.scale) @ upcast(self.key).mT
 
 
 class DistanceForm(NamedTuple):
-    """An energy written as −scale · ‖query − key‖²."""
+    """An energy as −scale · ‖query − key‖²."""
 
     query: Tensor
     key: Tensor
@@ -43,40 +43,39 @@ class DistanceForm(NamedTuple):
 
     def energies(self) -> Tensor:
         return (
-            -(exact(self.query)[..., :, None, :] - exact(self.key)[..., None, :, :]).square().sum(-1)
+            -(upcast(self.query)[..., :, None, :] - upcast(self.key)[..., None, :, :]).square().sum(-1)
             * self.scale
         )
 
 
 class AdditiveForm(NamedTuple):
-    """An energy written as vᵀ tanh(query + key), v (hidden,) or (heads, hidden), so that the additive kernels can run it."""
+    """An energy as vᵀ tanh(query + key), v (hidden,) or (heads, hidden), for additive kernels."""
 
     query: Tensor
     key: Tensor
     v: Tensor
 
     def energies(self) -> Tensor:
-        a, b, v = (exact(x) for x in self)
+        a, b, v = (upcast(x) for x in self)
         v = v if v.ndim == 1 else v[:, None, None, :]
         return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) * v).sum(-1)
 
 
 class Energy(Movable):
-    """The parent of all energies. The energy of a pair depends on its two vectors alone: kernels ask for parts of the matrix.
+    """Base class of energies. The energy of a pair depends only on its two vectors.
 
-    A subclass defines `__call__`, or `as_dot` or `as_additive`, which fused kernels can run.
+    Kernels may therefore compute parts of the matrix. A subclass defines `__call__`, or `as_dot` or
+    `as_additive`, which fused kernels can run.
     """
 
-    form: str | None = (
-        None  # "dot" or "additive", where `as_dot` or `as_additive` is this energy, or "distance"
-    )
+    form: str | None = None  # "dot" (kernels call `as_dot`), "additive" (`as_additive`), "distance" or None
     heads: int | None = None  # of an energy with parameters per head
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {"form": None, "heads": None, "pair_features": Energy.pair_features}
-        forget_declared(
-            cls, ("__call__", "forward"), facts, {"signature": Energy.signature, "tensors": Energy.tensors}
+        hints = {"form": None, "heads": None, "pair_features": Energy.pair_features}
+        reset_inherited_hints(
+            cls, ("__call__", "forward"), hints, {"signature": Energy.signature, "tensors": Energy.tensors}
         )
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
@@ -84,19 +83,19 @@ class Energy(Movable):
         return (self.as_dot(query, key) if has_dot else self.as_additive(query, key)).energies()
 
     def as_dot(self, query: Tensor, key: Tensor) -> DotForm:
-        """This energy as a plain dot product of other vectors."""
+        """This energy as a dot product of transformed queries and keys."""
         raise NotImplementedError
 
     def as_additive(self, query: Tensor, key: Tensor) -> AdditiveForm:
-        """This energy as vᵀ tanh(a + b) of other vectors."""
+        """This energy as vᵀ tanh(a + b) of transformed queries and keys."""
         raise NotImplementedError
 
     def pair_features(self, dim: int) -> int:
-        """How many numbers are computed per pair for queries of width `dim`: for memory and speed."""
+        """Intermediate values per pair for queries of width `dim`; an estimate of memory and cost."""
         return 1
 
     def signature(self) -> Hashable | None:
-        """Everything that checks and planning read of this energy; None: unknown, plan at every call."""
+        """A key for cached plans: everything that checks and planning read. None: plan every call."""
         return None
 
     def tensors(self) -> tuple[Tensor, ...] | None:
@@ -104,16 +103,17 @@ class Energy(Movable):
         return None
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
-        """Raise when the sizes do not fit."""
+        """Raise if the sizes do not match."""
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
-                f"{type(self).__name__} needs queries and keys of one width, got query {tuple(query.shape)} and "
-                f"key {tuple(key.shape)}; project one of them, or use Bilinear or Additive, which take two widths"
+                f"{type(self).__name__} needs queries and keys of one width, got query {tuple(query.shape)} "
+                f"and key {tuple(key.shape)}; project one of them, or use Bilinear or Additive, which take "
+                "two widths"
             )
 
 
 class Dot(Energy):
-    """e = scale · q·k, with scale 1 unless said otherwise."""
+    """e = scale · q·k; the default scale is 1."""
 
     form = "dot"
 
@@ -134,7 +134,7 @@ class Dot(Energy):
 
 
 class ScaledDot(Energy):
-    """e = q·k / √d (Vaswani et al. 2017, eq. 1): of unit variance when the components are."""
+    """e = q·k / √d (Vaswani et al. 2017, eq. 1): has unit variance if the components have."""
 
     form = "dot"
 
@@ -152,7 +152,7 @@ class ScaledDot(Energy):
 
 
 class Cosine(Energy):
-    """e = scale · q·k / (‖q‖‖k‖). A zero vector fits nothing: its energies are 0, and so is its gradient."""
+    """e = scale · q·k / (‖q‖‖k‖). A zero vector has energy 0 with every key, and gradient 0."""
 
     form = "dot"
 
@@ -173,10 +173,10 @@ class Cosine(Energy):
 
 
 def _unit(x: Tensor) -> Tensor:
-    """x / ‖x‖, 0 for 0. The length does not matter, so the largest component becomes 1 first: squares cannot overflow."""
+    """x / ‖x‖, and 0 for 0. Scaled by the largest component first, so that squares cannot overflow."""
     if x.shape[-1] == 0:
         return x
-    y = exact(x)
+    y = upcast(x)
     largest = y.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
     y = y / largest.masked_fill(zero, 1.0)
@@ -185,9 +185,9 @@ def _unit(x: Tensor) -> Tensor:
 
 
 class Distance(Energy):
-    """e = −‖q − k‖², largest (0) exactly where the key equals the query.
+    """e = −‖q − k‖², largest (0) where the key equals the query.
 
-    Computed from the differences: 2 q·k − ‖q‖² − ‖k‖² would lose all digits of near vectors far from the origin.
+    Computed from the differences: 2 q·k − ‖q‖² − ‖k‖² would cancel for close vectors far from the origin.
     """
 
     form = "distance"
@@ -209,14 +209,14 @@ class Distance(Energy):
 
 
 class Match(Energy):
-    """e = 1[q = k]: 1 where every component is equal, else 0. With `Raw()` weights attention is a dictionary."""
+    """e = 1[q = k]: 1 if all components are equal, else 0. With `Raw()`, attention is a dictionary."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         equal = torch.ones(1, dtype=torch.bool, device=query.device)
         for d in range(query.shape[-1]):  # one component at a time: no Tq×Tk×D tensor
             equal = equal & (query[..., :, None, d] == key[..., None, :, d])
         shape = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        return exact(equal.to(query.dtype)).expand(*shape, query.shape[-2], key.shape[-2])
+        return upcast(equal.to(query.dtype)).expand(*shape, query.shape[-2], key.shape[-2])
 
     def signature(self) -> Hashable | None:
         return Match
@@ -229,9 +229,9 @@ class Match(Energy):
 
 
 class Bilinear(nn.Module, Energy):
-    """e = qᵀ Wᵀ V k · scale with W, V ∈ R^(rank×D) (the lecture's X Wᵀ V Xᵀ), or qᵀ W k with a full W when rank is None.
+    """e = qᵀ Wᵀ V k · scale with W, V ∈ R^(rank×D) (the lecture's X Wᵀ V Xᵀ), or qᵀ W k · scale.
 
-    `heads` gives each head its own matrices.
+    `rank=None` is the second, with a full W. `heads`: matrices for each head.
     """
 
     form = "dot"
@@ -247,13 +247,12 @@ class Bilinear(nn.Module, Energy):
     ) -> None:
         super().__init__()
         key_dim = query_dim if key_dim is None else key_dim
-        _positive(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
+        _check_sizes(query_dim=query_dim, key_dim=key_dim, rank=rank, heads=heads)
         self.query_dim, self.key_dim, self.rank, self.heads = query_dim, key_dim, rank, heads
         self.scale = _finite("Bilinear's scale", scale)
         head = () if heads is None else (heads,)
-        self.W = nn.Parameter(
-            torch.empty(*head, query_dim if rank is None else rank, key_dim if rank is None else query_dim)
-        )
+        rows, columns = (query_dim, key_dim) if rank is None else (rank, query_dim)
+        self.W = nn.Parameter(torch.empty(*head, rows, columns))
         self.V = None if rank is None else nn.Parameter(torch.empty(*head, rank, key_dim))
         for weight in self.parameters():
             nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
@@ -272,8 +271,8 @@ class Bilinear(nn.Module, Energy):
         return self.as_dot(query, key).energies()
 
     def signature(self) -> Hashable | None:
-        V = describe_tensor(self.V)
-        return Bilinear, self.query_dim, self.key_dim, self.heads, describe_tensor(self.W), V
+        V = tensor_signature(self.V)
+        return Bilinear, self.query_dim, self.key_dim, self.heads, tensor_signature(self.W), V
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return tuple(self.parameters())
@@ -286,7 +285,7 @@ class Bilinear(nn.Module, Energy):
 
 
 class Additive(nn.Module, Energy):
-    """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). `heads` gives each head its own v."""
+    """e = vᵀ tanh(Wq q + Wk k) (Bahdanau et al. 2015, appendix A.1.2). `heads`: a v for each head."""
 
     form = "additive"
 
@@ -301,7 +300,7 @@ class Additive(nn.Module, Energy):
         super().__init__()
         key_dim = query_dim if key_dim is None else key_dim
         hidden = query_dim if hidden is None else hidden
-        _positive(query_dim=query_dim, key_dim=key_dim, hidden=hidden, heads=heads)
+        _check_sizes(query_dim=query_dim, key_dim=key_dim, hidden=hidden, heads=heads)
         self.query_dim, self.key_dim, self.hidden, self.heads = query_dim, key_dim, hidden, heads
         self.Wq = nn.Linear(query_dim, hidden, bias=False)
         self.Wk = nn.Linear(key_dim, hidden, bias=False)
@@ -324,8 +323,8 @@ class Additive(nn.Module, Energy):
             self.key_dim,
             self.hidden,
             self.heads,
-            describe_tensor(self.v),
-            _learning(self),
+            tensor_signature(self.v),
+            _has_trainable(self),
         )
 
     def tensors(self) -> tuple[Tensor, ...] | None:
@@ -339,7 +338,7 @@ class Additive(nn.Module, Energy):
 
 
 class ProjectedAdditive(Energy):
-    """Additive's energy for keys that were projected before: a recurrence that asks the same keys at every step does it once."""
+    """`Additive` for projected keys: a recurrent decoder projects them once for all steps."""
 
     form = "additive"
 
@@ -371,18 +370,19 @@ class ProjectedAdditive(Energy):
 
 
 class Custom(Energy):
-    """Any function of (query, key) that gives (..., heads, Tq, Tk). It is always given all queries and keys."""
+    """A function of (query, key) that returns (..., heads, Tq, Tk). It always gets all queries and keys."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.function = function
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         scores = self.function(query, key)
-        want = (*torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.shape[-2], key.shape[-2])
-        if not isinstance(scores, Tensor) or tuple(scores.shape) != want:
+        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        expected = (*leading, query.shape[-2], key.shape[-2])
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != expected:
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            raise ShapeError(f"the energy function gave {got} and must give (…, heads, Tq, Tk) = {want}")
-        return exact(scores)
+            raise ShapeError(f"the energy function gave {got} and must give (…, heads, Tq, Tk) = {expected}")
+        return upcast(scores)
 
     def check(self, query: Tensor, key: Tensor, heads: int) -> None:
         return None
@@ -391,16 +391,16 @@ class Custom(Energy):
         return f"Custom({getattr(self.function, '__name__', type(self.function).__name__)})"
 
 
-def _learning(module: nn.Module) -> bool:
+def _has_trainable(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
 
 
 def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads: int) -> None:
     name = type(energy).__name__
-    for side, x, want in (("queries", query, energy.query_dim), ("keys", key, energy.key_dim)):
-        if x.shape[-1] != want:
+    for side, x, width in (("queries", query, energy.query_dim), ("keys", key, energy.key_dim)):
+        if x.shape[-1] != width:
             raise ShapeError(
-                f"this {name} takes {side} of width {want}, got {tuple(x.shape)}; make it for {x.shape[-1]}"
+                f"this {name} takes {side} of width {width}, got {tuple(x.shape)}; make it for {x.shape[-1]}"
             )
     if energy.heads not in (None, 1, heads):
         raise ShapeError(
@@ -408,10 +408,11 @@ def _check_widths(energy: Bilinear | Additive, query: Tensor, key: Tensor, heads
         )
 
 
-def _positive(**sizes: int | None) -> None:
+def _check_sizes(**sizes: int | None) -> None:
+    """Raise unless the sizes are positive integers; all but query_dim may be None."""
     for name, value in sizes.items():
         if value is not None or name == "query_dim":
-            whole(name, value)
+            integer(name, value)
 
 
 def _finite(name: str, value: float) -> float:

@@ -1,8 +1,9 @@
-"""The gate before every kernel: inputs in the one form that kernels may rely on.
+"""Prepare the inputs of kernels.
 
-`clear_unseen` removes what nobody may see, so that a NaN there cannot spread. `dot_inputs` and `additive_inputs` give
-queries, keys and values with one batch axis; `readable` gives memory that a kernel may read by address; `Unchanged` notices a
-mask or bias that was written to between the two passes.
+`clear_unseen` zeros keys that no query sees and queries that see no key, so that NaN there cannot spread.
+`dot_inputs`, `distance_inputs` and `additive_inputs` return queries, keys and values with one batch axis.
+`readable` returns memory that a kernel can read by address. `VersionCheck` detects a mask or bias that was
+modified between the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from torch import Tensor
 
 from regard.attention.call import Call
 from regard.attention.mask import Dense, Mask
-from regard.attention.torch_modes import may_read
+from regard.attention.tracing import can_read_values
 from regard.errors import KernelError
 
 
 def needs_clearing(call: Call) -> bool:
-    """Whether something may be hidden from everybody, as far as is known without reading values."""
+    """Whether some key may be hidden from all queries, or some query see no key; reads no values."""
     return call.bias_may_mask or (call.mask is not None and not call.mask.covers(call.Tq, call.Tk))
 
 
 def clear_unseen(call: Call) -> Call:
-    """Set queries that see no key, and keys and values that no query sees, to zero; their gradient is then zero too."""
+    """Zero queries that see no key, and keys and values that no query sees; so are their gradients."""
     if call.is_empty or (
-        may_read(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
+        can_read_values(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
     ):
         return call
     rows, keys = _seen(call)
@@ -38,7 +39,7 @@ def clear_unseen(call: Call) -> Call:
 
 
 def _is_finite(x: Tensor) -> bool:
-    """A finite sum tells that all are finite, and costs less than looking at each."""
+    """Whether all elements are finite: a finite sum implies it, and costs less than an elementwise check."""
     return math.isfinite(x.detach().sum().item())
 
 
@@ -54,7 +55,7 @@ def allowed_pairs(call: Call) -> Tensor | None:
 
 def _seen(call: Call) -> tuple[Tensor, Tensor]:
     """Queries that see any key, (…, heads or 1, Tq), and keys that any query sees, (…, heads or 1, Tk)."""
-    if call.mask is not None and not call.bias_may_mask and may_read(call.query):
+    if call.mask is not None and not call.bias_may_mask and can_read_values(call.query):
         return rows_and_keys_seen(call.mask, call.Tq, call.Tk, call.query.device)
     allowed = allowed_pairs(call)
     assert allowed is not None
@@ -65,7 +66,10 @@ def _seen(call: Call) -> tuple[Tensor, Tensor]:
 def rows_and_keys_seen(
     mask: Mask, Tq: int, Tk: int, device: torch.device | str | None
 ) -> tuple[Tensor, Tensor]:
-    """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk); no T×T where the mask is ranges."""
+    """Which queries see any key, (…, 1, Tq), and which keys any query sees, (…, 1, Tk).
+
+    Builds no T×T matrix if the mask has key ranges.
+    """
     ranges = mask.key_ranges(Tq, Tk, device)
     if ranges is None:
         dense = mask.dense(Tq, Tk, device)
@@ -79,14 +83,14 @@ def rows_and_keys_seen(
 
 
 def _to_key_heads(call: Call, seen: Tensor) -> Tensor:
-    """Seen by any query head of a group, when keys have fewer heads."""
+    """Which keys any query head of a group sees: (…, heads, Tk) → (…, key heads, Tk)."""
     if call.groups == 1 or seen.ndim < 2 or seen.shape[-2] == 1:
         return seen
     return seen.unflatten(-2, (-1, call.groups)).any(-2)
 
 
 def _any_to(x: Tensor, shape: torch.Size) -> Tensor:
-    """x reduced by `any` over the axes that are missing or 1 in `shape`."""
+    """x reduced by `any` over the axes that are missing or of size 1 in `shape`."""
     while x.ndim > len(shape):
         x = x.any(0)
     for axis in range(1, x.ndim + 1):
@@ -96,22 +100,22 @@ def _any_to(x: Tensor, shape: torch.Size) -> Tensor:
 
 
 def dot_inputs(call: Call, *, grouped: bool = False) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Queries, keys, values (batch, heads, T, ·) and scale/temperature of an energy that is a dot product.
+    """Queries, keys, values (batch, heads, T, ·) and scale/temperature of a dot-product energy.
 
-    With `grouped`, keys and values keep their fewer heads where the energy has none of its own.
+    With `grouped`, keys and values keep fewer heads, unless the energy has parameters per head.
     """
     key = call.grouped(call.key) if call.per_head_energy else call.key
     query, key, scale = call.energy.as_dot(call.query, key)
     if query.dtype != call.dtype or key.dtype != call.dtype:  # autocast
         query, key = query.to(call.dtype), key.to(call.dtype)
-    key, value = _one_number_of_heads(call, key, call.value, grouped)
+    key, value = _match_heads(call, key, call.value, grouped)
     return call.merge_batch(query), call.merge_batch(key), call.merge_batch(value), scale / call.temperature
 
 
 def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Queries and keys with the mean key as origin, values, and 1/temperature: moving all vectors changes no distance."""
+    """Queries and keys minus the mean key, values, and 1/temperature; distances do not change."""
     origin = centre(call.key)
-    key, value = _one_number_of_heads(call, call.key - origin, call.value, grouped=True)
+    key, value = _match_heads(call, call.key - origin, call.value, grouped=True)
     return (
         call.merge_batch(call.query - origin),
         call.merge_batch(key),
@@ -121,7 +125,7 @@ def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
 
 
 def centre(key: Tensor) -> Tensor:
-    """The mean key; 0 where a key is not finite, so that NaN stays in its own rows."""
+    """The mean key, (dim,); 0 where it is not finite, so that NaN in one key does not reach other rows."""
     mean = key.detach().reshape(-1, key.shape[-1]).mean(0)
     return torch.where(mean.isfinite(), mean, 0.0)
 
@@ -130,7 +134,7 @@ def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Projected queries and keys, v (heads, hidden) and values of an additive energy, with one batch axis."""
     a, b, v = call.energy.as_additive(call.query, call.key)
     a, b, v = (x.to(call.dtype) for x in (a, b, v))
-    b, value = _one_number_of_heads(call, b, call.value, grouped=True)
+    b, value = _match_heads(call, b, call.value, grouped=True)
     return (
         call.merge_batch(a),
         call.merge_batch(b),
@@ -139,32 +143,36 @@ def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
 
 
-def _one_number_of_heads(call: Call, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
+def _match_heads(call: Call, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
+    """Keys and values with the same number of heads: fewer if `grouped` and equal already, else all."""
     if key.shape[-3] == value.shape[-3] and (grouped or key.shape[-3] == call.heads):
         return key, value
     return call.with_all_heads(key), call.with_all_heads(value)
 
 
 def dense_bias(call: Call) -> Tensor | None:
-    """Mask and bias as one tensor to add, (batch or 1, heads or 1, Tq, Tk), −∞ where masked, divided by the temperature."""
+    """Mask and bias as one additive tensor, (batch or 1, heads or 1, Tq, Tk), divided by the temperature."""
     allowed = None if call.mask is None else call.mask.allowed(call.grid())
-    added = None if call.bias is None else call.bias.values(call.grid(), call.query)
-    if added is None and allowed is None:
+    bias = None if call.bias is None else call.bias.values(call.grid(), call.query)
+    if bias is None and allowed is None:
         return None
-    if added is None:
+    if bias is None:
         assert allowed is not None
-        added = torch.zeros(allowed.shape, dtype=torch.float32, device=allowed.device)
+        bias = torch.zeros(allowed.shape, dtype=torch.float32, device=allowed.device)
     else:
-        added = level_rows(added) if call.bias_may_mask and call.softcap is None else added
-        added = added / call.temperature if call.temperature != 1.0 else added
+        bias = subtract_row_max(bias) if call.bias_may_mask and call.softcap is None else bias
+        bias = bias / call.temperature if call.temperature != 1.0 else bias
     if allowed is not None:
-        added = torch.where(allowed, added, -math.inf)
-    return call.merge_pairs(added.expand(*added.shape[:-2], call.Tq, call.Tk))
+        bias = torch.where(allowed, bias, -math.inf)
+    return call.merge_pairs(bias.expand(*bias.shape[:-2], call.Tq, call.Tk))
 
 
-def level_rows(bias: Tensor) -> Tensor:
-    """The bias less the largest of each row, which no softmax notices. A fused backward pass rebuilds weights from
-    energy − log Σ exp, and in a row of −1e9 rounding that difference would leave no digit."""
+def subtract_row_max(bias: Tensor) -> Tensor:
+    """The bias minus its row maximum, which does not change a softmax.
+
+    A fused backward pass recomputes weights from energy − log Σ exp; in a row of −1e9 that difference would
+    have no correct digit.
+    """
     if bias.shape[-1] == 0:
         return bias
     top = bias.detach().amax(-1, keepdim=True)
@@ -172,29 +180,30 @@ def level_rows(bias: Tensor) -> Tensor:
 
 
 def readable(x: Tensor) -> Tensor:
-    """x with real memory behind every element of a row: the last axis contiguous, no pending negation."""
+    """x with a contiguous last axis and no lazy negation."""
     x = x.resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
-def with_known_mask(call: Call) -> Call:
-    """The call with a mask of an unknown class written out, since what that reads may change before the backward pass."""
+def with_dense_mask(call: Call) -> Call:
+    """The call with a user-defined mask made dense: its tensors may change before the backward pass."""
     if call.mask is None or call.mask.tensors() is not None:
         return call
     return replace(call, mask=Dense(call.mask.allowed(call.grid()).clone()))
 
 
-class Unchanged:
-    """The versions of all tensors that the options of a call read. A kernel that reads them again in backward checks first."""
+class VersionCheck:
+    """Versions of the options' tensors, for kernels that read them again in the backward pass."""
 
     def __init__(self, call: Call) -> None:
         self.tensors = [x for x in call.option_tensors() or () if not x.is_inference()]
         self.versions = [x._version for x in self.tensors]
 
     def check(self) -> None:
+        """Raise if a tensor was modified in place."""
         for x, version in zip(self.tensors, self.versions, strict=True):
             if x._version != version:
                 raise KernelError(
-                    f"a tensor of shape {tuple(x.shape)} that attend's mask, bias or energy reads was changed in place before the "
-                    "backward pass; change a copy (x.clone()) instead"
+                    f"a tensor of shape {tuple(x.shape)} that attend's mask, bias or energy reads was "
+                    "changed in place before the backward pass; change a copy (x.clone()) instead"
                 )

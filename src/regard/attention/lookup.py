@@ -1,4 +1,4 @@
-"""A dictionary over vectors, hard and soft: where attention comes from."""
+"""`lookup`: attention as a dictionary over vectors, hard or soft."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ def lookup(
     temperature: float | None = None,
     similarity: EnergyLike | None = None,
 ) -> Tensor:
-    """z = Σⱼ 1[q = kⱼ] vⱼ, a dictionary: a missing key gives zeros, equal keys add up. query (..., Tq, D) → (..., Tq, Dv).
+    """Dictionary lookup, z = Σⱼ 1[q = kⱼ] vⱼ. query (..., Tq, D) → (..., Tq, Dv).
 
-    With a temperature τ the lookup is soft, z = Σⱼ softmaxⱼ(similarity(q, kⱼ)/τ) vⱼ: the mean of all values as τ → ∞, the
-    dictionary as τ → 0 where exactly one key equals the query. The similarity is −‖q − k‖² unless given; a dot product lets
-    long keys win, so with it the dictionary is reached only for vectors of unit length.
+    A missing key gives zeros; values of equal keys are summed. With a temperature τ the lookup is soft, z =
+    Σⱼ softmaxⱼ(similarity(q, kⱼ)/τ) vⱼ: the mean of all values as τ → ∞, the dictionary as τ → 0 if exactly
+    one key equals the query. The default similarity is −‖q − k‖². A dot product prefers long keys, so its
+    limit is the dictionary only for unit vectors.
     """
     if temperature is None and similarity is None:
         return attend(query, key, value, energy=Match(), normalize=Raw())

@@ -1,4 +1,4 @@
-"""What planning may know of the machine. A plain value, so that the choice for a GPU can be tested without one."""
+"""`Machine`: what planning knows about the device. A plain value: tests plan for a GPU without having one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention import torch_modes
+from regard.attention import tracing
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A kind of device, its CUDA capability, what traces or transforms the call, and whether a CUDA graph is being recorded."""
+    """Device type, CUDA capability, and what traces, transforms or captures the call."""
 
     kind: str = "cpu"
     capability: tuple[int, int] = (0, 0)
-    tracer: str | None = None  # only torch operations, and no value may be read
-    transform: str | None = None  # and only operations whose derivatives are operations too
-    recording: bool = False
+    tracer: str | None = None  # if set: torch operations only, no values may be read
+    transform: str | None = None  # if set: only operations that torch.func can differentiate and batch
+    capturing: bool = False  # a CUDA graph is being captured
 
     @classmethod
     def of(cls, *tensors: Tensor) -> Machine:
         device = tensors[0].device
-        tracer, transform = torch_modes.tracer(*tensors), torch_modes.transform()
+        tracer, transform = tracing.tracer(*tensors), tracing.transform()
         if device.type != "cuda":
             return cls(device.type, (0, 0), tracer, transform)
-        recording = tracer is None and torch.cuda.is_current_stream_capturing()
-        return cls("cuda", torch.cuda.get_device_capability(device), tracer, transform, recording)
+        capturing = tracer is None and torch.cuda.is_current_stream_capturing()
+        return cls("cuda", torch.cuda.get_device_capability(device), tracer, transform, capturing)

@@ -1,11 +1,12 @@
-"""Masks: which keys a query may see. True means allowed, as in torch's boolean masks.
+"""Masks: which keys a query may attend to. True means allowed, as in the boolean masks of torch's SDPA.
 
-A mask is a rule, not a T×T tensor, so that kernels can read it: `key_ranges` says when every query sees one range of
-neighbouring keys (causal, windows, padding, packed documents and their intersections do), and `blocks` says which blocks of
-the matrix are full, partial or empty. Both cost no T×T. Masks combine with `&`, `|` and `~`, also with boolean tensors.
+A mask is a rule, not a T×T tensor. Kernels read it as ranges (`key_ranges`, if every query sees one
+contiguous range of keys: causal, windows, padding, packed documents and their intersections) or as full,
+partial and empty blocks (`blocks`); neither builds the T×T matrix. Masks combine with `&`, `|` and `~`, also
+with boolean tensors.
 
-Positions line up at the end: the last query meets the last key, so that a decoder with a cache needs no arithmetic.
-`offset=` places query 0 at another key; torch's `is_causal` is `Causal(offset=0)`.
+Positions are aligned at the end: the last query is at the last key, so a decoder with a cache needs no
+offset. `offset=` sets the position of query 0; torch's `is_causal` is `Causal(offset=0)`.
 """
 
 from __future__ import annotations
@@ -16,77 +17,83 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.declared import forget_declared
 from regard.attention.devices import Movable, check_device
-from regard.attention.grid import Corners, Grid
-from regard.attention.torch_modes import surely
+from regard.attention.grid import BlockGrid, Grid
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.tracing import statically_true
 from regard.errors import DtypeError, OptionError, ShapeError
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
-FACTS = (
+HINTS = (
     "block_bounds",
     "key_ranges",
     "allows_all",
     "covers",
     "allows_diagonal",
     "static_band",
-    "share",
+    "density",
     "prefix_rows",
     "at",
 )
-Ranges = tuple[Tensor, Tensor]
+Ranges = tuple[Tensor, Tensor]  # (start, stop)
 
 
 class Mask(Movable):
-    """The parent of all masks. A subclass needs `allowed` alone; the other methods are facts that make kernels faster.
+    """Base class of masks. A subclass must define `allowed`; the other methods are hints for faster kernels.
 
-    Except in `allowed`, `key_ranges` and `block_bounds`, no method reads the values of a tensor.
+    Only `allowed`, `key_ranges` and `block_bounds` may read the values of tensors. Where a hint cannot be
+    sure, it returns False or None.
     """
 
-    prefix_rows = False  # every row allows the keys from the first up to some key
+    prefix_rows = False  # every query sees a prefix of the keys: from the first up to some key
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {n: getattr(Mask, n) for n in FACTS}
-        forget_declared(cls, ("allowed",), facts, {"signature": Mask.signature, "tensors": Mask.tensors})
+        hints = {name: getattr(Mask, name) for name in HINTS}
+        reset_inherited_hints(
+            cls, ("allowed",), hints, {"signature": Mask.signature, "tensors": Mask.tensors}
+        )
 
     def allowed(self, grid: Grid) -> Tensor:
         """True where the query may see the key, for the pairs of `grid`; broadcasts to (..., heads, n, m)."""
         raise NotImplementedError
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        """For each block: is every pair surely allowed, and is any pair possibly allowed. Unless a mask knows better: unsure."""
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        """Whether all pairs of each block are allowed, and whether any may be.
+
+        Both are (..., blocks of queries, blocks of keys). The default is (False, True): unknown.
+        """
         some = torch.ones(
-            corners.q[0].shape[0], corners.k[0].shape[1], dtype=torch.bool, device=corners.q[0].device
+            blocks.q[0].shape[0], blocks.k[0].shape[1], dtype=torch.bool, device=blocks.q[0].device
         )
         return ~some, some
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
-        """(start, stop), each (*leading or nothing, Tq), when query i sees exactly the keys start ≤ j < stop; else None."""
+        """(start, stop), each (*leading, Tq) or (Tq,), if query i sees exactly the keys start ≤ j < stop."""
         return None
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
-        """Whether every query surely sees every key, as in a decoding step."""
+        """Whether every query sees every key, as in a decoding step."""
         return False
 
     def covers(self, Tq: int, Tk: int) -> bool:
-        """Whether every query surely sees a key, and every key is surely seen by a query or known to be finite."""
-        return surely(Tq == Tk) and self.allows_diagonal(Tq, Tk)
+        """Whether every query sees some key, and every key is seen by some query or known to be finite."""
+        return statically_true(Tq == Tk) and self.allows_diagonal(Tq, Tk)
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
-        """Whether query i surely sees key i, for all i."""
+        """Whether query i sees key i, for all i."""
         return False
 
-    def share(self, Tq: int, Tk: int) -> float:
-        """About which share of the pairs is allowed: for choosing a kernel."""
+    def density(self, Tq: int, Tk: int) -> float:
+        """The approximate fraction of pairs that are allowed; used to choose a kernel."""
         return 1.0
 
     def static_band(self, Tq: int, Tk: int) -> tuple[int, int] | None:
-        """(low, high) when exactly the pairs with low ≤ key − query ≤ high are allowed, for all sequences; else None."""
+        """(low, high) if exactly the pairs with low ≤ key − query ≤ high are allowed in all sequences."""
         return None
 
     def signature(self) -> Hashable | None:
-        """Everything that checks and planning read of this mask; None: unknown, plan at every call."""
+        """A key for cached plans: everything that checks and planning read. None: plan every call."""
         return None
 
     def tensors(self) -> tuple[Tensor, ...] | None:
@@ -94,11 +101,14 @@ class Mask(Movable):
         return None
 
     def at(self, offset: int | Tensor) -> Mask:
-        """This mask with query 0 at key `offset`, one number or one per sequence. A part with an offset of its own keeps it."""
-        return Placed(self, offset)
+        """This mask with query 0 at position `offset`, one number or one per sequence.
+
+        A mask that has its own offset keeps it.
+        """
+        return OffsetMask(self, offset)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        """Raise when this mask was not made for such a call."""
+        """Raise if this mask does not fit the call."""
 
     def dense(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Tensor:
         """The mask as a boolean tensor that broadcasts to (..., heads, Tq, Tk)."""
@@ -108,9 +118,9 @@ class Mask(Movable):
     def blocks(
         self, Tq: int, Tk: int, block: int | tuple[int, int] = 128, device: torch.device | str | None = None
     ) -> Tensor:
-        """EMPTY (0), PARTIAL (1) or FULL (2) for each block, (..., ⌈Tq/block⌉, ⌈Tk/block⌉). Unsure is PARTIAL."""
+        """EMPTY (0), PARTIAL (1) or FULL (2) for each block, (..., ⌈Tq/block⌉, ⌈Tk/block⌉)."""
         size = (block, block) if isinstance(block, int) else block
-        every, some = self.block_bounds(Corners(Tq, Tk, size, device))
+        every, some = self.block_bounds(BlockGrid(Tq, Tk, size, device))
         return torch.where(every, FULL, torch.where(some, PARTIAL, EMPTY)).to(torch.int8)
 
     def __and__(self, other: Mask | Tensor) -> Mask:
@@ -137,13 +147,13 @@ def _mask(x: object) -> Mask:
     raise OptionError(f"a mask combines with masks and boolean tensors, not with {type(x).__name__}")
 
 
-def describe_tensor(x: object) -> Hashable:
-    """What checks and planning read of a number or a tensor: never its values."""
+def tensor_signature(x: object) -> Hashable:
+    """The part of a signature for a number or a tensor; never the values of a tensor."""
     return (x.shape, x.dtype, x.device, x.requires_grad, type(x)) if isinstance(x, Tensor) else x
 
 
-def whole_offset(name: str, offset: object) -> int | Tensor:
-    """An offset as a number or an int64 tensor: narrow types wrap around in sums and differences."""
+def check_offset(name: str, offset: object) -> int | Tensor:
+    """The offset as an int or an int64 tensor; narrower types would overflow in sums."""
     if isinstance(offset, int) and not isinstance(offset, bool):
         return offset
     if (
@@ -164,7 +174,10 @@ def only_tensors(*values: object) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """Any boolean tensor that broadcasts to (..., heads, Tq, Tk), True where attention is allowed. Two axes are (Tq, Tk)."""
+    """A boolean tensor that broadcasts to (..., heads, Tq, Tk), True where attention is allowed.
+
+    A tensor with two axes is (Tq, Tk).
+    """
 
     tensor: Tensor
 
@@ -180,31 +193,31 @@ class Dense(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return grid.of_pairs(self.tensor)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        x = self.tensor.expand(*self.tensor.shape[:-2], corners.Tq, corners.Tk)
-        (a, b), (n, m) = corners.block, (corners.q[0].numel(), corners.k[0].numel())
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        x = self.tensor.expand(*self.tensor.shape[:-2], blocks.Tq, blocks.Tk)
+        (a, b), (n, m) = blocks.size, (blocks.q[0].numel(), blocks.k[0].numel())
 
-        def parts(fill: bool) -> Tensor:
-            pad = torch.nn.functional.pad(x, (0, m * b - corners.Tk, 0, n * a - corners.Tq), value=fill)
-            return pad.unflatten(-1, (m, b)).unflatten(-3, (n, a))
+        def split(fill: bool) -> Tensor:
+            padded = torch.nn.functional.pad(x, (0, m * b - blocks.Tk, 0, n * a - blocks.Tq), value=fill)
+            return padded.unflatten(-1, (m, b)).unflatten(-3, (n, a))  # (..., n, a, m, b)
 
-        return parts(True).all(-1).all(-2), parts(False).any(-1).any(-2)
+        return split(True).all(-1).all(-2), split(False).any(-1).any(-2)
 
     def at(self, offset: int | Tensor) -> Mask:
-        return self  # its rows are the queries, wherever they stand
+        return self  # its rows are the queries, whatever their positions
 
     def signature(self) -> Hashable | None:
-        return Dense, describe_tensor(self.tensor)
+        return Dense, tensor_signature(self.tensor)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return (self.tensor,)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         check_device("the mask", "mask", self.tensor, device)
-        check_pairs("the mask", self.tensor, (*leading, heads, Tq, Tk))
+        check_broadcast("the mask", self.tensor, (*leading, heads, Tq, Tk))
 
 
-def check_numbers(
+def check_per_sequence(
     name: str,
     x: object,
     leading: Sequence[int],
@@ -212,7 +225,7 @@ def check_numbers(
     length: int | None = None,
     option: str = "mask",
 ) -> None:
-    """A tensor of numbers per sequence (and per position, if length is given) fits the call."""
+    """Raise if x is a tensor that is not one number per sequence (and per position, if `length` is given)."""
     if not isinstance(x, Tensor):
         return
     check_device(name, option, x, device)
@@ -226,24 +239,26 @@ def check_numbers(
     given = (1,) * (len(leading) - len(shape)) + shape
     if len(given) > len(leading) or any(a not in (1, b) for a, b in zip(given, leading, strict=True)):
         raise ShapeError(
-            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; give {tuple(leading)} entries"
+            f"{name} has one entry for each of {shape} sequences and the batch is {tuple(leading)}; "
+            f"give {tuple(leading)} entries"
         )
 
 
-def check_pairs(name: str, x: Tensor, full: tuple[int, ...]) -> None:
-    """x broadcasts to (*leading, heads, Tq, Tk)."""
+def check_broadcast(name: str, x: Tensor, full: tuple[int, ...]) -> None:
+    """Raise if x does not broadcast to `full`, (*leading, heads, Tq, Tk)."""
     given = (1,) * (len(full) - x.ndim) + tuple(x.shape)
     if len(given) > len(full) or any(a not in (1, b) for a, b in zip(given, full, strict=True)):
         fix = "each of its axes must be 1 or equal, counted from the right"
         if name == "the mask" and x.ndim == 2 and tuple(x.shape) == (*full[:-3], full[-1]):
-            fix = "for one row of keys per sequence, (batch, Tk), write mask[:, None, None, :] or Padding(lengths)"
+            row = "for one row of keys per sequence, (batch, Tk)"
+            fix = f"{row}, write mask[:, None, None, :] or Padding(lengths)"
         raise ShapeError(
             f"{name} of shape {tuple(x.shape)} does not broadcast to (…, heads, Tq, Tk) = {full}; {fix}"
         )
 
 
 class _Pair(Mask):
-    """Two masks joined."""
+    """Base class of And and Or."""
 
     a: Mask
     b: Mask
@@ -282,15 +297,15 @@ class And(_Pair):
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid) & self.b.allowed(grid)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        (a, some_a), (b, some_b) = self.a.block_bounds(corners), self.b.block_bounds(corners)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        (a, some_a), (b, some_b) = self.a.block_bounds(blocks), self.b.block_bounds(blocks)
         return a & b, some_a & some_b
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         return self.a.allows_all(Tq, Tk) and self.b.allows_all(Tq, Tk)
 
     def covers(self, Tq: int, Tk: int) -> bool:
-        """Two prefixes that hold a key have the first in common, and the last query sees of both all there is."""
+        """Two prefixes that are not empty share the first key."""
         return super().covers(Tq, Tk) or (
             self.prefix_rows and self.a.covers(Tq, Tk) and self.b.covers(Tq, Tk)
         )
@@ -298,8 +313,8 @@ class And(_Pair):
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.a.allows_diagonal(Tq, Tk) and self.b.allows_diagonal(Tq, Tk)
 
-    def share(self, Tq: int, Tk: int) -> float:
-        return min(self.a.share(Tq, Tk), self.b.share(Tq, Tk))
+    def density(self, Tq: int, Tk: int) -> float:
+        return min(self.a.density(Tq, Tk), self.b.density(Tq, Tk))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         both = self.both_ranges(Tq, Tk, device)
@@ -329,8 +344,8 @@ class Or(_Pair):
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid) | self.b.allowed(grid)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        (a, some_a), (b, some_b) = self.a.block_bounds(corners), self.b.block_bounds(corners)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        (a, some_a), (b, some_b) = self.a.block_bounds(blocks), self.b.block_bounds(blocks)
         return a | b, some_a | some_b
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
@@ -342,11 +357,11 @@ class Or(_Pair):
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.a.allows_diagonal(Tq, Tk) or self.b.allows_diagonal(Tq, Tk)
 
-    def share(self, Tq: int, Tk: int) -> float:
-        return min(1.0, self.a.share(Tq, Tk) + self.b.share(Tq, Tk))
+    def density(self, Tq: int, Tk: int) -> float:
+        return min(1.0, self.a.density(Tq, Tk) + self.b.density(Tq, Tk))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
-        """Two ranges that both begin at the first key are one range, as in a prefix language model."""
+        """The union of two prefixes is a prefix, as in a prefix language model."""
         if not (self.a.prefix_rows and self.b.prefix_rows):
             return None
         both = self.both_ranges(Tq, Tk, device)
@@ -367,22 +382,22 @@ class Or(_Pair):
 
 @dataclass(frozen=True, eq=False)
 class Not(Mask):
-    """Allowed where the other forbids."""
+    """Allowed where the other mask is not."""
 
     a: Mask
 
     def allowed(self, grid: Grid) -> Tensor:
         return ~self.a.allowed(grid)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        every, some = self.a.block_bounds(corners)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        every, some = self.a.block_bounds(blocks)
         return ~some, ~every
 
     def at(self, offset: int | Tensor) -> Mask:
         return Not(self.a.at(offset))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
-        """All but the first keys are one range: `~Prefix(n)` is padding on the left."""
+        """The complement of a prefix is one range: `~Prefix(n)` masks padding on the left."""
         ranges = self.a.key_ranges(Tq, Tk, device) if self.a.prefix_rows else None
         return None if ranges is None else (ranges[1], torch.full_like(ranges[1], Tk))
 
@@ -398,14 +413,14 @@ class Not(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Placed(Mask):
-    """A mask of a class that regard does not know, with query 0 at key `offset`: its rule reads `grid.position()`."""
+class OffsetMask(Mask):
+    """A user-defined mask with query 0 at position `offset`; its `allowed` must use `grid.position()`."""
 
     a: Mask
     offset: int | Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offset", whole_offset(type(self.a).__name__, self.offset))
+        object.__setattr__(self, "offset", check_offset(type(self.a).__name__, self.offset))
 
     def allowed(self, grid: Grid) -> Tensor:
         return self.a.allowed(grid.at(self.offset))
@@ -415,5 +430,5 @@ class Placed(Mask):
         return None if inner is None else inner + only_tensors(self.offset)
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers("the offset", self.offset, leading, device)
+        check_per_sequence("the offset", self.offset, leading, device)
         self.a.check(Tq, Tk, heads, leading, device)

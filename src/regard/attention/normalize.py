@@ -1,7 +1,7 @@
-"""Normalisers: from energies to weights, row by row.
+"""Normalisers: from scores to attention weights, row by row.
 
-Each takes (scores, allowed) and gives weights of the same shape. A masked weight is 0 under every one of them, and a row with
-nothing to attend to is all zeros with zero gradient, never NaN.
+A normaliser maps (scores, allowed) to weights of the same shape. Masked weights are 0, and a row with no
+allowed key is all zeros with zero gradient, never NaN.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.declared import forget_declared
 from regard.attention.grid import Index, take
-from regard.attention.mask import describe_tensor
-from regard.attention.precision import exact
-from regard.attention.torch_modes import may_read
+from regard.attention.kernel_hints import reset_inherited_hints
+from regard.attention.mask import tensor_signature
+from regard.attention.precision import upcast
+from regard.attention.tracing import can_read_values
 from regard.errors import DeviceError, OptionError, ShapeError
 
 
 class Normalizer:
-    """The parent of all normalisers. A row's weights depend on its allowed scores alone: kernels may leave out masked keys."""
+    """Base class of normalisers. Rows depend only on allowed scores: kernels may leave out masked keys."""
 
-    hides = True  # a score of −∞ gets the weight 0 exactly, by itself
-    bears_nothing = False  # and so does every score of a row that is all −∞
+    zero_at_neg_inf = True  # `rows` gives a score of −∞ the weight 0 exactly
+    allows_empty_rows = False  # also in rows that are all −∞
     is_softmax = False  # exp(e/τ) / Σ exp(e/τ), τ in `temperature`
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        facts = {"hides": False, "bears_nothing": False, "is_softmax": False}
-        forget_declared(
+        hints = {"zero_at_neg_inf": False, "allows_empty_rows": False, "is_softmax": False}
+        reset_inherited_hints(
             cls,
             ("rows", "__call__"),
-            facts,
+            hints,
             {"signature": Normalizer.signature, "tensors": Normalizer.tensors},
         )
 
@@ -46,25 +46,27 @@ class Normalizer:
             return self.rows(scores)
         hidden = ~allowed
         masked = scores.masked_fill(hidden, -math.inf)
-        dead = hidden.all(-1, keepdim=True)
-        if self.hides and (self.bears_nothing or (may_read(dead) and not bool(dead.any()))):
+        empty = hidden.all(-1, keepdim=True)
+        if self.zero_at_neg_inf and (
+            self.allows_empty_rows or (can_read_values(empty) and not bool(empty.any()))
+        ):
             return self.rows(masked)
-        # A dead row is filled with zeros before the normaliser sees it, so that neither pass meets −∞ − −∞.
-        return self.rows(masked.masked_fill(dead, 0.0)).masked_fill(hidden, 0.0)
+        # Empty rows are filled with zeros first: −∞ − −∞ would be NaN in the forward or backward pass.
+        return self.rows(masked.masked_fill(empty, 0.0)).masked_fill(hidden, 0.0)
 
     def rows(self, scores: Tensor) -> Tensor:
-        """Weights of rows that each have at least one finite score; −∞ is a masked key."""
+        """Weights of rows with at least one finite score each; −∞ is a masked key."""
         raise NotImplementedError
 
     def of_heads(self, head: Index) -> Normalizer:
-        """The normaliser of these heads only (None: all)."""
+        """The normaliser for some heads (None: all)."""
         return self
 
     def check(self, heads: int, device: torch.device) -> None:
-        """Raise when this normaliser was not made for such a call."""
+        """Raise if this normaliser does not fit the call."""
 
     def signature(self) -> Hashable | None:
-        """Everything that planning reads of this normaliser; None: unknown, plan at every call."""
+        """A key for cached plans: everything that checks and planning read. None: plan every call."""
         return None
 
     def tensors(self) -> tuple[Tensor, ...] | None:
@@ -78,11 +80,12 @@ class Normalizer:
 class Softmax(Normalizer):
     """a_j = exp(e_j/τ) / Σ exp(e/τ).
 
-    `sinks`, one number per head, add exp(sink/τ) to the sum (GPT-OSS; Xiao et al. 2024): an extra key that takes weight and
-    has no value, so that a row may sum to less than 1. They may learn. `reference`, `tiled` and on a GPU `triton` run them.
+    Attention sinks, one number per head, add exp(sink/τ) to the sum (GPT-OSS; Xiao et al. 2024): an extra key
+    that takes weight and has no value, so a row may sum to less than 1. They may be trained. The kernels
+    `reference`, `tiled` and, on a GPU, `triton` support them.
     """
 
-    hides = True
+    zero_at_neg_inf = True
     is_softmax = True
 
     def __init__(self, temperature: float = 1.0, *, sinks: Tensor | None = None) -> None:
@@ -97,11 +100,8 @@ class Softmax(Normalizer):
         if sinks is not None and not (
             isinstance(sinks, Tensor) and sinks.ndim == 1 and sinks.is_floating_point()
         ):
-            got = (
-                f"{sinks.dtype} of shape {tuple(sinks.shape)}"
-                if isinstance(sinks, Tensor)
-                else repr(sinks)[:60]
-            )
+            is_tensor = isinstance(sinks, Tensor)
+            got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if is_tensor else repr(sinks)[:60]
             raise OptionError(
                 f"sinks must be a tensor of real numbers, one per head, shape (heads,), got {got}"
             )
@@ -112,7 +112,9 @@ class Softmax(Normalizer):
     def rows(self, scores: Tensor) -> Tensor:
         sinks = None if self.sinks is None else self.sinks.to(scores.dtype)[:, None, None]  # (heads, 1, 1)
         if self.temperature != 1.0:
-            top = scores.detach().amax(-1, keepdim=True)  # taken off first, so that no temperature overflows
+            top = scores.detach().amax(
+                -1, keepdim=True
+            )  # subtracted first: a low temperature cannot overflow
             scores = (scores - top) / self.temperature
             sinks = None if sinks is None else (sinks - top) / self.temperature
         if sinks is None:
@@ -123,16 +125,17 @@ class Softmax(Normalizer):
     def of_heads(self, head: Index) -> Normalizer:
         if self.sinks is None or head is None or self.sinks.shape[0] == 1:
             return self
-        found = copy.copy(self)
-        found.sinks = take(self.sinks, 0, head)
-        return found
+        copied = copy.copy(self)
+        copied.sinks = take(self.sinks, 0, head)
+        return copied
 
     def check(self, heads: int, device: torch.device) -> None:
         if self.sinks is None:
             return
         if self.sinks.shape[0] not in (1, heads):
             raise ShapeError(
-                f"sinks were given for {self.sinks.shape[0]} heads and the call has {heads}; give {heads} numbers"
+                f"sinks were given for {self.sinks.shape[0]} heads and the call has {heads}; "
+                f"give {heads} numbers"
             )
         if self.sinks.device != device:
             raise DeviceError(
@@ -140,14 +143,14 @@ class Softmax(Normalizer):
             )
 
     def signature(self) -> Hashable | None:
-        return Softmax, self.temperature, None if self.sinks is None else describe_tensor(self.sinks)
+        return Softmax, self.temperature, None if self.sinks is None else tensor_signature(self.sinks)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return () if self.sinks is None else (self.sinks,)
 
     def __repr__(self) -> str:
-        given = [f"temperature={self.temperature:g}"] if self.temperature != 1.0 else []
-        return f"Softmax({', '.join(given + (['sinks'] if self.sinks is not None else []))})"
+        options = [f"temperature={self.temperature:g}"] if self.temperature != 1.0 else []
+        return f"Softmax({', '.join(options + (['sinks'] if self.sinks is not None else []))})"
 
 
 class Raw(Normalizer):
@@ -164,10 +167,10 @@ class Raw(Normalizer):
 
 
 class Sigmoid(Normalizer):
-    """Each key on its own: a_j = 1/(1 + exp(−e_j)); rows need not sum to 1."""
+    """a_j = 1/(1 + exp(−e_j)), independently for each key; rows need not sum to 1."""
 
-    hides = True
-    bears_nothing = True
+    zero_at_neg_inf = True
+    allows_empty_rows = True
 
     def rows(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores)
@@ -180,15 +183,15 @@ class Sigmoid(Normalizer):
 
 
 class Hard(Normalizer):
-    """All weight on the largest energy, the first of equals. No gradient reaches the energies."""
+    """Hard attention: weight 1 on the first maximum. No gradient reaches the energies."""
 
-    hides = True
+    zero_at_neg_inf = True
 
     def rows(self, scores: Tensor) -> Tensor:
         top = scores == scores.amax(-1, keepdim=True)
         first = top & (top.cumsum(-1) == 1)
-        lost = scores.isnan().any(-1, keepdim=True)
-        return first.to(scores.dtype).masked_fill(lost, math.nan)
+        has_nan = scores.isnan().any(-1, keepdim=True)
+        return first.to(scores.dtype).masked_fill(has_nan, math.nan)
 
     def signature(self) -> Hashable | None:
         return Hard
@@ -198,13 +201,13 @@ class Hard(Normalizer):
 
 
 class Entmax(Normalizer):
-    """α-entmax (Peters, Niculae & Martins 2019): a_j = [(α−1)e_j − τ]₊^(1/(α−1)), τ such that the row sums to 1.
+    """α-entmax (Peters, Niculae & Martins 2019): a_j = [(α−1)e_j − τ]₊^(1/(α−1)), τ so that rows sum to 1.
 
-    α = 1 is softmax, α = 2 is sparsemax; in between, small weights become exactly 0. 1.5 and 2 are solved exactly by
-    sorting, any other α by bisection. The gradient is that of the exact solution, to any order.
+    α = 1 is softmax, α = 2 is sparsemax; larger α gives more weights that are exactly 0. α = 1.5 and 2 are
+    solved exactly by sorting, other α by bisection. Gradients of any order are those of the exact solution.
     """
 
-    hides = True
+    zero_at_neg_inf = True
 
     def __init__(self, alpha: float = 1.5) -> None:
         if isinstance(alpha, Tensor) or not isinstance(alpha, int | float) or not 1 <= alpha < math.inf:
@@ -215,7 +218,7 @@ class Entmax(Normalizer):
         if self.alpha == 1.0:
             return torch.softmax(scores, -1)
         function = _Entmax if torch.compiler.is_compiling() else _EntmaxWithTangent
-        return function.apply(exact(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
+        return function.apply(upcast(scores), self.alpha).to(scores.dtype)  # type: ignore[union-attr]
 
     def signature(self) -> Hashable | None:
         return Entmax
@@ -228,7 +231,7 @@ class Entmax(Normalizer):
 
 
 class Sparsemax(Entmax):
-    """The point of the simplex nearest to the energies (Martins & Astudillo 2016): entmax with α = 2."""
+    """Projection of the energies onto the simplex (Martins & Astudillo 2016): entmax with α = 2."""
 
     def __init__(self) -> None:
         super().__init__(2.0)
@@ -244,7 +247,10 @@ class Sparsemax(Entmax):
 
 
 class CustomNormalizer(Normalizer):
-    """Any function of the masked scores (−∞ where masked) that gives weights of the same shape. It is always given all keys."""
+    """A function of the scores (−∞ where masked) that returns weights of the same shape.
+
+    It always gets all keys.
+    """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -261,9 +267,9 @@ class CustomNormalizer(Normalizer):
 
 
 class _Entmax(torch.autograd.Function):
-    """The weights p, and their gradient from p alone: with s = p^(2−α) on the support, dp = s (dz − Σ s dz / Σ s).
+    """The weights p. Their gradient needs only p: s = p^(2−α) on the support, dp = s (dz − Σ s dz / Σ s).
 
-    The formula reads p as an output of this function, so that it can be differentiated again.
+    The backward pass uses p as an output of this function, so it can be differentiated again.
     """
 
     generate_vmap_rule = True
@@ -289,7 +295,7 @@ class _Entmax(torch.autograd.Function):
 
 
 class _EntmaxWithTangent(_Entmax):
-    """The same for forward-mode differentiation too, which torch.compile cannot trace."""
+    """With forward-mode differentiation, which torch.compile cannot trace."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:  # type: ignore[override]
@@ -305,14 +311,14 @@ def _entmax_slope(p: Tensor, x: Tensor, alpha: float) -> Tensor:
         .clamp(max=torch.finfo(p.dtype).max)
         .masked_fill(~support, 0.0)
     )
-    # Only ratios of slopes count in the mean, so the largest becomes 1: their sum cannot overflow.
-    share = slope / slope.amax(-1, keepdim=True)
-    mean = (share * torch.where(support, x, 0.0)).sum(-1, keepdim=True) / share.sum(-1, keepdim=True)
+    # The mean depends only on ratios of slopes; dividing by the largest keeps their sum from overflowing.
+    ratio = slope / slope.amax(-1, keepdim=True)
+    mean = (ratio * torch.where(support, x, 0.0)).sum(-1, keepdim=True) / ratio.sum(-1, keepdim=True)
     return torch.where(support, slope * (x - mean), 0.0)
 
 
 def _ranked(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores from large to small with masked ones far below any support, and the ranks 1, 2, …"""
+    """Scores in descending order, and the ranks 1, 2, …; masked scores are set far below the support."""
     # −∞ − −∞ would be NaN in the sums; a finite floor far below the support changes nothing.
     ordered = scores.clamp(min=-4.0).sort(-1, descending=True).values
     return ordered, torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
@@ -327,18 +333,17 @@ def _sparsemax_threshold(scores: Tensor) -> Tensor:
 
 
 def _entmax15_threshold(half: Tensor) -> Tensor:
-    """τ = mean − √((1 − Σ(e − mean)²)/size) over the support (Peters et al. 2019, algorithm 2); scores have maximum 0."""
+    """τ = mean − √((1 − Σ(e − mean)²)/size) over the support (Peters et al. 2019, alg. 2); maximum 0."""
     ordered, rank = _ranked(half)
     mean = ordered.cumsum(-1) / rank
-    room = (1 - rank * (ordered.square().cumsum(-1) / rank - mean.square())) / rank
-    tau = mean - room.clamp(min=0).sqrt()
+    variance = ordered.square().cumsum(-1) / rank - mean.square()
+    tau = mean - ((1 - rank * variance) / rank).clamp(min=0).sqrt()
     size = (tau <= ordered).sum(-1, keepdim=True).clamp(min=1)
     tau = tau.gather(-1, size - 1)
-    for _ in range(
-        3
-    ):  # the difference above loses half of all digits when many weights are small; Newton's steps restore them
-        part = (half - tau).clamp(min=0)
-        tau = tau + (part.square().sum(-1, keepdim=True) - 1) / (2 * part.sum(-1, keepdim=True))
+    # The difference above loses half of the digits if many weights are small; Newton steps restore them.
+    for _ in range(3):
+        root = (half - tau).clamp(min=0)
+        tau = tau + (root.square().sum(-1, keepdim=True) - 1) / (2 * root.sum(-1, keepdim=True))
     return tau
 
 

@@ -1,4 +1,4 @@
-"""Packed sequences: several in one row of tokens, without padding, each attending to itself alone.
+"""`Packed`: several sequences in one row of tokens, without padding; each attends only to itself.
 
 Boundaries are cumulative lengths, [0, n1, n1 + n2, …], the `cu_seqlens` of flash-attn's varlen functions.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from regard.attention.bias import Bias, DenseBias
 from regard.attention.devices import check_device
-from regard.attention.grid import Corners, Grid, Point
-from regard.attention.mask import And, Dense, Mask, Not, Or, Ranges, describe_tensor
+from regard.attention.grid import BlockGrid, Grid, SinglePair
+from regard.attention.mask import And, Dense, Mask, Not, Or, Ranges, tensor_signature
 from regard.attention.position_masks import Causal, Dilated, Documents, _Band, _FirstKeys
 from regard.errors import DtypeError, OptionError, ShapeError
 
@@ -24,15 +24,16 @@ Boundaries = Tensor | Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class Packed(Mask):
-    """Sequences one after the other on the time axis: a query sees the keys of its own sequence, and there what `mask` allows.
+    """Sequences concatenated in time: a query sees the keys of its own sequence that `mask` allows.
 
     >>> cu_seqlens = torch.tensor([0, 3, 5], dtype=torch.int32)   # a sequence of 3 tokens and one of 2
     >>> q = k = v = torch.randn(8, 5, 64)                         # (heads, total, dim)
     >>> out = attend(q, k, v, mask=Packed(cu_seqlens, mask=Causal()))
 
-    `mask` is counted within each sequence, as if it were alone: Causal() lines up its last query with its last key, also when
-    `cu_seqlens_k` gives the keys other lengths (flash-attn's convention). Numbers per sequence in it, such as
-    Prefix(lengths), are per packed sequence. Boundaries are read once, here: make the mask outside of a compiled function.
+    Positions in `mask` are relative to each sequence: Causal() aligns its last query with its last key, also
+    if `cu_seqlens_k` gives the keys other lengths (flash-attn's convention). Numbers per sequence, such as
+    Prefix(lengths), are per packed sequence. The constructor reads the boundaries: create the mask outside of
+    compiled functions.
     """
 
     cu_seqlens: Boundaries
@@ -40,8 +41,8 @@ class Packed(Mask):
     mask: Mask | None = None
     ids: Tensor = field(init=False, repr=False)  # the sequence of each query, (Tq,)
     key_ids: Tensor = field(init=False, repr=False)  # the sequence of each key, (Tk,)
-    index: Tensor = field(init=False, repr=False)  # each query's number within its sequence, (Tq,)
-    key_index: Tensor = field(init=False, repr=False)  # each key's number within its sequence, (Tk,)
+    index: Tensor = field(init=False, repr=False)  # the position of each query in its sequence, (Tq,)
+    key_index: Tensor = field(init=False, repr=False)  # the position of each key in its sequence, (Tk,)
 
     def __post_init__(self) -> None:
         queries, numbers = _boundaries("cu_seqlens", self.cu_seqlens)
@@ -52,31 +53,33 @@ class Packed(Mask):
             keys = None
         if len(key_numbers) != len(numbers):
             raise ShapeError(
-                f"cu_seqlens has {len(numbers) - 1} sequences and cu_seqlens_k {len(key_numbers) - 1}; give both the same number"
+                f"cu_seqlens has {len(numbers) - 1} sequences and cu_seqlens_k {len(key_numbers) - 1}; "
+                "give both the same number"
             )
         if self.mask is not None and not isinstance(self.mask, Mask):
             raise OptionError(
                 f"Packed's mask is a Mask such as Causal() or None, got {type(self.mask).__name__}; {_JOIN}"
             )
-        for part in parts(self.mask):
-            if isinstance(part, Dense | Documents | Packed):
+        for operand in mask_operands(self.mask):
+            if isinstance(operand, Dense | Documents | Packed):
                 raise OptionError(
-                    f"Packed's mask is counted within each sequence, and {type(part).__name__} within the row; {_JOIN}"
+                    f"Packed's mask is counted within each sequence, and {type(operand).__name__} within "
+                    f"the row; {_JOIN}"
                 )
-        ids, index = _numbered(queries, numbers[-1])
-        key_ids, key_index = (ids, index) if keys is None else _numbered(keys, key_numbers[-1])
-        made = dict(
+        ids, index = _sequence_ids(queries, numbers[-1])
+        key_ids, key_index = (ids, index) if keys is None else _sequence_ids(keys, key_numbers[-1])
+        fields = dict(
             cu_seqlens=queries, cu_seqlens_k=keys, ids=ids, key_ids=key_ids, index=index, key_index=key_index
         )
-        for name, x in made.items():
+        for name, x in fields.items():
             object.__setattr__(self, name, x)
 
     @classmethod
     def of_lengths(
         cls, lengths: Sequence[int], key_lengths: Sequence[int] | None = None, *, mask: Mask | None = None
     ) -> Packed:
-        """Sequences of these lengths, one after the other."""
-        return cls(_summed(lengths), None if key_lengths is None else _summed(key_lengths), mask)
+        """Consecutive sequences of these lengths."""
+        return cls(_cumulative(lengths), None if key_lengths is None else _cumulative(key_lengths), mask)
 
     @property
     def sequences(self) -> int:
@@ -84,40 +87,44 @@ class Packed(Mask):
 
     def allowed(self, grid: Grid) -> Tensor:
         same = grid.of_queries(self.ids) == grid.of_keys(self.key_ids)
-        return same if self.mask is None else same & self.mask.allowed(_Within(grid, self))
+        return same if self.mask is None else same & self.mask.allowed(_SequenceGrid(grid, self))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         rows = _Rows(self)
-        found = (torch.zeros_like(rows.keys), rows.keys) if self.mask is None else _ranges(self.mask, rows)
-        return None if found is None else (found[0] + rows.first, found[1] + rows.first)
+        ranges = (
+            (torch.zeros_like(rows.n_keys), rows.n_keys)
+            if self.mask is None
+            else _ranges_in_sequence(self.mask, rows)
+        )
+        return None if ranges is None else (ranges[0] + rows.first_key, ranges[1] + rows.first_key)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        ranges = self.key_ranges(corners.Tq, corners.Tk)
-        if ranges is None:  # all that is known is whose keys they are
-            (a, b), (c, d) = corners.range_of(self.ids, 0), corners.range_of(self.key_ids, 1)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        ranges = self.key_ranges(blocks.Tq, blocks.Tk)
+        if ranges is None:  # only the sequence of each key is known
+            (a, b), (c, d) = blocks.range_of(self.ids, 0), blocks.range_of(self.key_ids, 1)
             some = (a <= d) & (c <= b)
             return torch.zeros_like(some), some
-        (start, last_start), (first_stop, stop) = (corners.range_of(x, 0) for x in ranges)
-        return (last_start <= corners.k[0]) & (first_stop > corners.k[1]), (start <= corners.k[1]) & (
-            stop > corners.k[0]
-        )
+        (start, last_start), (first_stop, stop) = (blocks.range_of(x, 0) for x in ranges)
+        every = (last_start <= blocks.k[0]) & (first_stop > blocks.k[1])
+        some = (start <= blocks.k[1]) & (stop > blocks.k[0])
+        return every, some
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.cu_seqlens_k is None and (self.mask is None or self.mask.allows_diagonal(Tq, Tk))
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         n = max(1, self.sequences)
-        return (1.0 if self.mask is None else self.mask.share(-(-Tq // n), -(-Tk // n))) / n
+        return (1.0 if self.mask is None else self.mask.density(-(-Tq // n), -(-Tk // n))) / n
 
     def at(self, offset: int | Tensor) -> Mask:
-        return self  # each sequence has its own place
+        return self  # positions are relative to each sequence
 
     def signature(self) -> Hashable | None:
         inner = None if self.mask is None else self.mask.signature()
         if self.mask is not None and inner is None:
             return None
         tensors = (self.cu_seqlens, self.cu_seqlens_k, self.ids, self.key_ids)
-        return Packed, inner, *(describe_tensor(x) for x in tensors)
+        return Packed, inner, *(tensor_signature(x) for x in tensors)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         inner = () if self.mask is None else self.mask.tensors()
@@ -143,11 +150,11 @@ class Packed(Mask):
             self.mask.check(Tq, Tk, heads, (self.sequences,), device)
 
 
-_JOIN = "join what is counted over the whole row with &: Packed(…) & other"
+_JOIN = "combine a mask over the whole row with &: Packed(…) & other"
 
 
 def _boundaries(name: str, given: object) -> tuple[Tensor, list[int]]:
-    """Boundaries as an int64 tensor of our own, and as numbers."""
+    """Boundaries as a new int64 tensor and as a list."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         given = torch.tensor(given, device="cpu")
     if not isinstance(given, Tensor) or given.ndim != 1 or not len(given):
@@ -168,28 +175,24 @@ def _boundaries(name: str, given: object) -> tuple[Tensor, list[int]]:
     return given.to(torch.int64, copy=True), numbers
 
 
-def _summed(lengths: Sequence[int]) -> Tensor:
+def _cumulative(lengths: Sequence[int]) -> Tensor:
     counts = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def _numbered(boundaries: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """The sequence of each token, and the token's number in it."""
+def _sequence_ids(boundaries: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """The sequence of each token and the token's position in it, both (total,)."""
     t = torch.arange(total, device=boundaries.device)
     ids = torch.searchsorted(boundaries[1:], t, right=True)  # empty sequences have no token
     return ids, t - boundaries[ids]
 
 
-class _Within(Grid):
-    """The pairs of a grid, counted within their own sequences. Pairs of different sequences mean nothing here."""
+class _SequenceGrid(Grid):
+    """A grid with positions relative to each packed sequence. Pairs across sequences are meaningless here."""
 
     def __init__(self, grid: Grid, packed: Packed, start: int | Tensor | None = None) -> None:
-        self.grid, self.packed, self.start, self.heads = (
-            grid,
-            packed,
-            start,
-            1 if isinstance(grid, Point) else grid.heads,
-        )
+        self.grid, self.packed, self.start = grid, packed, start
+        self.heads = 1 if isinstance(grid, SinglePair) else grid.heads
 
     q = property(lambda self: self.grid.of_queries(self.packed.index))  # type: ignore[assignment]
     k = property(lambda self: self.grid.of_keys(self.packed.key_index))  # type: ignore[assignment]
@@ -197,100 +200,101 @@ class _Within(Grid):
 
     def position(self, offset: int | Tensor | None = None) -> Tensor:
         offset = self.start if offset is None else offset
-        if offset is None:  # the last query of a sequence meets its last key
-            offset = _surplus(self.packed)
+        if offset is None:  # the last query of a sequence is at its last key
+            offset = _extra_keys(self.packed)
         return self.q + (offset if isinstance(offset, int) else self.per_sequence(offset))
 
     def at(self, start: int | Tensor) -> Grid:
-        return _Within(self.grid, self.packed, start)
+        return _SequenceGrid(self.grid, self.packed, start)
 
     def per_sequence(self, x: Tensor) -> Tensor:
         return x[self.grid.of_queries(self.packed.ids)] if x.ndim else x
 
     def _refuse(self, x: Tensor | None = None) -> Tensor:
         raise OptionError(
-            f"Packed's mask is counted within each sequence, so it cannot read one tensor for the whole row; {_JOIN}"
+            "Packed's mask is counted within each sequence, so it cannot read one tensor for the whole row; "
+            f"{_JOIN}"
         )
 
     of_queries = of_keys = of_pairs = _refuse  # type: ignore[assignment]
     Tq = Tk = leading = property(_refuse)  # type: ignore[assignment]
 
 
-def _surplus(packed: Packed) -> int | Tensor:
-    """How many keys each sequence has more than queries."""
+def _extra_keys(packed: Packed) -> int | Tensor:
+    """Keys minus queries of each sequence."""
     if packed.cu_seqlens_k is None:
         return 0
     return packed.cu_seqlens_k.diff() - packed.cu_seqlens.diff()  # type: ignore[union-attr]
 
 
 class _Rows:
-    """All queries, counted within their sequences: the first key of each in the row, and how many keys there are."""
+    """For each query, (Tq,): its position in its sequence, the sequence's first key and number of keys."""
 
     def __init__(self, packed: Packed) -> None:
         boundaries: Tensor = packed.cu_seqlens if packed.cu_seqlens_k is None else packed.cu_seqlens_k  # type: ignore[assignment]
-        self.ids, self.index, self.surplus = packed.ids, packed.index, _surplus(packed)
-        self.first = boundaries[self.ids]
-        self.keys = boundaries[self.ids + 1] - self.first
+        self.ids, self.index, self.extra_keys = packed.ids, packed.index, _extra_keys(packed)
+        self.first_key = boundaries[self.ids]
+        self.n_keys = boundaries[self.ids + 1] - self.first_key
 
     def position(self, offset: int | Tensor | None) -> Tensor:
-        return self.index + self.per_sequence(self.surplus if offset is None else offset)
+        return self.index + self.per_sequence(self.extra_keys if offset is None else offset)
 
     def per_sequence(self, x: int | Tensor) -> int | Tensor:
         return x[self.ids] if isinstance(x, Tensor) and x.ndim else x
 
 
-def _ranges(mask: Mask, rows: _Rows) -> Ranges | None:
-    """The keys each query sees, start ≤ key < stop within its sequence; None where that is no range, or not known.
+def _ranges_in_sequence(mask: Mask, rows: _Rows) -> Ranges | None:
+    """(start, stop) of the keys that each query sees, relative to its sequence; None: unknown.
 
-    A mask of a class that changes its parent's rule has lost `key_ranges` (facts.py), and is not known here either.
+    A subclass that overrides `allowed` loses `key_ranges` (kernel_hints.py) and is unknown here too.
     """
     kind = type(mask).key_ranges
-    zero = torch.zeros_like(rows.keys)
+    zero = torch.zeros_like(rows.n_keys)
     if isinstance(mask, _Band) and kind is _Band.key_ranges:
         (low, high), t = mask.band(), rows.position(mask.offset)
-        start = zero if low is None else (t + low).clamp(min=0).minimum(rows.keys)
-        stop = rows.keys if high is None else (t + high + 1).clamp(min=0).minimum(rows.keys)
+        start = zero if low is None else (t + low).clamp(min=0).minimum(rows.n_keys)
+        stop = rows.n_keys if high is None else (t + high + 1).clamp(min=0).minimum(rows.n_keys)
         return start, stop
     if isinstance(mask, _FirstKeys) and kind is _FirstKeys.key_ranges:
-        return zero, (zero + rows.per_sequence(mask.count())).clamp(min=0).minimum(rows.keys)
+        return zero, (zero + rows.per_sequence(mask.count())).clamp(min=0).minimum(rows.n_keys)
     if isinstance(mask, And) and kind is And.key_ranges:
-        a, b = _ranges(mask.a, rows), _ranges(mask.b, rows)
+        a, b = _ranges_in_sequence(mask.a, rows), _ranges_in_sequence(mask.b, rows)
         if a is None or b is None:
             return None
         start = a[0].maximum(b[0])
         return start, start.maximum(a[1].minimum(b[1]))
     if isinstance(mask, Or) and kind is Or.key_ranges and mask.a.prefix_rows and mask.b.prefix_rows:
-        a, b = _ranges(mask.a, rows), _ranges(mask.b, rows)
+        a, b = _ranges_in_sequence(mask.a, rows), _ranges_in_sequence(mask.b, rows)
         return None if a is None or b is None else (zero, a[1].maximum(b[1]))
     return None
 
 
-def parts(mask: Mask | None) -> Iterator[Mask]:
-    """The masks that a mask is joined of."""
+def mask_operands(mask: Mask | None) -> Iterator[Mask]:
+    """The masks that `&`, `|` and `~` combine."""
     if isinstance(mask, And | Or):
-        yield from parts(mask.a)
-        yield from parts(mask.b)
+        yield from mask_operands(mask.a)
+        yield from mask_operands(mask.b)
     elif isinstance(mask, Not):
-        yield from parts(mask.a)
+        yield from mask_operands(mask.a)
     elif mask is not None:
         yield mask
 
 
 def check_alignment(mask: Mask | None, *options: Mask | Bias | None) -> None:
-    """Refuse what lines up over the whole row beside packed sequences that line up each at its own end."""
-    if not any(isinstance(x, Packed) and x.cu_seqlens_k is not None for x in parts(mask)):
+    """Raise if a mask or bias aligns the ends of the row while packed sequences align their own ends."""
+    if not any(isinstance(x, Packed) and x.cu_seqlens_k is not None for x in mask_operands(mask)):
         return
-    masks = [x for option in (mask, *options) if isinstance(option, Mask) for x in parts(option)]
+    masks = [x for option in (mask, *options) if isinstance(option, Mask) for x in mask_operands(option)]
     for x in masks:
         if isinstance(x, _Band | Dilated) and x.offset is None:
             name = "Causal()" if type(x) is Causal else repr(x)
             raise OptionError(
-                f"{name} beside Packed lines up the last query and key of the whole row, and these sequences have keys of other "
-                f"lengths; write Packed(cu_seqlens, cu_seqlens_k, mask={name})"
+                f"{name} beside Packed aligns the last query and key of the whole row, and these sequences "
+                f"have keys of other lengths; write Packed(cu_seqlens, cu_seqlens_k, mask={name})"
             )
     for x in options:
         if isinstance(x, Bias) and not isinstance(x, DenseBias):
             raise OptionError(
-                f"{type(x).__name__} lines up the last query and key of the whole row, and these sequences have keys of other "
-                "lengths; give the bias as a tensor, or pad the sequences"
+                f"{type(x).__name__} aligns the last query and key of the whole row, and these sequences "
+                "have keys of other lengths; give the bias as a tensor, or pad the sequences"
             )

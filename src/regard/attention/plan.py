@@ -1,6 +1,6 @@
-"""Which kernel runs a call, and why. Nothing falls back silently: a kernel asked for by name runs or says why it cannot.
+"""Choose the kernel for a call. A kernel requested by name runs or raises: there is no silent fallback.
 
-Planning reads shapes, types and options, never values, so calls of one signature are planned once.
+Planning reads shapes, dtypes and options, never values, so plans are cached by signature.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from regard.attention.kernels.triton import Triton
 from regard.attention.machine import Machine
 from regard.errors import KernelError
 
-# Fastest first, where more than one can run. The last can run everything.
+# Fastest first. The last one can run every call.
 KERNELS: dict[str, Kernel] = {
     k.name: k for k in (Cpp(), Triton(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())
 }
@@ -33,7 +33,7 @@ KERNELS: dict[str, Kernel] = {
 
 @dataclass
 class Plan:
-    """The kernel that runs, why it, why none that is faster, and the memory it needs beside inputs and output."""
+    """The kernel that runs, why, why not a faster one, and its memory in bytes beside inputs and output."""
 
     kernel: str
     why: str
@@ -43,27 +43,25 @@ class Plan:
     def __str__(self) -> str:
         lines = [
             f"{self.kernel}: {self.why}",
-            f"memory beside inputs and output: about {_bytes(self.memory)}",
+            f"memory beside inputs and output: about {_format_bytes(self.memory)}",
         ]
         return "\n".join(lines + [f"not {name}: {reason}" for name, reason in self.not_used.items()])
 
 
 def make_plan(call: Call, kernel: str | None = None, machine: Machine | None = None) -> Plan:
-    """Say which kernel a call gets, and everything worth knowing about that choice."""
+    """The plan for a call: the requested kernel, or the fastest that can run it."""
     machine = Machine.of(call.query, call.key, call.value) if machine is None else machine
     not_used: dict[str, str] = {}
     chosen = choose(call, machine, not_used) if kernel is None else requested(call, kernel, machine)
-    why = chosen.describe(call, machine) if kernel is None else "asked for by name"
+    why = chosen.describe(call, machine) if kernel is None else "requested by name"
     return Plan(chosen.name, why, not_used, chosen.memory(call, machine))
 
 
 def choose(call: Call, machine: Machine, not_used: dict[str, str] | None = None) -> Kernel:
-    """The fastest kernel that can run the call."""
+    """The fastest kernel that can run the call. Fills `not_used` with the reasons against faster ones."""
     for kernel in KERNELS.values():
         reason = kernel.refuses(call, machine)
-        if (
-            reason is None and not machine.tracer
-        ):  # the sizes of a traced call may be symbols, which cannot be compared
+        if reason is None and not machine.tracer:  # sizes of a traced call may be symbolic
             reason = kernel.not_worth(call, machine)
         if reason is None:
             return kernel
@@ -73,9 +71,10 @@ def choose(call: Call, machine: Machine, not_used: dict[str, str] | None = None)
 
 
 def requested(call: Call, name: str, machine: Machine) -> Kernel:
+    """The kernel of this name. Raise if there is none or it cannot run the call."""
     if not isinstance(name, str) or name not in KERNELS:
-        near = difflib.get_close_matches(str(name), KERNELS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KERNELS)}"
+        close = difflib.get_close_matches(str(name), KERNELS, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(KERNELS)}"
         raise KernelError(f"no kernel is called {quoted(name)}; {hint}")
     reason = KERNELS[name].refuses(call, machine)
     if reason is not None:
@@ -86,13 +85,16 @@ def requested(call: Call, name: str, machine: Machine) -> Kernel:
 
 
 def run(call: Call, kernel: Kernel, machine: Machine, clear: bool) -> Tensor:
-    """Run a call by one kernel, after what nobody may see was removed."""
+    """Run a call by one kernel.
+
+    `clear`: first zero the keys that no query sees and the queries that see no key.
+    """
     out = kernel.run(kernel_inputs.clear_unseen(call) if clear else call, machine)
     out = out if out.dtype is call.dtype else out.to(call.dtype)
-    return out.squeeze(-3) if call.flat else out
+    return out.squeeze(-3) if call.squeeze_heads else out
 
 
-def _bytes(n: int) -> str:
+def _format_bytes(n: int) -> str:
     if n < 1024:
         return f"{n} B"
     power = min(4, int(math.log(n, 1024)))

@@ -1,8 +1,8 @@
-"""Positions of the inputs: added to them, concatenated, or rotated into queries and keys.
+"""Position encodings of inputs, and rotary embeddings of queries and keys.
 
-Attention alone is blind to order (the lectures' "are you happy today"). Added to the inputs, (..., T, dim): `Sinusoidal`,
-`Learned`, `Channel`. Rotated into queries and keys: `Rotary`. What is added to the energies is in bias.py. Positions count
-from 0.
+Attention alone ignores order (the lectures' "are you happy today"). `Sinusoidal` and `Learned` are added to
+the inputs, (..., T, dim), `Channel` is concatenated, `Rotary` rotates queries and keys. Biases of energies
+are in bias.py. Positions count from 0.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import LARGEST, flag, number, whole
+from regard.arguments import MAX_SIZE, flag, integer, number
 from regard.errors import OptionError, ShapeError
-
-
-def size(name: str, value: object, least: int = 1, even: bool = False) -> int:
-    return whole(name, value, least, even=even)
 
 
 def _check_input(name: str, x: Tensor, dim: int | None) -> None:
@@ -30,11 +26,14 @@ def _check_input(name: str, x: Tensor, dim: int | None) -> None:
 
 
 class Sinusoidal(nn.Module):
-    """x + PE(t), PE(t)₂ₖ = sin(t/10000^(2k/dim)), PE(t)₂ₖ₊₁ = cos(…) (Vaswani et al. 2017, 3.5). Positions count from `first`."""
+    """x + PE(t), PE(t)₂ₖ = sin(t/10000^(2k/dim)), PE(t)₂ₖ₊₁ = cos(…) (Vaswani et al. 2017, 3.5).
+
+    Positions count from `first`.
+    """
 
     def __init__(self, dim: int, *, base: float = 10000.0, first: int = 0) -> None:
         super().__init__()
-        self.dim, self.first = size("dim", dim, 2, even=True), whole("first", first, -LARGEST)
+        self.dim, self.first = integer("dim", dim, 2, even=True), integer("first", first, -MAX_SIZE)
         self.base = number("base", base, 1e-9)
 
     def table(
@@ -44,14 +43,14 @@ class Sinusoidal(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """PE of T positions, (T, dim)."""
+        """PE of T positions from `offset`, (T, dim)."""
         t = torch.arange(T, device=device, dtype=torch.float64) + (self.first + offset)
         rate = self.base ** (-torch.arange(0, self.dim, 2, device=device, dtype=torch.float64) / self.dim)
         angle = t[:, None] * rate
         return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2).to(dtype)
 
     def similarity(self, distances: int) -> Tensor:
-        """PE(t)·PE(t + distance)/PE(t)·PE(t) for distances 0 … n−1: Σ cos(distance · rate)/(dim/2), the same for all t."""
+        """PE(t)·PE(t + d) / PE(t)·PE(t) = Σ cos(d · rate)/(dim/2) for d = 0 … distances − 1 and any t."""
         table = self.table(distances, dtype=torch.float64)
         return (
             (table @ table[0]) / (self.dim / 2)
@@ -68,11 +67,11 @@ class Sinusoidal(nn.Module):
 
 
 class Learned(nn.Module):
-    """x + P[t] with a trained table P of maxlen × dim."""
+    """x + P[t] with a learned table P, (maxlen, dim)."""
 
     def __init__(self, maxlen: int, dim: int) -> None:
         super().__init__()
-        self.maxlen, self.dim = size("maxlen", maxlen), size("dim", dim)
+        self.maxlen, self.dim = integer("maxlen", maxlen), integer("dim", dim)
         self.weight = nn.Parameter(torch.randn(maxlen, dim) / math.sqrt(dim))
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
@@ -80,8 +79,9 @@ class Learned(nn.Module):
         end = offset + x.shape[-2]
         if offset < 0 or end > self.maxlen:
             raise ShapeError(
-                f"this learned table ends at position {self.maxlen - 1} and position {end - 1} was asked for; "
-                f"make it with maxlen={end}, or use Sinusoidal, Rotary or ALiBi, which go on"
+                f"this learned table ends at position {self.maxlen - 1} and position {end - 1} was "
+                f"requested; make it with maxlen={end}, or use Sinusoidal, Rotary or ALiBi, "
+                "which have no limit"
             )
         return x + self.weight[offset:end].to(x.dtype)
 
@@ -90,11 +90,11 @@ class Learned(nn.Module):
 
 
 class Channel(nn.Module):
-    """concat(x, t): the position as one more channel, (..., T, dim + 1). t counts from `first`, times `scale`."""
+    """concat(x, t): the position t, from `first`, times `scale`, as an extra feature: (..., T, dim + 1)."""
 
     def __init__(self, *, scale: float = 1.0, first: int = 0) -> None:
         super().__init__()
-        self.scale, self.first = number("scale", scale), whole("first", first, -LARGEST)
+        self.scale, self.first = number("scale", scale), integer("first", first, -MAX_SIZE)
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         _check_input("Channel", x, None)
@@ -106,35 +106,35 @@ class Channel(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Turn each pair of components by an angle t · base^(−2k/dim), so that q·k depends on the distance (Su et al. 2021).
+    """Rotary embeddings (Su et al. 2021): rotate pairs of components by t · base^(−2k/dim).
 
-    Takes queries or keys (..., heads, T, dim). Pairs are neighbours (2k, 2k+1) as in the paper; `halves=True` pairs k with
-    k + dim/2 as GPT-NeoX does. `fraction` below 1 turns only the first part of the components.
+    q·k then depends on the distance of their positions. Takes queries or keys, (..., heads, T, dim). Pairs
+    are (2k, 2k+1) as in the paper; `halves=True` pairs k with k + dim/2 as in GPT-NeoX. `fraction` below 1
+    rotates only the first part of the components.
     """
 
     def __init__(
         self, dim: int, *, base: float = 10000.0, halves: bool = False, fraction: float = 1.0
     ) -> None:
         super().__init__()
-        self.dim, self.base = size("dim", dim, 2, even=True), number("base", base, 1e-9)
+        self.dim, self.base = integer("dim", dim, 2, even=True), number("base", base, 1e-9)
         self.halves, self.fraction = flag("halves", halves), number("fraction", fraction)
         if not 0 < fraction <= 1:
             raise OptionError(f"fraction must be above 0 and at most 1, got {fraction!r}")
-        self.turned = int(dim * fraction) // 2 * 2
+        self.rotated_dim = int(dim * fraction) // 2 * 2
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
         _check_input("Rotary", x, self.dim)
-        n = self.turned
+        n = self.rotated_dim
         t = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
-        t = t + (
-            offset if isinstance(offset, int) else offset.to(torch.float64)[..., None, None]
-        )  # (batch, 1, T)
+        # (T,), or (batch, 1, T) with an offset per sequence
+        t = t + (offset if isinstance(offset, int) else offset.to(torch.float64)[..., None, None])
         rate = self.base ** (-torch.arange(0, n, 2, device=x.device, dtype=torch.float64) / n)
         angle = t[..., None] * rate
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         a, b = (x[..., : n // 2], x[..., n // 2 : n]) if self.halves else (x[..., 0:n:2], x[..., 1:n:2])
-        turned = (a * cos - b * sin, a * sin + b * cos)
-        y = torch.cat(turned, -1) if self.halves else torch.stack(turned, -1).flatten(-2)
+        rotated = (a * cos - b * sin, a * sin + b * cos)
+        y = torch.cat(rotated, -1) if self.halves else torch.stack(rotated, -1).flatten(-2)
         return y if n == self.dim else torch.cat([y, x[..., n:]], -1)
 
     def extra_repr(self) -> str:

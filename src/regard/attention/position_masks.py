@@ -1,6 +1,7 @@
-"""Masks that are rules on positions: causal, windows, dilated, padding, prefixes, packed documents.
+"""Masks over positions: causal, windows, dilated, padding, prefixes, packed documents.
 
-Kernels read them as ranges of keys and blocks, without a T×T tensor. Boolean tensors, and what joins masks, are in mask.py.
+Kernels read them as key ranges and blocks, without a T×T tensor. The base class, boolean tensors and `&`,
+`|`, `~` are in mask.py.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.attention.grid import Corners, Grid
-from regard.attention.mask import Mask, Ranges, check_numbers, describe_tensor, only_tensors, whole_offset
-from regard.attention.torch_modes import surely
+from regard.attention.grid import BlockGrid, Grid
+from regard.attention.mask import (
+    Mask,
+    Ranges,
+    check_offset,
+    check_per_sequence,
+    only_tensors,
+    tensor_signature,
+)
+from regard.attention.tracing import statically_true
 from regard.errors import DtypeError, OptionError, ShapeError
 
 
@@ -27,7 +35,7 @@ def _integer(name: str, value: object, least: int | None = None) -> int:
 
 
 def _set_integers(mask: Mask, name: str, value: object, wanted: str) -> None:
-    """Store a tensor of integers of any type as int64: narrow types wrap around in sums and differences."""
+    """Store a tensor of integers as int64; narrower types would overflow in sums."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = torch.tensor(value, device="cpu")
     if isinstance(value, Tensor):
@@ -39,7 +47,7 @@ def _set_integers(mask: Mask, name: str, value: object, wanted: str) -> None:
 def _set_offset(mask: Mask) -> None:
     offset = mask.offset  # type: ignore[attr-defined]
     if offset is not None:
-        object.__setattr__(mask, "offset", whole_offset(type(mask).__name__, offset))
+        object.__setattr__(mask, "offset", check_offset(type(mask).__name__, offset))
 
 
 def _column(x: int | Tensor) -> int | Tensor:
@@ -48,15 +56,15 @@ def _column(x: int | Tensor) -> int | Tensor:
 
 
 def _placed(mask: Mask, offset: int | Tensor) -> Mask:
-    """A copy of a mask that has an `offset`, which lined up at the end, with this one."""
-    found = copy.copy(mask)
-    object.__setattr__(found, "offset", offset)  # masks are frozen
-    _set_offset(found)
-    return found
+    """A copy of the mask with this `offset`."""
+    copied = copy.copy(mask)
+    object.__setattr__(copied, "offset", offset)  # masks are frozen dataclasses
+    _set_offset(copied)
+    return copied
 
 
 class _Band(Mask):
-    """A rule on the distance key − position of query: low ≤ distance ≤ high (None: unbounded)."""
+    """Base class of band masks: low ≤ key − position of the query ≤ high (None: unbounded)."""
 
     offset: int | Tensor | None
 
@@ -68,7 +76,7 @@ class _Band(Mask):
         return self.band()[0] is None
 
     def _shift(self, Tq: int, Tk: int) -> int | None:
-        """Where query 0 stands among the keys; None when that differs by sequence."""
+        """The position of query 0; None if it differs between sequences."""
         return Tk - Tq if self.offset is None else self.offset if isinstance(self.offset, int) else None
 
     def allowed(self, grid: Grid) -> Tensor:
@@ -78,8 +86,8 @@ class _Band(Mask):
             return distance <= high if high is not None else torch.ones_like(distance, dtype=torch.bool)
         return distance >= low if high is None else (distance >= low) & (distance <= high)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        least, most = corners.distance(self.offset)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        least, most = blocks.distance(self.offset)
         low, high = self.band()
         every, some = torch.ones_like(least, dtype=torch.bool), torch.ones_like(least, dtype=torch.bool)
         if low is not None:
@@ -90,26 +98,32 @@ class _Band(Mask):
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
-        if shift is None or not surely(Tq > 0):
+        if shift is None or not statically_true(Tq > 0):
             return False
-        return (low is None or surely(shift + Tq - 1 + low <= 0)) and (
-            high is None or surely(shift + high >= Tk - 1)
+        return (low is None or statically_true(shift + Tq - 1 + low <= 0)) and (
+            high is None or statically_true(shift + high >= Tk - 1)
         )
 
     def covers(self, Tq: int, Tk: int) -> bool:
         shift, (low, high) = self._shift(Tq, Tk), self.band()
-        if shift is None or not (surely(Tq > 0) and surely(Tk > 0)):
+        if shift is None or not (statically_true(Tq > 0) and statically_true(Tk > 0)):
             return False
-        last = shift + Tq - 1  # the ranges of neighbouring queries overlap or touch, so the outermost decide
-        if low is not None and not (surely(last + low <= Tk - 1) and surely(shift + low <= 0)):
+        last = shift + Tq - 1  # ranges of consecutive queries overlap or touch: check the first and the last
+        if low is not None and not (
+            statically_true(last + low <= Tk - 1) and statically_true(shift + low <= 0)
+        ):
             return False
-        return high is None or (surely(shift + high >= 0) and surely(last + high >= Tk - 1))
+        return high is None or (statically_true(shift + high >= 0) and statically_true(last + high >= Tk - 1))
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         low, high = self.band()
-        return surely(self._shift(Tq, Tk) == 0) and (low is None or low <= 0) and (high is None or high >= 0)
+        return (
+            statically_true(self._shift(Tq, Tk) == 0)
+            and (low is None or low <= 0)
+            and (high is None or high >= 0)
+        )
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         low, high = self.band()
         if not Tq or not Tk:
             return 1.0
@@ -136,12 +150,12 @@ class _Band(Mask):
         return _placed(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers(f"{type(self).__name__}'s offset", self.offset, leading, device)
+        check_per_sequence(f"{type(self).__name__}'s offset", self.offset, leading, device)
 
 
 @dataclass(frozen=True, eq=False)
 class Causal(_Band):
-    """No key after the query: e_ij = −∞ where j > i."""
+    """A query sees no later key: e_ij = −∞ where j > i."""
 
     offset: int | Tensor | None = None
 
@@ -153,7 +167,7 @@ class Causal(_Band):
         return None, 0
 
     def signature(self) -> Hashable | None:
-        return Causal if self.offset is None else (Causal, describe_tensor(self.offset))
+        return Causal if self.offset is None else (Causal, tensor_signature(self.offset))
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -161,7 +175,7 @@ class Causal(_Band):
 
 @dataclass(frozen=True, eq=False)
 class Window(_Band):
-    """Neighbours only: t − left ≤ s ≤ t + right; None leaves a side open."""
+    """Sliding window: the query at t sees keys t − left ≤ s ≤ t + right; None is unbounded."""
 
     left: int | None
     right: int | None = 0
@@ -175,7 +189,7 @@ class Window(_Band):
 
     @classmethod
     def centered(cls, K: int, offset: int | Tensor | None = None) -> Window:
-        """The lecture's restricted attention: distance at most K/2, which is K + 1 keys for even K."""
+        """The lecture's restricted attention: distance at most K/2, that is K + 1 keys for even K."""
         _integer("the window size K", K, 0)
         return cls(K // 2, K // 2, offset)
 
@@ -183,7 +197,7 @@ class Window(_Band):
         return (None if self.left is None else -self.left), self.right
 
     def signature(self) -> Hashable | None:
-        return Window, self.left, self.right, describe_tensor(self.offset)
+        return Window, self.left, self.right, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -191,7 +205,7 @@ class Window(_Band):
 
 @dataclass(frozen=True, eq=False)
 class Diagonal(_Band):
-    """A token and itself; `~Diagonal()` is attention to all but oneself."""
+    """A token sees only itself; `~Diagonal()`: all tokens but itself."""
 
     offset: int | Tensor | None = None
 
@@ -202,7 +216,7 @@ class Diagonal(_Band):
         return 0, 0
 
     def signature(self) -> Hashable | None:
-        return Diagonal, describe_tensor(self.offset)
+        return Diagonal, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -210,7 +224,10 @@ class Diagonal(_Band):
 
 @dataclass(frozen=True, eq=False)
 class Dilated(Mask):
-    """Every step-th key counted from the query: distance divisible by `step`. `Dilated(4) & Window(64)` is a comb."""
+    """Dilated (strided) attention: keys at a distance divisible by `step`.
+
+    Combine: `Dilated(4) & Window(64)`.
+    """
 
     step: int
     offset: int | Tensor | None = None
@@ -222,18 +239,18 @@ class Dilated(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return (grid.k - grid.position(self.offset)) % self.step == 0
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        least, most = corners.distance(self.offset)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        least, most = blocks.distance(self.offset)
         some = torch.div(most, self.step, rounding_mode="floor") * self.step >= least
         return some & ((least == most) | (self.step == 1)), some
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
-        return not isinstance(self.offset, Tensor) and surely(
+        return not isinstance(self.offset, Tensor) and statically_true(
             (Tk - Tq if self.offset is None else self.offset) == 0
         )
 
     def signature(self) -> Hashable | None:
-        return Dilated, self.step, describe_tensor(self.offset)
+        return Dilated, self.step, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
@@ -242,11 +259,11 @@ class Dilated(Mask):
         return _placed(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers("Dilated's offset", self.offset, leading, device)
+        check_per_sequence("Dilated's offset", self.offset, leading, device)
 
 
 class _FirstKeys(Mask):
-    """The first n keys, n one number or one per sequence."""
+    """Base class: the first n keys are visible, n one number or one per sequence."""
 
     prefix_rows = True
 
@@ -257,11 +274,11 @@ class _FirstKeys(Mask):
         n = self.count()
         return grid.k < (grid.per_sequence(n) if isinstance(n, Tensor) else n)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
         n = self.count()
-        n = corners.per_sequence(n) if isinstance(n, Tensor) else n
-        every, some = corners.k[1] < n, corners.k[0] < n
-        rows = torch.ones_like(corners.q[0], dtype=torch.bool)
+        n = blocks.per_sequence(n) if isinstance(n, Tensor) else n
+        every, some = blocks.k[1] < n, blocks.k[0] < n
+        rows = torch.ones_like(blocks.q[0], dtype=torch.bool)
         return every & rows, some & rows
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
@@ -272,14 +289,14 @@ class _FirstKeys(Mask):
 
     def allows_all(self, Tq: int, Tk: int) -> bool:
         n = self.count()
-        return not isinstance(n, Tensor) and surely(n >= Tk)
+        return not isinstance(n, Tensor) and statically_true(n >= Tk)
 
     def at(self, offset: int | Tensor) -> Mask:
         return self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
         name, n = type(self).__name__, self.count()
-        check_numbers(f"{name}'s counts", n, leading, device)
+        check_per_sequence(f"{name}'s counts", n, leading, device)
         if not isinstance(n, Tensor) and n > Tk:
             raise ShapeError(
                 f"{name}({n}) was made for at least {n} keys and the call has {Tk}; give at most {Tk}"
@@ -287,6 +304,7 @@ class _FirstKeys(Mask):
 
 
 def _set_counts(mask: Mask, name: str) -> None:
+    """Check the attribute `name`, a number of keys or one per sequence, and store tensors as int64."""
     value = getattr(mask, name)
     if isinstance(value, Tensor) and value.dtype == torch.bool:
         raise DtypeError(
@@ -300,9 +318,10 @@ def _set_counts(mask: Mask, name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Padding(_FirstKeys):
-    """Sequences of unequal length in one batch: of each, only the first `lengths` keys are real.
+    """A padded batch: only the first `lengths` keys of each sequence are visible.
 
-    `finite=True`: you guarantee that padded positions are finite and that no length is 0; kernels then skip clearing them.
+    `finite=True`: you guarantee that padded positions are finite and that no length is 0; kernels then skip
+    clearing them.
     """
 
     lengths: Tensor | Sequence[int] | int
@@ -318,26 +337,26 @@ class Padding(_FirstKeys):
     def covers(self, Tq: int, Tk: int) -> bool:
         return self.finite
 
-    def cached(self, position: Tensor, form: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """The keys that are real, (batch, 1, 1, Tk), or a form of that; made once for all layers that share this mask."""
+    def cached(self, position: Tensor, convert: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """The visible keys, (batch, 1, 1, Tk), after `convert`; cached for layers that share this mask."""
         lengths: Tensor = self.lengths  # type: ignore[assignment]
-        made = self.__dict__.get("_made")
+        cache = self.__dict__.get("_cache")
         if (
-            made is not None
-            and made[0] is lengths
-            and made[1] == lengths._version
-            and made[2] is position
-            and made[3] is form
+            cache is not None
+            and cache[0] is lengths
+            and cache[1] == lengths._version
+            and cache[2] is position
+            and cache[3] is convert
         ):
-            return made[4]
-        real = position < lengths.view(-1, 1, 1, 1)
-        real = real if form is None else form(real)
+            return cache[4]
+        visible = position < lengths.view(-1, 1, 1, 1)
+        visible = visible if convert is None else convert(visible)
         if not lengths.is_inference():
-            object.__setattr__(self, "_made", (lengths, lengths._version, position, form, real))
-        return real
+            object.__setattr__(self, "_cache", (lengths, lengths._version, position, convert, visible))
+        return visible
 
     def signature(self) -> Hashable | None:
-        return Padding, self.finite, describe_tensor(self.lengths)
+        return Padding, self.finite, tensor_signature(self.lengths)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.lengths)
@@ -345,7 +364,7 @@ class Padding(_FirstKeys):
 
 @dataclass(frozen=True, eq=False)
 class Prefix(_FirstKeys):
-    """The first `length` keys are seen by all; `Causal() | Prefix(n)` is a prefix language model."""
+    """All queries see the first `length` keys; `Causal() | Prefix(n)` is a prefix language model."""
 
     length: Tensor | Sequence[int] | int
 
@@ -356,7 +375,7 @@ class Prefix(_FirstKeys):
         return self.length  # type: ignore[return-value]
 
     def signature(self) -> Hashable | None:
-        return Prefix, describe_tensor(self.length)
+        return Prefix, tensor_signature(self.length)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.length)
@@ -364,9 +383,9 @@ class Prefix(_FirstKeys):
 
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T).
+    """Documents packed in one row without padding: a token sees its own document. ids: (T,) or (batch, T).
 
-    For boundaries (`cu_seqlens`), keys of other lengths and rules counted within a document, see `Packed`.
+    For boundaries (`cu_seqlens`), keys of other lengths and masks within a document, see `Packed`.
     """
 
     ids: Tensor
@@ -386,7 +405,7 @@ class Documents(Mask):
 
     @classmethod
     def of_lengths(cls, lengths: Sequence[int]) -> Documents:
-        """Documents of these lengths, one after the other."""
+        """Consecutive documents of these lengths."""
         counts = torch.as_tensor(lengths, device="cpu")
         return cls(torch.repeat_interleave(torch.arange(len(counts), device="cpu"), counts))
 
@@ -397,26 +416,26 @@ class Documents(Mask):
     def allowed(self, grid: Grid) -> Tensor:
         return grid.of_queries(self.ids) == grid.of_keys(self._keys)
 
-    def block_bounds(self, corners: Corners) -> tuple[Tensor, Tensor]:
-        (a, b), (c, d) = corners.range_of(self.ids, 0), corners.range_of(self._keys, 1)
+    def block_bounds(self, blocks: BlockGrid) -> tuple[Tensor, Tensor]:
+        (a, b), (c, d) = blocks.range_of(self.ids, 0), blocks.range_of(self._keys, 1)
         return (a == b) & (c == d) & (a == c), (a <= d) & (c <= b)
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         keys = self._keys
         if keys.shape[-1] == 0 or torch.compiler.is_compiling() or not bool((keys.diff() >= 0).all()):
-            return None  # a document's keys must stand together
-        lead = torch.broadcast_shapes(keys.shape[:-1], self.ids.shape[:-1])
-        keys, ids = (x.expand(*lead, x.shape[-1]).contiguous() for x in (keys, self.ids))
+            return None  # the keys of a document must be contiguous
+        leading = torch.broadcast_shapes(keys.shape[:-1], self.ids.shape[:-1])
+        keys, ids = (x.expand(*leading, x.shape[-1]).contiguous() for x in (keys, self.ids))
         return torch.searchsorted(keys, ids), torch.searchsorted(keys, ids, right=True)
 
-    def share(self, Tq: int, Tk: int) -> float:
+    def density(self, Tq: int, Tk: int) -> float:
         return 0.5
 
     def allows_diagonal(self, Tq: int, Tk: int) -> bool:
         return self.key_ids is None
 
     def signature(self) -> Hashable | None:
-        return Documents, describe_tensor(self.ids), describe_tensor(self.key_ids)
+        return Documents, tensor_signature(self.ids), tensor_signature(self.key_ids)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.ids, self.key_ids)
@@ -425,5 +444,5 @@ class Documents(Mask):
         return self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
-        check_numbers("Documents' ids", self.ids, leading, device, Tq)
-        check_numbers("Documents' key ids", self._keys, leading, device, Tk)
+        check_per_sequence("Documents' ids", self.ids, leading, device, Tq)
+        check_per_sequence("Documents' key ids", self._keys, leading, device, Tk)

@@ -1,4 +1,4 @@
-"""Half precision is for inputs and outputs: energies and weights are computed in float32, and float64 stays float64."""
+"""Dtypes: half-precision inputs are computed in float32; float32 and float64 stay as they are."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ HALF = (torch.float16, torch.bfloat16)
 DTYPES = (*HALF, torch.float32, torch.float64)
 
 
-def exact(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """x in at least float32."""
     return x.float() if x.dtype in HALF else x
 
 
-def exact_dtype(dtype: torch.dtype) -> torch.dtype:
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of energies and weights for inputs of `dtype`: at least float32."""
     return torch.float32 if dtype in HALF else dtype
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Autocast would turn float32 products back into half precision."""
+    """Disable autocast, which would compute float32 matmuls in half precision."""
     kind = x.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return nullcontext()

@@ -138,7 +138,7 @@ def attention_maps(
     targets = _token_ids("targets", targets)
     kinds = [
         arguments.one_of("a kind", kind, KINDS)
-        for kind in arguments.listed("kinds", kinds, f"some of {', '.join(KINDS)}")
+        for kind in arguments.as_list("kinds", kinds, f"some of {', '.join(KINDS)}")
     ]
     found = dict(
         attention_of_tokens(
@@ -150,7 +150,7 @@ def attention_maps(
 
 def _token_ids(name: str, given: Any) -> list[list[int]]:
     what = "a list of lists of token ids"
-    rows = [arguments.listed(name, row, what) for row in arguments.listed(name, given, what)]
+    rows = [arguments.as_list(name, row, what) for row in arguments.as_list(name, given, what)]
     if not all(
         isinstance(token, int | np.integer) and not isinstance(token, bool) and token >= 0
         for row in rows

@@ -20,7 +20,7 @@ STEEPEST = 100.0  # of length penalties: lengthᵃ must stay a number
 
 def whole(name: str, value: Any, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
-    arguments.whole(name, value, least)
+    arguments.integer(name, value, least)
 
 
 def real(name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False) -> None:
@@ -52,7 +52,7 @@ class Beam(Strategy):
     diversity: float = 0.5
 
     def __post_init__(self) -> None:
-        arguments.whole("beam", self.size, 1, WIDEST)
+        arguments.integer("beam", self.size, 1, WIDEST)
         whole("groups", self.groups, 1)
         real("length_penalty", self.length_penalty, 0, STEEPEST)
         real("coverage_penalty", self.coverage_penalty, 0)

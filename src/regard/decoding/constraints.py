@@ -63,7 +63,7 @@ def forbid(tokenizer: Any, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """The tokens that forbidden words are made of. What the vocabulary cannot spell is not written anyway."""
     if isinstance(words, str):
         raise OptionError("forbidden is a list of words, got one string; write [word]")
-    if not all(words := arguments.texts("forbidden", words, "words")):
+    if not all(words := arguments.string_list("forbidden", words, "words")):
         raise OptionError("forbidden is a list of words, got '' among them")
     return tuple(tuple(tokens) for tokens in tokenizer.encode_batch(list(words)) if UNK not in tokens)
 

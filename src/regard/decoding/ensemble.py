@@ -31,7 +31,7 @@ class Ensemble:
     """p(y_t) = mean over the models of their p(y_t): a writer like each of them. They share their vocabularies."""
 
     def __init__(self, models: Sequence[Any]) -> None:
-        self.models = arguments.listed("models", models, "a list of translators or of language models")
+        self.models = arguments.as_list("models", models, "a list of translators or of language models")
         for model in self.models:
             if not hasattr(model, "start") or not hasattr(model, "device"):
                 raise OptionError(

@@ -49,7 +49,7 @@ class Sample(Strategy):
         whole("count", self.count, 1)
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(32))
-        arguments.whole("seed", self.seed, 0, 1 << 256)
+        arguments.integer("seed", self.seed, 0, 1 << 256)
 
     def shape(self) -> Shape:
         return Shape(self.count, 1, self.top_k or None)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from regard.arguments import listed, quoted
+from regard.arguments import as_list, quoted
 from regard.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -146,4 +146,4 @@ def _lines(lines: Sequence[object], name: str) -> list[str]:
 def _tokens(tokens: Sequence[Hashable], name: str) -> tuple[Hashable, ...]:
     if isinstance(tokens, str):  # a string is a sequence too, of letters, and would be scored without a word
         raise OptionError(f"{name} must be a sequence of tokens, got the text {tokens!r:.60}; split it first")
-    return tuple(listed(name, tokens, "a sequence of tokens"))
+    return tuple(as_list(name, tokens, "a sequence of tokens"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import whole
+from regard.arguments import integer
 from regard.attention.energy import Additive, Bilinear, Distance, Match
 from regard.attention.position_masks import Window
 from regard.errors import OptionError
@@ -35,7 +35,7 @@ class Cost:
 
 def cost(layer: nn.Module, T: int) -> Cost:
     """Count parameters, operations (multiply-adds, one sequence), path length and sequential steps of a layer at length T."""
-    whole("T", T)
+    integer("T", T)
     if isinstance(layer, Convolution):
         conv = layer.weight
         parts = {"convolution": T * layer.kernel * conv.in_channels * conv.out_channels}

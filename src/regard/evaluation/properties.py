@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import number, quoted, whole
+from regard.arguments import integer, number, quoted
 from regard.errors import OptionError
 
 Layer = Callable[[Tensor], Tensor]
@@ -78,10 +78,10 @@ def _search(
     dim = getattr(layer, "dim", None) if dim is None else dim
     if dim is None:
         raise OptionError("the width of the layer's input is not known; give it as dim=")
-    whole("dim", dim)
-    whole("T", T, 2)
-    whole("trials", trials)
-    whole("seed", seed, -(1 << 63), (1 << 63) - 1)
+    integer("dim", dim)
+    integer("T", T, 2)
+    integer("trials", trials)
+    integer("seed", seed, -(1 << 63), (1 << 63) - 1)
     number("tolerance", tolerance, 0)
     if not callable(layer):
         raise OptionError(f"layer must be a module or a function of (batch, T, dim), got {quoted(layer)}")

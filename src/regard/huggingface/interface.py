@@ -22,7 +22,7 @@ from regard.attention.energy import Dot, Energy
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.normalize import Normalizer, Softmax
 from regard.attention.position_masks import Causal, Documents
-from regard.attention.torch_modes import surely, tracer
+from regard.attention.tracing import statically_true, tracer
 from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, uses_distances, uses_key_indices
 from regard.huggingface.masks import ModelMask
@@ -72,7 +72,7 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         mask, bias, keys = model.mask, model.bias, model.keys
         if indices is not None:
             mask = _and(mask, Dense(_selected_keys(indices, key.shape[-2])[..., :keys]))
-        if keys is not None and not surely(key.shape[-2] == keys):
+        if keys is not None and not statically_true(key.shape[-2] == keys):
             key, value = key[..., :keys, :], value[..., :keys, :]
             position_bias = position_bias if position_bias is None else position_bias[..., :keys]
         if cu_seq_lens_q is not None:
@@ -149,10 +149,10 @@ def _read_mask(
     if given is None:
         is_causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         # As in Transformers' SDPA: without a mask, a causal module aligns the first query with the first key.
-        aligned = surely(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
+        aligned = statically_true(Tq == Tk) and (bool(is_causal) or not _is_cross(module))
         return _MaskAndBias(Causal(offset=0) if is_causal and Tq > 1 else None, aligned=aligned)
     if isinstance(given, ModelMask):
-        same_size = surely(given.size[2] == Tq) and surely(given.size[3] == Tk)
+        same_size = statically_true(given.size[2] == Tq) and statically_true(given.size[3] == Tk)
         if not same_size and not torch.compiler.is_compiling():
             raise OptionError(
                 f"{_describe(module)} got a mask for {given.size[2]} queries and {given.size[3]} keys, "
@@ -175,7 +175,7 @@ def _read_mask(
             "(batch, Tk) of 0 and 1, or (batch, 1 or heads, Tq, Tk), boolean with True for allowed or float "
             "to be added"
         )
-    aligned = surely(Tq == Tk)
+    aligned = statically_true(Tq == Tk)
     if given.dtype == torch.bool:
         return _MaskAndBias(Dense(given), aligned=aligned)
     if softcap is None:

@@ -20,7 +20,7 @@ from transformers import masking_utils
 
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.position_masks import Causal, Documents, Padding, Prefix, Window
-from regard.attention.torch_modes import surely, tracer
+from regard.attention.tracing import statically_true, tracer
 
 MaskFunction = Callable[..., Any]
 
@@ -181,12 +181,12 @@ def make_mask(
     # A static cache is longer than the text so far: drop the keys after the last query if no query sees them.
     keys, offset = kv_length, request.offset
     no_future = high is not None and high <= 0
-    if no_future and not isinstance(offset, Tensor) and not surely(kv_length == offset + q_length):
+    if no_future and not isinstance(offset, Tensor) and not statically_true(kv_length == offset + q_length):
         keys = min(kv_length, offset + q_length)
         if keys < kv_length:
             request = replace(request, Tk=keys)
             masks = _split_bands(_translate(mask_function, request))[2]
-    if not isinstance(offset, Tensor) and surely(offset == keys - q_length):
+    if not isinstance(offset, Tensor) and statically_true(offset == keys - q_length):
         offset = None  # the last query is aligned with the last key
     if (low, high) == (None, 0):
         masks.insert(0, Causal(offset=offset))
@@ -198,7 +198,7 @@ def make_mask(
     return ModelMask(
         reduce(And, masks) if masks else None, batch_size, q_length, kv_length,
         keys=keys, offset=offset, first_key=kv_offset, bidirectional=bidirectional,
-        aligned=not bidirectional or surely(q_length == kv_length), device=torch.device(device),
+        aligned=not bidirectional or statically_true(q_length == kv_length), device=torch.device(device),
     )  # fmt: skip
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from regard.arguments import quoted
+from regard.arguments import integer, quoted
 from regard.attention.bias import Bias
 from regard.attention.call import MaskLike, wrap_mask
 from regard.attention.devices import as_device
-from regard.attention.mask import Mask, check_numbers, describe_tensor, only_tensors
-from regard.attention.position import size
+from regard.attention.mask import Mask, check_per_sequence, only_tensors, tensor_signature
 from regard.attention.position_masks import Causal, Padding
-from regard.attention.torch_modes import may_read, surely
+from regard.attention.tracing import can_read_values, statically_true
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Cache:
 
     def crop(self, length: int) -> None:
         """Drop all tokens after the first `length`, as speculative decoding does with rejected tokens."""
-        self.length = min(self.length, size("crop's length", length, 0))
+        self.length = min(self.length, integer("crop's length", length, 0))
 
     def mask(self, mask: MaskLike | None = None) -> MaskLike | None:
         """The mask for the tokens appended last; here `mask` itself."""
@@ -118,7 +117,7 @@ class StaticCache(Cache):
         value_dim = dim if value_dim is None else value_dim
         sizes = dict(batch=batch, heads=heads, max_len=max_len, dim=dim, value_dim=value_dim)
         for name, n in sizes.items():
-            size(f"StaticCache's {name}", n)
+            integer(f"StaticCache's {name}", n)
         if dtype is not None and (
             not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex)
         ):
@@ -192,7 +191,7 @@ class StaticCache(Cache):
         self._values[rows, :, positions] = value.transpose(1, 2)
         self._starts.copy_(self.lengths)
         self.lengths += new
-        self._one_new = surely(new == 1)
+        self._one_new = statically_true(new == 1)
         if longest is None:
             return self._keys, self._values
         end = min(self.max_len, -(-(longest + new) // BLOCK) * BLOCK)
@@ -207,7 +206,7 @@ class StaticCache(Cache):
                 f"this cache has a fixed number of rows, {len(self.lengths)}; "
                 f"reorder takes one index for each, got {got}"
             )
-        if may_read(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < len(rows):
+        if can_read_values(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < len(rows):
             raise OptionError(f"reorder's rows are 0 to {len(rows) - 1}, got {rows.tolist()}")
         for x in (self._keys, self._values, self.lengths, self._starts):
             x.copy_(x.index_select(0, rows))
@@ -222,10 +221,10 @@ class StaticCache(Cache):
         if isinstance(length, Tensor):
             if length.is_floating_point() or length.dtype == torch.bool:
                 raise DtypeError(f"crop takes integers, got {length.dtype}")
-            check_numbers("crop's length", length, self.lengths.shape, self.lengths.device)
+            check_per_sequence("crop's length", length, self.lengths.shape, self.lengths.device)
             cropped = torch.minimum(self.lengths, length.clamp(min=0))
         else:
-            cropped = self.lengths.clamp(max=size("crop's length", length, 0))
+            cropped = self.lengths.clamp(max=integer("crop's length", length, 0))
         self.lengths.copy_(cropped)
         empty = torch.arange(self.max_len, device=cropped.device) >= cropped[:, None]  # (batch, max_len)
         empty = empty[:, None, :, None]
@@ -284,9 +283,9 @@ class StaticCache(Cache):
         Returns the longest length, None if it cannot be read.
         """
         room = f"the cache has room for {self.max_len} tokens in a row"
-        if surely(new > self.max_len):
+        if statically_true(new > self.max_len):
             raise ShapeError(f"{room} and cannot take {new} more; make it with a larger max_len")
-        if not may_read(self.lengths):
+        if not can_read_values(self.lengths):
             # The message omits the number of new tokens: torch.compile would compile once per number.
             message = f"{room} and a row cannot take the new ones; make it with a larger max_len, or crop it"
             torch._assert_async((self.lengths <= self.max_len - new).all(), message)  # type: ignore[attr-defined]
@@ -302,10 +301,10 @@ class _CausalInCache(Causal):
     """Causal over a StaticCache: offsets are ≥ 0, so every query sees a key; unseen keys are finite."""
 
     def covers(self, Tq: int, Tk: int) -> bool:
-        return surely(Tq > 0)
+        return statically_true(Tq > 0)
 
     def signature(self) -> Hashable | None:
-        return _CausalInCache, describe_tensor(self.offset)
+        return _CausalInCache, tensor_signature(self.offset)
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.arguments import flag, whole
+from regard.arguments import flag, integer
 from regard.errors import ShapeError
 
 
@@ -19,9 +19,9 @@ class Convolution(nn.Module):
         self, dim: int, kernel: int, *, out_dim: int | None = None, bias: bool = True, causal: bool = False
     ) -> None:
         super().__init__()
-        self.dim, self.kernel = whole("dim", dim), whole("kernel", kernel)
+        self.dim, self.kernel = integer("dim", dim), integer("kernel", kernel)
         self.causal = flag("causal", causal)
-        out_dim = dim if out_dim is None else whole("out_dim", out_dim)
+        out_dim = dim if out_dim is None else integer("out_dim", out_dim)
         self.weight = nn.Conv1d(dim, out_dim, kernel, bias=flag("bias", bias))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.attention.torch_modes import transform
+from regard.attention.tracing import transform
 
 STEPS = 1 << 16  # resolution of the dropout probability on a CPU
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.modules.module import _has_any_global_hook
 
-from regard.attention.torch_modes import tracer
+from regard.attention.tracing import tracer
 
 BIAS_MATMUL_ON = ("cuda",)  # device types where the bias gradient is faster as a matmul
 

@@ -10,7 +10,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from regard.arguments import flag, whole
+from regard.arguments import flag, integer
 from regard.attention import watching
 from regard.attention.attend import attend
 from regard.attention.call import (
@@ -51,7 +51,7 @@ class _MultiHeadBase(HasOptions):
 
     def __init__(self, dim: int, heads: int, options: AttendOptions) -> None:
         super().__init__()
-        self.dim, self.heads = whole("dim", dim), whole("heads", heads)
+        self.dim, self.heads = integer("dim", dim), integer("heads", heads)
         self.energy = wrap_energy(options.get("energy", SCALED_DOT))
         self.mask = wrap_mask(options.get("mask"))
         self.bias = wrap_bias(options.get("bias"))
@@ -374,7 +374,7 @@ def _matrix(layer: nn.Module, dim: int) -> Tensor:
 def _check_sizes(**sizes: int | None) -> None:
     for name, value in sizes.items():
         if value is not None:
-            whole(name, value)
+            integer(name, value)
 
 
 class SlicedMultiHead(_MultiHeadBase):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.arguments import flag, one_of, whole
+from regard.arguments import flag, integer, one_of
 from regard.errors import OptionError, ShapeError
 from regard.layers.dropout import LockedDropout
 
@@ -30,8 +30,12 @@ class Recurrence(nn.Module):
     ) -> None:
         super().__init__()
         one_of("cell", cell, CELLS)
-        out_dim = whole("dim", dim) if out_dim is None else whole("out_dim", out_dim)
-        dim, bias, bidirectional = whole("dim", dim), flag("bias", bias), flag("bidirectional", bidirectional)
+        out_dim = integer("dim", dim) if out_dim is None else integer("out_dim", out_dim)
+        dim, bias, bidirectional = (
+            integer("dim", dim),
+            flag("bias", bias),
+            flag("bidirectional", bidirectional),
+        )
         if bidirectional and out_dim % 2:
             raise OptionError(
                 f"a bidirectional layer halves its output, so out_dim must be even, got {out_dim}"

@@ -77,5 +77,5 @@ def _look(query: Tensor, key: Tensor, value: Tensor, memory: Memory, energy: Ene
     """(batch, T, ·) as attention with one head."""
     if not torch.is_autocast_enabled(query.device.type if query.device.type != "meta" else "cpu"):
         query, key, value = (x.to(value.dtype) for x in (query, key, value))
-    with watching.kind_of("cross") if watching.watching() else nullcontext():
+    with watching.label_calls("cross") if watching.is_watching() else nullcontext():
         return attend(query[:, None], key[:, None], value[:, None], energy=energy, mask=memory.mask)[:, 0]

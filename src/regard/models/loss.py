@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.torch_modes import is_fake, transform
+from regard.attention.tracing import is_fake, transform
 from regard.data.tokenizer import PAD
 
 ROOM = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores that may exist at a time: the CPU's stay in its cache

@@ -154,4 +154,4 @@ def _check(model: Any, threshold: float, batch_tokens: int) -> None:
         raise OptionError("classify takes a classifier with its tokenizers, as regard.load gives it")
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise OptionError(f"threshold is a probability between 0 and 1, got {threshold!r}")
-    arguments.whole("batch_tokens", batch_tokens)
+    arguments.integer("batch_tokens", batch_tokens)

@@ -44,7 +44,7 @@ def embed(
     """
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:
-            arguments.whole(name, value)
+            arguments.integer(name, value)
     (texts, one), progress = arguments.one_or_more("texts", texts), arguments.flag("progress", progress)
     embedder = Embedder.of(as_model(model, "embed"))
     with reading(embedder), torch.inference_mode():

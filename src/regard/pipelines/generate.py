@@ -67,11 +67,11 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     stream or crops) and not line by line. `cancelled` is that of `translate`.
     """
     (texts, one), progress = arguments.one_or_more("texts", texts), arguments.flag("progress", progress)
-    cancelled = arguments.functions("cancelled", cancelled, len(texts), "texts")
+    cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     model = as_model(model, "generate")
     for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
         if value is not None:
-            arguments.whole(name, value)
+            arguments.integer(name, value)
     text = Lines(model, None if lines is None else arguments.flag("lines", lines))
     strategy = check_sample(sample) or (beam if isinstance(beam, Beam) else Beam(beam))
     rules = Constraints(min_length, no_repeat, forbid(text.tokenizer, forbidden))

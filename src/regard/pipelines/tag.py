@@ -11,8 +11,7 @@ from typing import Any, Protocol, cast, overload
 
 from torch.nn import Module
 
-from regard.arguments import quoted
-from regard.attention.position import size
+from regard.arguments import integer, quoted
 from regard.data.character_ids import WordBytes
 from regard.data.conll import Parser, Sentence
 from regard.data.tag_schemes import Span, scheme, spans
@@ -91,7 +90,7 @@ def tag(
         raise OptionError(
             "tag takes a tagger with its tokenizers, as regard.load gives it; this one has none"
         )
-    size("batch_tokens", batch_tokens)
+    integer("batch_tokens", batch_tokens)
     cut = _cutter(model)
     words = [
         cut(row) if isinstance(row, str) else [Word(word, at, at + 1) for at, word in enumerate(row)]

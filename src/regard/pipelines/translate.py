@@ -38,8 +38,8 @@ class Translation(str):
         cls, text: str, hypotheses: Sequence[Hypothesis] = (), source_tokens: Sequence[int] = ()
     ) -> Translation:
         made = super().__new__(cls, text)
-        made.hypotheses = arguments.listed("hypotheses", hypotheses, "a list of hypotheses")
-        made.source_tokens = arguments.listed("source_tokens", source_tokens, "a list of token ids")
+        made.hypotheses = arguments.as_list("hypotheses", hypotheses, "a list of hypotheses")
+        made.source_tokens = arguments.as_list("source_tokens", source_tokens, "a list of token ids")
         return made
 
 
@@ -100,18 +100,18 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
     attention, progress = arguments.flag("attention", attention), arguments.flag("progress", progress)
-    prefixes = None if prefixes is None else arguments.texts("prefixes", prefixes)
+    prefixes = None if prefixes is None else arguments.string_list("prefixes", prefixes)
     required = (
-        None if required is None else arguments.listed("required", required, "a list of lists of words")
+        None if required is None else arguments.as_list("required", required, "a list of lists of words")
     )
-    cancelled = arguments.functions("cancelled", cancelled, len(texts), "sentences")
+    cancelled = arguments.function_list("cancelled", cancelled, len(texts), "sentences")
     for name, given in (("prefixes", prefixes), ("required", required)):
         if given is not None and len(given) != len(texts):
             raise OptionError(
                 f"{name} has {len(given)} entries for {len(texts)} sentences; give one for each"
             )
     for words in required or ():
-        arguments.texts("required", words, "words")
+        arguments.string_list("required", words, "words")
     encoded = source.encode_batch(list(texts))
     found = translate_tokens(
         model,
@@ -207,7 +207,7 @@ def stream(
     cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
     """A translation piece by piece as its words are found, greedy or one sample; together they are what `translate` gives."""
-    arguments.texts("text", [text])
+    arguments.string_list("text", [text])
     model = as_model(model, "translate", to)
     source, target = _tokenizers(model)
     strategy = one_row(sample)

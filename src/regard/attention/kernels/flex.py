@@ -19,7 +19,7 @@ from regard.attention import kernel_inputs
 from regard.attention.bias import DenseBias
 from regard.attention.call import LONG, Call
 from regard.attention.energy import DotForm, ScaledDot
-from regard.attention.grid import Point
+from regard.attention.grid import SinglePair
 from regard.attention.kernels import sdpa
 from regard.attention.kernels.kernel import Kernel, Shortcut, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
@@ -40,7 +40,7 @@ class Flex(Kernel):
             return f"Flex runs on CPUs and CUDA, not on {machine.kind}"
         if machine.tracer is not None or machine.transform is not None:
             return machine.transform or machine.tracer
-        if machine.recording:
+        if machine.capturing:
             return "a CUDA graph is being captured, and Flex reads the mask on the CPU"
         if (reason := sdpa.why_not_softmax(call, "Flex")) is not None:
             return reason
@@ -50,9 +50,9 @@ class Flex(Kernel):
             return "Flex has neither gate nor dropout"
         if call.dtype == torch.float64:
             return "Flex does not compute in float64"
-        if call.bias_learns or (call.bias is not None and call.bias.uses_query):
+        if call.bias_requires_grad or (call.bias is not None and call.bias.uses_query):
             return "the bias may require a gradient or depends on the query"
-        if machine.kind == "cpu" and call.learns:
+        if machine.kind == "cpu" and call.requires_grad:
             return "on a CPU Flex has no backward pass"
         if machine.kind == "cuda" and min(call.query.shape[-1], call.key.shape[-1], call.Dv) < 16:
             return "on a GPU Flex needs vectors of at least 16 components"
@@ -91,7 +91,7 @@ class Flex(Kernel):
         if (
             key is None
             or kind.rows is not None
-            or call.learns
+            or call.requires_grad
             or type(call.energy) is not ScaledDot
             or len(call.leading) != 1
         ):
@@ -116,7 +116,7 @@ class Flex(Kernel):
 
 def _known(call: Call) -> Call:
     """Functions and unknown classes as dense tensors: Flex would call them with scalar positions."""
-    call = kernel_inputs.with_known_mask(call)
+    call = kernel_inputs.with_dense_mask(call)
     if call.bias is None or call.bias.tensors() is not None:
         return call
     values = call.bias.values(call.grid(), call.query).detach()
@@ -133,7 +133,7 @@ class _Differentiable(torch.autograd.Function):
             out = _flex(a, b, c, scale, call)
         ctx.save_for_backward(q, k, v)
         ctx.inner, ctx.out, ctx.scale, ctx.call = inner, out, scale, call
-        ctx.unchanged = kernel_inputs.Unchanged(call)
+        ctx.unchanged = kernel_inputs.VersionCheck(call)
         return out.detach()
 
     @staticmethod
@@ -238,7 +238,7 @@ def _mask_mod(mask: Mask, Tq: int, Tk: int, leading: tuple[int, ...]) -> Callabl
     if band is not None:  # torch.compile's guards check numbers in a closure faster than objects
         low, high = band
         return lambda b, h, i, j: (j - i >= low) & (j - i <= high)
-    return lambda b, h, i, j: mask.allowed(Point(b, h, i, j, Tq, Tk, leading))
+    return lambda b, h, i, j: mask.allowed(SinglePair(b, h, i, j, Tq, Tk, leading))
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:
@@ -250,7 +250,7 @@ def _score_mod(call: Call) -> Callable[..., Tensor] | None:
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if bias is not None:
-            s = s + bias.values(Point(b, h, i, j, Tq, Tk, leading), s) / temperature
+            s = s + bias.values(SinglePair(b, h, i, j, Tq, Tk, leading), s) / temperature
         return s if cap is None else cap * torch.tanh(s / cap)
 
     return score

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.attention.call import Call
 from regard.attention.energy import AdditiveForm, DistanceForm, DotForm
 from regard.attention.machine import Machine
-from regard.attention.precision import exact, no_autocast
+from regard.attention.precision import no_autocast, upcast
 
 # (query, key, value, mask) → output, or None if the tensors of this call need the full path.
 Shortcut = Callable[[Tensor, Tensor, Tensor, Any], Tensor | None]
@@ -101,4 +101,4 @@ def plain_attention(
         scores = (softcap * (scores / softcap).tanh()).masked_fill(hidden, -math.inf)
     weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
     with no_autocast(v):
-        return (weights @ exact(v)).to(v.dtype)
+        return (weights @ upcast(v)).to(v.dtype)

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from regard.attention.call import Call
-from regard.attention.grid import Grid, take, take_some
-from regard.attention.kernel_inputs import level_rows
+from regard.attention.grid import Grid, take, take_broadcast
+from regard.attention.kernel_inputs import subtract_row_max
 from regard.attention.kernels.kernel import Kernel
 from regard.attention.machine import Machine
 from regard.attention.mask import Mask
-from regard.attention.precision import exact, exact_dtype, no_autocast
-from regard.attention.torch_modes import may_read
+from regard.attention.precision import compute_dtype, no_autocast, upcast
+from regard.attention.tracing import can_read_values
 from regard.errors import OptionError
 
 STAGES = ("energy", "biased", "masked", "normalised", "gated")
@@ -50,9 +50,9 @@ def cut(call: Call, grid: Grid) -> Part:
     """The queries and keys that `grid` selects; views if its indices are slices."""
     head = None if call.per_head_energy else grid.head_index
     query = take(take(call.query, -3, head), -2, grid.queries)
-    key = take(take_some(call.grouped(call.key), -3, head), -2, grid.keys)
+    key = take(take_broadcast(call.grouped(call.key), -3, head), -2, grid.keys)
     for i, index in enumerate(reversed(grid.batch)):
-        query, key = take(query, -4 - i, index), take_some(key, -4 - i, index)
+        query, key = take(query, -4 - i, index), take_broadcast(key, -4 - i, index)
     return Part(grid, query, key)
 
 
@@ -77,7 +77,7 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     if added is not None:
         is_plain_softmax = call.is_softmax and call.softcap is None
         level = is_plain_softmax and call.bias_may_mask and stage in ("normalised", "gated")
-        scores = scores + (level_rows(added) if level else added)
+        scores = scores + (subtract_row_max(added) if level else added)
     if call.softcap is not None:
         scores = call.softcap * (scores / call.softcap).tanh()
     if stage == "biased":
@@ -96,15 +96,15 @@ def _energies(call: Call, query: Tensor, key: Tensor, has_mask: bool) -> tuple[T
     """The energies, and whether some may be NaN because their key is not finite."""
     nonfinite = _nonfinite_rows(key) if has_mask else None
     if nonfinite is None:
-        return exact(call.energy(query, key)), False
+        return upcast(call.energy(query, key)), False
     # 0 · NaN is NaN, also in the backward pass: zero such keys before the product, mark their columns after.
-    scores = exact(call.energy(query, key.masked_fill(nonfinite[..., None], 0.0)))
+    scores = upcast(call.energy(query, key.masked_fill(nonfinite[..., None], 0.0)))
     return scores.masked_fill(nonfinite[..., None, :], math.nan), True
 
 
 def _nonfinite_rows(x: Tensor) -> Tensor | None:
     """Which keys or values are not finite, (…, Tk); None if all are; on a CPU a finite sum shows it."""
-    if may_read(x) and math.isfinite(x.detach().sum().item()):
+    if can_read_values(x) and math.isfinite(x.detach().sum().item()):
         return None
     return ~x.isfinite().all(-1)
 
@@ -144,7 +144,7 @@ class Reference(Kernel):
     def memory(self, call: Call, machine: Machine) -> int:
         hidden = call.energy.pair_features(call.query.shape[-1])
         copies = 2 + (call.mask is not None) + (call.bias is not None) + (call.softcap is not None)
-        size = exact_dtype(call.dtype).itemsize
+        size = compute_dtype(call.dtype).itemsize
         return int(call.pairs * size * (copies if hidden == 1 else hidden * 2))
 
     def run(self, call: Call, machine: Machine) -> Tensor:

@@ -24,7 +24,7 @@ from regard.attention.machine import Machine
 from regard.attention.normalize import Softmax
 from regard.attention.position_masks import Causal, Padding
 from regard.attention.precision import HALF
-from regard.attention.torch_modes import surely
+from regard.attention.tracing import statically_true
 from regard.errors import KernelError
 
 TEMPERATURES = (1e-4, 1e4)  # beyond, scaled energies could overflow the dtype
@@ -59,9 +59,9 @@ class Sdpa(Kernel):
             return "SDPA has no gate after the softmax"
         if call.dropout and machine.kind == "cpu":
             return "on a CPU, SDPA with dropout uses its unfused path"
-        if call.bias_learns:
+        if call.bias_requires_grad:
             return "the bias may require a gradient, which SDPA's fused kernels do not compute"
-        if call.bias is not None and call.bias.uses_query and call.learns:
+        if call.bias is not None and call.bias.uses_query and call.requires_grad:
             return "the bias depends on the query, and SDPA's fused kernels compute no gradient for it"
         if (
             machine.kind == "cuda"
@@ -76,11 +76,11 @@ class Sdpa(Kernel):
         if machine.kind != "cpu" or machine.tracer is not None:
             return None
         pairs = call.pairs
-        if call.dtype in HALF and call.learns and pairs < 1 << 18:
+        if call.dtype in HALF and call.requires_grad and pairs < 1 << 18:
             return f"its backward pass in {str(call.dtype).removeprefix('torch.')} is slow on a CPU"
         if call.mask is not None and pairs >= 1 << 18 and why_not_tiles(call, machine) is None:
             is_long_causal = call.Tq > 1024 and is_torch_causal(call) and call.bias is None
-            if not is_long_causal and call.Tq >= 128 and call.mask.share(call.Tq, call.Tk) < 0.75:
+            if not is_long_causal and call.Tq >= 128 and call.mask.density(call.Tq, call.Tk) < 0.75:
                 return "the mask excludes much of the matrix, which tiles skip"
         return None
 
@@ -130,7 +130,7 @@ def _plain_shortcut(call: Call, machine: Machine, scale: float) -> Shortcut:
     causal, dropout, sdpa = is_torch_causal(call), call.dropout, _sdpa_function(call, machine)
     if (direct := _direct_backend(call, machine, causal, scale)) is not None:
         return direct
-    if not call.learns:
+    if not call.requires_grad:
         return lambda q, k, v, mask: sdpa(q, k, v, None, dropout, causal, scale=scale)
     return lambda q, k, v, mask: _second_derivatives(sdpa(q, k, v, None, dropout, causal, scale=scale))
 
@@ -162,7 +162,7 @@ def _direct_backend(call: Call, machine: Machine, causal: bool, scale: float) ->
     """The GPU backend that torch would select, called directly to skip the selection."""
     if machine.kind != "cuda":
         return None
-    name, learns, dropout = backends(call, machine)[0], call.learns, call.dropout
+    name, learns, dropout = backends(call, machine)[0], call.requires_grad, call.dropout
     params = torch.backends.cuda.SDPAParams(call.query, call.key, call.value, None, dropout, causal, False)
     if name == "CUDNN_ATTENTION" and torch.backends.cuda.can_use_cudnn_attention(params):
         options: tuple[Any, ...] = (None, learns, dropout, causal, False)
@@ -188,7 +188,7 @@ def _direct_padded_backend(call: Call, machine: Machine, position: Tensor, scale
     if machine.kind != "cuda" or backends(call, machine)[0] != "EFFICIENT_ATTENTION":
         return None
     B, H, Tq, _ = call.query.shape
-    Tk, dtype, learns, dropout = call.Tk, call.dtype, call.learns, call.dropout
+    Tk, dtype, learns, dropout = call.Tk, call.dtype, call.requires_grad, call.dropout
 
     def bias(allowed: Tensor) -> Tensor:
         padded_Tk = -(-Tk // 16) * 16  # the kernel needs aligned rows
@@ -254,8 +254,8 @@ def is_torch_causal(call: Call) -> bool:
         return False
     offset = call.mask.offset
     if offset is None:
-        return surely(call.Tq == call.Tk)
-    return isinstance(offset, int) and offset == 0 and surely(call.Tq <= call.Tk)
+        return statically_true(call.Tq == call.Tk)
+    return isinstance(offset, int) and offset == 0 and statically_true(call.Tq <= call.Tk)
 
 
 def _is_half_bias(call: Call) -> bool:

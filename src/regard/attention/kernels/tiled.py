@@ -19,7 +19,7 @@ from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.energy import Custom, DotForm
 from regard.attention.grid import Grid
-from regard.attention.kernel_inputs import Unchanged, readable
+from regard.attention.kernel_inputs import VersionCheck, readable
 from regard.attention.kernels import distances, reference, sdpa
 from regard.attention.kernels.kernel import Kernel, grad_of_plain, plain_attention
 from regard.attention.machine import Machine
@@ -153,7 +153,7 @@ def _run_fused(call: Call) -> Tensor:
     q, k, v, scale = kernel_inputs.dot_inputs(call)
     width = max(q.shape[-1], v.shape[-1])  # torch's kernel needs equal widths; zeros change no product
     q, k, v = (readable(x) if x.shape[-1] == width else pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-    call = kernel_inputs.with_known_mask(call)
+    call = kernel_inputs.with_dense_mask(call)
     out = _FusedTiles.apply(q, k, v, scale, call, cover(call, ROWS, per_sequence=True))
     return call.split_batch(out[..., : call.Dv])  # type: ignore[index]
 
@@ -172,7 +172,7 @@ def _tile_bias(call: Call, tile: Tile) -> tuple[Tensor | None, Tensor | None]:
     else:
         query = reference.cut(call, grid).query if call.bias.uses_query else call.query
         added = call.bias.values(grid, query).detach()
-        added = (kernel_inputs.level_rows(added) if call.bias_may_mask else added) / call.temperature
+        added = (kernel_inputs.subtract_row_max(added) if call.bias_may_mask else added) / call.temperature
         added = added if allowed is None else torch.where(allowed, added, -math.inf)
     n, m = tile.queries.stop - tile.queries.start, tile.keys.stop - tile.keys.start
     added = call.merge_pairs(added.expand(*added.shape[:-2], n, m))
@@ -205,7 +205,7 @@ class _FusedTiles(torch.autograd.Function):
             )
             out[b, :, i], lse[b, :, i] = _zero_other_rows(tile_out, rows), tile_lse
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, Unchanged(call)
+        ctx.scale, ctx.call, ctx.tiles, ctx.unchanged = scale, call, tiles, VersionCheck(call)
         return out
 
     @staticmethod
@@ -238,8 +238,8 @@ def run_plain(call: Call) -> Tensor:
     """Tiles computed as the reference does."""
     key, value = call.grouped(call.key), call.grouped(call.value)
     has_functions = call.option_tensors() is None  # what they read may change before a recomputation
-    recompute = not has_functions and call.learns and call.pairs > MAX_SAVED_PAIRS
-    unchanged = Unchanged(call)
+    recompute = not has_functions and call.requires_grad and call.pairs > MAX_SAVED_PAIRS
+    unchanged = VersionCheck(call)
 
     def run_tile(tile: Tile, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         unchanged.check()

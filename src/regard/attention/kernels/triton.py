@@ -86,7 +86,7 @@ class Triton(Kernel):
             return None
         if call.bias is None and (call.mask is None or sdpa.is_torch_causal(call)):
             return "SDPA has fused kernels for plain and causal attention, which are faster"
-        if call.bias is None and type(call.mask) is Padding and call.learns and not machine.recording:
+        if call.bias is None and type(call.mask) is Padding and call.requires_grad and not machine.capturing:
             return "SDPA's backward pass, which is not in Python, takes less host time"
         return None
 
@@ -123,7 +123,7 @@ class Triton(Kernel):
         if band.lengths is not None and band.lengths.shape != call.leading:
             return None
         scale = call.energy.as_dot(q, k).scale / call.temperature
-        if call.learns:
+        if call.requires_grad:
             return _training_shortcut(call, scale, band)
         launch = PreparedForward(q, k, v, scale, band, slopes_of(call))
 

@@ -1,7 +1,7 @@
-"""Who else runs this call: torch.compile, torch.func, fake tensors, forward-mode AD, or nobody.
+"""Detect tracing and transforms: torch.compile, torch.func, fake tensors, torch.jit, forward-mode AD.
 
-A traced call is computed on stand-ins for tensors. Then no value may be read, no memory may be touched and no size may be
-compared, and the call must consist of torch operations alone.
+A traced call must consist of torch operations alone: it may not read values, access memory or branch on
+sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLAIN = (Tensor, Parameter, Buffer)
 
 
 def transform() -> str | None:
-    """What transforms the derivative or the batch of this call, or None; only plain operations follow such rules."""
+    """A description of the transform (torch.func, forward-mode AD) of this call, or None."""
     if torch.compiler.is_compiling():
         return None
     if _functorch.peek_interpreter_stack() is not None:
@@ -31,7 +31,7 @@ def transform() -> str | None:
 
 
 def tracer(*tensors: Tensor) -> str | None:
-    """What traces this call, or None."""
+    """A description of what traces or transforms this call, or None."""
     if torch.compiler.is_compiling():
         return "torch.compile traces this call"
     if _len_torch_dispatch_stack():
@@ -46,8 +46,8 @@ def tracer(*tensors: Tensor) -> str | None:
     return transform()
 
 
-def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether nothing traces this call; `tracer` says what, this is quicker."""
+def is_eager(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether nothing traces or transforms this call; faster than `tracer`."""
     if torch.compiler.is_compiling() or not (
         type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN
     ):
@@ -61,7 +61,7 @@ def is_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """Whether x has a shape and no values, or will have once it is computed with."""
+    """Whether x is a fake tensor, or a fake tensor mode is active."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return (
@@ -70,17 +70,17 @@ def is_fake(x: Tensor) -> bool:
     )
 
 
-def surely(condition: object) -> bool:
-    """Whether a condition on sizes holds; False when they are symbols that may have either answer."""
+def statically_true(condition: object) -> bool:
+    """Whether a condition on sizes is true; False if it depends on symbolic sizes."""
     if condition is True or condition is False:
         return condition
-    if isinstance(condition, Tensor):  # torch.jit.trace counts in tensors
+    if isinstance(condition, Tensor):  # sizes are tensors under torch.jit.trace
         return bool(condition)
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return statically_known_true(condition)  # type: ignore[arg-type]
 
 
-def may_read(x: Tensor) -> bool:
-    """Whether the values of x can be read, and reading costs little: not while traced, and not on a GPU, which would wait."""
+def can_read_values(x: Tensor) -> bool:
+    """Whether values of x can be read cheaply: not while tracing, nor on a GPU, which would synchronize."""
     return x.device.type == "cpu" and tracer(x) is None

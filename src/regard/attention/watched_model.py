@@ -1,0 +1,94 @@
+"""Inspect a model for `watch`: module paths, `only` patterns, how its attention is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from regard.errors import OptionError
+
+KINDS = ("self", "cross")
+Modules = dict[str, nn.Module]  # by path
+
+
+def named_modules(model: nn.Module) -> Modules:
+    """All modules by path; a compiled module has the path it had before compiling."""
+    modules: Modules = {}
+    for name, module in model.named_modules():
+        if "_orig_mod" not in module._modules:  # a wrapper of torch.compile; the module itself follows
+            if "_orig_mod" in name:
+                name = ".".join(part for part in name.split(".") if part != "_orig_mod")
+            modules[name] = module
+    return modules
+
+
+def uses_only_attend(modules: Modules) -> bool:
+    """True if all attention of the model goes through `attend`, so that torch functions need no interception.
+
+    This holds for regard's own models and for Hugging Face models with attn_implementation="regard", unless
+    they contain third-party modules or hooks. Interception costs 1 to 5 µs per torch function.
+    """
+    kinds = {type(module) for module in modules.values()}
+    torch_attention = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    if any(issubclass(kind, torch_attention) for kind in kinds):
+        return False
+    trusted = ("regard.", "torch.nn.modules.", "transformers.")
+    if not kinds or not all(kind.__module__.startswith(trusted) for kind in kinds):
+        return False
+    hooks = [
+        h for m in modules.values() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())
+    ]
+    trusted = ("regard.", "transformers.")
+    if any(not str(getattr(hook, "__module__", "")).startswith(trusted) for hook in hooks):
+        return False
+    return _attention_implementations(modules) <= {"regard"}
+
+
+def has_changed(model: nn.Module, modules: Modules) -> bool:
+    """True if a model that used only `attend` got new kinds of modules or another attn_implementation."""
+    before = {type(module) for module in modules.values()}
+    now = {type(module) for module in model.modules() if "_orig_mod" not in module._modules}
+    return not now <= before or bool(_attention_implementations(modules) - {"regard"})
+
+
+def _attention_implementations(modules: Modules) -> set[str]:
+    """The attn_implementation of Hugging Face models; all that begin with "regard" count as "regard"."""
+    configs = {
+        id(config): config
+        for config in (module.__dict__.get("config") for module in modules.values())
+        if config is not None
+    }
+    names = {getattr(config, "_attn_implementation", "regard") for config in configs.values()}
+    return {str(name).split("-")[0] for name in names}
+
+
+def check_patterns(only: object, modules: Modules | None) -> list[str] | None:
+    """`only` as a list of glob patterns. Raise if one cannot match any call of the model."""
+    if only is None:
+        return None
+    given = [only] if isinstance(only, str) or not isinstance(only, Iterable) else list(only)
+    patterns = [pattern for pattern in given if isinstance(pattern, str)]
+    if not patterns or len(patterns) < len(given):
+        raise OptionError(
+            f"only must be a name, a glob such as 'decoder.*.cross' or a list of them, got {only!r}"
+        )
+    if modules is not None and not all(
+        pattern in modules and not _never_attends(modules[pattern]) for pattern in patterns
+    ):
+        paths = [name for name, module in modules.items() if name and not _never_attends(module)]
+        names = [*KINDS, *paths, *(f"{path}.{kind}" for path in paths for kind in KINDS)]
+        for pattern in patterns:
+            if not pattern.startswith("attend.") and not any(fnmatchcase(name, pattern) for name in names):
+                some = ", ".join(paths)[:200] or "none"
+                raise OptionError(f"only={pattern!r} matches no module of this model; its modules are {some}")
+    return patterns
+
+
+def _never_attends(module: nn.Module) -> bool:
+    """True for a leaf layer without attention, such as nn.Linear."""
+    home = type(module).__module__
+    if module._modules or isinstance(module, nn.MultiheadAttention):
+        return False
+    return home.startswith("torch.nn.modules.") or home == "regard.layers.linear"
