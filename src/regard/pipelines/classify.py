@@ -111,7 +111,7 @@ def word_attention(texts: Sequence[str], model: Classifier, batch_tokens: int = 
     attention, what a word gets from all words of its text, the mean over them and over heads. A word gets what its pieces get.
     """
     _check(model, 0.0, batch_tokens)
-    training, texts = model.training, fitting(model, arguments.texts("texts", texts))
+    training, texts = model.training, fitting(model, arguments.string_list("texts", texts))
     found: dict[int, list[float]] = {}
     model.eval()
     try:
