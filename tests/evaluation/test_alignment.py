@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.alignment import Gold, fitted, read_gold, score
+from regard.evaluation.alignment import Gold, read_gold, score, validate_gold
 
 
 def links(text):
@@ -110,13 +110,13 @@ def test_a_base_that_cannot_be_is_refused(tmp_path):
 
 
 def test_gold_must_fit_the_text():
-    assert fitted(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
+    assert validate_gold(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
     with pytest.raises(
         DataError, match="gold link 0-3 of sentence 3, .* outside its 4 source and 1 target words.*flip"
     ):
-        fitted(WANTED, [(2, 3), (1, 1), (4, 1)])
+        validate_gold(WANTED, [(2, 3), (1, 1), (4, 1)])
     with pytest.raises(DataError, match="3 sentences and the text 1"):
-        fitted(WANTED, [(2, 3)])
+        validate_gold(WANTED, [(2, 3)])
 
 
 @pytest.fixture
@@ -138,7 +138,9 @@ def test_the_hansards_have_the_links_that_the_shared_task_counts(corpora):
         by_sentence, by_link = (
             read_gold(folder / f"{split}.{name}.gz") for name in ("talp", "wa.nonullalign")
         )
-        assert by_sentence == fitted(by_link, sizes(folder / f"{split}.en.gz", folder / f"{split}.fr.gz"))
+        assert by_sentence == validate_gold(
+            by_link, sizes(folder / f"{split}.en.gz", folder / f"{split}.fr.gz")
+        )
         assert sum(len(g.sure) for g in by_sentence) == sure
         assert sum(len(g.possible - g.sure) for g in by_sentence) == possible
 
@@ -147,10 +149,12 @@ def test_the_europarl_set_fits_its_text_both_ways(corpora):
     folder = corpora / "align-europarl-de-en"
     german, english = folder / "test.de.gz", folder / "test.en.gz"
     assert (
-        sum(len(g.sure) for g in fitted(read_gold(folder / "test.de-en.wa.gz"), sizes(german, english)))
+        sum(
+            len(g.sure) for g in validate_gold(read_gold(folder / "test.de-en.wa.gz"), sizes(german, english))
+        )
         == 1232
     )
     turned = read_gold(folder / "test.de-en.wa.gz", flip=True)
-    assert sum(len(g.sure) for g in fitted(turned, sizes(english, german))) == 1232
+    assert sum(len(g.sure) for g in validate_gold(turned, sizes(english, german))) == 1232
     with pytest.raises(DataError, match="flip"):
-        fitted(turned, sizes(german, english))
+        validate_gold(turned, sizes(german, english))

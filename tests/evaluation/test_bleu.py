@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.bleu import brevity, corpus_bleu, metric, ngrams, precision, sentence_bleu
+from regard.evaluation.bleu import bleu_metric, brevity_penalty, corpus_bleu, ngrams, precision, sentence_bleu
 
 HELLO = "hello world hello".split()
 REFERENCE = "hello world how do you do".split()
@@ -26,7 +26,7 @@ def test_precisions_of_the_lecture_are_clipped():
 
 
 def test_the_worked_example_of_the_lecture():
-    assert brevity(REFERENCE, HYPOTHESIS) == pytest.approx(math.exp(-1 / 5), abs=1e-15)
+    assert brevity_penalty(REFERENCE, HYPOTHESIS) == pytest.approx(math.exp(-1 / 5), abs=1e-15)
     found = sentence_bleu(REFERENCE, HYPOTHESIS)
     assert found == pytest.approx(math.exp(-1 / 5) * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4), abs=1e-15)
     assert round(found, 3) == 0.548
@@ -41,9 +41,9 @@ def test_bleu_is_zero_without_a_matching_four_gram():
 
 
 def test_only_short_hypotheses_pay_for_their_length():
-    assert brevity(REFERENCE, REFERENCE + HELLO) == 1
-    assert brevity(REFERENCE, HELLO) == pytest.approx(math.exp(-3 / 3), abs=1e-15)
-    assert brevity(REFERENCE, []) == 0
+    assert brevity_penalty(REFERENCE, REFERENCE + HELLO) == 1
+    assert brevity_penalty(REFERENCE, HELLO) == pytest.approx(math.exp(-3 / 3), abs=1e-15)
+    assert brevity_penalty(REFERENCE, []) == 0
 
 
 sentences = st.lists(st.sampled_from("a b c d e".split()), max_size=14)
@@ -132,4 +132,4 @@ def test_what_cannot_be_scored_is_said(hypotheses, references, says):
 
 def test_an_unknown_tokenisation_names_the_nearest():
     with pytest.raises(OptionError, match=r"got '13'; did you mean 13a\?"):
-        metric("13")
+        bleu_metric("13")

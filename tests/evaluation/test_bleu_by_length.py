@@ -4,7 +4,7 @@ import pytest
 
 from regard.errors import DataError, OptionError
 from regard.evaluation.bleu import corpus_bleu
-from regard.evaluation.bleu_by_length import by_length, plot, table
+from regard.evaluation.bleu_by_length import bleu_by_length, plot, table
 
 
 def lines(*sizes):
@@ -21,7 +21,7 @@ def spoilt(references):
 
 def test_each_bucket_is_a_corpus_of_its_own():
     hypotheses = [*REFERENCES[:2], *spoilt(REFERENCES[2:])]
-    found = by_length(hypotheses, REFERENCES, SOURCES)
+    found = bleu_by_length(hypotheses, REFERENCES, SOURCES)
     assert [(b.label, b.lines) for b in found.buckets] == [
         ("1–10", 2), ("11–20", 2), ("21–30", 1), ("31–40", 0), ("41–50", 0), ("51+", 1)
     ]  # fmt: skip
@@ -33,25 +33,25 @@ def test_each_bucket_is_a_corpus_of_its_own():
 
 
 def test_without_a_source_the_reference_is_measured():
-    found = by_length(REFERENCES, REFERENCES, edges=(7, 8))
+    found = bleu_by_length(REFERENCES, REFERENCES, edges=(7, 8))
     assert found.measured == "reference"
     assert [b.lines for b in found.buckets] == [1, 2, 3]
 
 
 def test_every_line_falls_somewhere_even_an_empty_one():
-    found = by_length(["a b c d", "a"], ["a b c d", "a"], ["", "a b"], edges=(1,))
+    found = bleu_by_length(["a b c d", "a"], ["a b c d", "a"], ["", "a b"], edges=(1,))
     assert [b.lines for b in found.buckets] == [1, 1]
 
 
 def test_several_references_and_other_measures_of_length():
     other = spoilt(REFERENCES)
-    found = by_length(other, [REFERENCES, other], SOURCES, length=len, edges=(30, 60))
+    found = bleu_by_length(other, [REFERENCES, other], SOURCES, length=len, edges=(30, 60))
     assert all(b.bleu is None or b.bleu == pytest.approx(100) for b in found.buckets)
     assert [b.lines for b in found.buckets] == [2, 1, 3]
 
 
 def test_systems_stand_side_by_side_in_table_and_picture(tmp_path):
-    good, bad = (by_length(h, REFERENCES, SOURCES) for h in (REFERENCES, spoilt(REFERENCES)))
+    good, bad = (bleu_by_length(h, REFERENCES, SOURCES) for h in (REFERENCES, spoilt(REFERENCES)))
     rows = table({"attention": good, "none": bad}).splitlines()
     assert rows[0].split() == ["words", "of", "source", "lines", "attention", "none"]
     assert rows[1].split()[:3] == ["1–10", "2", "100.00"]
@@ -65,7 +65,7 @@ def test_systems_stand_side_by_side_in_table_and_picture(tmp_path):
 def test_as_dict_is_ready_for_json():
     import json
 
-    found = by_length(REFERENCES, REFERENCES, SOURCES)
+    found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
     again = json.loads(json.dumps(found.as_dict()))
     assert again["measured"] == "source"
     assert again["buckets"][-1] == {"shortest": 51, "longest": None, "lines": 1, "bleu": pytest.approx(100)}
@@ -73,13 +73,13 @@ def test_as_dict_is_ready_for_json():
 
 def test_what_does_not_fit_is_said(tmp_path):
     with pytest.raises(DataError, match="the source has 5 lines but the hypothesis has 6"):
-        by_length(REFERENCES, REFERENCES, SOURCES[:5])
+        bleu_by_length(REFERENCES, REFERENCES, SOURCES[:5])
     for edges in ((), (0, 5), (5, 5), (9, 3), (2.5,), (True,)):
         with pytest.raises(OptionError, match="edges must be growing whole numbers"):
-            by_length(REFERENCES, REFERENCES, SOURCES, edges=edges)
-    found = by_length(REFERENCES, REFERENCES, SOURCES)
+            bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=edges)
+    found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
     with pytest.raises(DataError, match="b has other buckets than a"):
-        table({"a": found, "b": by_length(REFERENCES, REFERENCES, SOURCES, edges=(5,))})
+        table({"a": found, "b": bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=(5,))})
     with pytest.raises(DataError, match="nothing to show"):
         table({})
     with pytest.raises(OptionError, match=r"written as \.png, \.svg or \.pdf, got lengths\.gif2"):

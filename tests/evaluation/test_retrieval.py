@@ -9,7 +9,7 @@ from regard.errors import DataError
 from regard.evaluation.retrieval import (
     average_precision,
     ndcg,
-    partners,
+    pair_retrieval,
     read_qrels,
     recall,
     retrieval_scores,
@@ -67,11 +67,11 @@ def test_judgements_that_are_none_are_named_by_line(tmp_path):
 
 def test_partners_are_ranked_in_both_directions_and_equals_count_against_them():
     a = np.eye(3, dtype=np.float32)
-    assert partners(a, a) == {"accuracy": 1.0, "mrr": 1.0}
-    swapped = partners(a, a[[1, 0, 2]])
+    assert pair_retrieval(a, a) == {"accuracy": 1.0, "mrr": 1.0}
+    swapped = pair_retrieval(a, a[[1, 0, 2]])
     assert swapped["accuracy"] == pytest.approx(1 / 3)
     assert swapped["mrr"] == pytest.approx(
         (1 / 3 + 1 / 3 + 1) / 3
     )  # cosine 0 twice and 1 once: rank 3 for the swapped
     same = np.ones((4, 1), np.float32)
-    assert partners(same, same) == {"accuracy": 0.0, "mrr": 0.25}
+    assert pair_retrieval(same, same) == {"accuracy": 0.0, "mrr": 0.25}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.tag_schemes import IOBES, Span
 from regard.errors import DataError
-from regard.evaluation.tagging import Score, joined, tagging_scores, without
+from regard.evaluation.tagging import SpanScore, drop_mentions, join_mentions, tagging_scores
 
 ANY = ["O", "O", *(f"{letter}-{kind}" for letter in "BI" for kind in ("PER", "LOC", "group"))]
 ANY_IOBES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "LOC"))]
@@ -52,10 +52,12 @@ def test_every_figure_is_that_of_seqeval(tags: list[str], data: st.DataObject) -
 def test_a_span_counts_only_as_a_whole() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"]]
     assert tagging_scores(gold, gold).f1 == 1
-    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == Score(
+    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == SpanScore(
         gold=1, found=1, right=0
     )
-    assert tagging_scores(gold, [["B-LOC", "I-LOC", "O", "B-LOC"]]).micro == Score(gold=2, found=2, right=1)
+    assert tagging_scores(gold, [["B-LOC", "I-LOC", "O", "B-LOC"]]).micro == SpanScore(
+        gold=2, found=2, right=1
+    )
 
 
 def test_two_spans_side_by_side_are_not_one() -> None:
@@ -86,22 +88,22 @@ def test_mentions_are_counted_in_three_ways() -> None:
     gold = [["B-PER", "B-PER", "O", "B-PER", "O"]]
     found = [["B-PER", "O", "O", "B-PER", "O"]]
     scores = tagging_scores(gold, found, words)
-    assert scores.micro == Score(gold=3, found=2, right=2)
-    assert scores.views['"@ name" as one'] == Score(gold=2, found=2, right=1)
-    assert scores.views["without mentions"] == Score(gold=1, found=1, right=1)
+    assert scores.micro == SpanScore(gold=3, found=2, right=2)
+    assert scores.views['"@ name" as one'] == SpanScore(gold=2, found=2, right=1)
+    assert scores.views["without mentions"] == SpanScore(gold=1, found=1, right=1)
     assert not tagging_scores(gold, found, [["x"] * 5]).views
 
 
 def test_a_mention_is_joined_only_with_its_own_name() -> None:
     words = ["@", "a", "b", "@", "c"]
     spans = [Span(0, 1, "PER"), Span(1, 2, "PER"), Span(2, 3, "PER"), Span(3, 4, "PER"), Span(4, 5, "ORG")]
-    assert joined(words, spans) == [
+    assert join_mentions(words, spans) == [
         Span(0, 2, "PER"),
         Span(2, 3, "PER"),
         Span(3, 4, "PER"),
         Span(4, 5, "ORG"),
     ]
-    assert without(words, spans) == [Span(2, 3, "PER")]
+    assert drop_mentions(words, spans) == [Span(2, 3, "PER")]
 
 
 def test_the_table_has_a_line_for_each_type_and_both_means() -> None:

@@ -3,14 +3,23 @@
 import pytest
 
 from regard.errors import OptionError
-from regard.evaluation.training_cost import RATES, WMT_2014, TrainingCost, beside_wmt, sustained, table
+from regard.evaluation.training_cost import (
+    RATES,
+    WMT_2014,
+    TrainingCost,
+    compare_to_wmt14,
+    estimated_flops,
+    table,
+)
 
 
 def test_the_table_holds_device_time_times_rate():
     base, big = WMT_2014[-2:]
-    assert sustained(12, 8, 9.5e12) == pytest.approx(base.flops_de, rel=0.01)  # 3.283e18, printed as 3.3e18
-    assert f"{sustained(12, 8, RATES['P100']):.1e}" == "3.3e+18"
-    assert f"{sustained(3.5 * 24, 8, RATES['P100']):.1e}" == f"{big.flops_de:.1e}" == "2.3e+19"
+    assert estimated_flops(12, 8, 9.5e12) == pytest.approx(
+        base.flops_de, rel=0.01
+    )  # 3.283e18, printed as 3.3e18
+    assert f"{estimated_flops(12, 8, RATES['P100']):.1e}" == "3.3e+18"
+    assert f"{estimated_flops(3.5 * 24, 8, RATES['P100']):.1e}" == f"{big.flops_de:.1e}" == "2.3e+19"
 
 
 def test_the_table_is_the_lectures():
@@ -69,7 +78,7 @@ def test_a_run_stands_beside_the_table_with_both_figures():
     run = TrainingCost("small", "Multi30k en-de", counted=6e15, hours=0.5, devices=2, rate=1e13, bleu=41.5)
     assert run.sustained == pytest.approx(3.6e16)
     assert run.busy == pytest.approx(1 / 6)
-    rows = beside_wmt(run)
+    rows = compare_to_wmt14(run)
     assert len(rows) == 8 + 9 + 1
     assert rows[-1] == {
         "model": "small", "task": "Multi30k en-de", "bleu": 41.5, "counted": 6e15, "sustained": run.sustained, "busy": run.busy
@@ -81,12 +90,12 @@ def test_a_run_stands_beside_the_table_with_both_figures():
 
 
 def test_a_device_of_unknown_rate_leaves_the_cell_open():
-    row = beside_wmt(TrainingCost("small", "copy", counted=6e9, hours=0.01, devices=1))[-1]
+    row = compare_to_wmt14(TrainingCost("small", "copy", counted=6e9, hours=0.01, devices=1))[-1]
     assert (row["counted"], row["sustained"], row["busy"], row["bleu"]) == (6e9, None, None, None)
 
 
 def test_what_is_no_time_is_said():
     with pytest.raises(OptionError, match="hours must be a positive number, got 0"):
-        sustained(0, 8, 9.5e12)
+        estimated_flops(0, 8, 9.5e12)
     with pytest.raises(OptionError, match="rate must be a positive number, got inf"):
-        sustained(1, 8, float("inf"))
+        estimated_flops(1, 8, float("inf"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import regard
-from regard.interactions.formulas import LinearForm, LowRank, Rendle
+from regard.interactions.formulas import LinearFormula, LowRank, Rendle
 
 SHAPES = given(st.integers(1, 6), st.integers(2, 7), st.integers(0, 10**6))
 
@@ -87,7 +87,7 @@ def test_an_attention_layers_energies_are_the_machine_on_each_pair_of_a_sequence
         np.testing.assert_allclose(scores[t], LowRank().score(both, pairs), atol=1e-9)
 
 
-@pytest.mark.parametrize("form", [LinearForm(), LowRank(), Rendle()], ids=lambda form: type(form).__name__)
+@pytest.mark.parametrize("form", [LinearFormula(), LowRank(), Rendle()], ids=lambda form: type(form).__name__)
 def test_gradients_are_those_of_finite_differences(form):
     x, p = drawn(3, 5, 0)
     slope = np.array([0.3, -1.0, 2.0, 0.7])

@@ -12,9 +12,16 @@ from regard.cli import main
 from regard.data.corpora import data_folder
 from regard.errors import FolderError, OptionError
 from regard.interactions import FactorizationMachine, Polynomial2, Recommender
-from regard.interactions.cross_validation import splits, trial
-from regard.interactions.ratings import Ratings, corpus, read, with_items
-from regard.interactions.recommenders import FEATURES, KINDS, PENALTY, RecommenderSettings, one_hot, tags
+from regard.interactions.cross_validation import evaluate_split, splits
+from regard.interactions.ratings import Ratings, add_item_info, movielens_files, read_ratings
+from regard.interactions.recommenders import (
+    FEATURES,
+    PENALTY,
+    RECOMMENDERS,
+    RecommenderSettings,
+    one_hot,
+    tags,
+)
 
 GENRES = ["war", "love", "crime"]
 
@@ -43,7 +50,10 @@ def ratings():
 
 def test_each_step_from_the_mean_to_the_machine_predicts_better(ratings):
     ((train, test),) = splits(len(ratings), None, 0.2, 0)
-    found = {kind: trial(ratings, kind, RecommenderSettings(factors=3), train, test).rmse for kind in KINDS}
+    found = {
+        kind: evaluate_split(ratings, kind, RecommenderSettings(factors=3), train, test).rmse
+        for kind in RECOMMENDERS
+    }
     assert found["machine"] < found["factorization"] < found["biases"] < found["mean"]
     assert found["rendle"] < found["biases"] and found["polynomial"] < found["biases"]
 
@@ -64,13 +74,13 @@ def test_a_recommender_says_what_its_estimator_says(ratings):
     }
     for kind, estimator in estimators.items():
         want = estimator.fit(features(part), part.rating).predict(features(rest))
-        found = KINDS[kind](part, RecommenderSettings(factors=2, seed=3)).predict(rest.user, rest.item)
+        found = RECOMMENDERS[kind](part, RecommenderSettings(factors=2, seed=3)).predict(rest.user, rest.item)
         np.testing.assert_allclose(found, np.clip(want, 1, 5), atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RECOMMENDERS)
 def test_a_folder_gives_back_the_same_recommender(kind, ratings, tmp_path):
-    fitted = KINDS[kind](ratings, RecommenderSettings(factors=2, sweeps=3))
+    fitted = RECOMMENDERS[kind](ratings, RecommenderSettings(factors=2, sweeps=3))
     fitted.card = {"kind": kind}
     fitted.save(tmp_path / "model")
     again = Recommender.load(tmp_path / "model")
@@ -81,7 +91,7 @@ def test_a_folder_gives_back_the_same_recommender(kind, ratings, tmp_path):
 
 
 def test_the_best_items_are_new_ones_in_order(ratings):
-    fitted = KINDS["machine"](ratings, RecommenderSettings(factors=2))
+    fitted = RECOMMENDERS["machine"](ratings, RecommenderSettings(factors=2))
     top = fitted.top("u5", 100)
     rated = {ratings.items[i] for i in ratings.item[ratings.user == 5]}
     assert {item for item, _, _ in top} == set(ratings.items) - rated
@@ -97,11 +107,11 @@ def test_the_best_items_are_new_ones_in_order(ratings):
 def test_damaged_and_foreign_folders_are_one_sentence(ratings, tmp_path):
     with pytest.raises(FolderError, match="has no config.json"):
         Recommender.load(tmp_path)
-    KINDS["mean"](ratings, RecommenderSettings()).save(tmp_path)
+    RECOMMENDERS["mean"](ratings, RecommenderSettings()).save(tmp_path)
     (tmp_path / "config.json").write_text('{"kind": "translator"}')
     with pytest.raises(FolderError, match="holds a translator, not a recommender"):
         Recommender.load(tmp_path)
-    KINDS["mean"](ratings, RecommenderSettings()).save(tmp_path)
+    RECOMMENDERS["mean"](ratings, RecommenderSettings()).save(tmp_path)
     with pytest.raises(FolderError, match="is a recommender: use it with `regard recommend --model"):
         regard.load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
@@ -123,12 +133,12 @@ def test_folds_cover_every_rating_once():
 )
 def test_movielens_is_predicted_as_well_as_the_docs_say():
     """Five folds of surprise's SVD give 0.876 ± 0.006 when tuned."""
-    files = corpus("movielens-latest-small")
-    real = with_items(read(files[:1]), files[1])
+    files = movielens_files("movielens-latest-small")
+    real = add_item_info(read_ratings(files[:1]), files[1])
     assert (len(real), len(real.users), len(real.items)) == (100_004, 671, 9066)
     ((train, test),) = splits(len(real), None, 0.2, 0)
-    assert trial(real, "factorization", RecommenderSettings(), train, test).rmse < 0.88
-    assert trial(real, "machine", RecommenderSettings(), train, test).rmse < 0.85
+    assert evaluate_split(real, "factorization", RecommenderSettings(), train, test).rmse < 0.88
+    assert evaluate_split(real, "machine", RecommenderSettings(), train, test).rmse < 0.85
 
 
 @pytest.fixture
@@ -199,7 +209,7 @@ def test_all_kinds_in_folds_as_json(run, files):
     )
     assert code == 0, err
     found = json.loads(out)["held_out"]
-    assert set(found) == set(KINDS) and all(len(trials) == 2 for trials in found.values())
+    assert set(found) == set(RECOMMENDERS) and all(len(trials) == 2 for trials in found.values())
 
 
 def test_a_stranger_gets_what_all_like_and_is_told_so(run, files):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.errors import DataError, RecipeError
-from regard.evaluation.evaluate import evaluate, section
+from regard.evaluation.evaluate import data_section, evaluate
 from regard.models.folder import load
 from regard.models.tagger import Tagger
 from regard.recipe.load import load as read
@@ -59,7 +59,7 @@ def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
     model = load(done.folder)
     assert isinstance(model, Tagger)
     assert model.tag([["Bob", "May", "in", "Graz"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
-    result = evaluate(model, section(model.card))
+    result = evaluate(model, data_section(model.card))
     assert result.figures is not None
     assert result.figures.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
     assert result.translations[0] == "B-PER I-PER O B-PER O B-LOC"

@@ -74,7 +74,7 @@ def command(
     """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them."""
     from regard.data.readers import LinePairs
     from regard.errors import OptionError
-    from regard.evaluation.alignment import fitted, read_gold, score
+    from regard.evaluation.alignment import read_gold, score, validate_gold
     from regard.files.progress import track
     from regard.pipelines.align import chosen, joined, pharaoh, symmetry
 
@@ -88,7 +88,7 @@ def command(
         raise OptionError(f"{output} cannot be written, its folder is not there; make it first")
     pairs = LinePairs(source, target)
     sizes = _sizes(pairs)
-    wanted = None if gold is None else fitted(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
+    wanted = None if gold is None else validate_gold(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
     models = [_translator(path, device) for path in ([model] if reverse is None else [model, reverse])]
     views = [_view(m, pairs, i == 1, layer, head, shift) for i, m in enumerate(models)]
     found: list[Links] = []

@@ -54,7 +54,9 @@ def command(
     sources = _read(by_length) if by_length else None
     settings = {"tokenize": tokenize, "lowercase": lowercase}
     curve = (
-        bleu_by_length.by_length(hypotheses, references, sources, **settings) if sources is not None else None
+        bleu_by_length.bleu_by_length(hypotheses, references, sources, **settings)
+        if sources is not None
+        else None
     )
     if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
         print(f"regard: drawn into {bleu_by_length.plot({'BLEU': curve}, plot)}", file=sys.stderr)
@@ -94,10 +96,10 @@ def _sentences(
     hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool
 ) -> None:
     """One score a line, so that it can be pasted beside the sentences."""
-    from regard.evaluation.bleu import metric, reference_documents, sentence_bleu
+    from regard.evaluation.bleu import bleu_metric, reference_documents, sentence_bleu
 
     (references,) = reference_documents(hypotheses, references)
-    tokens = metric(tokenize, lowercase).tokenizer
+    tokens = bleu_metric(tokenize, lowercase).tokenizer
     words = lambda line: tokens((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
     found = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
     if as_json:

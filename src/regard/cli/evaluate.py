@@ -68,7 +68,7 @@ def command(
         if path is not None and not path.absolute().parent.is_dir():
             raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
     loaded: Any = load(model, pick_device(device))
-    section = evaluation.section(loaded.card, data or ())
+    section = evaluation.data_section(loaded.card, data or ())
     result = evaluation.evaluate(
         loaded,
         section,
@@ -85,7 +85,7 @@ def command(
         from regard.evaluation.bleu_by_length import plot as draw
 
         draw({model.name: result.lengths}, plot)
-    cost = evaluation.cost(loaded.card, result)
+    cost = evaluation.training_cost(loaded.card, result)
     if as_json:
         print(
             json.dumps(

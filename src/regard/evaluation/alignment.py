@@ -138,7 +138,7 @@ def _gold(sentence: _Sentence, base: int, flip: bool) -> Gold:
     return Gold(turned(link for link, sure in links if sure), turned(link for link, _ in links))
 
 
-def fitted(gold: list[Gold], sizes: Sequence[tuple[int, int]]) -> list[Gold]:
+def validate_gold(gold: list[Gold], sizes: Sequence[tuple[int, int]]) -> list[Gold]:
     """The gold of exactly these sentences, (source words, target words) each; links outside a sentence mean a wrong file.
 
     A file with one line a link cannot mention sentences without any: those at the end are added.

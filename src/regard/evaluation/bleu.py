@@ -25,7 +25,7 @@ from regard.errors import DataError, OptionError
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
 
-LONGEST = 4  # n-grams of 1 to 4 tokens
+MAX_ORDER = 4  # n-grams of 1 to 4 tokens
 
 
 def ngrams(tokens: Sequence[Hashable], n: int) -> Counter[tuple[Hashable, ...]]:
@@ -42,7 +42,7 @@ def precision(reference: Sequence[Hashable], hypothesis: Sequence[Hashable], n: 
     return (found & ngrams(reference, n)).total() / found.total() if found else 0.0
 
 
-def brevity(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
+def brevity_penalty(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
     """The penalty for a hypothesis shorter than its reference, since precision alone favours short ones."""
     missing = max(0, len(_tokens(reference, "reference")) - len(_tokens(hypothesis, "hypothesis")))
     if missing == 0:
@@ -52,8 +52,8 @@ def brevity(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> fl
 
 def sentence_bleu(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
     """The lecture's BLEU of one sentence, in [0, 1]; 0 unless at least one 4-gram matches."""
-    product = math.prod(precision(reference, hypothesis, n) for n in range(1, LONGEST + 1))
-    return brevity(reference, hypothesis) * product ** (1 / LONGEST)
+    product = math.prod(precision(reference, hypothesis, n) for n in range(1, MAX_ORDER + 1))
+    return brevity_penalty(reference, hypothesis) * product ** (1 / MAX_ORDER)
 
 
 def corpus_bleu(
@@ -67,10 +67,10 @@ def corpus_bleu(
     `references`: one list of lines, or several such lists, one for each reference document.
     """
     documents = reference_documents(hypotheses, references)
-    return float(metric(tokenize, lowercase).corpus_score(hypotheses, documents).score)
+    return float(bleu_metric(tokenize, lowercase).corpus_score(hypotheses, documents).score)
 
 
-def metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
+def bleu_metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
     """sacreBLEU's BLEU with its default settings; warnings about tokenised text come from `evaluation.translation`."""
     from sacrebleu.metrics.bleu import BLEU
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.bleu import metric, reference_documents
-from regard.evaluation.svg import save
+from regard.evaluation.bleu import bleu_metric, reference_documents
+from regard.evaluation.plots import save_figure
 
 EDGES = (10, 20, 30, 40, 50)
 
@@ -35,7 +35,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class ByLength:
+class BleuByLength:
     """BLEU for each bucket, and whose length it was: the source's or the reference's."""
 
     buckets: tuple[Bucket, ...]
@@ -50,21 +50,21 @@ class ByLength:
         return table({"BLEU": self})
 
 
-def words(line: str) -> int:
+def count_words(line: str) -> int:
     """How many words stand apart by spaces."""
     return len(line.split())
 
 
-def by_length(
+def bleu_by_length(
     hypotheses: Sequence[str],
     references: Sequence[str] | Sequence[Sequence[str]],
     sources: Sequence[str] | None = None,
     *,
     edges: Sequence[int] = EDGES,
-    length: Callable[[str], int] = words,
+    length: Callable[[str], int] = count_words,
     tokenize: str = "13a",
     lowercase: bool = False,
-) -> ByLength:
+) -> BleuByLength:
     """Corpus BLEU of the lines of up to edges[0] words, of up to edges[1], … and of more.
 
     Words are counted in the source, which is as long for every system; without sources, in the first reference.
@@ -80,17 +80,17 @@ def by_length(
             f"edges must be growing whole numbers from 1 on, such as {EDGES}, got {tuple(edges)}"
         )
     sizes = [length(line) for line in (documents[0] if sources is None else sources)]
-    bleu, buckets = metric(tokenize, lowercase), []
+    bleu, buckets = bleu_metric(tokenize, lowercase), []
     # Lines of no words belong to the first bucket.
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
         rows = [i for i, size in enumerate(sizes) if low <= size and (high is None or size <= high)]
         part = [[document[i] for i in rows] for document in documents]
         score = float(bleu.corpus_score([hypotheses[i] for i in rows], part).score) if rows else None
         buckets.append(Bucket(max(1, low), high, len(rows), score))
-    return ByLength(tuple(buckets), "reference" if sources is None else "source")
+    return BleuByLength(tuple(buckets), "reference" if sources is None else "source")
 
 
-def table(curves: Mapping[str, ByLength]) -> str:
+def table(curves: Mapping[str, BleuByLength]) -> str:
     """One line for each bucket, one column for each system."""
     first = _same_lines(curves)
     heads = [f"words of {first.measured}", "lines", *curves]
@@ -104,7 +104,7 @@ def table(curves: Mapping[str, ByLength]) -> str:
     )
 
 
-def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU by sentence length") -> Path:
+def plot(curves: Mapping[str, BleuByLength], path: str | Path, *, title: str = "BLEU by sentence length") -> Path:
     """Draw one line for each system into a picture file (.png, or what else matplotlib writes)."""
     from matplotlib.figure import Figure
 
@@ -127,10 +127,10 @@ def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU
     axes.grid(axis="y", alpha=0.3)
     if len(curves) > 1:
         axes.legend()
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
-def _same_lines(curves: Mapping[str, ByLength]) -> ByLength:
+def _same_lines(curves: Mapping[str, BleuByLength]) -> BleuByLength:
     if not curves:
         raise DataError("there is nothing to show; give at least one system")
     first = next(iter(curves.values()))

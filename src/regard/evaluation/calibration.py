@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.svg import save
+from regard.evaluation.plots import save_figure
 
 BINS = 15
 
@@ -87,7 +87,7 @@ class Calibration:
         below.set_xlim(0, 1)
         below.set_xlabel("confidence: the probability of the likeliest label")
         below.set_ylabel("texts")
-        return save(figure, path)
+        return save_figure(figure, path)
 
 
 def calibration(
@@ -96,7 +96,7 @@ def calibration(
     """Of the right labels and the probabilities (texts, labels), whose columns stand in the order of `labels`."""
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise OptionError(f"bins must be a whole number of at least 1, got {bins!r}")
-    p = checked(probabilities, len(gold), len(labels))
+    p = check_probabilities(probabilities, len(gold), len(labels))
     place = {label: i for i, label in enumerate(labels)}
     right = np.array([place[label] for label in gold])
     confidence, hit = p.max(1), p.argmax(1) == right
@@ -116,7 +116,7 @@ def calibration(
     return Calibration(gap / len(gold), brier, tuple(found))
 
 
-def checked(probabilities: np.ndarray, texts: int, labels: int) -> np.ndarray:
+def check_probabilities(probabilities: np.ndarray, texts: int, labels: int) -> np.ndarray:
     """The probabilities in float64, if they are probabilities of so many texts and labels."""
     p = np.asarray(probabilities, dtype=np.float64)
     if p.shape != (texts, labels):

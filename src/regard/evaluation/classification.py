@@ -16,11 +16,11 @@ import numpy as np
 
 from regard.errors import DataError
 from regard.evaluation.calibration import Calibration, calibration
-from regard.evaluation.svg import save
+from regard.evaluation.plots import save_figure
 
-WIDEST = 12  # labels that a matrix has on a terminal; of more, the commonest mistakes are listed
-SHOWN = 15  # mistakes listed
-WRITTEN = 30  # labels up to which a drawing has numbers in it
+MAX_MATRIX_LABELS = 12  # labels that a matrix has on a terminal; of more, the commonest mistakes are listed
+MAX_MISTAKES = 15  # mistakes listed
+MAX_NUMBERED_LABELS = 30  # labels up to which a drawing has numbers in it
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ClassificationScores:
         parts = [
             f"accuracy {self.accuracy:.4f} ({right:,} of {self.texts:,}), macro-F1 {self.macro_f1:.4f}",
             _each(self.classes),
-            _matrix(self) if len(self.labels) <= WIDEST else _mistakes(self),
+            _matrix(self) if len(self.labels) <= MAX_MATRIX_LABELS else _mistakes(self),
         ]
         return "\n\n".join(parts if self.calibration is None else [*parts, self.calibration.text()])
 
@@ -191,7 +191,7 @@ def _matrix(found: ClassificationScores) -> str:
 def _mistakes(found: ClassificationScores) -> str:
     """The commonest confusions; of equal ones the first."""
     wrong = found.confusion - np.diag(np.diag(found.confusion))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:SHOWN]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_MISTAKES]
     pairs = [divmod(int(at), len(found.labels)) for at in order]
     rows = [
         f"{wrong[i, j]:6,}  {found.labels[i]} taken for {found.labels[j]}" for i, j in pairs if wrong[i, j]
@@ -215,7 +215,7 @@ def _draw(found: ClassificationScores, path: Path) -> Path:
     axes.set_xlabel("label it was given")
     axes.set_ylabel("label it has")
     axes.set_title(f"accuracy {found.accuracy:.4f}, macro-F1 {found.macro_f1:.4f}", fontsize=10)
-    if size <= WRITTEN:
+    if size <= MAX_NUMBERED_LABELS:
         for (i, j), count in np.ndenumerate(found.confusion):
             if count:
                 axes.text(
@@ -228,4 +228,4 @@ def _draw(found: ClassificationScores, path: Path) -> Path:
                     color="white" if shares[i, j] > 0.5 else "black",
                 )
     figure.colorbar(picture, ax=axes, shrink=0.8, label="share of the texts that have the label")
-    return save(figure, path)
+    return save_figure(figure, path)

@@ -14,13 +14,13 @@ from regard.data import corpora
 from regard.data.datasets import load_split
 from regard.data.prepared_cache import hold
 from regard.errors import DataError
-from regard.evaluation.metrics import JUDGES, Evaluation, EvaluationOptions, windows
+from regard.evaluation.metrics import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost
 
-__all__ = ["Evaluation", "cost", "default_split", "evaluate", "section", "windows"]
+__all__ = ["Evaluation", "data_section", "default_split", "evaluate", "evaluation_batches", "training_cost"]
 
 
-def section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
+def data_section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
     """The `data` section of a recipe for what a user names: nothing (the model's own corpus), a known name, or files."""
     own = dict((card.get("recipe") or {}).get("data") or {})
     if not data:
@@ -60,7 +60,7 @@ def evaluate(
     progress: bool = False,
 ) -> Evaluation:
     """Score a model (as `regard.models.folder.load` gives it) on a part of a `data` section."""
-    judge, wishes = JUDGES[model.kind], EvaluationOptions(beam, lengths, picture, output, progress)
+    judge, wishes = EVALUATORS[model.kind], EvaluationOptions(beam, lengths, picture, output, progress)
     judge.refuse(model, wishes)
     split = split or default_split(data)
     source = None if judge.task == "language" else model.source_tokenizer
@@ -76,7 +76,7 @@ def evaluate(
     return result
 
 
-def cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
+def training_cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
     """What training the model took, for the row beside the lecture's table; None when the card does not say."""
     if not card.get("flops") or not card.get("seconds"):
         return None

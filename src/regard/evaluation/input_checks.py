@@ -70,7 +70,7 @@ def _kinds(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokeni
                 f"a tokeniser's escapes (&apos; &quot; @-@ …) in {escaped[name]} of {len(sides[name])} lines"
             )
             found.append(f"{name} has {marks} and {other} has none; undo the escapes")
-    return found + _punctuation(tokenised(hypotheses), tokenised(reference), tokenize)
+    return found + _punctuation(looks_tokenised(hypotheses), looks_tokenised(reference), tokenize)
 
 
 def _punctuation(hypothesis: bool | None, reference: bool | None, tokenize: str) -> list[str]:
@@ -94,7 +94,7 @@ def _punctuation(hypothesis: bool | None, reference: bool | None, tokenize: str)
     return []
 
 
-def tokenised(lines: Sequence[str]) -> bool | None:
+def looks_tokenised(lines: Sequence[str]) -> bool | None:
     """Whether full stops and commas stand apart; None when too few do or do not."""
     apart, joined = (sum(len(pattern.findall(line.strip())) for line in lines) for pattern in (APART, JOINED))
     if apart + joined < 3 or 0.2 < apart / (apart + joined) < 0.8:

@@ -12,9 +12,9 @@ from regard.data.datasets import Split
 from regard.decoding.engine import fast
 from regard.decoding.scoring import negative_log_likelihood
 from regard.errors import OptionError
-from regard.evaluation.bleu_by_length import ByLength, by_length
-from regard.evaluation.input_checks import tokenised
-from regard.evaluation.perplexity import LanguageScores, measure
+from regard.evaluation.bleu_by_length import BleuByLength, bleu_by_length
+from regard.evaluation.input_checks import looks_tokenised
+from regard.evaluation.perplexity import LanguageScores, count_text
 from regard.evaluation.translation import Scores, scores
 from regard.files.progress import track
 from regard.pipelines.translate import translate
@@ -39,7 +39,7 @@ class Evaluation:
     text: dict[str, Scores] = field(default_factory=dict)  # by tokenisation, 13a first
     language: LanguageScores | None = None
     figures: Metrics | None = None
-    lengths: ByLength | None = None
+    lengths: BleuByLength | None = None
     translations: Sequence[str] = field(default_factory=list)  # or labels, or tags: an answer to each line
     beam: int | None = None
 
@@ -122,7 +122,7 @@ class TranslatorEvaluator(Evaluator):
             progress=wishes.progress,
         )
         # Text whose full stops stand apart is scored as published figures on it are: token by token, as it is.
-        kinds = ("13a", "none") if tokenised(split.targets) else ("13a",)
+        kinds = ("13a", "none") if looks_tokenised(split.targets) else ("13a",)
         for tokenize in kinds:
             with track(len(split.targets), f"scoring ({tokenize})", "lines") as bar:
                 result.text[tokenize] = scores(
@@ -130,7 +130,7 @@ class TranslatorEvaluator(Evaluator):
                 )
         if wishes.lengths or wishes.picture is not None:
             tokenize = list(result.text)[-1]
-            result.lengths = by_length(result.translations, split.targets, split.sources, tokenize=tokenize)
+            result.lengths = bleu_by_length(result.translations, split.targets, split.sources, tokenize=tokenize)
 
 
 class LanguageModelEvaluator(Evaluator):
@@ -140,10 +140,10 @@ class LanguageModelEvaluator(Evaluator):
 
     def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
         with track(None, f"reading {result.split}", "tokens") as bar:
-            nll, tokens = negative_log_likelihood(model, _told(windows(model, split), bar))
+            nll, tokens = negative_log_likelihood(model, _told(evaluation_batches(model, split), bar))
         # Line by line an empty line is nothing to foresee; in a text read as a whole its end is.
         read = [line for line in split.targets if line.strip()] if _mode(model) == "lines" else split.targets
-        result.language = LanguageScores(nll, tokens, measure(read))
+        result.language = LanguageScores(nll, tokens, count_text(read))
 
 
 class ClassifierEvaluator(Evaluator):
@@ -187,7 +187,7 @@ class EmbedderEvaluator(Evaluator):
         result.figures = similarity_scores(model, split, wishes.progress)
 
 
-JUDGES: dict[str, Evaluator] = {
+EVALUATORS: dict[str, Evaluator] = {
     judge.kind: judge
     for judge in (
         TranslatorEvaluator(),
@@ -199,7 +199,7 @@ JUDGES: dict[str, Evaluator] = {
 }
 
 
-def windows(model: Any, split: Split) -> Iterator[Batch]:
+def evaluation_batches(model: Any, split: Split) -> Iterator[Batch]:
     """The text as the model was trained to read it: lines, or windows in order; a recurrent state is carried all the way."""
     batch, prepared = (model.card.get("recipe") or {}).get("batch") or {}, split.prepared
     if _mode(model) == "lines":

@@ -31,7 +31,7 @@ def bits(nll: float, units: int) -> float:
 
 
 @dataclass(frozen=True)
-class Measure:
+class TextCounts:
     """How much text there is. Every line end counts: as one word, one character, one byte."""
 
     lines: int
@@ -40,7 +40,7 @@ class Measure:
     bytes: int
 
 
-def measure(lines: Iterable[str]) -> Measure:
+def count_text(lines: Iterable[str]) -> TextCounts:
     """Count lines (without their line ends), words apart by spaces, characters and UTF-8 bytes, the line ends among each."""
     if isinstance(lines, str):
         raise DataError(f"a text is measured line by line, got one text {lines!r:.60}; split it into lines")
@@ -50,7 +50,7 @@ def measure(lines: Iterable[str]) -> Measure:
         total[1] += len(line.split()) + 1
         total[2] += len(line) + 1
         total[3] += len(line.encode("utf-8", errors="surrogatepass")) + 1
-    return Measure(*total)
+    return TextCounts(*total)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LanguageScores:
 
     nll: float
     tokens: int
-    text: Measure
+    text: TextCounts
 
     @property
     def perplexity(self) -> float:

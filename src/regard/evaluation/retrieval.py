@@ -100,7 +100,7 @@ def read_qrels(path: Path) -> Qrels:
     return found
 
 
-def partners(a: NDArray[np.float32], b: NDArray[np.float32]) -> dict[str, float]:
+def pair_retrieval(a: NDArray[np.float32], b: NDArray[np.float32]) -> dict[str, float]:
     """Row i of each belongs together: how often a row's nearest of the other side is its partner, and the mean of 1/rank.
 
     Both directions are averaged. Vectors have length 1; equal cosines count against the partner.

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from regard.data.datasets import Split
 from regard.errors import DataError
-from regard.evaluation.retrieval import partners
+from regard.evaluation.retrieval import pair_retrieval
 from regard.pipelines.embed import embed
 
-ALIKE = 4.0  # from this score on the two sentences of STS-B mean the same
+POSITIVE_SCORE = 4.0  # from this score on the two sentences of STS-B mean the same
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SimilarityScores:
     """Correlations of cosines with people's scores, where there are any; and how texts find their partners among all."""
 
     pairs: int
-    partners: int  # pairs that mean the same
+    pair_retrieval: int  # pairs that mean the same
     accuracy: float
     mrr: float
     spearman: float | None = None
@@ -54,10 +54,10 @@ def similarity_scores(model: Any, split: Split, progress: bool = False) -> Simil
     both = embed(model, [*split.sources, *split.targets], progress=progress)
     a, b = both[: len(split.sources)], both[len(split.sources) :]
     if not split.scores:
-        return SimilarityScores(len(a), len(a), **partners(a, b))
+        return SimilarityScores(len(a), len(a), **pair_retrieval(a, b))
     cosines, people = (a * b).sum(1), np.asarray(split.scores)
-    same = people >= ALIKE
-    found = partners(a[same], b[same]) if same.any() else {"accuracy": 0.0, "mrr": 0.0}
+    same = people >= POSITIVE_SCORE
+    found = pair_retrieval(a[same], b[same]) if same.any() else {"accuracy": 0.0, "mrr": 0.0}
     return SimilarityScores(
         len(a), int(same.sum()), **found, spearman=spearman(cosines, people), pearson=pearson(cosines, people)
     )

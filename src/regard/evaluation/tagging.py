@@ -16,7 +16,7 @@ from regard.errors import DataError
 
 
 @dataclass(frozen=True)
-class Score:
+class SpanScore:
     """Spans of the gold, spans that were found, and those that are in both."""
 
     gold: int
@@ -46,16 +46,16 @@ class Score:
 class TaggingScores:
     """Counts by type; over all (micro) and as the mean of the types (macro)."""
 
-    types: dict[str, Score]
+    types: dict[str, SpanScore]
     words: int = 0
     right_words: int = 0  # whose tag is right, O among them
-    views: dict[str, Score] = field(default_factory=dict)  # other ways to count, by name
+    views: dict[str, SpanScore] = field(default_factory=dict)  # other ways to count, by name
 
     @property
-    def micro(self) -> Score:
+    def micro(self) -> SpanScore:
         """All types together."""
         each = self.types.values()
-        return Score(sum(s.gold for s in each), sum(s.found for s in each), sum(s.right for s in each))
+        return SpanScore(sum(s.gold for s in each), sum(s.found for s in each), sum(s.right for s in each))
 
     @property
     def precision(self) -> float:
@@ -121,21 +121,21 @@ def tagging_scores(gold: Tags, found: Tags, words: Sequence[Sequence[str]] | Non
     pairs = [(spans(a), spans(b)) for a, b in zip(gold, found, strict=True)]
     right_words = sum(x == y for a, b in zip(gold, found, strict=True) for x, y in zip(a, b, strict=True))
     views = {}
-    if words is not None and any(joined(text, a) != a for text, (a, _) in zip(words, pairs, strict=True)):
+    if words is not None and any(join_mentions(text, a) != a for text, (a, _) in zip(words, pairs, strict=True)):
         for name, view in VIEWS.items():
             seen = [(view(text, a), view(text, b)) for text, (a, b) in zip(words, pairs, strict=True)]
             views[name] = TaggingScores(_counted(seen)).micro
     return TaggingScores(_counted(pairs), sum(map(len, gold)), right_words, views)
 
 
-def _counted(pairs: Iterable[tuple[Iterable[Span], Iterable[Span]]]) -> dict[str, Score]:
+def _counted(pairs: Iterable[tuple[Iterable[Span], Iterable[Span]]]) -> dict[str, SpanScore]:
     counts: dict[str, Counter[str]] = {}
     for gold, found in pairs:
         both = set(gold) & set(found)
         for name, part in (("gold", gold), ("found", found), ("right", both)):
             for span in part:
                 counts.setdefault(span.type, Counter())[name] += 1
-    return {kind: Score(c["gold"], c["found"], c["right"]) for kind, c in sorted(counts.items())}
+    return {kind: SpanScore(c["gold"], c["found"], c["right"]) for kind, c in sorted(counts.items())}
 
 
 # — user mentions, "@ name", that a corpus writes as two words and tags as two spans —
@@ -143,7 +143,7 @@ def _counted(pairs: Iterable[tuple[Iterable[Span], Iterable[Span]]]) -> dict[str
 MENTION = "@"
 
 
-def joined(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
+def join_mentions(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
     """ "@" and the name behind it as one span where both are spans of one type."""
     kept: list[Span] = []
     for span in found:
@@ -160,9 +160,9 @@ def joined(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
     return kept
 
 
-def without(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
+def drop_mentions(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
     """No span that begins with "@" or right behind it."""
     return [span for span in found if MENTION not in words[max(0, span.start - 1) : span.start + 1]]
 
 
-VIEWS: dict[str, View] = {'"@ name" as one': joined, "without mentions": without}
+VIEWS: dict[str, View] = {'"@ name" as one': join_mentions, "without mentions": drop_mentions}

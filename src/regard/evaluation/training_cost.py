@@ -19,7 +19,7 @@ RATES = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedResult:
     """A row of the lecture's table: BLEU and device time × rate, English-German and English-French; None: nothing stands there."""
 
     model: str
@@ -32,20 +32,20 @@ class Published:
 # "Evaluation on WMT-2014", as the lecture has it. The paper prints the Transformers' cost once, across both pairs; its later
 # versions give the big one 41.8 on English-French.
 WMT_2014 = (
-    Published("ByteNet", 23.75, None, None, None),
-    Published("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
-    Published("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
-    Published("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
-    Published("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
-    Published("Deep-Att + PosUnk Ensemble", None, 40.4, None, 8.0e20),
-    Published("GNMT + RL Ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
-    Published("ConvS2S Ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
-    Published("Transformer (base model)", 27.3, 38.1, 3.3e18, None),
-    Published("Transformer (big)", 28.4, 41.0, 2.3e19, None),
+    PublishedResult("ByteNet", 23.75, None, None, None),
+    PublishedResult("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
+    PublishedResult("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
+    PublishedResult("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
+    PublishedResult("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
+    PublishedResult("Deep-Att + PosUnk Ensemble", None, 40.4, None, 8.0e20),
+    PublishedResult("GNMT + RL Ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
+    PublishedResult("ConvS2S Ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
+    PublishedResult("Transformer (base model)", 27.3, 38.1, 3.3e18, None),
+    PublishedResult("Transformer (big)", 28.4, 41.0, 2.3e19, None),
 )
 
 
-def sustained(hours: float, devices: int, rate: float) -> float:
+def estimated_flops(hours: float, devices: int, rate: float) -> float:
     """Device time × sustained rate (operations per second): what the lecture's table holds."""
     for name, value in (("hours", hours), ("devices", devices), ("rate", rate)):
         if not 0 < value < math.inf:
@@ -68,7 +68,7 @@ class TrainingCost:
     @property
     def sustained(self) -> float | None:
         """Device time × rate."""
-        return None if self.rate is None else sustained(self.hours, self.devices, self.rate)
+        return None if self.rate is None else estimated_flops(self.hours, self.devices, self.rate)
 
     @property
     def busy(self) -> float | None:
@@ -76,7 +76,7 @@ class TrainingCost:
         return None if self.sustained is None else self.counted / self.sustained
 
 
-def beside_wmt(*runs: TrainingCost) -> list[dict[str, Any]]:
+def compare_to_wmt14(*runs: TrainingCost) -> list[dict[str, Any]]:
     """The lecture's table and the runs, a dictionary for each row: model, task, BLEU, counted, device time × rate, share busy.
 
     Scores on different tasks do not compare; the costs do.
@@ -96,7 +96,7 @@ def beside_wmt(*runs: TrainingCost) -> list[dict[str, Any]]:
 def table(*runs: TrainingCost) -> str:
     """`beside_wmt` as text."""
     lines = [("model", "task", "BLEU", "counted", "time × rate", "busy")]
-    for row in beside_wmt(*runs):
+    for row in compare_to_wmt14(*runs):
         numbers = (
             _number(row["bleu"], ".2f"),
             _number(row["counted"], ".1e"),

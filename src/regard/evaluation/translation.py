@@ -8,11 +8,11 @@ from typing import Any
 
 from regard.arguments import flag, quoted
 from regard.errors import OptionError
-from regard.evaluation.bleu import corpus_bleu, metric, reference_documents
+from regard.evaluation.bleu import bleu_metric, corpus_bleu, reference_documents
 from regard.evaluation.input_checks import input_warnings
 
 __all__ = ["Scores", "corpus_bleu", "scores"]
-STEP = 50  # lines of TER at a time: it takes nearly all of the time
+TER_CHUNK = 50  # lines of TER at a time: it takes nearly all of the time
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def scores(
     if advance is not None and not callable(advance):
         raise OptionError(f"advance must be a function of a count of lines or None, got {quoted(advance)}")
     documents = reference_documents(hypotheses, references)
-    bleu, chrf = metric(tokenize, lowercase), CHRF(lowercase=lowercase)
+    bleu, chrf = bleu_metric(tokenize, lowercase), CHRF(lowercase=lowercase)
     found = input_warnings(hypotheses, documents, tokenize, lowercase)
     by_bleu, by_chrf = (m.corpus_score(hypotheses, documents) for m in (bleu, chrf))
     ter, ter_signature = _ter(hypotheses, documents, advance or (lambda _: None))
@@ -108,8 +108,8 @@ def _ter(
     from sacrebleu.metrics.ter import TER
 
     ter, edits, length = TER(), 0, 0.0
-    for start in range(0, len(hypotheses), STEP):
-        part = slice(start, start + STEP)
+    for start in range(0, len(hypotheses), TER_CHUNK):
+        part = slice(start, start + TER_CHUNK)
         score = ter.corpus_score(hypotheses[part], [document[part] for document in documents])
         edits, length = edits + score.num_edits, length + score.ref_length
         advance(len(hypotheses[part]))

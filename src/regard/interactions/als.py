@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from regard.interactions.loss import Loss
-from regard.interactions.regularization import STEPS, WeightGroup
+from regard.interactions.regularization import CG_STEPS, WeightGroup
 from regard.interactions.repeated_rows import Array
 
-BLIND = (
+WARM_UP = (
     5  # sweeps before the ridges are learned: a factor that has found nothing yet would be held at nothing
 )
 
 
-class Sweeper(ABC):
+class AlsModel(ABC):
     """A model on its training rows. `e` is what the targets leave over, `noise` the precision of the targets."""
 
-    steps = STEPS  # of the linear part
+    steps = CG_STEPS  # of the linear part
 
     def __init__(
         self, rows: int, linear: Sequence[WeightGroup], factors: Sequence[WeightGroup], intercept: bool
@@ -79,7 +79,7 @@ class Sweeper(ABC):
         """Fit factor k to what is left over without it."""
 
 
-class Plain(Sweeper):
+class LinearAls(AlsModel):
     """No factors: one ridge regression, solved to the end."""
 
     steps = 1000
@@ -90,7 +90,7 @@ class Plain(Sweeper):
     factor = doubt = product  # type: ignore[assignment]
 
 
-class TwoSided(Sweeper):
+class BilinearAls(AlsModel):
     """(Wx₁)ᵀ(Vx₂): with x₁ = user and x₂ = item matrix factorisation, with x₁ = x₂ the lecture's factorisation machine."""
 
     def product(self, k: int) -> Array:
@@ -108,8 +108,8 @@ class TwoSided(Sweeper):
             part.solve(k, noise * (mean * mean + variance), noise * mean * e)
 
 
-def alternate(
-    model: Sweeper,
+def run_als(
+    model: AlsModel,
     y: Array,
     loss: Loss,
     sweeps: int,
@@ -121,7 +121,7 @@ def alternate(
     Where the noise is learned the targets are given unit variance meanwhile, so that their scale changes nothing.
     """
     ridges = any(part.prior.learns for part in model.parts)
-    learns, blind = loss.learns and ridges, BLIND if ridges else 0
+    learns, blind = loss.learns and ridges, WARM_UP if ridges else 0
     spread = float(np.std(y)) or 1.0
     unit, far = (spread, tol) if learns else (1.0, tol * spread)
     y, noise, before = y / unit, loss.noise, model.score()

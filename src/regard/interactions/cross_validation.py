@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from regard.errors import DataError, OptionError
 from regard.interactions.ratings import Ratings
-from regard.interactions.recommenders import KINDS, RecommenderSettings
+from regard.interactions.recommenders import RECOMMENDERS, RecommenderSettings
 
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FoldScore:
 
 def splits(
     count: int, folds: int | None = None, share: float = 0.2, seed: int = 0
-) -> list[tuple[Rows, Rows]]:
+) -> list[tuple[RowIndices, RowIndices]]:
     """Pairs of rows to learn from and to ask for: k folds, or one drawn share."""
     order = np.random.default_rng(seed).permutation(count)
     if folds is not None:
@@ -43,25 +43,25 @@ def splits(
     return [(order[held:], order[:held])]
 
 
-def trial(ratings: Ratings, kind: str, settings: RecommenderSettings, train: Rows, test: Rows) -> FoldScore:
+def evaluate_split(ratings: Ratings, kind: str, settings: RecommenderSettings, train: RowIndices, test: RowIndices) -> FoldScore:
     """Fit on some rows and ask for the others."""
     begin = time.perf_counter()
-    fitted = KINDS[kind](ratings.part(train), settings)
+    fitted = RECOMMENDERS[kind](ratings.part(train), settings)
     seconds = time.perf_counter() - begin
     error = fitted.predict(ratings.user[test], ratings.item[test]) - ratings.rating[test]
     return FoldScore(float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error))), seconds)
 
 
-def trials(
+def cross_validate(
     ratings: Ratings,
     kind: str,
     settings: RecommenderSettings,
-    parts: list[tuple[Rows, Rows]],
+    parts: list[tuple[RowIndices, RowIndices]],
     each: Callable[[int], None] = lambda n: None,
 ) -> list[FoldScore]:
     """One trial per split."""
     found = []
     for train, test in parts:
-        found.append(trial(ratings, kind, settings, train, test))
+        found.append(evaluate_split(ratings, kind, settings, train, test))
         each(1)
     return found

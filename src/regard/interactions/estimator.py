@@ -15,16 +15,16 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from regard.errors import OptionError
-from regard.interactions.als import Plain, Sweeper, alternate
+from regard.interactions.als import AlsModel, LinearAls, run_als
 from regard.interactions.formulas import Formula, Weights
 from regard.interactions.loss import Logistic, Loss, Squared, probability
-from regard.interactions.regularization import Fixed, Learned, Prior, WeightGroup
-from regard.interactions.repeated_rows import Array, Rows, beside
-from regard.interactions.sgd import descend
+from regard.interactions.regularization import FixedPenalty, LearnedPenalty, Prior, WeightGroup
+from regard.interactions.repeated_rows import Array, RepeatedRows, hstack
+from regard.interactions.sgd import run_sgd
 
 SOLVERS = ("als", "variational", "sgd")
-Make = Callable[[Rows, NDArray[np.bool_], str], WeightGroup]
-SPREAD = 0.1  # standard deviation of the factors to begin with
+MakeWeights = Callable[[RepeatedRows, NDArray[np.bool_], str], WeightGroup]
+INIT_STD = 0.1  # standard deviation of the factors to begin with
 
 
 class Interaction(BaseEstimator):
@@ -55,9 +55,9 @@ class Interaction(BaseEstimator):
     def _form(self, width: int) -> Formula:
         """The formula for that many columns."""
 
-    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
+    def _sweeper(self, x: Any, linear: list[WeightGroup], make: MakeWeights, p: Weights) -> AlsModel:
         """The model on its rows; `make` gives the weights of a factor on some of the columns."""
-        return Plain(x.shape[0], linear, [], self._shifts)
+        return LinearAls(x.shape[0], linear, [], self._shifts)
 
     @property
     def _shifts(self) -> bool:
@@ -71,29 +71,29 @@ class Interaction(BaseEstimator):
         p: Weights = {"b": 0.0, "w": np.zeros(width)}
         for name in form.factors:
             p[name] = (
-                rng.normal(0.0, SPREAD, (width, self.get_params()["factors"]))
+                rng.normal(0.0, INIT_STD, (width, self.get_params()["factors"]))
                 * self._places(width)[name][:, None]
             )
         self.n_iter_ = self._descend(form, x, y, p, rng) if self.solver == "sgd" else self._alternate(x, y, p)
         self._keep(p)
 
     def _descend(self, form: Formula, x: Any, y: Array, p: Weights, rng: np.random.Generator) -> int:
-        return descend(
+        return run_sgd(
             form, x, y, p, self._loss, penalty=self.penalty, rate=self.rate, batch=self.batch, epochs=self.max_iter, tol=self.tol,
             rng=rng, intercept=self.intercept, linear=self._linear,
         )  # fmt: skip
 
     def _alternate(self, x: Any, y: Array, p: Weights) -> int:
-        prior: Prior = Learned() if self.solver == "variational" else Fixed(self.penalty)
+        prior: Prior = LearnedPenalty() if self.solver == "variational" else FixedPenalty(self.penalty)
         blocks = self._blocks(x.shape[1])
 
-        def make(rows: Rows, columns: NDArray[np.bool_], name: str) -> WeightGroup:
+        def make(rows: RepeatedRows, columns: NDArray[np.bool_], name: str) -> WeightGroup:
             mean = np.ascontiguousarray(p[name][columns].T)
             return WeightGroup(rows, len(mean), blocks[columns], prior, mean)
 
         linear = [self._biases(x, blocks, prior)] if self._linear else []
         model = self._sweeper(x, linear, make, p)
-        done = alternate(model, y, self._loss, self.max_iter, self.tol)
+        done = run_als(model, y, self._loss, self.max_iter, self.tol)
         p["b"] = model.intercept
         for part in linear:
             w = part.mean[0]
@@ -114,10 +114,10 @@ class Interaction(BaseEstimator):
     def _biases(self, x: Any, blocks: NDArray[np.int64], prior: Prior) -> WeightGroup:
         """The linear part, with a column of ones whose weight is the intercept and is not held back."""
         if not self.intercept:
-            return WeightGroup(Rows(x), 1, blocks, prior, np.zeros((1, x.shape[1])))
-        table = beside(sparse.csr_matrix(np.ones((x.shape[0], 1))), x)
-        part = WeightGroup(Rows(table), 1, np.append(0, blocks + 1), prior, np.zeros((1, table.shape[1])))
-        if isinstance(prior, Fixed):
+            return WeightGroup(RepeatedRows(x), 1, blocks, prior, np.zeros((1, x.shape[1])))
+        table = hstack(sparse.csr_matrix(np.ones((x.shape[0], 1))), x)
+        part = WeightGroup(RepeatedRows(table), 1, np.append(0, blocks + 1), prior, np.zeros((1, table.shape[1])))
+        if isinstance(prior, FixedPenalty):
             part.penalty[:, 0] = 0.0
         return part
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import OptionError
-from regard.interactions.als import Sweeper, TwoSided
-from regard.interactions.estimator import Classification, Interaction, Make, Regression
-from regard.interactions.fm_solver import AllPairs
+from regard.interactions.als import AlsModel, BilinearAls
+from regard.interactions.estimator import Classification, Interaction, MakeWeights, Regression
+from regard.interactions.fm_solver import RendleAls
 from regard.interactions.formulas import Formula, LowRank, Rendle, Weights
 from regard.interactions.regularization import WeightGroup
-from regard.interactions.repeated_rows import Rows
+from regard.interactions.repeated_rows import RepeatedRows
 
 
 class _MatrixFactorization(Interaction):
@@ -57,10 +57,10 @@ class _MatrixFactorization(Interaction):
         left = self._left(width)
         return LowRank(left, ~left)
 
-    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
+    def _sweeper(self, x: Any, linear: list[WeightGroup], make: MakeWeights, p: Weights) -> AlsModel:
         left = self._left(x.shape[1])
-        parts = [make(Rows(x[:, columns]), columns, name) for name, columns in (("W", left), ("V", ~left))]
-        return TwoSided(x.shape[0], linear, parts, self._shifts)
+        parts = [make(RepeatedRows(x[:, columns]), columns, name) for name, columns in (("W", left), ("V", ~left))]
+        return BilinearAls(x.shape[0], linear, parts, self._shifts)
 
     def _keep(self, p: Weights) -> None:
         super()._keep(p)
@@ -116,15 +116,15 @@ class _FactorizationMachine(Interaction):
             raise OptionError(f"form must be one of {', '.join(FORMS)}, got {self.form!r}")
         return FORMS[self.form][0]()
 
-    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
-        rows, every = Rows(x), np.ones(x.shape[1], bool)
+    def _sweeper(self, x: Any, linear: list[WeightGroup], make: MakeWeights, p: Weights) -> AlsModel:
+        rows, every = RepeatedRows(x), np.ones(x.shape[1], bool)
         parts = [make(rows, every, name) for name in self._form(x.shape[1]).factors]
         return FORMS[self.form][1](x.shape[0], linear, parts, self._shifts)
 
 
-FORMS: dict[str, tuple[type[LowRank] | type[Rendle], type[Sweeper]]] = {
-    "lecture": (LowRank, TwoSided),
-    "rendle": (Rendle, AllPairs),
+FORMS: dict[str, tuple[type[LowRank] | type[Rendle], type[AlsModel]]] = {
+    "lecture": (LowRank, BilinearAls),
+    "rendle": (Rendle, RendleAls),
 }
 
 

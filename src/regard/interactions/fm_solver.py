@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from regard.interactions.als import Sweeper
-from regard.interactions.formulas import square
-from regard.interactions.regularization import STEPS, WeightGroup
+from regard.interactions.als import AlsModel
+from regard.interactions.formulas import square_entries
+from regard.interactions.regularization import CG_STEPS, WeightGroup
 from regard.interactions.repeated_rows import Array
-from regard.interactions.ridge import conjugate
+from regard.interactions.ridge import conjugate_gradient
 
 
-class AllPairs(Sweeper):
+class RendleAls(AlsModel):
     """Σ_{i<j} v_i v_j x_i x_j for each factor: one Gauss-Newton step, as far as is best along it.
 
     With q = Xv and squares X² (entry by entry) the score of a factor is f = ½(q² − X²v²) and its derivative along d is
@@ -31,7 +31,7 @@ class AllPairs(Sweeper):
         self.xt, self.x2t, self.x3t = (
             each.T.tocsr() for each in (self.x, self.x2, self.x3)
         )  # twice as fast as x.T
-        self.fourth = np.asarray(square(self.x2).sum(0)).ravel()
+        self.fourth = np.asarray(square_entries(self.x2).sum(0)).ravel()
 
     def product(self, k: int) -> Array:
         (part,) = self.factors
@@ -68,15 +68,15 @@ class AllPairs(Sweeper):
             )
 
         down = noise * back(rest) - held(v)
-        step = conjugate(
+        step = conjugate_gradient(
             lambda d: noise * back(along(d)) + held(d),
             down,
             np.zeros_like(v),
             self.curvature(k, v, noise),
-            STEPS,
+            CG_STEPS,
         )
         first, second = along(step), 0.5 * ((x @ step) ** 2 - x2 @ (step * step))
-        v = v + _best(noise, rest, first, second, float(step @ held(v)), float(step @ held(step))) * step
+        v = v + _best_step_size(noise, rest, first, second, float(step @ held(v)), float(step @ held(step))) * step
         part.put(k, v, self.curvature(k, v, noise))
 
     def curvature(self, k: int, v: Array, noise: float) -> Array:
@@ -87,7 +87,7 @@ class AllPairs(Sweeper):
         return part.penalty[k][part.blocks] + noise * np.maximum(others, 0.0)
 
 
-def _best(noise: float, rest: Any, first: Any, second: Any, slope: float, curve: float) -> float:
+def _best_step_size(noise: float, rest: Any, first: Any, second: Any, slope: float, curve: float) -> float:
     """t that minimises ½ noise ‖rest − t·first − t²·second‖² + t·slope + ½ t²·curve."""
     a, b, c = float(rest @ first), float(first @ first) - 2 * float(rest @ second), float(first @ second)
     d = float(second @ second)

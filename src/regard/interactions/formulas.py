@@ -25,7 +25,7 @@ class Formula(Protocol):
         ...
 
 
-class LinearForm:
+class LinearFormula:
     """y = b + wᵀx."""
 
     factors: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class LinearForm:
         return {"b": slope.sum(), "w": x.T @ slope}
 
 
-class LowRank(LinearForm):
+class LowRank(LinearFormula):
     """y = b + wᵀx + xᵀWᵀVx = b + wᵀx + (Wx)ᵀ(Vx): the lecture's factorisation machine.
 
     Two products with x in place of one with the M×M matrix WᵀV. Where W and V are nonzero in different columns, [W 0] and
@@ -59,7 +59,7 @@ class LowRank(LinearForm):
         return g
 
 
-class Rendle(LinearForm):
+class Rendle(LinearFormula):
     """y = b + wᵀx + Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j (Rendle 2010, eq. 1): W = V, without the diagonal.
 
     The double sum is ½ Σ_k [(Σ_j v_jk x_j)² − Σ_j v_jk² x_j²] (his lemma 3.1), in O(nnz · K) again.
@@ -68,14 +68,14 @@ class Rendle(LinearForm):
     factors: tuple[str, ...] = ("V",)
 
     def score(self, x: Any, p: Weights) -> Array:
-        return super().score(x, p) + 0.5 * (((x @ p["V"]) ** 2).sum(1) - square(x) @ (p["V"] ** 2).sum(1))
+        return super().score(x, p) + 0.5 * (((x @ p["V"]) ** 2).sum(1) - square_entries(x) @ (p["V"] ** 2).sum(1))
 
     def gradient(self, x: Any, p: Weights, slope: Array) -> Weights:
         g = super().gradient(x, p, slope)
-        g["V"] = x.T @ (slope[:, None] * (x @ p["V"])) - (square(x).T @ slope)[:, None] * p["V"]
+        g["V"] = x.T @ (slope[:, None] * (x @ p["V"])) - (square_entries(x).T @ slope)[:, None] * p["V"]
         return g
 
 
-def square(x: Any) -> Any:
+def square_entries(x: Any) -> Any:
     """Every entry squared."""
     return x.multiply(x).tocsr() if hasattr(x, "multiply") else x * x

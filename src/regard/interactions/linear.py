@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from regard.errors import OptionError
 from regard.interactions.estimator import Classification, Interaction, Regression
-from regard.interactions.formulas import Formula, LinearForm
-from regard.interactions.repeated_rows import Array, beside
+from regard.interactions.formulas import Formula, LinearFormula
+from regard.interactions.repeated_rows import Array, hstack
 
-MOST_PAIRS = 200_000_000  # products of all rows together; they take 3 GB
+MAX_PAIRS = 200_000_000  # products of all rows together; they take 3 GB
 
 
 class _Linear(Interaction):
@@ -41,7 +41,7 @@ class _Linear(Interaction):
         )
 
     def _form(self, width: int) -> Formula:
-        return LinearForm()
+        return LinearFormula()
 
 
 class Linear(Regression, _Linear):
@@ -78,12 +78,12 @@ class _Polynomial2(Interaction):
         )
 
     def _form(self, width: int) -> Formula:
-        return LinearForm()  # in the products of the predictors
+        return LinearFormula()  # in the products of the predictors
 
     def _learn(self, x: Any, y: Array) -> None:
         width = x.shape[1]
         expanded, pairs = products(x)
-        super()._learn(beside(x, expanded) if self.linear else expanded, y)
+        super()._learn(hstack(x, expanded) if self.linear else expanded, y)
         weights = self.coef_[width:] if self.linear else self.coef_
         self.coef_ = self.coef_[:width] if self.linear else np.zeros(width)
         self.W_ = sparse.csr_matrix((weights, (pairs // width, pairs % width)), shape=(width, width))
@@ -110,9 +110,9 @@ def products(x: Any) -> tuple[Any, NDArray[np.int64]]:
     x.sort_indices()
     lengths = np.diff(x.indptr).astype(np.int64)
     total = int((lengths * (lengths + 1) // 2).sum())
-    if total > MOST_PAIRS:
+    if total > MAX_PAIRS:
         raise OptionError(
-            f"all pairs of these predictors are {total:,} products, more than {MOST_PAIRS:,}; use FactorizationMachine, whose cost "
+            f"all pairs of these predictors are {total:,} products, more than {MAX_PAIRS:,}; use FactorizationMachine, whose cost "
             "is linear in the entries"
         )
     after = np.repeat(x.indptr[1:], lengths) - np.arange(x.nnz)  # entries from this one to the end of its row

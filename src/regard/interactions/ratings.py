@@ -17,7 +17,7 @@ from regard.data.text_files import BAD, LONG, lines
 from regard.errors import DataError
 from regard.files.progress import track
 
-NAMES = {
+COLUMN_NAMES = {
     "user": ("user", "userid", "user_id", "uid", "reviewerid", "customer"),
     "item": (
         "item",
@@ -58,7 +58,7 @@ class Ratings:
         return replace(self, user=self.user[rows], item=self.item[rows], rating=self.rating[rows])
 
 
-def corpus(name: str) -> tuple[Path, Path]:
+def movielens_files(name: str) -> tuple[Path, Path]:
     """The ratings and the movies of a MovieLens folder in REGARD_DATA."""
     folder = data_folder() / name
     found = [
@@ -72,7 +72,7 @@ def corpus(name: str) -> tuple[Path, Path]:
     return found[0], found[1]
 
 
-def read(paths: Sequence[Path], columns: dict[str, str | None] | None = None) -> Ratings:
+def read_ratings(paths: Sequence[Path], columns: dict[str, str | None] | None = None) -> Ratings:
     """All ratings of some files. Of a pair that is rated twice the later rating counts, as when somebody changes their mind."""
     users: dict[str, int] = {}
     items: dict[str, int] = {}
@@ -101,12 +101,12 @@ def read(paths: Sequence[Path], columns: dict[str, str | None] | None = None) ->
     )
 
 
-def with_items(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
+def add_item_info(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
     """The same ratings with titles and tags of their items from a table with an id, a title and perhaps a genres column."""
     rows = _rows(path, lambda n: None)
     _, header = next(rows, ("", []))
     names = [name.strip().lower() for name in header]
-    ident = next((k for k, name in enumerate(names) if name in NAMES["item"] or name == "id"), 0)
+    ident = next((k for k, name in enumerate(names) if name in COLUMN_NAMES["item"] or name == "id"), 0)
     title = next((k for k, name in enumerate(names) if name in ("title", "name")), None)
     tags = next(
         (k for k, name in enumerate(names) if name in ("genres", "genre", "tags", "categories")), None
@@ -144,7 +144,7 @@ def _triples(
         raise DataError(
             f"{where} has {len(first)} columns and ratings need three: user, item, rating; separate them by commas or tabs"
         )
-    places = _places(path, first, columns)
+    places = _find_columns(path, first, columns)
     if _number(first[places["rating"]]) is None:  # the names of the columns
         if any(_number(cell) is not None for cell in first):
             raise _no_number(where, places["rating"], first)
@@ -154,14 +154,14 @@ def _triples(
         yield where, _triple(where, row, places)
 
 
-def _places(path: Path, first: list[str], columns: dict[str, str | None]) -> dict[str, int]:
+def _find_columns(path: Path, first: list[str], columns: dict[str, str | None]) -> dict[str, int]:
     """Where user, item and rating stand: as asked for by name or number (from 1), by usual names, else the first three."""
     names = [cell.strip().lower() for cell in first]
     found = {}
     for n, kind in enumerate(("user", "item", "rating")):
         asked = columns.get(kind)
         if asked is None:
-            found[kind] = next((k for k, name in enumerate(names) if name in NAMES[kind]), n)
+            found[kind] = next((k for k, name in enumerate(names) if name in COLUMN_NAMES[kind]), n)
         elif asked.strip().lower() in names:
             found[kind] = names.index(asked.strip().lower())
         elif asked.isdigit() and 1 <= int(asked) <= len(first):
@@ -224,11 +224,11 @@ def _rows(path: Path, advance: Any) -> Iterator[tuple[str, list[str]]]:
     start = next(text, "")
     mark = next((mark for mark in ("\t", "::", ",", ";") if mark in start), ",")
     if mark == "::":
-        for number, line in enumerate(_with(start, text), 1):
+        for number, line in enumerate(_prepend(start, text), 1):
             if line.strip():
                 yield f"line {number} of {path}", line.rstrip("\n").split("::")
         return
-    table = csv.reader(_with(start, text), delimiter=mark, strict=True)
+    table = csv.reader(_prepend(start, text), delimiter=mark, strict=True)
     try:
         for row in table:
             if row:
@@ -239,6 +239,6 @@ def _rows(path: Path, advance: Any) -> Iterator[tuple[str, list[str]]]:
         ) from None
 
 
-def _with(first: str, rest: Iterator[str]) -> Iterator[str]:
+def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from regard.interactions.als import TwoSided, alternate
+from regard.interactions.als import BilinearAls, run_als
 from regard.interactions.factorization import FactorizationMachine
 from regard.interactions.linear import Polynomial2
 from regard.interactions.loss import Squared
 from regard.interactions.ratings import Ratings
 from regard.interactions.recommender import Recommender
-from regard.interactions.regularization import Learned, WeightGroup
-from regard.interactions.repeated_rows import Array, Rows, beside
+from regard.interactions.regularization import LearnedPenalty, WeightGroup
+from regard.interactions.repeated_rows import Array, RepeatedRows, hstack
 
 PENALTY = 5.0  # ridge of the polynomial model, whose thousands of weights see a few ratings each
 
@@ -41,7 +41,7 @@ def tags(ratings: Ratings) -> list[Any]:
     entries = [(i, names[tag]) for i, each in enumerate(ratings.tags) for tag in dict.fromkeys(each)]
     row, column = np.array(entries).T
     return [
-        unit(sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(ratings.items), len(names))))
+        normalize_rows(sparse.csr_matrix((np.ones(len(row)), (row, column)), shape=(len(ratings.items), len(names))))
     ]
 
 
@@ -51,7 +51,7 @@ def history(ratings: Ratings) -> Any:
     return sparse.csr_matrix((np.ones(len(ratings)), (ratings.user, ratings.item)), shape=shape)
 
 
-def unit(table: Any) -> Any:
+def normalize_rows(table: Any) -> Any:
     """Rows of length 1; empty ones stay empty."""
     length = np.sqrt(np.asarray(table.multiply(table).sum(1)).ravel())
     return (sparse.diags(1 / np.where(length > 0, length, 1.0)) @ table).tocsr()
@@ -60,19 +60,19 @@ def unit(table: Any) -> Any:
 def mean(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """The same for all."""
     u, i = len(ratings.users), len(ratings.items)
-    return _made(
+    return _build_recommender(
         ratings, float(ratings.rating.mean()), np.zeros(u), np.zeros(i), np.zeros((u, 0)), np.zeros((i, 0))
     )
 
 
 def biases(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """The linear model: some users give more, some items get more."""
-    return _two_sided(ratings, [one_hot(len(ratings.users))], [one_hot(len(ratings.items))], 0, settings)
+    return _fit_bilinear(ratings, [one_hot(len(ratings.users))], [one_hot(len(ratings.items))], 0, settings)
 
 
 def factorization(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """Matrix factorisation: (W x₁)ᵀ(V x₂), both one-hot."""
-    return _two_sided(
+    return _fit_bilinear(
         ratings, [one_hot(len(ratings.users))], [one_hot(len(ratings.items))], settings.factors, settings
     )
 
@@ -86,7 +86,7 @@ def machine(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     for name in settings.features:
         side, make = FEATURES[name]
         sides[side] += make(ratings)
-    return _two_sided(ratings, sides["user"], sides["item"], settings.factors, settings)
+    return _fit_bilinear(ratings, sides["user"], sides["item"], settings.factors, settings)
 
 
 def polynomial(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
@@ -95,23 +95,23 @@ def polynomial(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     The weight of a user with an item is known where the item was rated and 0 elsewhere, so it recommends nothing and is left out.
     """
     u, i = len(ratings.users), len(ratings.items)
-    table = beside(sparse.csr_matrix((i, 0)), *tags(ratings))
-    x = beside(one_hot(u)[ratings.user], one_hot(i)[ratings.item], table[ratings.item])
+    table = hstack(sparse.csr_matrix((i, 0)), *tags(ratings))
+    x = hstack(one_hot(u)[ratings.user], one_hot(i)[ratings.item], table[ratings.item])
     fitted = Polynomial2(penalty=PENALTY).fit(x, ratings.rating)
     w, pairs = fitted.coef_ + fitted.W_.diagonal(), fitted.W_
-    own = beside(one_hot(i), table)
+    own = hstack(one_hot(i), table)
     among = np.asarray(own.multiply(own @ sparse.triu(pairs[u:, u:], 1)).sum(1)).ravel()
     squares = own.multiply(own).tocsr() @ pairs.diagonal()[u:]
     item_bias = own @ fitted.coef_[u:] + squares + among
-    return _made(ratings, fitted.intercept_, w[:u], item_bias, pairs[:u, u + i :].toarray(), table.toarray())
+    return _build_recommender(ratings, fitted.intercept_, w[:u], item_bias, pairs[:u, u + i :].toarray(), table.toarray())
 
 
 def rendle(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     """Rendle's factorisation machine on user, item and tags."""
     u, i = len(ratings.users), len(ratings.items)
-    items = beside(one_hot(i), *tags(ratings))
+    items = hstack(one_hot(i), *tags(ratings))
     groups = np.concatenate([np.zeros(u), np.full(i, 1), np.full(items.shape[1] - i, 2)])
-    x = beside(one_hot(u)[ratings.user], items[ratings.item])
+    x = hstack(one_hot(u)[ratings.user], items[ratings.item])
     fitted = FactorizationMachine(
         settings.factors, form="rendle", groups=groups, max_iter=settings.sweeps, random_state=settings.seed
     ).fit(x, ratings.rating)
@@ -119,16 +119,16 @@ def rendle(ratings: Ratings, settings: RecommenderSettings) -> Recommender:
     among = 0.5 * (
         ((items @ v[u:]) ** 2).sum(1) - items.multiply(items).tocsr() @ (v[u:] ** 2).sum(1)
     )  # pairs within an item
-    return _made(ratings, fitted.intercept_, w[:u], items @ w[u:] + among, v[:u], items @ v[u:])
+    return _build_recommender(ratings, fitted.intercept_, w[:u], items @ w[u:] + among, v[:u], items @ v[u:])
 
 
 # Features by name: the side they belong to, and how they are made of the ratings.
 FEATURES: dict[str, tuple[str, Callable[[Ratings], list[Any]]]] = {
     "tags": ("item", tags),
-    "raters": ("item", lambda ratings: [unit(history(ratings).T.tocsr())]),
-    "history": ("user", lambda ratings: [unit(history(ratings))]),
+    "raters": ("item", lambda ratings: [normalize_rows(history(ratings).T.tocsr())]),
+    "history": ("user", lambda ratings: [normalize_rows(history(ratings))]),
 }
-KINDS: dict[str, Callable[[Ratings, RecommenderSettings], Recommender]] = {
+RECOMMENDERS: dict[str, Callable[[Ratings, RecommenderSettings], Recommender]] = {
     "mean": mean,
     "biases": biases,
     "polynomial": polynomial,
@@ -138,26 +138,26 @@ KINDS: dict[str, Callable[[Ratings, RecommenderSettings], Recommender]] = {
 }
 
 
-def _two_sided(
+def _fit_bilinear(
     ratings: Ratings, left: list[Any], right: list[Any], factors: int, settings: RecommenderSettings
 ) -> Recommender:
-    rng, prior = np.random.default_rng(settings.seed), Learned()
+    rng, prior = np.random.default_rng(settings.seed), LearnedPenalty()
     linear, products = [], []
     for tables, index in ((left, ratings.user), (right, ratings.item)):
-        rows = Rows(beside(*tables), index)
+        rows = RepeatedRows(hstack(*tables), index)
         blocks = np.repeat(np.arange(len(tables)), [table.shape[1] for table in tables])
         linear.append(WeightGroup(rows, 1, blocks, prior, np.zeros((1, rows.width))))
         products.append(
             WeightGroup(rows, factors, blocks, prior, rng.normal(0.0, 0.1, (factors, rows.width)))
         )
-    model = TwoSided(len(ratings), linear, products, intercept=True)
-    alternate(model, ratings.rating, Squared(), settings.sweeps, 1e-3)
-    return _made(
+    model = BilinearAls(len(ratings), linear, products, intercept=True)
+    run_als(model, ratings.rating, Squared(), settings.sweeps, 1e-3)
+    return _build_recommender(
         ratings, model.intercept, *(part.value[0] for part in linear), *(part.value.T for part in products)
     )
 
 
-def _made(
+def _build_recommender(
     ratings: Ratings, b: float, user_bias: Array, item_bias: Array, user_vectors: Array, item_vectors: Array
 ) -> Recommender:
     seen = history(ratings)

@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.interactions.repeated_rows import Array, Rows, added
+from regard.interactions.repeated_rows import Array, RepeatedRows, sum_by_index
 from regard.interactions.ridge import ridge
 
-STEPS = 5  # of conjugate gradients for one factor in one sweep; the next sweep goes on from there
+CG_STEPS = 5  # of conjugate gradients for one factor in one sweep; the next sweep goes on from there
 
 
 class Prior(Protocol):
@@ -28,7 +28,7 @@ class Prior(Protocol):
         ...
 
 
-class Fixed:
+class FixedPenalty:
     """A ridge penalty λ as given: the weights are the best single guess (alternating least squares)."""
 
     learns = False
@@ -43,7 +43,7 @@ class Fixed:
         return now
 
 
-class Learned:
+class LearnedPenalty:
     """Mean-field variational inference: every weight has a mean and a variance, and each block of weights learns its own ridge.
 
     Steps are those of alternating least squares with the variances added to the squares, so a factor seen through few ratings
@@ -63,7 +63,7 @@ class WeightGroup:
     """`factors` weight vectors over the columns of the same rows; columns of one block share their precision."""
 
     def __init__(
-        self, rows: Rows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array
+        self, rows: RepeatedRows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array
     ) -> None:
         self.rows, self.blocks, self.prior, self.mean = rows, blocks, prior, mean
         self.penalty = np.full((factors, int(blocks.max(initial=0)) + 1), prior.start)
@@ -78,7 +78,7 @@ class WeightGroup:
         """Factor k on every row: its mean and its variance."""
         return self.rows.spread(self.value[k]), self.rows.spread(self.spread[k])
 
-    def solve(self, k: int, weight: Array, pull: Array, steps: int = STEPS) -> None:
+    def solve(self, k: int, weight: Array, pull: Array, steps: int = CG_STEPS) -> None:
         """The best factor k where row n is to be pull_n / weight_n, with weight_n (both times the precision of the targets)."""
         rows = self.rows
         penalty = self.penalty[k][self.blocks]
@@ -92,7 +92,7 @@ class WeightGroup:
         """New precisions from the weights that some row has seen."""
         for k in range(len(self.mean)):
             squares = np.where(self.rows.seen, self.mean[k] ** 2 + self.variance[k], 0.0)
-            total = added(self.blocks, squares, self.penalty.shape[1])
+            total = sum_by_index(self.blocks, squares, self.penalty.shape[1])
             self.penalty[k] = self.prior.precision(self._count, total, self.penalty[k])
 
     def scale(self, unit: float) -> None:

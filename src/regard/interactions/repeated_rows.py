@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Rows:
+class RepeatedRows:
     """Row n is row `index[n]` of `table`; without an index the table is the matrix itself.
 
     A user's history as features of each of their ratings has Σ n_u² entries; here it has Σ n_u (Rendle 2013, "Scaling
@@ -56,14 +56,14 @@ class Rows:
 
     def gather(self, values: Array) -> Array:
         """The other way: sums over the rows that share a row of the table."""
-        return values if self.index is None else added(self.index, values, self.table.shape[0])
+        return values if self.index is None else sum_by_index(self.index, values, self.table.shape[0])
 
 
-def added(index: NDArray[np.int64], values: Array, size: int) -> Array:
+def sum_by_index(index: NDArray[np.int64], values: Array, size: int) -> Array:
     """Sums of the values with the same index."""
     return np.asarray(np.bincount(index, values, minlength=size), np.float64)
 
 
-def beside(*tables: Any) -> Any:
+def hstack(*tables: Any) -> Any:
     """Sparse tables side by side."""
     return sparse.hstack(tables, "csr")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from regard.interactions.repeated_rows import Array, Rows
+from regard.interactions.repeated_rows import Array, RepeatedRows
 
 
-def conjugate(
+def conjugate_gradient(
     apply: Callable[[Array], Array],
     right: Array,
     start: Array,
@@ -43,10 +43,10 @@ def conjugate(
 
 
 def ridge(
-    rows: Rows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int
+    rows: RepeatedRows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int
 ) -> tuple[Array, Array]:
     """Minimise ½ Σ_r weight_r (Tw)_r² − Σ_r pull_r (Tw)_r + ½ Σ_j penalty_j w_j², T the table; and the curvature per weight."""
     table, (back, back_squared) = rows.table, rows.transposed
     diagonal = penalty + back_squared @ weight
     apply = lambda w: penalty * w + back @ (weight * (table @ w))  # noqa: E731
-    return conjugate(apply, back @ pull, start, diagonal, steps), diagonal
+    return conjugate_gradient(apply, back @ pull, start, diagonal, steps), diagonal

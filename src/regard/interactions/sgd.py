@@ -13,7 +13,7 @@ from regard.interactions.loss import Loss
 from regard.interactions.repeated_rows import Array
 
 
-def descend(
+def run_sgd(
     form: Formula,
     x: Any,
     y: Array,

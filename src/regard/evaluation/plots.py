@@ -8,7 +8,7 @@ from typing import Any
 from regard.errors import DataError, OptionError
 
 
-def save(figure: Any, path: str | Path) -> Path:
+def save_figure(figure: Any, path: str | Path) -> Path:
     """Write a figure of matplotlib as .png, or what else it writes; a name or place that cannot be is one sentence."""
     path = Path(path)
     if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
