@@ -47,7 +47,7 @@ class Ours(Worker):
         kind, _, more = self.system.partition("+")
         features = ("tags", "raters", more) if more else ("tags", "raters")
         fitted = RECOMMENDERS[kind](
-            self.ratings.part(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features)
+            self.ratings.subset(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features)
         )
         return lambda test: fitted.predict(self.ratings.user[test], self.ratings.item[test])
 

@@ -1,4 +1,4 @@
-"""The lecture's sentence BLEU in its own numbers, and sacreBLEU beside it."""
+"""The lecture's sentence BLEU with its worked example, compared with sacreBLEU; corpus BLEU."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_bleu_is_zero_without_a_matching_four_gram():
     assert sentence_bleu(REFERENCE, REFERENCE) == 1
 
 
-def test_only_short_hypotheses_pay_for_their_length():
+def test_only_short_hypotheses_are_penalised():
     assert brevity_penalty(REFERENCE, REFERENCE + HELLO) == 1
     assert brevity_penalty(REFERENCE, HELLO) == pytest.approx(math.exp(-3 / 3), abs=1e-15)
     assert brevity_penalty(REFERENCE, []) == 0
@@ -69,7 +69,7 @@ def test_tokens_need_not_be_words():
         ngrams(HELLO, 0)
 
 
-def test_corpus_bleu_adds_up_before_it_divides():
+def test_corpus_bleu_sums_counts_before_dividing():
     references, hypotheses = [REFERENCE, list("abcdefgh")], [HYPOTHESIS, list("abcdefxh")]
     matches = [
         sum((ngrams(r, n) & ngrams(h, n)).total() for r, h in zip(references, hypotheses, strict=True))
@@ -115,7 +115,7 @@ def test_references_by_sentence_instead_of_by_document_are_caught():
 
 
 @pytest.mark.parametrize(
-    ("hypotheses", "references", "says"),
+    ("hypotheses", "references", "message"),
     [
         ("a text", ["a text"], "hypotheses must be a list of lines, got one text 'a text'"),
         (["a"], "a", "references must be a list of lines or of several such lists, got 'a'"),
@@ -125,8 +125,8 @@ def test_references_by_sentence_instead_of_by_document_are_caught():
         (["a", "b"], [["a", 3]], "line 2 of reference 1 must be text, got 3"),
     ],
 )
-def test_what_cannot_be_scored_is_said(hypotheses, references, says):
-    with pytest.raises(DataError, match=says):
+def test_invalid_input_is_an_error(hypotheses, references, message):
+    with pytest.raises(DataError, match=message):
         corpus_bleu(hypotheses, references)
 
 

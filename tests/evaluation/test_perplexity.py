@@ -43,17 +43,17 @@ def test_cutting_words_into_pieces_leaves_the_word_perplexity():
     assert pieces.perplexity < whole.perplexity
 
 
-def test_hopeless_and_broken_models_are_shown_as_they_are():
+def test_infinite_and_nan_values_are_kept():
     assert perplexity(1e9, 10) == math.inf
     assert math.isnan(perplexity(math.nan, 10))
     assert math.isnan(bits(math.nan, 10))
     assert perplexity(-1e-9, 10) == pytest.approx(1)  # rounding
 
 
-def test_what_cannot_be_divided_is_said():
-    with pytest.raises(OptionError, match="at least one unit to divide by, got 0"):
+def test_invalid_input_is_an_error():
+    with pytest.raises(OptionError, match="units must be at least 1, got 0"):
         perplexity(1.0, 0)
-    with pytest.raises(OptionError, match="never below 0, got -20; turn its sign"):
+    with pytest.raises(OptionError, match="never below 0, got -20; flip its sign"):
         bits(-20.0, 10)
-    with pytest.raises(DataError, match="line by line, got one text 'abc'"):
+    with pytest.raises(DataError, match="must be a list of lines, got one text 'abc'"):
         count_text("abc")

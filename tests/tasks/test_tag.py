@@ -60,9 +60,9 @@ def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
     assert isinstance(model, Tagger)
     assert model.tag([["Bob", "May", "in", "Graz"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
     result = evaluate(model, data_section(model.card))
-    assert result.figures is not None
-    assert result.figures.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
-    assert result.translations[0] == "B-PER I-PER O B-PER O B-LOC"
+    assert result.metrics is not None
+    assert result.metrics.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
+    assert result.predictions[0] == "B-PER I-PER O B-PER O B-LOC"
 
 
 @pytest.mark.parametrize("scheme", ["iobes", "io"])

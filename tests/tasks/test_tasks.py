@@ -99,8 +99,8 @@ def test_a_run_that_was_stopped_goes_on_exactly(run, files, tmp_path):
 def test_evaluation_gives_what_training_gave_and_takes_other_files(run, files, tmp_path):
     model = run.load()
     own = evaluate(model, data_section(model.card))
-    assert own.figures is not None and own.figures.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
-    assert list(own.translations[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
+    assert own.metrics is not None and own.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
+    assert list(own.predictions[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\ngood bad end\tgood first\nbad good\tno idea\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"other.tsv line 3, column 2: the label 'no idea' is not among"):

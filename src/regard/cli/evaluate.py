@@ -75,12 +75,12 @@ def command(
         split,
         beam=beam,
         lengths=by_length,
-        picture=plot,
+        plot=plot,
         output=output is not None,
         progress=not as_json,
     )
     if output is not None:
-        output.write_text("".join(f"{line}\n" for line in result.translations), encoding="utf-8")
+        output.write_text("".join(f"{line}\n" for line in result.predictions), encoding="utf-8")
     if plot is not None and result.lengths is not None:
         from regard.evaluation.bleu_by_length import plot as draw
 
@@ -89,7 +89,7 @@ def command(
     if as_json:
         print(
             json.dumps(
-                result.as_dict() | {"training_flops": cost and cost.counted}, ensure_ascii=False, indent=2
+                result.as_dict() | {"training_flops": cost and cost.flops}, ensure_ascii=False, indent=2
             )
         )
     else:
@@ -101,7 +101,7 @@ def _print(result: Evaluation, cost: Any) -> None:
 
     beam = f", beam {result.beam}" if result.beam else ""
     print(f"{result.data}, {result.split}: {result.lines} lines in {result.seconds:.1f} s{beam}")
-    for each in (result.language, result.figures):
+    for each in (result.language, result.metrics):
         if each is not None:
             print(each)
     for tokenize, found in result.text.items():
@@ -118,7 +118,7 @@ def _print(result: Evaluation, cost: Any) -> None:
                 print(f"regard: warning: {warning}", file=sys.stderr)
     if result.lengths is not None:
         print(f"\n{result.lengths}")
-    if cost is not None and result.figures is None:
+    if cost is not None and result.metrics is None:
         print(
             "\ntraining cost in FLOPs beside the lecture's WMT-2014 table (other tasks: costs compare, scores do not)"
         )

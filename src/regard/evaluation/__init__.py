@@ -1,1 +1,1 @@
-"""What can be said of a layer or a model by measuring it."""
+"""Metrics of models (BLEU, perplexity, F1, retrieval, calibration) and costs and properties of layers."""

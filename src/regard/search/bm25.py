@@ -148,7 +148,9 @@ class Bm25:
             df = self._document_frequency(postings)
             weight = times * np.log1p((self.size - df + 0.5) / (df + 0.5)) * (self.k1 + 1)
             for score, norms, (documents, tf) in zip(scores, self._norms, postings, strict=True):
-                score[documents] += weight * tf / (tf + norms[documents])
+                gain = weight * tf  # in place: large temporaries cost more than the arithmetic
+                gain /= norms[documents] + tf
+                score[documents] += gain
         if self._any_removed:
             for score, live in zip(scores, self._live, strict=True):
                 score[~live] = 0.0
