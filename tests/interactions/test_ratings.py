@@ -102,7 +102,7 @@ def test_items_get_titles_and_genres_where_known(written):
     assert known.tags == [["Drama", "War"], []]
     with pytest.raises(DataError, match="line 1 of .*bad.csv has no column named title or genres, only a, b"):
         add_item_info(ratings, written("a,b\n7,x\n", "bad.csv"))
-    with pytest.raises(DataError, match="line 3 of .*short.csv has 1 columns and 3 are needed"):
+    with pytest.raises(DataError, match="line 3 of .*short.csv has 1 columns but 3 are needed"):
         add_item_info(ratings, written("id,title,genres\n7,x,y\n8\n", "short.csv"))
 
 

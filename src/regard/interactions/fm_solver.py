@@ -39,7 +39,7 @@ class RendleAls(AlsModel):
     def variance(self, k: int) -> float:
         """Σ_n Σ_i x_i² s_i (q − x_i v_i)² + Σ_{i<j} x_i² x_j² s_i s_j, with variances s."""
         (group,) = self.factors
-        v, s, q, t = group.mean[k], group.variance[k], group.value[k], group.spread[k]
+        v, s, q, t = group.mean[k], group.variance[k], group.value[k], group.value_variance[k]
         if not s.any():
             return 0.0
         one = (q * q) @ t - 2 * q @ (self.x3 @ (s * v)) + self.fourth @ (s * v * v)
@@ -48,7 +48,7 @@ class RendleAls(AlsModel):
     def fit_factor(self, k: int, e: Array, noise: float) -> None:
         (group,) = self.factors
         x, x2, xt, x2t, v, s = self.x, self.x2, self.xt, self.x2t, group.mean[k], group.variance[k]
-        penalty, t = group.penalty[k][group.blocks], group.spread[k]
+        penalty, t = group.penalty[k][group.blocks], group.value_variance[k]
         q = x @ v
         residual = e - 0.5 * (q * q - x2 @ (v * v))
 
@@ -82,7 +82,7 @@ class RendleAls(AlsModel):
     def curvature(self, k: int, v: Array, noise: float) -> Array:
         """Second derivative of each weight alone: λ + noise · Σ_n x²((q − xv)² + variance of the others)."""
         (group,) = self.factors
-        q, s, t = self.x @ v, group.variance[k], group.spread[k]
+        q, s, t = self.x @ v, group.variance[k], group.value_variance[k]
         others = self.x2t @ (q * q + t) - 2 * v * (self.x3t @ q) + (v * v - s) * self.fourth
         return group.penalty[k][group.blocks] + noise * np.maximum(others, 0.0)
 

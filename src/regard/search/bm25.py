@@ -10,10 +10,10 @@ Words are identified by a 64-bit hash; among a million words a collision has a c
 #
 #                     Cranfield, 1,398 documents     Europarl, 200,000 sentences
 #   nDCG@10           0.3492 / 0.3492                –
-#   build             0.32 / 0.36 s                  14.5–16.5 / 19.5–29.3 s
-#   query             0.93 / 0.58 ms                 17.7 / 7.8 ms
-#   memory to build   7 / 9 MiB                      223–251 / 209 MiB
-#   memory to search  5 / 7 MiB                      42–44 / 34 MiB
+#   build             0.32–0.56 / 0.36–0.67 s        14–27 / 12–53 s
+#   query             0.93–1.18 / 0.58–0.84 ms       18–32 / 8–15 ms
+#   memory to build   7–8 / 9 MiB                    223–251 / 209 MiB
+#   memory to search  4–5 / 7 MiB                    42–47 / 34 MiB
 #
 # bm25s answers queries about twice as fast because it stores finished scores. These contain the idf and the
 # mean length of the whole collection, so every added or removed document means building the index again. Our

@@ -21,7 +21,7 @@ from regard.files.checksums import verify
 from regard.models.folder import as_path, is_file, read_json
 from regard.search.bm25 import Bm25
 from regard.search.documents import Document
-from regard.search.exact import top_k, nearest
+from regard.search.exact import nearest, top_k
 from regard.search.hnsw import Graph
 from regard.search.segment import Segment
 
