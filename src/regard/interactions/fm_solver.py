@@ -77,7 +77,7 @@ class RendleAls(AlsModel):
         first, second = forward(step), 0.5 * ((x @ step) ** 2 - x2 @ (step * step))
         slope, curve = float(step @ penalty_gradient(v)), float(step @ penalty_gradient(step))
         v = v + _best_step_size(noise, residual, first, second, slope, curve) * step
-        group.put(k, v, self.curvature(k, v, noise))
+        group.set(k, v, self.curvature(k, v, noise))
 
     def curvature(self, k: int, v: Array, noise: float) -> Array:
         """Second derivative of each weight alone: λ + noise · Σ_n x²((q − xv)² + variance of the others)."""
