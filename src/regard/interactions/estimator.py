@@ -203,7 +203,8 @@ class Classification(ClassifierMixin, Interaction):
             )
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise OptionError(f"all rows have the class {self.classes_[0]!r}; give rows of two classes")
+            # scikit-learn's checks look for "one class" in this message.
+            raise OptionError(f"all rows belong to one class, {self.classes_[0]!r}; give rows of two classes")
         self._fit(sparse.csr_matrix(X), codes.astype(np.float64))
         return self
 
