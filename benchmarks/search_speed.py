@@ -112,8 +112,8 @@ def regard(vectors, queries, truth, threads):
         size = sum(file.stat().st_size for file in (Path(folder) / "i").glob("graph-*/*"))
         rows = []
         for wide in EXPANSIONS:
-            graphs.SHORTLIST = wide
-            rows.append(timed(f"expansion {wide}", lambda q: index.near(q, K)[0], queries, truth))
+            graphs.EXPANSION_SEARCH = wide
+            rows.append(timed(f"expansion {wide}", lambda q: index.nearest(q, K)[0], queries, truth))
     return {"build s": built, "graph MB": size / 1e6, "rows": rows, "memory": own_memory()}
 
 

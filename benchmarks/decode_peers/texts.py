@@ -10,8 +10,8 @@ from typing import Any
 from regard.data import corpora
 from regard.data.datasets import load_split, split_rows
 from regard.data.tokenizer import UNK
-from regard.evaluation.evaluate import default_split, section
-from regard.evaluation.input_checks import tokenised
+from regard.evaluation.evaluate import data_section, default_split
+from regard.evaluation.input_checks import looks_tokenised
 
 WORDS = 30  # in a long sentence that is put together
 APART = re.compile(r"([^\w\s])")
@@ -48,12 +48,12 @@ class Text:
 
 def read(model: Any, count: int | None) -> list[Text]:
     """The model's own test set, then Europarl's in its languages (else own sentences joined); at most `count` sentences of each."""
-    data = section(model.card)
+    data = data_section(model.card)
     part = default_split(data)
     split = load_split({**data, "max_length": None}, part, model.source_tokenizer, model.target_tokenizer)
     name = f"{data.get('corpus') or 'own files'} {part}"
     pairs = list(zip(split.sources, split.targets, strict=True))
-    kind = "none" if tokenised(split.targets) else "13a"
+    kind = "none" if looks_tokenised(split.targets) else "13a"
     long_name, long = _europarl(data, pairs) or (f"{name}, joined to {WORDS} words", _joined(pairs))
     return [_text(model, *each, kind, count) for each in ((name, pairs), (long_name, long))]
 
@@ -86,7 +86,7 @@ def _like(own: list[tuple[str, str]], side: int, line: str) -> str:
     few = [pair[side] for pair in own[:200]]
     if all(text == text.lower() for text in few):
         line = line.lower()
-    return " ".join(APART.sub(r" \1 ", line).split()) if tokenised(few) else line
+    return " ".join(APART.sub(r" \1 ", line).split()) if looks_tokenised(few) else line
 
 
 def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from benchmarks.peers.machine import cpu_name, load
 from benchmarks.peers.process import Failed, Process, say
 from benchmarks.recommend.systems import OURS, SURPRISE
 from regard.interactions.cross_validation import splits
-from regard.interactions.ratings import corpus, read
+from regard.interactions.ratings import movielens_files, read_ratings
 
 
 def main() -> None:
@@ -38,8 +38,8 @@ def main() -> None:
 
 def hand_out(folder: Path, data: str, folds: int, seed: int) -> int:
     """Ratings and the fold of each, for both sides."""
-    ratings_file, movies = corpus(data)
-    ratings = read([ratings_file])
+    ratings_file, movies = movielens_files(data)
+    ratings = read_ratings([ratings_file])
     fold = np.zeros(len(ratings), int)
     for number, (_, test) in enumerate(splits(len(ratings), folds, seed=seed)):
         fold[test] = number

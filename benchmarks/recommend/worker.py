@@ -36,18 +36,18 @@ class Worker:
 class Ours(Worker):
     def __init__(self, system: str, folder: Path) -> None:
         super().__init__(system, folder)
-        from regard.interactions.ratings import read, with_items
+        from regard.interactions.ratings import add_item_info, read_ratings
 
         paths = (folder / "paths.txt").read_text(encoding="utf-8").split("\n")
-        self.ratings = with_items(read([Path(paths[0])]), Path(paths[1]))
+        self.ratings = add_item_info(read_ratings([Path(paths[0])]), Path(paths[1]))
 
     def fit(self, train, seed):
-        from regard.interactions.recommenders import KINDS, RecommenderSettings
+        from regard.interactions.recommenders import RECOMMENDERS, RecommenderSettings
 
         kind, _, more = self.system.partition("+")
         features = ("tags", "raters", more) if more else ("tags", "raters")
-        fitted = KINDS[kind](
-            self.ratings.part(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features)
+        fitted = RECOMMENDERS[kind](
+            self.ratings.subset(np.flatnonzero(train)), RecommenderSettings(seed=seed, features=features)
         )
         return lambda test: fitted.predict(self.ratings.user[test], self.ratings.item[test])
 

@@ -82,8 +82,8 @@ def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
             [],
             "own.csv line 3, column 2: the label 'perhaps' is not among those",
         ),
-        ([("good", "yes")], ["--beam", "2"], "belong to translators, and this model is a classifier"),
-        ([("good", "yes")], ["--by-length"], "belong to translators, and this model is a classifier"),
+        ([("good", "yes")], ["--beam", "2"], "apply to translators, and this model is a classifier"),
+        ([("good", "yes")], ["--by-length"], "apply to translators, and this model is a classifier"),
     ],
 )
 def test_what_cannot_be_scored_is_one_sentence(regard, model, tmp_path, rows, args, says):

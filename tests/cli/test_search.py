@@ -166,14 +166,14 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(run, made, model, texts, tm
     empty.write_text("", encoding="utf-8")
     for args, sentence in (
         (["index", texts], "name the folder of the index with -o"),
-        (["index", texts, "-o", made, "-m", model], "is already there"),
+        (["index", texts, "-o", made, "-m", model], "already exists"),
         (["index", empty, "-o", tmp_path / "x", "-m", model], "is empty"),
         (["index", texts, "-o", tmp_path / "x", "-m", tmp_path / "none"], "there is no model"),
         (["index", texts, "-o", made, "--remove", "x"], "do one after the other"),
         (["index", texts, "-o", made, "--compact"], "do one after the other"),
         (["index", "-o", tmp_path / "x"], "there is no folder"),
-        (["index", texts, "-o", made, "--add", "-m", other], "was built by another model"),
-        (["search", made, "x", "-m", other], "was built by another model"),
+        (["index", texts, "-o", made, "--add", "-m", other], "was built with another model"),
+        (["search", made, "x", "-m", other], "was built with another model"),
         (["search", made, "x", "--by", "magic"], "--by is one of hybrid, vectors, bm25, got 'magic'"),
         (["search", made, " "], "there is no question"),
         (["search", texts, "x"], "there is no folder"),

@@ -1,4 +1,4 @@
-"""Alignment error rate by hand and by definition; gold in every format the sets come in."""
+"""Alignment error rate by hand and by definition, and the formats of gold alignments."""
 
 import gzip
 import os
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.alignment import Gold, fitted, read_gold, score
+from regard.evaluation.alignment import Gold, read_gold, score, validate_gold
 
 
 def links(text):
@@ -22,14 +22,16 @@ def gold(sure, possible=""):
 
 
 def test_the_rates_as_worked_out_by_hand():
-    # A = 5 links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong. S = 3, of which 2-2 is missed.
+    # A = 5 links: 0-0 and 1-1 are sure, 2-3 is possible, 3-2 and 4-4 are wrong. S = 3, of which 2-2 is
+    # missed.
     found = score([links("0-0 1-1 2-3 3-2"), links("4-4")], [gold("0-0 1-1 2-2", "2-3 5-5"), gold("")])
     assert found.precision == pytest.approx(3 / 5)
     assert found.recall == pytest.approx(2 / 3)
     assert found.aer == pytest.approx(1 - (2 + 3) / (5 + 3))
-    assert (found.found, found.sure, found.possible, found.sentences) == (5, 3, 5, 2)
+    assert (found.predicted, found.sure, found.possible, found.sentences) == (5, 3, 5, 2)
     assert str(found) == (
-        "AER 0.3750, precision 0.6000, recall 0.6667\n2 sentences: 5 links found; gold has 3 sure and 2 more possible ones"
+        "AER 0.3750, precision 0.6000, recall 0.6667\n2 sentences: 5 links predicted; gold has 3 sure and 2 "
+        "further possible links"
     )
 
 
@@ -55,14 +57,14 @@ def test_the_definition_of_och_and_ney_in_exact_numbers(sentences):
         assert result.aer == pytest.approx(1 - 2 / (1 / result.precision + 1 / result.recall))  # one minus F1
 
 
-def test_nothing_to_find_and_nothing_found_is_no_error():
+def test_empty_gold_and_empty_predictions_have_no_error():
     assert score([frozenset()], [gold("")]).aer == 0
     assert score([links("0-0")], [gold("")]).aer == 1
     assert score([frozenset()], [gold("0-0")]).aer == 1
 
 
-def test_links_and_gold_must_be_of_as_many_sentences():
-    with pytest.raises(DataError, match="links for 1 sentences and gold for 2"):
+def test_links_and_gold_must_have_the_same_number_of_sentences():
+    with pytest.raises(DataError, match="got links for 1 sentences and gold for 2"):
         score([frozenset()], [gold(""), gold("")])
 
 
@@ -74,7 +76,7 @@ WANTED = [gold("0-0 1-2", "1-1"), gold(""), gold("", "0-3")]
     ["0-0 1-2 1?1\n\n0?3\n", "1-1 2-3 2p2\n\n1p4\n", "0001 1 1 S\n0001 2 3\n0001 2 2 P 0.5\n3 1 4 P\n"],
     ids=["pharaoh", "talp", "naacl"],
 )
-def test_the_formats_say_the_same(tmp_path, text):
+def test_all_formats_give_the_same_links(tmp_path, text):
     (tmp_path / "gold").write_text(text)
     (tmp_path / "gold.gz").write_bytes(gzip.compress(text.encode()))
     assert read_gold(tmp_path / "gold") == read_gold(tmp_path / "gold.gz") == WANTED
@@ -82,7 +84,7 @@ def test_the_formats_say_the_same(tmp_path, text):
     assert turned[0] == gold("0-0 2-1", "1-1") and turned[2] == gold("", "3-0")
 
 
-def test_words_are_counted_as_one_says(tmp_path):
+def test_base_sets_the_number_of_the_first_word(tmp_path):
     (tmp_path / "gold").write_text("1-1 2-3\n")
     assert read_gold(tmp_path / "gold", base=1) == [gold("0-0 1-2")]
     assert read_gold(tmp_path / "gold") == [gold("1-1 2-3")]
@@ -91,32 +93,32 @@ def test_words_are_counted_as_one_says(tmp_path):
 @pytest.mark.parametrize(
     ("text", "base", "says"),
     [
-        ("0-0\n0-0 x\n", None, "line 2 of .* has 'x' where a link such as 0-0"),
-        ("0-1 1p1\n", None, "a word 0 where words are counted from 1"),
+        ("0-0\n0-0 x\n", None, "line 2 of .* has 'x' instead of a link such as 0-0"),
+        ("0-1 1p1\n", None, "a word number 0 although words are counted from 1"),
         ("0 1 1 S\n", None, "a link of sentence 0"),
         ("99999999 1 1 S\n", None, "a link of sentence 99999999"),
         ("0-0:S\n", None, "'0-0:S'"),
     ],
 )
-def test_a_file_that_is_no_gold_is_refused_in_one_sentence(tmp_path, text, base, says):
+def test_invalid_gold_files_are_errors(tmp_path, text, base, says):
     (tmp_path / "gold").write_text(text)
     with pytest.raises(DataError, match=says):
         read_gold(tmp_path / "gold", base=base)
 
 
-def test_a_base_that_cannot_be_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="from 0 or from 1, got 2"):
+def test_an_invalid_base_is_an_error(tmp_path):
+    with pytest.raises(OptionError, match="base must be 0 or 1, .* got 2"):
         read_gold(tmp_path / "gold", base=2)
 
 
 def test_gold_must_fit_the_text():
-    assert fitted(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
+    assert validate_gold(WANTED, [(2, 3), (1, 1), (1, 4), (5, 5)]) == [*WANTED, gold("")]
     with pytest.raises(
-        DataError, match="gold link 0-3 of sentence 3, .* outside its 4 source and 1 target words.*flip"
+        DataError, match="gold link 0-3 of sentence 3, .* outside its 4 source and 1 target words; try flip"
     ):
-        fitted(WANTED, [(2, 3), (1, 1), (4, 1)])
+        validate_gold(WANTED, [(2, 3), (1, 1), (4, 1)])
     with pytest.raises(DataError, match="3 sentences and the text 1"):
-        fitted(WANTED, [(2, 3)])
+        validate_gold(WANTED, [(2, 3)])
 
 
 @pytest.fixture
@@ -138,7 +140,9 @@ def test_the_hansards_have_the_links_that_the_shared_task_counts(corpora):
         by_sentence, by_link = (
             read_gold(folder / f"{split}.{name}.gz") for name in ("talp", "wa.nonullalign")
         )
-        assert by_sentence == fitted(by_link, sizes(folder / f"{split}.en.gz", folder / f"{split}.fr.gz"))
+        assert by_sentence == validate_gold(
+            by_link, sizes(folder / f"{split}.en.gz", folder / f"{split}.fr.gz")
+        )
         assert sum(len(g.sure) for g in by_sentence) == sure
         assert sum(len(g.possible - g.sure) for g in by_sentence) == possible
 
@@ -147,10 +151,12 @@ def test_the_europarl_set_fits_its_text_both_ways(corpora):
     folder = corpora / "align-europarl-de-en"
     german, english = folder / "test.de.gz", folder / "test.en.gz"
     assert (
-        sum(len(g.sure) for g in fitted(read_gold(folder / "test.de-en.wa.gz"), sizes(german, english)))
+        sum(
+            len(g.sure) for g in validate_gold(read_gold(folder / "test.de-en.wa.gz"), sizes(german, english))
+        )
         == 1232
     )
     turned = read_gold(folder / "test.de-en.wa.gz", flip=True)
-    assert sum(len(g.sure) for g in fitted(turned, sizes(english, german))) == 1232
+    assert sum(len(g.sure) for g in validate_gold(turned, sizes(english, german))) == 1232
     with pytest.raises(DataError, match="flip"):
-        fitted(turned, sizes(german, english))
+        validate_gold(turned, sizes(german, english))

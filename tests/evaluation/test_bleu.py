@@ -1,4 +1,4 @@
-"""The lecture's sentence BLEU in its own numbers, and sacreBLEU beside it."""
+"""The lecture's sentence BLEU with its worked example, compared with sacreBLEU; corpus BLEU."""
 
 import math
 
@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.bleu import brevity, corpus_bleu, metric, ngrams, precision, sentence_bleu
+from regard.evaluation.bleu import bleu_metric, brevity_penalty, corpus_bleu, ngrams, precision, sentence_bleu
 
 HELLO = "hello world hello".split()
 REFERENCE = "hello world how do you do".split()
@@ -26,7 +26,7 @@ def test_precisions_of_the_lecture_are_clipped():
 
 
 def test_the_worked_example_of_the_lecture():
-    assert brevity(REFERENCE, HYPOTHESIS) == pytest.approx(math.exp(-1 / 5), abs=1e-15)
+    assert brevity_penalty(REFERENCE, HYPOTHESIS) == pytest.approx(math.exp(-1 / 5), abs=1e-15)
     found = sentence_bleu(REFERENCE, HYPOTHESIS)
     assert found == pytest.approx(math.exp(-1 / 5) * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4), abs=1e-15)
     assert round(found, 3) == 0.548
@@ -40,10 +40,10 @@ def test_bleu_is_zero_without_a_matching_four_gram():
     assert sentence_bleu(REFERENCE, REFERENCE) == 1
 
 
-def test_only_short_hypotheses_pay_for_their_length():
-    assert brevity(REFERENCE, REFERENCE + HELLO) == 1
-    assert brevity(REFERENCE, HELLO) == pytest.approx(math.exp(-3 / 3), abs=1e-15)
-    assert brevity(REFERENCE, []) == 0
+def test_only_short_hypotheses_are_penalised():
+    assert brevity_penalty(REFERENCE, REFERENCE + HELLO) == 1
+    assert brevity_penalty(REFERENCE, HELLO) == pytest.approx(math.exp(-3 / 3), abs=1e-15)
+    assert brevity_penalty(REFERENCE, []) == 0
 
 
 sentences = st.lists(st.sampled_from("a b c d e".split()), max_size=14)
@@ -69,7 +69,7 @@ def test_tokens_need_not_be_words():
         ngrams(HELLO, 0)
 
 
-def test_corpus_bleu_adds_up_before_it_divides():
+def test_corpus_bleu_sums_counts_before_dividing():
     references, hypotheses = [REFERENCE, list("abcdefgh")], [HYPOTHESIS, list("abcdefxh")]
     matches = [
         sum((ngrams(r, n) & ngrams(h, n)).total() for r, h in zip(references, hypotheses, strict=True))
@@ -115,7 +115,7 @@ def test_references_by_sentence_instead_of_by_document_are_caught():
 
 
 @pytest.mark.parametrize(
-    ("hypotheses", "references", "says"),
+    ("hypotheses", "references", "message"),
     [
         ("a text", ["a text"], "hypotheses must be a list of lines, got one text 'a text'"),
         (["a"], "a", "references must be a list of lines or of several such lists, got 'a'"),
@@ -125,11 +125,11 @@ def test_references_by_sentence_instead_of_by_document_are_caught():
         (["a", "b"], [["a", 3]], "line 2 of reference 1 must be text, got 3"),
     ],
 )
-def test_what_cannot_be_scored_is_said(hypotheses, references, says):
-    with pytest.raises(DataError, match=says):
+def test_invalid_input_is_an_error(hypotheses, references, message):
+    with pytest.raises(DataError, match=message):
         corpus_bleu(hypotheses, references)
 
 
 def test_an_unknown_tokenisation_names_the_nearest():
     with pytest.raises(OptionError, match=r"got '13'; did you mean 13a\?"):
-        metric("13")
+        bleu_metric("13")

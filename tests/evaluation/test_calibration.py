@@ -1,4 +1,4 @@
-"""Calibration: by hand, against scikit-learn's Brier score, and on answers that are as sure as they are right."""
+"""Calibration by hand, against scikit-learn's Brier score, and on calibrated predictions."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from regard.evaluation.calibration import calibration
 TWO = ["no", "yes"]
 
 
-def test_two_bins_are_right_by_hand():
+def test_two_bins_worked_by_hand():
     p = np.array([[0.2, 0.8], [0.1, 0.9], [0.6, 0.4], [0.9, 0.1]])
     found = calibration(
         ["yes", "no", "no", "no"], p, TWO, bins=2
@@ -53,14 +53,14 @@ def test_the_error_is_the_sum_over_bins_and_bins_hold_every_text(seed, size):
     assert sum(bin.texts for bin in found.bins) == 40
 
 
-def test_answers_as_sure_as_they_are_right_are_calibrated_and_boasting_is_not():
+def test_calibrated_predictions_have_a_low_error_and_overconfident_ones_a_high_error():
     draw = np.random.default_rng(0)
     p = draw.uniform(0, 1, 40_000)
     gold = [TWO[int(x)] for x in draw.uniform(0, 1, 40_000) < p]
-    honest = calibration(gold, np.stack([1 - p, p], 1), TWO)
-    boasting = np.where(p > 0.5, 0.99, 0.01)
-    assert honest.ece < 0.01
-    assert calibration(gold, np.stack([1 - boasting, boasting], 1), TWO).ece > 0.2
+    calibrated = calibration(gold, np.stack([1 - p, p], 1), TWO)
+    overconfident = np.where(p > 0.5, 0.99, 0.01)
+    assert calibrated.ece < 0.01
+    assert calibration(gold, np.stack([1 - overconfident, overconfident], 1), TWO).ece > 0.2
 
 
 def test_the_table_has_a_line_for_each_bin_with_texts_and_the_diagram_is_drawn(tmp_path):
@@ -72,6 +72,6 @@ def test_the_table_has_a_line_for_each_bin_with_texts_and_the_diagram_is_drawn(t
     assert found.draw(tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_bins_are_refused():
+def test_zero_bins_are_an_error():
     with pytest.raises(OptionError, match="bins must be a whole number of at least 1, got 0"):
         calibration(["yes"], np.array([[0.0, 1.0]]), TWO, bins=0)

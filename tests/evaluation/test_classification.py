@@ -1,4 +1,4 @@
-"""Scores of labels against scikit-learn's on drawn labels, by hand on small ones, and pictures that can be looked at."""
+"""Classification scores against scikit-learn and by hand, text, JSON and plots."""
 
 import json
 
@@ -15,7 +15,7 @@ DRAWN = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS)), mi
 
 
 @given(DRAWN)
-def test_every_figure_is_scikit_learns(pairs):
+def test_all_scores_equal_scikit_learns(pairs):
     metrics = pytest.importorskip("sklearn.metrics")
     gold, predicted = map(list, zip(*pairs, strict=True))
     found = scores(gold, predicted, labels=LABELS)
@@ -36,7 +36,7 @@ def test_every_figure_is_scikit_learns(pairs):
     np.testing.assert_array_equal(found.confusion, metrics.confusion_matrix(gold, predicted, labels=LABELS))
 
 
-def test_a_small_case_is_right_by_hand():
+def test_a_small_case_worked_by_hand():
     found = scores(["yes", "yes", "no", "no", "no"], ["yes", "no", "no", "no", "yes"])
     assert found.labels == ("no", "yes")
     assert found.confusion.tolist() == [[2, 1], [1, 1]]  # of three no two were found; of two yes one
@@ -61,17 +61,17 @@ def test_the_text_shows_every_label_and_the_matrix():
     ).text()
     assert "accuracy 0.6667 (2 of 3), macro-F1 0.6667" in text
     assert "yes       1.0000  0.5000  0.6667       2" in text.replace("  yes", "yes")
-    assert "has ↓  given →  no  yes\nno               1    0\nyes              1    1" in text
+    assert "gold ↓  predicted →  no  yes\nno                    1    0\nyes                   1    1" in text
     assert "expected calibration error" in text
 
 
-def test_of_many_labels_the_commonest_mistakes_are_listed():
+def test_with_many_labels_the_most_frequent_mistakes_are_listed():
     gold = [f"label {i}" for i in range(20)] + ["label 3"] * 5
     predicted = [f"label {i}" for i in range(20)] + ["label 7"] * 4 + ["label 1"]
     text = scores(gold, predicted).text()
     assert (
-        "the commonest of 5 mistakes, of 2 kinds\n     4  label 3 taken for label 7\n     1  label 3 taken for label 1"
-        in text
+        "the most frequent of 5 mistakes, 2 kinds\n     4  label 3 predicted as label 7\n     1  label 3 "
+        "predicted as label 1" in text
     )
 
 
@@ -84,7 +84,7 @@ def test_json_holds_everything():
     assert read["calibration"]["brier"] == pytest.approx(found.calibration.brier)
 
 
-def test_pictures_are_drawn(tmp_path):
+def test_plots_are_written(tmp_path):
     found = scores(
         ["a", "b", "b"], ["a", "a", "b"], np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), ["a", "b"]
     )
@@ -102,22 +102,22 @@ def test_pictures_are_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("gold", "predicted", "probabilities", "labels", "says"),
     [
-        (["a"], ["a", "b"], None, None, "1 right labels and 2 answers"),
+        (["a"], ["a", "b"], None, None, "1 gold labels and 2 predictions"),
         ([], [], None, None, "no texts to score"),
         (
             ["a", "x"],
             ["a", "a"],
             None,
             ["a", "b"],
-            r"text 2 is labelled 'x', which is none of the labels \(a, b\)",
+            r"the gold label 'x' of text 2 is none of the labels \(a, b\)",
         ),
-        (["a"], ["x"], None, ["a", "b"], "text 1 was given 'x'"),
+        (["a"], ["x"], None, ["a", "b"], "the predicted label 'x' of text 1"),
         (["a"], ["a"], np.ones((2, 2)), ["a", "b"], r"probabilities of shape \(1, 2\), got \(2, 2\)"),
         (["a"], ["a"], np.array([[3.0, -1.0]]), ["a", "b"], "give the softmax"),
-        (["a"], ["a"], np.array([[np.nan, 1.0]]), ["a", "b"], "add up to 1"),
+        (["a"], ["a"], np.array([[np.nan, 1.0]]), ["a", "b"], "must add up to 1"),
     ],
 )
-def test_what_cannot_be_scored_is_one_sentence(gold, predicted, probabilities, labels, says):
+def test_invalid_input_is_an_error(gold, predicted, probabilities, labels, says):
     with pytest.raises(DataError, match=says):
         scores(gold, predicted, probabilities, labels)
 

@@ -1,4 +1,4 @@
-"""Costs counted from the layer, beside the lecture's table, torch's own counter and the true dependencies."""
+"""Layer costs against the lecture's table, torch's FLOP counter and true dependencies."""
 
 import pytest
 import torch
@@ -81,11 +81,17 @@ def depends(layer, T):
 @pytest.mark.parametrize(
     "layer",
     [
-        Convolution(M, 3), Convolution(M, 4), Convolution(M, 5, causal=True), MultiHead(M, 2), MultiHead(M, 2, mask=Causal()),
-        MultiHead(M, 2, mask=Window.centered(4)), MultiHead(M, 2, mask=Window(3)), MultiHead(M, 2, mask=Dilated(2) & Window(4, 4)),
+        Convolution(M, 3),
+        Convolution(M, 4),
+        Convolution(M, 5, causal=True),
+        MultiHead(M, 2),
+        MultiHead(M, 2, mask=Causal()),
+        MultiHead(M, 2, mask=Window.centered(4)),
+        MultiHead(M, 2, mask=Window(3)),
+        MultiHead(M, 2, mask=Dilated(2) & Window(4, 4)),
         SlicedMultiHead(M, 2, mask=Window(1, 1)),
     ],
-)  # fmt: skip
+)
 def test_path_length_is_that_of_the_true_dependencies(layer):
     T = 20
     step = depends(layer, T) | torch.eye(T, dtype=torch.bool)
@@ -120,7 +126,7 @@ def test_learned_energies_and_gates_are_counted():
     assert cost(torch.nn.Linear(4, 6), T).operations == T * 24
 
 
-def test_what_cannot_be_counted_is_said():
+def test_unsupported_layers_are_an_error():
     with pytest.raises(regard.OptionError, match="the cost of Tanh cannot be counted"):
         cost(torch.nn.Tanh(), 4)
     with pytest.raises(regard.OptionError, match="T must be a whole number of at least 1, got 0"):

@@ -1,4 +1,4 @@
-"""A trained model on a text: which text, how it is read, and that its numbers are those of plain arithmetic."""
+"""evaluate and metrics: which data is evaluated, how it is read, and perplexity by plain arithmetic."""
 
 import math
 from types import SimpleNamespace
@@ -9,7 +9,13 @@ import torch
 from regard.data.datasets import load_split
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, OptionError
-from regard.evaluation.evaluate import cost, default_split, evaluate, section, windows
+from regard.evaluation.evaluate import (
+    data_section,
+    default_split,
+    evaluate,
+    evaluation_batches,
+    training_cost,
+)
 from regard.models.build import build
 from regard.recipe.loading import load_recipe
 
@@ -18,22 +24,26 @@ CARD = {
 }
 
 
-def test_the_text_is_the_models_own_another_corpus_or_files():
-    assert section(CARD) == CARD["recipe"]["data"]
-    assert section(CARD, ["multi30k"]) == {
+def test_data_is_the_models_own_corpus_another_corpus_or_files():
+    assert data_section(CARD) == CARD["recipe"]["data"]
+    assert data_section(CARD, ["multi30k"]) == {
         "corpus": "multi30k",
         "source": "de",
         "target": "en",
         "version": "tok",
     }
-    assert section(CARD, ["tatoeba-en-de"]) == {"corpus": "tatoeba-en-de", "source": "de", "target": "en"}
-    assert section(CARD, ["a.de", "a.en"]) == {"test": ["a.de", "a.en"], "source": "de", "target": "en"}
-    assert section(CARD, ["wmt-newstest:newstest2014"])["test"] == ["wmt-newstest:newstest2014"]
+    assert data_section(CARD, ["tatoeba-en-de"]) == {
+        "corpus": "tatoeba-en-de",
+        "source": "de",
+        "target": "en",
+    }
+    assert data_section(CARD, ["a.de", "a.en"]) == {"test": ["a.de", "a.en"], "source": "de", "target": "en"}
+    assert data_section(CARD, ["wmt-newstest:newstest2014"])["test"] == ["wmt-newstest:newstest2014"]
     with pytest.raises(DataError, match="--data"):
-        section({})
+        data_section({})
 
 
-def test_the_customary_test_set_comes_first_and_validation_where_there_is_none():
+def test_the_default_split_is_test_or_else_validation():
     assert default_split({"corpus": "multi30k"}) == "test"
     assert default_split({"corpus": "tiny-shakespeare"}) in ("test", "validation")
     assert default_split({"test": ["a.txt"]}) == "test"
@@ -62,7 +72,7 @@ def language_model(mode, tmp_path, monkeypatch, length=8):
 
 
 @pytest.mark.parametrize("mode", ["stream", "crops", "lines"])
-def test_perplexity_is_the_models_own_sum_over_the_text_as_it_reads_it(mode, tmp_path, monkeypatch):
+def test_perplexity_is_the_summed_nll_over_the_batches(mode, tmp_path, monkeypatch):
     model, data, text = language_model(mode, tmp_path, monkeypatch)
     found = evaluate(model, data)
     assert found.language is not None
@@ -94,20 +104,24 @@ def test_every_token_is_predicted_once_however_the_windows_fall(tmp_path, monkey
     for length in (2, 5, 8, 100):
         model, data, text = language_model("crops", tmp_path, monkeypatch, length)
         split = load_split(data, "test", None, model.target_tokenizer, "language")
-        labels = [int(row[1 + i]) for batch in windows(model, split) for row, n in
-                  zip(batch.target, batch.target_lengths.tolist(), strict=True) for i in range(n)]  # fmt: skip
+        labels = [
+            int(row[1 + i])
+            for batch in evaluation_batches(model, split)
+            for row, n in zip(batch.target, batch.target_lengths.tolist(), strict=True)
+            for i in range(n)
+        ]
         assert sorted(labels) == sorted(t for line in text for t in [*model.target_tokenizer.encode(line), 3])
 
 
-def test_a_language_model_has_no_beam(tmp_path, monkeypatch):
+def test_translation_options_are_errors_for_a_language_model(tmp_path, monkeypatch):
     model, data, _ = language_model("lines", tmp_path, monkeypatch)
     with pytest.raises(OptionError, match="translators"):
         evaluate(model, data, lengths=True)
 
 
-def test_the_cost_is_the_cards():
+def test_the_training_cost_comes_from_the_card():
     result = SimpleNamespace(data="multi30k", split="test", bleu=30.0)
-    found = cost({"name": "m", "flops": 1e15, "seconds": 7200, "processes": 2}, result)
+    found = training_cost({"name": "m", "flops": 1e15, "seconds": 7200, "processes": 2}, result)
     assert found is not None
-    assert (found.counted, found.hours, found.devices, found.bleu) == (1e15, 2.0, 2, 30.0)
-    assert cost({}, result) is None
+    assert (found.flops, found.hours, found.devices, found.bleu) == (1e15, 2.0, 2, 30.0)
+    assert training_cost({}, result) is None

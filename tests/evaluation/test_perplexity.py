@@ -5,7 +5,7 @@ import math
 import pytest
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.perplexity import LanguageScores, bits, measure, perplexity
+from regard.evaluation.perplexity import LanguageScores, bits, count_text, perplexity
 
 
 def test_a_model_that_guesses_among_n_has_perplexity_n():
@@ -15,7 +15,7 @@ def test_a_model_that_guesses_among_n_has_perplexity_n():
 
 def test_a_text_is_measured_with_its_line_ends():
     text = ["naïve café", "", "日本"]
-    found = measure(text)
+    found = count_text(text)
     assert (found.lines, found.words, found.characters, found.bytes) == (
         3,
         2 + 0 + 1 + 3,
@@ -27,7 +27,7 @@ def test_a_text_is_measured_with_its_line_ends():
 
 
 def test_the_same_likelihood_gives_each_unit_its_own_rate():
-    text = measure(["the cat", "sat"])
+    text = count_text(["the cat", "sat"])
     scores = LanguageScores(nll=10.0, tokens=4, text=text)
     assert scores.perplexity == pytest.approx(math.exp(10 / 4))
     assert scores.word_perplexity == pytest.approx(math.exp(10 / 5))  # three words, two line ends
@@ -37,23 +37,23 @@ def test_the_same_likelihood_gives_each_unit_its_own_rate():
 
 
 def test_cutting_words_into_pieces_leaves_the_word_perplexity():
-    text = measure(["unlikely words"])
+    text = count_text(["unlikely words"])
     whole, pieces = LanguageScores(9.0, 3, text), LanguageScores(9.0, 7, text)
     assert whole.word_perplexity == pieces.word_perplexity == whole.perplexity
     assert pieces.perplexity < whole.perplexity
 
 
-def test_hopeless_and_broken_models_are_shown_as_they_are():
+def test_infinite_and_nan_values_are_kept():
     assert perplexity(1e9, 10) == math.inf
     assert math.isnan(perplexity(math.nan, 10))
     assert math.isnan(bits(math.nan, 10))
     assert perplexity(-1e-9, 10) == pytest.approx(1)  # rounding
 
 
-def test_what_cannot_be_divided_is_said():
-    with pytest.raises(OptionError, match="at least one unit to divide by, got 0"):
+def test_invalid_input_is_an_error():
+    with pytest.raises(OptionError, match="units must be at least 1, got 0"):
         perplexity(1.0, 0)
-    with pytest.raises(OptionError, match="never below 0, got -20; turn its sign"):
+    with pytest.raises(OptionError, match="never below 0, got -20; flip its sign"):
         bits(-20.0, 10)
-    with pytest.raises(DataError, match="line by line, got one text 'abc'"):
-        measure("abc")
+    with pytest.raises(DataError, match="must be a list of lines, got one text 'abc'"):
+        count_text("abc")

@@ -1,4 +1,6 @@
-"""Separable and equivariant in T: the lecture's examples and counterexamples, each with the violation found."""
+"""Separable and equivariant in T: the lecture's examples and counterexamples, each with the violation
+found.
+"""
 
 import pytest
 import torch
@@ -54,7 +56,7 @@ def test_any_function_can_be_tested_and_the_layer_is_left_as_it_was():
     assert layer.Wq.weight.dtype == torch.float32
 
 
-def test_what_cannot_be_tested_is_said():
+def test_invalid_input_is_an_error():
     with pytest.raises(regard.OptionError, match="give it as dim="):
         is_separable(lambda x: x)
     with pytest.raises(regard.OptionError, match="T must be a whole number of at least 2"):

@@ -1,4 +1,4 @@
-"""Cosines beside people's scores: correlations as others compute them."""
+"""Correlations by hand and against scipy, and similarity scores of an embedder."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ def test_spearman_worked_by_hand():
     assert spearman([1, 1, 1], [1, 2, 3]) == 0.0
 
 
-def test_correlations_are_those_of_scipy():
+def test_correlations_equal_scipys():
     stats = pytest.importorskip("scipy.stats")
     draw = np.random.default_rng(1)
     x, y = draw.integers(0, 6, 200), draw.standard_normal(200)
@@ -25,7 +25,7 @@ def test_correlations_are_those_of_scipy():
     assert pearson(x, x + y) == pytest.approx(stats.pearsonr(x, x + y).statistic)
 
 
-def test_pairs_with_scores_are_correlated_and_those_that_mean_the_same_are_partners():
+def test_scored_pairs_give_correlations_and_paraphrases_give_retrieval():
     model = embedder()
     split = SimpleNamespace(
         name="test",
@@ -34,19 +34,19 @@ def test_pairs_with_scores_are_correlated_and_those_that_mean_the_same_are_partn
         scores=[5.0, 4.0, 0.0],
     )
     found = similarity_scores(model, split)
-    assert (found.pairs, found.partners, found.accuracy, found.mrr) == (3, 2, 1.0, 1.0)
+    assert (found.pairs, found.positive_pairs, found.accuracy, found.mrr) == (3, 2, 1.0, 1.0)
     assert found.spearman is not None and found.spearman > 0
     assert found.as_dict()["spearman"] == found.spearman
     assert "Spearman" in str(found)
 
 
-def test_pairs_without_scores_are_all_partners():
+def test_pairs_without_scores_all_count_for_retrieval():
     found = similarity_scores(
         embedder(), SimpleNamespace(name="test", sources=TEXTS, targets=TEXTS, scores=[])
     )
     assert found.spearman is None and found.accuracy == 1.0 and "spearman" not in found.as_dict()
 
 
-def test_nothing_to_compare_is_one_sentence():
-    with pytest.raises(DataError, match="test holds no pairs"):
+def test_data_without_pairs_is_an_error():
+    with pytest.raises(DataError, match="test contains no pairs"):
         similarity_scores(embedder(), SimpleNamespace(name="test", sources=[], targets=[], scores=[]))

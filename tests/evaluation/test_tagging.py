@@ -1,4 +1,4 @@
-"""Entities found, beside seqeval on the same tags."""
+"""Tagging scores against seqeval, and user mentions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.tag_schemes import IOBES, Span
 from regard.errors import DataError
-from regard.evaluation.tagging import Score, joined, tagging_scores, without
+from regard.evaluation.tagging import SpanScore, drop_mentions, join_mentions, tagging_scores
 
 ANY = ["O", "O", *(f"{letter}-{kind}" for letter in "BI" for kind in ("PER", "LOC", "group"))]
 ANY_IOBES = ["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in ("PER", "LOC"))]
@@ -30,7 +30,7 @@ def drawn(tags: list[str]) -> st.SearchStrategy[list[tuple[list[str], list[str]]
 
 @pytest.mark.parametrize("tags", [ANY, ANY_IOBES])
 @given(data=st.data())
-def test_every_figure_is_that_of_seqeval(tags: list[str], data: st.DataObject) -> None:
+def test_all_scores_equal_seqevals(tags: list[str], data: st.DataObject) -> None:
     metrics = pytest.importorskip("seqeval.metrics")
     gold, found = map(list, zip(*data.draw(drawn(tags)), strict=True))
     ours = tagging_scores(gold, found)
@@ -49,18 +49,20 @@ def test_every_figure_is_that_of_seqeval(tags: list[str], data: st.DataObject) -
         )
 
 
-def test_a_span_counts_only_as_a_whole() -> None:
+def test_a_span_counts_only_if_it_is_complete() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"]]
     assert tagging_scores(gold, gold).f1 == 1
-    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == Score(
-        gold=1, found=1, right=0
+    assert tagging_scores(gold, [["B-PER", "O", "O", "B-LOC"]]).types["PER"] == SpanScore(
+        gold=1, predicted=1, correct=0
     )
-    assert tagging_scores(gold, [["B-LOC", "I-LOC", "O", "B-LOC"]]).micro == Score(gold=2, found=2, right=1)
+    assert tagging_scores(gold, [["B-LOC", "I-LOC", "O", "B-LOC"]]).micro == SpanScore(
+        gold=2, predicted=2, correct=1
+    )
 
 
 def test_two_spans_side_by_side_are_not_one() -> None:
     score = tagging_scores([["B-X", "B-X"]], [["B-X", "I-X"]]).micro
-    assert (score.gold, score.found, score.right) == (2, 1, 0)
+    assert (score.gold, score.predicted, score.correct) == (2, 1, 0)
 
 
 def test_gold_and_answers_may_be_in_different_schemes() -> None:
@@ -68,16 +70,16 @@ def test_gold_and_answers_may_be_in_different_schemes() -> None:
     assert tagging_scores(gold, [IOBES.convert(gold[0])]).f1 == 1
 
 
-def test_nothing_to_find_and_nothing_found_is_zero_not_an_error() -> None:
+def test_no_spans_score_zero() -> None:
     scores = tagging_scores([["O"]], [["O"]])
     assert (scores.precision, scores.recall, scores.f1, scores.macro["f1"]) == (0, 0, 0, 0)
     assert scores.accuracy == 1
 
 
 def test_sentences_that_do_not_match_are_named() -> None:
-    with pytest.raises(DataError, match="sentence 2 has 2 gold tags and 1 answers"):
+    with pytest.raises(DataError, match="sentence 2 has 2 gold tags and 1 predicted tags"):
         tagging_scores([["O"], ["O", "O"]], [["O"], ["O"]])
-    with pytest.raises(DataError, match="1 sentences of gold and 2"):
+    with pytest.raises(DataError, match="1 gold sentences but 2"):
         tagging_scores([["O"]], [["O"], ["O"]])
 
 
@@ -86,22 +88,22 @@ def test_mentions_are_counted_in_three_ways() -> None:
     gold = [["B-PER", "B-PER", "O", "B-PER", "O"]]
     found = [["B-PER", "O", "O", "B-PER", "O"]]
     scores = tagging_scores(gold, found, words)
-    assert scores.micro == Score(gold=3, found=2, right=2)
-    assert scores.views['"@ name" as one'] == Score(gold=2, found=2, right=1)
-    assert scores.views["without mentions"] == Score(gold=1, found=1, right=1)
+    assert scores.micro == SpanScore(gold=3, predicted=2, correct=2)
+    assert scores.views['"@ name" as one'] == SpanScore(gold=2, predicted=2, correct=1)
+    assert scores.views["without mentions"] == SpanScore(gold=1, predicted=1, correct=1)
     assert not tagging_scores(gold, found, [["x"] * 5]).views
 
 
 def test_a_mention_is_joined_only_with_its_own_name() -> None:
     words = ["@", "a", "b", "@", "c"]
     spans = [Span(0, 1, "PER"), Span(1, 2, "PER"), Span(2, 3, "PER"), Span(3, 4, "PER"), Span(4, 5, "ORG")]
-    assert joined(words, spans) == [
+    assert join_mentions(words, spans) == [
         Span(0, 2, "PER"),
         Span(2, 3, "PER"),
         Span(3, 4, "PER"),
         Span(4, 5, "ORG"),
     ]
-    assert without(words, spans) == [Span(2, 3, "PER")]
+    assert drop_mentions(words, spans) == [Span(2, 3, "PER")]
 
 
 def test_the_table_has_a_line_for_each_type_and_both_means() -> None:

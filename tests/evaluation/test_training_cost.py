@@ -1,16 +1,25 @@
-"""The lecture's WMT-2014 table, how its figures came about, and a run beside it."""
+"""The lecture's WMT-2014 table, its estimate of FLOPs, and a run compared with it."""
 
 import pytest
 
 from regard.errors import OptionError
-from regard.evaluation.training_cost import RATES, WMT_2014, TrainingCost, beside_wmt, sustained, table
+from regard.evaluation.training_cost import (
+    RATES,
+    WMT_2014,
+    TrainingCost,
+    compare_to_wmt14,
+    estimated_flops,
+    table,
+)
 
 
 def test_the_table_holds_device_time_times_rate():
     base, big = WMT_2014[-2:]
-    assert sustained(12, 8, 9.5e12) == pytest.approx(base.flops_de, rel=0.01)  # 3.283e18, printed as 3.3e18
-    assert f"{sustained(12, 8, RATES['P100']):.1e}" == "3.3e+18"
-    assert f"{sustained(3.5 * 24, 8, RATES['P100']):.1e}" == f"{big.flops_de:.1e}" == "2.3e+19"
+    assert estimated_flops(12, 8, 9.5e12) == pytest.approx(
+        base.flops_de, rel=0.01
+    )  # 3.283e18, printed as 3.3e18
+    assert f"{estimated_flops(12, 8, RATES['P100']):.1e}" == "3.3e+18"
+    assert f"{estimated_flops(3.5 * 24, 8, RATES['P100']):.1e}" == f"{big.flops_de:.1e}" == "2.3e+19"
 
 
 def test_the_table_is_the_lectures():
@@ -65,28 +74,29 @@ def test_the_table_is_the_lectures():
     ]
 
 
-def test_a_run_stands_beside_the_table_with_both_figures():
-    run = TrainingCost("small", "Multi30k en-de", counted=6e15, hours=0.5, devices=2, rate=1e13, bleu=41.5)
-    assert run.sustained == pytest.approx(3.6e16)
-    assert run.busy == pytest.approx(1 / 6)
-    rows = beside_wmt(run)
+def test_a_run_is_shown_with_counted_and_estimated_flops():
+    run = TrainingCost("small", "Multi30k en-de", flops=6e15, hours=0.5, devices=2, rate=1e13, bleu=41.5)
+    assert run.estimated_flops == pytest.approx(3.6e16)
+    assert run.utilization == pytest.approx(1 / 6)
+    rows = compare_to_wmt14(run)
     assert len(rows) == 8 + 9 + 1
     assert rows[-1] == {
-        "model": "small", "task": "Multi30k en-de", "bleu": 41.5, "counted": 6e15, "sustained": run.sustained, "busy": run.busy
+        "model": "small", "task": "Multi30k en-de", "bleu": 41.5, "flops": 6e15,
+        "estimated_flops": run.estimated_flops, "utilization": run.utilization,
     }  # fmt: skip
     assert rows[6]["model"] == "Transformer (base model)"
-    assert (rows[6]["task"], rows[6]["counted"], rows[6]["sustained"]) == ("WMT-2014 en-de", None, 3.3e18)
+    assert (rows[6]["task"], rows[6]["flops"], rows[6]["estimated_flops"]) == ("WMT-2014 en-de", None, 3.3e18)
     last = table(run).splitlines()[-1].split()
     assert last[-4:] == ["41.50", "6.0e+15", "3.6e+16", "16.7%"]
 
 
-def test_a_device_of_unknown_rate_leaves_the_cell_open():
-    row = beside_wmt(TrainingCost("small", "copy", counted=6e9, hours=0.01, devices=1))[-1]
-    assert (row["counted"], row["sustained"], row["busy"], row["bleu"]) == (6e9, None, None, None)
+def test_an_unknown_rate_leaves_the_estimate_empty():
+    row = compare_to_wmt14(TrainingCost("small", "copy", flops=6e9, hours=0.01, devices=1))[-1]
+    assert (row["flops"], row["estimated_flops"], row["utilization"], row["bleu"]) == (6e9, None, None, None)
 
 
-def test_what_is_no_time_is_said():
+def test_invalid_times_and_rates_are_errors():
     with pytest.raises(OptionError, match="hours must be a positive number, got 0"):
-        sustained(0, 8, 9.5e12)
+        estimated_flops(0, 8, 9.5e12)
     with pytest.raises(OptionError, match="rate must be a positive number, got inf"):
-        sustained(1, 8, float("inf"))
+        estimated_flops(1, 8, float("inf"))

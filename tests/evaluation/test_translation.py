@@ -1,4 +1,4 @@
-"""Corpus scores are sacreBLEU's own, with its signatures, and say what looks wrong."""
+"""Translation scores equal sacreBLEU's, with signatures and warnings."""
 
 import json
 import random
@@ -73,14 +73,14 @@ def test_scores_print_and_become_json():
     assert (again["empty_hypotheses"], again["empty_references"]) == (1, 0)
 
 
-def test_what_looks_wrong_comes_with_the_scores():
+def test_warnings_come_with_the_scores():
     moved = [*HYPOTHESIS[1:], HYPOTHESIS[0]]
     found = scores([line.replace(".", " .") for line in moved], REFERENCE)
     assert len(found.warnings) == 2
     assert found.bleu < 5 < scores(HYPOTHESIS, REFERENCE).bleu
 
 
-def test_what_cannot_be_scored_is_an_error():
+def test_invalid_input_is_an_error():
     with pytest.raises(DataError, match="the hypothesis has 119 lines but the reference has 120"):
         scores(HYPOTHESIS[1:], REFERENCE)
     with pytest.raises(DataError, match="look transposed: 120 lists of 2 for 120 hypotheses"):
@@ -91,7 +91,7 @@ def test_what_cannot_be_scored_is_an_error():
 
 @pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
 def test_a_tokenisation_whose_package_is_missing_says_so():
-    with pytest.raises(OptionError, match="tokenize='ja-mecab' needs something that is not here"):
+    with pytest.raises(OptionError, match="tokenize='ja-mecab' needs a package or file that is missing"):
         scores(HYPOTHESIS, REFERENCE, tokenize="ja-mecab")
 
 
@@ -102,8 +102,9 @@ def test_the_order_of_lines_does_not_matter_to_a_corpus():
 
 
 def test_importing_the_scores_loads_neither_sacrebleu_nor_matplotlib():
-    names = "text, bleu, lengths, language, training_cost, suspicion"
-    code = f"import sys; from regard.evaluation import {names}; print(*({{'sacrebleu', 'matplotlib', 'rich'}} & set(sys.modules)))"
+    names = "translation, bleu, by_length, perplexity, training_cost, input_checks"
+    code = f"import sys; from regard.evaluation import {names}; "
+    code += "print(*({'sacrebleu', 'matplotlib', 'rich'} & set(sys.modules)))"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, on every estimator and solver."""
+"""Estimators (estimator, linear, factorization): scikit-learn's checks, planted factors, options."""
 
 import numpy as np
 import pytest
@@ -37,12 +37,12 @@ ESTIMATORS = [
 
 
 @parametrize_with_checks(ESTIMATORS)
-def test_the_conventions_of_scikit_learn_hold(estimator, check):
+def test_scikit_learn_estimator_checks_pass(estimator, check):
     check(estimator)
 
 
 def ratings(seed=0, users=60, items=40, rows=2000):
-    """Planted factors and biases, one-hot pairs, each pair once."""
+    """One-hot (user, item) pairs, each once, rated from planted factors and biases."""
     rng = np.random.default_rng(seed)
     u, i = np.divmod(rng.permutation(users * items)[:rows], items)
     w, v, b = rng.normal(size=(2, users)), rng.normal(size=(2, items)), rng.normal(size=users)
@@ -66,13 +66,13 @@ def ratings(seed=0, users=60, items=40, rows=2000):
     ],
     ids=lambda m: f"{type(m).__name__}-{m.solver}-{getattr(m, 'form', '')}",
 )
-def test_planted_factors_are_found_where_a_linear_model_sees_nothing(model):
+def test_planted_factors_are_recovered_where_a_linear_model_fails(model):
     x, y = ratings()
     assert Linear().fit(x[:1600], y[:1600]).score(x[1600:], y[1600:]) < 0.4
     assert clone(model).fit(x[:1600], y[:1600]).score(x[1600:], y[1600:]) > 0.9
 
 
-def test_the_polynomial_model_knows_nothing_of_pairs_it_has_not_seen():
+def test_the_polynomial_model_cannot_predict_unseen_pairs():
     x, y = ratings()
     fitted = Polynomial2(penalty=0.1).fit(x[:1600], y[:1600])
     seen = {tuple(row.indices) for row in x[:1600]}
@@ -82,7 +82,7 @@ def test_the_polynomial_model_knows_nothing_of_pairs_it_has_not_seen():
     assert fitted.score(x[:1600], y[:1600]) > 0.9 > 0.4 > fitted.score(x[1600:][new], y[1600:][new])
 
 
-def test_classifiers_learn_signs_of_products():
+def test_factorization_classifiers_beat_logistic_regression():
     x, y = ratings()
     likes = (y > np.median(y)).astype(int)
     linear = LinearClassifier().fit(x[:1600], likes[:1600]).score(x[1600:], likes[1600:])
@@ -95,7 +95,7 @@ def test_classifiers_learn_signs_of_products():
         np.testing.assert_allclose(fitted.predict_proba(x).sum(1), 1.0)
 
 
-def test_the_shapes_are_the_lectures():
+def test_fitted_matrices_have_the_lectures_shapes():
     x, y = ratings()
     mf = MatrixFactorization(3, split=60).fit(x, y)
     assert mf.W_.shape == (3, 60) and mf.V_.shape == (3, 40)
@@ -107,7 +107,7 @@ def test_the_shapes_are_the_lectures():
     np.testing.assert_allclose(fm.predict(x), by_hand)
 
 
-def test_a_seed_is_a_result():
+def test_the_same_seed_gives_the_same_result():
     x, y = ratings()
     for solver in ("als", "variational", "sgd"):
         found = [
@@ -117,24 +117,24 @@ def test_a_seed_is_a_result():
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         (Linear(solver="newton"), "solver must be one of als, variational, sgd, got 'newton'"),
         (Linear(penalty=-1), "penalty must be a number of at least 0, got -1"),
         (FactorizationMachine(0), "factors must be a whole number of at least 1, got 0"),
         (FactorizationMachine(form="steffen"), "form must be one of lecture, rendle, got 'steffen'"),
         (MatrixFactorization(split=101), "split must be the number of columns of x₁, 0 to 100, got 101"),
-        (FactorizationMachine(groups=[0, 1]), "groups must name a block for each of the 100 columns"),
+        (FactorizationMachine(groups=[0, 1]), "groups must have one entry for each of the 100 columns"),
     ],
 )
-def test_wrong_options_are_one_sentence(model, said):
+def test_invalid_options_are_errors(model, message):
     from regard.errors import OptionError
 
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         model.fit(*ratings())
 
 
-def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     import importlib
     import sys
 

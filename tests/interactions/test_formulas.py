@@ -1,4 +1,4 @@
-"""The identities that lead from the linear model to attention, and gradients against finite differences."""
+"""Formulas: identities from the linear model to attention, and gradients against finite differences."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import regard
-from regard.interactions.formulas import LinearForm, LowRank, Rendle
+from regard.interactions.formulas import LinearFormula, LowRank, Rendle
 
 SHAPES = given(st.integers(1, 6), st.integers(2, 7), st.integers(0, 10**6))
 
@@ -81,14 +81,12 @@ def test_an_attention_layers_energies_are_the_machine_on_each_pair_of_a_sequence
     zero = np.zeros((width, factors))
     pairs = {"b": 0.0, "w": np.zeros(2 * width), "W": np.vstack([w.T, zero]), "V": np.vstack([zero, v.T])}
     for t in range(5):
-        both = np.hstack(
-            [np.tile(x[t], (5, 1)), x]
-        )  # (x_t, x_s) for every s: matrix factorisation with dense x₁, x₂
+        both = np.hstack([np.tile(x[t], (5, 1)), x])  # (x_t, x_s) for every s
         np.testing.assert_allclose(scores[t], LowRank().score(both, pairs), atol=1e-9)
 
 
-@pytest.mark.parametrize("form", [LinearForm(), LowRank(), Rendle()], ids=lambda form: type(form).__name__)
-def test_gradients_are_those_of_finite_differences(form):
+@pytest.mark.parametrize("form", [LinearFormula(), LowRank(), Rendle()], ids=lambda form: type(form).__name__)
+def test_gradients_match_finite_differences(form):
     x, p = drawn(3, 5, 0)
     slope = np.array([0.3, -1.0, 2.0, 0.7])
     found = form.gradient(sparse.csr_matrix(x), p, slope)
@@ -105,7 +103,7 @@ def test_gradients_are_those_of_finite_differences(form):
             )
 
 
-def test_no_square_matrix_is_made_for_a_million_predictors():
+def test_no_square_matrix_is_created_for_a_million_predictors():
     """M×M would take 8 TB here."""
     rng = np.random.default_rng(0)
     places = np.repeat(np.arange(50), 10), rng.integers(1_000_000, size=500)

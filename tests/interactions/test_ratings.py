@@ -1,4 +1,4 @@
-"""Ratings as people keep them, and what is wrong with them, by line and column."""
+"""Reading ratings and item tables; errors name line and column."""
 
 import gzip
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.errors import DataError
-from regard.interactions.ratings import corpus, read, with_items
+from regard.interactions.ratings import add_item_info, movielens_files, read_ratings
 
 
 @pytest.fixture
@@ -39,76 +39,79 @@ WANT = [("ann", "x", 4.0), ("bob", "x", 2.5), ("ann", "y,z", 1.0)]
         ("r.csv", '\ufeffuser;item;rating\r\nann;x;4\r\n\r\nbob;x;2.5\r\nann;"y,z";1\r\n'),
     ],
 )
-def test_tables_are_read_whatever_separates_them(written, name, text):
-    assert triples(read([written(text, name)])) == WANT
+def test_tables_are_read_with_any_separator(written, name, text):
+    assert triples(read_ratings([written(text, name)])) == WANT
 
 
 def test_columns_are_found_by_name_or_number(written):
     path = written("when,who,what,much\n1,ann,x,4\n1,bob,x,2.5\n")
-    assert triples(read([path], {"user": "who", "item": "3", "rating": "Much"})) == WANT[:2]
+    assert triples(read_ratings([path], {"user": "who", "item": "3", "rating": "Much"})) == WANT[:2]
     with pytest.raises(DataError, match="no column 'whom' for the user; it has when, who, what, much"):
-        read([path], {"user": "whom"})
+        read_ratings([path], {"user": "whom"})
     with pytest.raises(
         DataError, match="must be three columns, not user in column 2, item in column 2, rating in column 4"
     ):
-        read([path], {"user": "who", "item": "2", "rating": "4"})
+        read_ratings([path], {"user": "who", "item": "2", "rating": "4"})
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "user,item,rating\nann,x,4\nbob,x,good\n",
-            "line 3 of .*ratings.csv, column 3: the rating 'good' is no number",
+            "line 3 of .*ratings.csv, column 3: the rating 'good' is not a number",
         ),
-        ("user,item,rating\nann,x,4\nbob,x,nan\n", "line 3 of .*, column 3: the rating 'nan' is no number"),
-        ("user,item,rating\nann,x,\n", "line 2 of .*, column 3: the rating '' is no number"),
-        ("user,item,rating\nann,x\n", "line 2 of .* has 2 columns and 3 are needed"),
+        (
+            "user,item,rating\nann,x,4\nbob,x,nan\n",
+            "line 3 of .*, column 3: the rating 'nan' is not a number",
+        ),
+        ("user,item,rating\nann,x,\n", "line 2 of .*, column 3: the rating '' is not a number"),
+        ("user,item,rating\nann,x\n", "line 2 of .* has 2 columns but 3 are needed"),
         ("user,item,rating\n ,x,3\n", "line 2 of .*, column 1: the user is empty"),
-        ("ann,x\n", "line 1 of .* has 2 columns and ratings need three"),
-        ("1,2,good\n1,2,3\n", "line 1 of .*, column 3: the rating 'good' is no number"),
+        ("ann,x\n", "line 1 of .* has 2 columns but ratings need user, item and rating"),
+        ("1,2,good\n1,2,3\n", "line 1 of .*, column 3: the rating 'good' is not a number"),
         ("user,item,rating\n", "has no ratings"),
-        ('user,item,rating\nann,"x,4\n', "line 2 of .* is no row of a table"),
+        ('user,item,rating\nann,"x,4\n', "line 2 of .* is not a valid table row"),
     ],
 )
-def test_what_is_no_rating_is_named_by_line_and_column(written, text, said):
-    with pytest.raises(DataError, match=said):
-        read([written(text)])
+def test_invalid_ratings_are_named_by_line_and_column(written, text, message):
+    with pytest.raises(DataError, match=message):
+        read_ratings([written(text)])
 
 
-def test_lines_that_are_no_text_are_named(tmp_path):
+def test_lines_that_are_not_utf8_are_named(tmp_path):
     (tmp_path / "r.csv").write_bytes(b"user,item,rating\nann,x,4\nb\xff\xfe,x,4\n")
     with pytest.raises(DataError, match="line 3 of .*r.csv is not UTF-8"):
-        read([tmp_path / "r.csv"])
+        read_ratings([tmp_path / "r.csv"])
 
 
-def test_of_a_pair_rated_twice_the_last_rating_counts_and_it_is_said(written):
+def test_the_last_rating_of_a_pair_counts_with_a_warning(written):
     one, two = written("user,item,rating\nann,x,4\nbob,x,3\nann,x,1\n"), written("bob,x,5\n", "more.csv")
-    found = read([one, two])
+    found = read_ratings([one, two])
     assert triples(found) == [("ann", "x", 1.0), ("bob", "x", 5.0)]
-    assert found.repeated.startswith("2 ratings are of a pair rated before (line 4 of ")
+    assert found.repeated.startswith("2 ratings repeat a pair rated before (line 4 of ")
     assert "user ann rates item x again" in found.repeated
 
 
-def test_items_have_titles_and_genres_as_far_as_they_are_known(written):
-    ratings = read([written("user,item,rating\nann,7,4\nann,8,3\n")])
-    known = with_items(
+def test_items_get_titles_and_genres_where_known(written):
+    ratings = read_ratings([written("user,item,rating\nann,7,4\nann,8,3\n")])
+    known = add_item_info(
         ratings, written('movieId,title,genres\n9,Other,Drama\n7,"Misérables, Les",Drama|War\n', "movies.csv")
     )
     assert known.titles == ["Misérables, Les", "8"]
     assert known.tags == [["Drama", "War"], []]
-    with pytest.raises(DataError, match="line 1 of .*bad.csv names no column title or genres, but a, b"):
-        with_items(ratings, written("a,b\n7,x\n", "bad.csv"))
-    with pytest.raises(DataError, match="line 3 of .*short.csv has 1 columns and 3 are needed"):
-        with_items(ratings, written("id,title,genres\n7,x,y\n8\n", "short.csv"))
+    with pytest.raises(DataError, match="line 1 of .*bad.csv has no column named title or genres, only a, b"):
+        add_item_info(ratings, written("a,b\n7,x\n", "bad.csv"))
+    with pytest.raises(DataError, match="line 3 of .*short.csv has 1 columns but 3 are needed"):
+        add_item_info(ratings, written("id,title,genres\n7,x,y\n8\n", "short.csv"))
 
 
 def test_movielens_is_found_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     with pytest.raises(DataError, match="set REGARD_DATA"):
-        corpus("movielens-latest-small")
+        movielens_files("movielens-latest-small")
     folder = tmp_path / "movielens-latest-small"
     folder.mkdir()
     (folder / "ratings.csv.gz").write_bytes(gzip.compress(b"userId,movieId,rating\n1,2,3\n"))
     (folder / "movies.csv").write_text("movieId,title,genres\n2,T,A\n", encoding="utf-8")
-    assert np.isclose(read([corpus("movielens-latest-small")[0]]).rating, 3).all()
+    assert np.isclose(read_ratings([movielens_files("movielens-latest-small")[0]]).rating, 3).all()

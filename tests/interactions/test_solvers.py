@@ -1,4 +1,5 @@
-"""Solvers against closed forms, scikit-learn, each other and sampling."""
+"""Solvers (als, fm_solver, sgd, ridge, regularization, loss, repeated_rows) against
+closed forms, scikit-learn, each other and sampling."""
 
 from itertools import pairwise
 
@@ -15,11 +16,11 @@ from regard.interactions import (
     MatrixFactorization,
     Polynomial2,
 )
-from regard.interactions.als import TwoSided, alternate
-from regard.interactions.fm_solver import AllPairs
+from regard.interactions.als import BilinearAls, run_als
+from regard.interactions.fm_solver import RendleAls
 from regard.interactions.loss import Logistic, Squared
-from regard.interactions.regularization import Fixed, Learned, WeightGroup
-from regard.interactions.repeated_rows import Rows
+from regard.interactions.regularization import FixedPenalty, LearnedPenalty, WeightGroup
+from regard.interactions.repeated_rows import RepeatedRows
 from tests.interactions.test_estimators import ratings
 
 
@@ -55,69 +56,69 @@ def test_polynomial_is_ridge_on_all_products(dense):
 
 @pytest.mark.parametrize("loss", [Squared(), Logistic()], ids=["squared", "logistic"])
 @pytest.mark.parametrize("form", ["lecture", "rendle"])
-def test_no_sweep_makes_the_fit_worse_and_they_settle(form, loss):
+def test_no_als_iteration_raises_the_loss_and_they_converge(form, loss):
     x, y = ratings(rows=800)
     y = (y > 3).astype(float) if isinstance(loss, Logistic) else y - 3
-    rng, prior = np.random.default_rng(0), Fixed(0.5)
+    rng, prior = np.random.default_rng(0), FixedPenalty(0.5)
     start = [rng.normal(0, 0.1, (2, x.shape[1])) for _ in "WV"]
-    blocks, rows = np.zeros(x.shape[1], int), Rows(x)
+    blocks, rows = np.zeros(x.shape[1], int), RepeatedRows(x)
     if form == "lecture":
-        model = TwoSided(
+        model = BilinearAls(
             x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, m) for m in start], intercept=False
         )
     else:
-        model = AllPairs(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, start[0])], intercept=False)
-    totals = [loss.total(y, model.score()) + sum(part.size() for part in model.parts)]
+        model = RendleAls(x.shape[0], [], [WeightGroup(rows, 2, blocks, prior, start[0])], intercept=False)
+    totals = [loss.total(y, model.score()) + sum(part.penalty_term() for part in model.groups)]
     for _ in range(400):
-        alternate(model, y, loss, 1, 0.0)
-        totals.append(loss.total(y, model.score()) + sum(part.size() for part in model.parts))
+        run_als(model, y, loss, 1, 0.0)
+        totals.append(loss.total(y, model.score()) + sum(part.penalty_term() for part in model.groups))
     assert all(after <= before * (1 + 1e-12) for before, after in pairwise(totals))
     assert totals[-2] - totals[-1] < 1e-4 * (totals[0] - totals[-1])
 
 
 @pytest.mark.parametrize("form", ["lecture", "rendle"])
-def test_stochastic_gradients_reach_the_same_sum(form):
+def test_sgd_reaches_the_objective_of_als(form):
     x, y = ratings()
     totals = []
-    for solver, rounds in (("als", 50), ("sgd", 30)):
+    for solver, max_iter in (("als", 50), ("sgd", 30)):
         m = FactorizationMachine(
-            2, form=form, solver=solver, penalty=1.0, max_iter=rounds, tol=0.0, batch=16, rate=0.5
+            2, form=form, solver=solver, penalty=1.0, max_iter=max_iter, tol=0.0, batch=16, rate=0.5
         ).fit(x, y)
         weights = [m.coef_, m.V_] + ([m.W_] if form == "lecture" else [])
         totals.append(0.5 * ((m.predict(x) - y) ** 2).sum() + 0.5 * sum((w**2).sum() for w in weights))
     assert totals[1] == pytest.approx(totals[0], rel=0.1)
 
 
-def test_the_variance_of_a_prediction_is_that_of_drawn_weights():
+def test_prediction_variance_matches_sampled_weights():
     rng = np.random.default_rng(0)
     x = sparse.csr_matrix(rng.normal(size=(3, 5)) * (rng.random((3, 5)) < 0.8))
-    rows, blocks = Rows(x), np.zeros(5, int)
-    parts = [WeightGroup(rows, 1, blocks, Learned(), rng.normal(size=(1, 5))) for _ in "WV"]
+    rows, blocks = RepeatedRows(x), np.zeros(5, int)
+    parts = [WeightGroup(rows, 1, blocks, LearnedPenalty(), rng.normal(size=(1, 5))) for _ in "WV"]
     for part in parts:
-        part.put(0, part.mean[0], 1 / rng.uniform(0.05, 0.5, 5))
+        part.set(0, part.mean[0], 1 / rng.uniform(0.05, 0.5, 5))
     drawn = [part.mean[0] + np.sqrt(part.variance[0]) * rng.normal(size=(200_000, 5)) for part in parts]
     two = (drawn[0] @ x.T.toarray()) * (drawn[1] @ x.T.toarray())
-    assert TwoSided(3, [], parts, False).doubt(0) == pytest.approx(two.var(0).sum(), rel=0.03)
+    assert BilinearAls(3, [], parts, False).variance(0) == pytest.approx(two.var(0).sum(), rel=0.03)
     pairs = 0.5 * ((drawn[0] @ x.T.toarray()) ** 2 - drawn[0] ** 2 @ x.multiply(x).T.toarray())
-    model = AllPairs(3, [], parts[:1], False)
-    assert model.doubt(0) == pytest.approx(pairs.var(0).sum(), rel=0.03)
+    model = RendleAls(3, [], parts[:1], False)
+    assert model.variance(0) == pytest.approx(pairs.var(0).sum(), rel=0.03)
     np.testing.assert_allclose(model.product(0), pairs.mean(0), atol=0.03)
 
 
-def test_shared_rows_give_what_the_whole_matrix_gives():
+def test_repeated_rows_give_the_result_of_the_full_matrix():
     rng = np.random.default_rng(0)
     table, index = sparse.random(6, 9, 0.5, "csr", random_state=0), rng.integers(6, size=40)
     weight, pull, start = rng.uniform(1, 2, 40), rng.normal(size=40), rng.normal(size=(1, 9))
     found = []
-    for rows in (Rows(table, index), Rows(table[index])):
-        part = WeightGroup(rows, 1, np.zeros(9, int), Learned(), start.copy())
+    for rows in (RepeatedRows(table, index), RepeatedRows(table[index])):
+        part = WeightGroup(rows, 1, np.zeros(9, int), LearnedPenalty(), start.copy())
         part.solve(0, weight, pull, 50)
         found.append((*part.at(0), part.mean[0], part.variance[0]))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
 
 
-def test_a_learned_ridge_tells_useful_columns_from_useless_ones():
+def test_learned_penalties_separate_useful_from_useless_columns():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 60))
     y = x[:, :20] @ rng.normal(size=20) + 2 * rng.normal(size=300)

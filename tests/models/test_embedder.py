@@ -111,8 +111,8 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
     }  # fmt: skip
     train(recipe, folder=tmp_path / "run")
     model = load(tmp_path / "run")
-    from regard.evaluation.retrieval import partners
+    from regard.evaluation.retrieval import pair_retrieval
     from regard.pipelines.embed import embed
 
-    found = partners(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
+    found = pair_retrieval(embed(lines[360:], model), embed([line.upper() for line in lines[360:]], model))
     assert found["mrr"] > 0.8

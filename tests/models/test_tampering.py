@@ -288,7 +288,7 @@ def index(tmp_path_factory):
     pytest.importorskip("usearch")
     path = tmp_path_factory.mktemp("index") / "index"
     build_index.create(path, IndexInfo("m", "f" * 64, 16))
-    build_index.add(path, documents(30), drawn(30), many=10, threads=1)
+    build_index.add(path, documents(30), drawn(30), min_graph_size=10, threads=1)
     return path
 
 
@@ -353,10 +353,10 @@ def test_a_tampered_index_is_refused_with_a_sentence(tmp_path, index, tampering)
 
     def search():
         found = Index(path)
-        found.near(drawn(1), 3, exact=True)
-        found.near(drawn(1), 3)
-        found.words("text number 3", 3)
-        return [list(part.documents()) for part in found.parts], found.document(29)
+        found.nearest(drawn(1), 3, exact=True)
+        found.nearest(drawn(1), 3)
+        found.bm25_search("text number 3", 3)
+        return [list(part.documents()) for part in found.segments], found.document(29)
 
     refused(search, path)
 

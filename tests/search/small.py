@@ -1,4 +1,4 @@
-"""An embedder small enough for tests, with the tokenizer of a few sentences."""
+"""A tiny embedder for tests, with a tokenizer trained on a few sentences."""
 
 import torch
 
@@ -7,20 +7,26 @@ from regard.models.embedder import build_embedder
 from regard.models.text_schema import Embedder as Settings
 
 TEXTS = [
-    "the cat sat on the mat", "a dog barked at the moon", "heat flows through a thin plate", "the wing stalls at low speed",
-    "cats like warm mats", "the shock wave leaves the body", "boundary layers grow along a plate", "a kitten slept on the rug",
-]  # fmt: skip
+    "the cat sat on the mat",
+    "a dog barked at the moon",
+    "heat flows through a thin plate",
+    "the wing stalls at low speed",
+    "cats like warm mats",
+    "the shock wave leaves the body",
+    "boundary layers grow along a plate",
+    "a kitten slept on the rug",
+]
 
 
 def embedder(seed=1, dim=32, **changes):
     tokenizer = Tokenizer.train(TEXTS, "bpe", 200)
-    given = {
+    settings = {
         "dim": dim,
         "encoder": {"kind": "transformer", "layers": 2, "heads": 4, "inner": 32},
         "dropout": 0.1,
         **changes,
     }
-    config = Settings.model_validate(given).model_dump()
+    config = Settings.model_validate(settings).model_dump()
     torch.manual_seed(seed)
     model = build_embedder(config, len(tokenizer))
     model.config, model.source_tokenizer, model.target_tokenizer, model.card = (

@@ -1,4 +1,4 @@
-"""Documents are read from lines, tables, JSON and folders; what is wrong is named by its place."""
+"""Documents are read from lines, tables, JSONL and folders; errors name file, line and column."""
 
 import gzip
 
@@ -18,43 +18,46 @@ def written(tmp_path, name, text):
 def test_lines_are_documents_named_by_file_and_line(tmp_path):
     path = written(tmp_path, "a.txt", "one\n\n  two \n")
     found = read_documents([path])
-    assert found.found == [Document(f"{path}:1", "one"), Document(f"{path}:3", "two")]
-    assert found.remarks() == ["1 empty text was left out"]
+    assert found.documents == [Document(f"{path}:1", "one"), Document(f"{path}:3", "two")]
+    assert found.warnings() == ["1 empty text was left out"]
 
 
-def test_compressed_files_and_standard_endings(tmp_path):
+def test_compressed_files_and_windows_line_ends_are_read(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one\r\ntwo\r\n"))
     assert read_documents([path]).texts == ["one", "two"]
 
 
-def test_columns_by_number_and_by_name(tmp_path):
+def test_columns_are_selected_by_number_or_name(tmp_path):
     table = written(tmp_path, "a.csv", 'id,body\n7,"one, two"\n8,"three\nfour"\n')
-    assert read_documents([table], text="body", name="id").found == [
+    assert read_documents([table], text="body", name="id").documents == [
         Document("7", "one, two"),
         Document("8", "three\nfour"),
     ]
     plain = written(tmp_path, "b.tsv", "7\tone\n8\ttwo\n")
-    assert read_documents([plain], text="2", name="1").found == [Document("7", "one"), Document("8", "two")]
+    assert read_documents([plain], text="2", name="1").documents == [
+        Document("7", "one"),
+        Document("8", "two"),
+    ]
     fields = written(tmp_path, "c.jsonl", '{"text": "one", "meta": {"id": "x"}}\n')
-    assert read_documents([fields], name="meta.id").found == [Document("x", "one")]
+    assert read_documents([fields], name="meta.id").documents == [Document("x", "one")]
 
 
-def test_files_of_a_folder_are_documents(tmp_path):
+def test_each_text_file_of_a_folder_is_a_document(tmp_path):
     written(tmp_path, "f/b/x.txt", "two\nlines\n")
     written(tmp_path, "f/a.txt", "one")
     written(tmp_path, "f/ignored.md", "no")
-    assert read_documents([tmp_path / "f"]).found == [
+    assert read_documents([tmp_path / "f"]).documents == [
         Document("a.txt", "one"),
         Document("b/x.txt", "two lines"),
     ]
 
 
-def test_what_is_not_utf8_is_counted_or_refused(tmp_path):
+def test_invalid_utf8_is_counted_or_an_error_if_strict(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"good\nb\xffd\n")
     found = read_documents([path])
-    assert found.texts == ["good", "b\ufffdd"] and "1 line is not UTF-8" in found.remarks()[0]
+    assert found.texts == ["good", "b\ufffdd"] and "1 line is not UTF-8" in found.warnings()[0]
     with pytest.raises(DataError, match="line 2 of .* is not UTF-8"):
         read_documents([path], strict=True)
     (tmp_path / "f").mkdir()
@@ -64,25 +67,35 @@ def test_what_is_not_utf8_is_counted_or_refused(tmp_path):
         read_documents([tmp_path / "f"], strict=True)
 
 
-def test_wrong_files_and_columns_are_one_sentence(tmp_path):
+def test_wrong_files_and_columns_are_errors_with_a_fix(tmp_path):
     table = written(tmp_path, "a.csv", "id,body\n7,one\n7,two\n")
     nameless = written(tmp_path, "b.tsv", "x\tone\n\ttwo\n")
     cases = [
         ([tmp_path / "none.txt"], {}, DataError, "there is no file"),
         ([written(tmp_path, "empty.txt", "")], {}, DataError, "empty.txt is empty"),
-        ([written(tmp_path, "blank.txt", "\n \n")], {}, DataError, "there is no text in"),
-        ([table], {}, OptionError, "is a table with commas; say which column"),
-        ([table], {"text": "title"}, OptionError, "line 1 of .* names no column 'title' for --text; it has 'id', 'body'"),
+        ([written(tmp_path, "blank.txt", "\n \n")], {}, DataError, "blank.txt contain no text"),
+        ([table], {}, OptionError, "is a comma-separated table; select the text column"),
+        (
+            [table],
+            {"text": "title"},
+            OptionError,
+            "line 1 of .* has no column 'title' for --text; it has 'id', 'body'",
+        ),
         ([table], {"text": "3"}, DataError, "line 1 of .*a.csv has 2 columns and no column 3"),
         ([table], {"text": "0"}, OptionError, "--text counts columns from 1"),
-        ([table], {"text": "body", "name": "id"}, DataError, "two documents are called '7'"),
-        ([nameless], {"text": "2", "name": "1"}, DataError, "line 2 of .* has nothing in the column"),
-        ([written(tmp_path, "l.txt", "x")], {"text": "1"}, OptionError, "is read line by line"),
-        ([written(tmp_path, "d.jsonl", '{"a": 1}\n')], {}, DataError, "line 1 of .* has no text in the field 'text'"),
-    ]  # fmt: skip
+        ([table], {"text": "body", "name": "id"}, DataError, "two documents have the id '7'"),
+        ([nameless], {"text": "2", "name": "1"}, DataError, "line 2 of .* has no id in the --id column"),
+        ([written(tmp_path, "l.txt", "x")], {"text": "1"}, OptionError, "is read as plain lines"),
+        (
+            [written(tmp_path, "d.jsonl", '{"a": 1}\n')],
+            {},
+            DataError,
+            "line 1 of .* has no text in the field 'text'",
+        ),
+    ]
     for paths, options, kind, sentence in cases:
         with pytest.raises(kind, match=sentence):
             read_documents(paths, **options)
     (tmp_path / "hollow").mkdir()
-    with pytest.raises(DataError, match=r"holds no .txt file"):
+    with pytest.raises(DataError, match=r"contains no .txt file"):
         read_documents([tmp_path / "hollow"])

@@ -1,16 +1,16 @@
-"""Pairs above a threshold, by comparing all or through a graph, and the groups they form."""
+"""Near-duplicate pairs, exact and by HNSW, and the groups they form."""
 
 import numpy as np
 import pytest
 
 from regard.errors import OptionError
-from regard.search.duplicates import Pair, groups, pairs
+from regard.search.duplicates import Pair, find_pairs, group_pairs
 
 pytest.importorskip("usearch")
 
 
 def vectors():
-    """500 drawn, and copies of five of them that are a little off."""
+    """500 random vectors, and noisy copies of the first five."""
     draw = np.random.default_rng(1)
     x = draw.standard_normal((500, 32)).astype(np.float32)
     x = np.concatenate([x, x[:5] + 0.02 * draw.standard_normal((5, 32)).astype(np.float32)])
@@ -18,9 +18,9 @@ def vectors():
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_near_copies_are_found_and_nothing_else(exact):
+def test_only_near_copies_are_found(exact):
     x = vectors()
-    found = pairs(x, 0.95, exact=exact, threads=1)
+    found = find_pairs(x, 0.95, exact=exact, threads=1)
     assert {(pair.first, pair.second) for pair in found} == {(i, 500 + i) for i in range(5)}
     assert all(
         pair.cosine == pytest.approx(float(x[pair.first] @ x[pair.second]), abs=1e-6) for pair in found
@@ -28,25 +28,25 @@ def test_near_copies_are_found_and_nothing_else(exact):
     assert found == sorted(found, key=lambda pair: -pair.cosine)
 
 
-def test_pairs_of_several_blocks_are_each_found_once(monkeypatch):
+def test_pairs_across_blocks_are_found_exactly_once(monkeypatch):
     from regard.search import duplicates
 
     monkeypatch.setattr(duplicates, "BLOCK", 7)
     x = vectors()[:60]
     cosines = np.triu(x @ x.T, 1)
     expected = {(int(i), int(j)) for i, j in zip(*np.nonzero(cosines >= 0.3), strict=True)}
-    found = [(pair.first, pair.second) for pair in pairs(x, 0.3)]
+    found = [(pair.first, pair.second) for pair in find_pairs(x, 0.3)]
     assert len(found) == len(set(found)) and set(found) == expected and expected
 
 
-def test_groups_hang_together_by_pairs():
-    assert groups([Pair(4, 9, 1.0), Pair(1, 2, 1.0), Pair(2, 7, 1.0), Pair(0, 7, 1.0)]) == [
+def test_groups_are_connected_components():
+    assert group_pairs([Pair(4, 9, 1.0), Pair(1, 2, 1.0), Pair(2, 7, 1.0), Pair(0, 7, 1.0)]) == [
         [0, 1, 2, 7],
         [4, 9],
     ]
-    assert groups([]) == []
+    assert group_pairs([]) == []
 
 
-def test_a_threshold_that_is_no_cosine_is_refused():
+def test_a_threshold_outside_the_cosine_range_is_an_error():
     with pytest.raises(OptionError, match="between -1 and 1, got 95"):
-        pairs(vectors(), 95)
+        find_pairs(vectors(), 95)

@@ -1,4 +1,4 @@
-"""An index finds what is nearest, grows and shrinks, survives a crash, and knows the model that made it."""
+"""Index (build_index, index, segment, exact, hnsw, methods): search, changes, crashes, damage and locks."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from regard.errors import DataError, FolderError, OptionError
 from regard.search import build_index
 from regard.search.documents import Document
-from regard.search.exact import best, nearest
+from regard.search.exact import nearest, top_k
 from regard.search.hnsw import Graph
 from regard.search.index import Index, IndexInfo
 from regard.search.methods import Bm25Search, Hit, HybridSearch, VectorSearch
@@ -43,27 +43,27 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("many", [10_000, 10])
-def test_documents_are_found_as_comparing_with_all_finds_them(folder, many):
-    """By comparing and through a graph, in two parts, with some removed."""
+def test_search_over_changed_segments_matches_brute_force(folder, many):
+    """Exact and by HNSW, over two segments, with removed documents."""
     x, queries = drawn(300), drawn(20, 2)
-    # One thread: a graph built by several may lose a vector in the race, and is another one each time.
-    build_index.add(folder, documents(200), x[:200], many=many, threads=1)
-    build_index.add(folder, documents(100, 200), x[200:], many=many, threads=1)
+    # One thread keeps the graph deterministic.
+    build_index.add(folder, documents(200), x[:200], min_graph_size=many, threads=1)
+    build_index.add(folder, documents(100, 200), x[200:], min_graph_size=many, threads=1)
     index = build_index.remove(folder, ["d7", "d250"])
     assert (index.graph is None) == (many == 10_000) and len(index) == 298
     cosines = queries @ x.T
     cosines[:, [7, 250]] = -2
     expected = np.argsort(-cosines, axis=1, kind="stable")[:, :5]
-    numbers, found = index.near(queries, 5)
+    numbers, found = index.nearest(queries, 5)
     np.testing.assert_array_equal(numbers, expected)
     np.testing.assert_allclose(found, np.take_along_axis(cosines, expected, 1), atol=1e-6)
-    np.testing.assert_array_equal(index.near(queries, 5, exact=True)[0], expected)
+    np.testing.assert_array_equal(index.nearest(queries, 5, exact=True)[0], expected)
     assert index.document(int(numbers[0, 0])) == Document(f"d{numbers[0, 0]}", f"text number {numbers[0, 0]}")
 
 
-def test_asking_for_more_than_there_are_gives_what_there_is(folder):
+def test_missing_results_are_minus_one(folder):
     index = build_index.add(folder, documents(3), drawn(3))
-    numbers, cosines = index.near(drawn(2, 5), 10)
+    numbers, cosines = index.nearest(drawn(2, 5), 10)
     assert (
         sorted(numbers[0, :3]) == [0, 1, 2]
         and (numbers[:, 3:] == -1).all()
@@ -71,28 +71,28 @@ def test_asking_for_more_than_there_are_gives_what_there_is(folder):
     )
 
 
-def test_a_single_query_goes_through_a_graph_too(folder):
+def test_a_single_query_works_with_hnsw(folder):
     x = drawn(100)
-    index = build_index.add(folder, documents(100), x, many=10, threads=1)
-    assert index.near(x[42:43], 1)[0].tolist() == [[42]]
+    index = build_index.add(folder, documents(100), x, min_graph_size=10, threads=1)
+    assert index.nearest(x[42:43], 1)[0].tolist() == [[42]]
 
 
-def test_a_graph_finds_nearly_what_comparing_finds():
+def test_hnsw_recall_is_above_97_percent():
     x, queries = drawn(3000), drawn(100, 2)
     graph = Graph(WIDTH, threads=1)
     graph.add(np.arange(3000), x)
     exact, _ = nearest([(0, x)], queries, 10, np.array([], np.int64))
-    shares = [len(set(a) & set(b)) / 10 for a, b in zip(graph.near(queries, 30), exact, strict=True)]
+    shares = [len(set(a) & set(b)) / 10 for a, b in zip(graph.search(queries, 30), exact, strict=True)]
     assert np.mean(shares) > 0.97
 
 
-def test_of_equal_scores_the_first_is_best():
-    assert best(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 2).tolist() == [1, 2]
+def test_ties_go_to_the_first():
+    assert top_k(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 2).tolist() == [1, 2]
     same = np.ones((40, 2), np.float32) / np.sqrt(2)
     assert nearest([(0, same[:3]), (3, same[3:])], same[:1], 4, np.array([1]))[0].tolist() == [[0, 2, 3, 4]]
 
 
-def test_words_find_documents_and_removed_ones_no_longer(folder):
+def test_bm25_finds_documents_but_not_removed_ones(folder):
     index = build_index.add(folder, documents(5), drawn(5))
     assert [hit.number for hit in Bm25Search().search(index, ["3"], 5)[0]] == [3]
     index = build_index.remove(folder, ["d3"])
@@ -101,34 +101,36 @@ def test_words_find_documents_and_removed_ones_no_longer(folder):
 
 
 @pytest.mark.parametrize("many", [10_000, 10])
-def test_compacting_forgets_what_was_removed_and_finds_the_same(folder, many):
+def test_compacting_erases_removed_texts_and_keeps_results(folder, many):
     x, queries = drawn(60), drawn(8, 2)
-    build_index.add(folder, documents(40), x[:40], many=many, threads=1)
+    build_index.add(folder, documents(40), x[:40], min_graph_size=many, threads=1)
     build_index.add(
-        folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], many=many, threads=1
+        folder, [Document("secret", "a secret"), *documents(19, 41)], x[40:], min_graph_size=many, threads=1
     )
     before = build_index.remove(folder, ["secret", "d3"])
-    names = [[before.document(int(n)).id for n in row] for row in before.near(queries, 5)[0]]
+    names = [[before.document(int(n)).id for n in row] for row in before.nearest(queries, 5)[0]]
     words = [
-        (before.document(int(n)).id, score) for n, score in zip(*before.words("number 17", 9), strict=True)
+        (before.document(int(n)).id, score)
+        for n, score in zip(*before.bm25_search("number 17", 9), strict=True)
     ]
-    before.close()  # while it is open, its files stay
-    index = build_index.compact(folder, many=many, threads=1)
+    before.close()  # an open index keeps its files
+    index = build_index.compact(folder, min_graph_size=many, threads=1)
     assert (
         (index.graph is None) == (many == 10_000)
         and len(index) == len(index.live()) == 58
         and not len(index.removed)
     )
-    assert [[index.document(int(n)).id for n in row] for row in index.near(queries, 5)[0]] == names
+    assert [[index.document(int(n)).id for n in row] for row in index.nearest(queries, 5)[0]] == names
     assert [
-        (index.document(int(n)).id, score) for n, score in zip(*index.words("number 17", 9), strict=True)
+        (index.document(int(n)).id, score)
+        for n, score in zip(*index.bm25_search("number 17", 9), strict=True)
     ] == words
     assert not any(b"a secret" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    assert len(build_index.add(folder, [Document("d3", "again")], x[3:4], many=many)) == 59
-    assert len(build_index.compact(folder, many=many)) == 59
+    assert len(build_index.add(folder, [Document("d3", "again")], x[3:4], min_graph_size=many)) == 59
+    assert len(build_index.compact(folder, min_graph_size=many)) == 59
 
 
-def test_an_index_from_which_all_was_removed_can_be_compacted(folder):
+def test_an_index_without_remaining_documents_can_be_compacted(folder):
     build_index.add(folder, documents(2), drawn(2))
     build_index.remove(folder, ["d0", "d1"])
     index = build_index.compact(folder)
@@ -136,7 +138,7 @@ def test_an_index_from_which_all_was_removed_can_be_compacted(folder):
     assert len(build_index.add(folder, documents(1), drawn(1))) == 1
 
 
-def test_both_ways_are_joined_by_rank(folder):
+def test_hybrid_search_is_reciprocal_rank_fusion(folder):
     """Lists 4 1 2 and 1 3: 1 has 1/62 + 1/61, then 4 by 1/61, then 3 by 1/62 and 2 by 1/63."""
 
     class Fixed:
@@ -151,7 +153,7 @@ def test_both_ways_are_joined_by_rank(folder):
     assert found[0].score == pytest.approx(1 / 62 + 1 / 61)
 
 
-def test_a_text_finds_itself_by_vectors(tmp_path):
+def test_vector_search_finds_the_text_itself_first(tmp_path):
     from regard.pipelines.embed import embed
 
     model = embedder()
@@ -165,27 +167,27 @@ def test_a_text_finds_itself_by_vectors(tmp_path):
         VectorSearch(model).search(index, TEXTS, 0)
 
 
-def test_an_index_of_another_model_or_width_is_refused(folder):
+def test_another_model_or_vector_width_is_an_error(folder):
     index = Index(folder)
     with pytest.raises(
-        FolderError, match=r"built by another model \(m, ffffffffffff\) than this one \(000000000000\)"
+        FolderError, match=r"built with another model \(m, ffffffffffff\) than this one \(000000000000\)"
     ):
         index.check("0" * 64)
-    with pytest.raises(DataError, match="are 16 wide, and a query of shape"):
-        index.near(np.zeros((1, 8), np.float32), 3)
+    with pytest.raises(DataError, match="has vectors of width 16, got queries of shape"):
+        index.nearest(np.zeros((1, 8), np.float32), 3)
     with pytest.raises(DataError, match=r"need vectors of shape \(2, 16\), got \(2, 8\)"):
         build_index.add(folder, documents(2), np.zeros((2, 8), np.float32))
 
 
-def test_a_name_that_is_there_is_refused_or_replaced(folder):
+def test_an_existing_id_is_an_error_or_overwritten(folder):
     x = drawn(4)
     build_index.add(folder, documents(3), x[:3])
-    with pytest.raises(DataError, match="called 'd1' is in .* already"):
+    with pytest.raises(DataError, match="already contains a document with id 'd1'"):
         build_index.add(folder, [Document("d1", "new")], x[3:])
-    index = build_index.add(folder, [Document("d1", "new")], x[3:], again=True)
+    index = build_index.add(folder, [Document("d1", "new")], x[3:], overwrite=True)
     assert len(index) == 3
-    assert index.document(int(index.near(x[3:], 1)[0][0, 0])) == Document("d1", "new")
-    with pytest.raises(DataError, match="no document called 'd9' in .*; nothing was removed"):
+    assert index.document(int(index.nearest(x[3:], 1)[0][0, 0])) == Document("d1", "new")
+    with pytest.raises(DataError, match="no document with id 'd9'; nothing was removed"):
         build_index.remove(folder, ["d0", "d9"])
     assert len(Index(folder)) == 3
 
@@ -193,40 +195,40 @@ def test_a_name_that_is_there_is_refused_or_replaced(folder):
 CRASH = """
 import os, sys
 import numpy as np
-from regard.search import build_index as writing
+from regard.search import build_index
 from regard.search.documents import Document
 at, folder = int(sys.argv[1]), sys.argv[2]
 steps = 0
 real = os.fsync
-def counted(handle):
+def exit_at_step(handle):
     global steps
     steps += 1
     if steps == at:
-        os._exit(9)  # the process is gone, as when it is killed
+        os._exit(9)  # like kill -9
     return real(handle)
-os.fsync = counted
+os.fsync = exit_at_step
 x = np.eye(16, dtype=np.float32)[:12]
-writing.add(folder, [Document(f"n{i}", "new") for i in range(12)], x, many=10)
+build_index.add(folder, [Document(f"n{i}", "new") for i in range(12)], x, min_graph_size=10)
 """
 
 
 @pytest.mark.parametrize("at", [1, 10, 14, 17, 40])
 def test_a_crash_leaves_the_old_index_or_the_new_one(folder, at):
-    """The process ends at the n-th time it waits for the disk; the last is beyond what there are."""
+    """The process exits at the n-th fsync; 40 is more than there are."""
     build_index.add(folder, documents(5), drawn(5))
     done = subprocess.run([sys.executable, "-c", CRASH, str(at), str(folder)], capture_output=True, text=True)
     assert done.returncode == (9 if at < 40 else 0), done.stderr
     index = Index(folder)
     assert len(index) in (5, 17) and (at < 40 or len(index) == 17)
     assert index.document(0).id == "d0" and len(Bm25Search().search(index, ["text"], 9)[0]) == 5
-    index.close()  # what is open is not swept up
-    index = build_index.add(folder, [Document("after", "a text")], drawn(1, 9))  # it goes on, and sweeps up
-    known = {entry["name"] for entry in index.top["parts"]} | {index.top["graph"]}
-    assert {entry.name for entry in folder.iterdir() if entry.is_dir()} == known - {None}
+    index.close()  # files of an open index would be kept
+    index = build_index.add(folder, [Document("after", "a text")], drawn(1, 9))  # deletes leftovers
+    expected = {entry["name"] for entry in index.manifest["parts"]} | {index.manifest["graph"]}
+    assert {entry.name for entry in folder.iterdir() if entry.is_dir()} == expected - {None}
     assert len(index) in (6, 18)
 
 
-def test_two_writers_are_kept_apart(folder):
+def test_a_second_writer_is_locked_out(folder):
     fcntl = pytest.importorskip("fcntl")
     with (folder / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -234,13 +236,15 @@ def test_two_writers_are_kept_apart(folder):
             build_index.remove(folder, [])
 
 
-def test_folders_that_are_no_index_are_named(tmp_path, folder):
-    with pytest.raises(FolderError, match="there is no folder .*nowhere; `regard index FILES"):
+def test_a_folder_without_a_valid_index_is_an_error(tmp_path, folder):
+    with pytest.raises(
+        FolderError, match="there is no folder .*nowhere; create an index with `regard index FILES"
+    ):
         Index(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FolderError, match=r"has no index.json, so it is no index"):
+    with pytest.raises(FolderError, match=r"has no index.json, so it is not an index"):
         Index(tmp_path / "empty")
-    with pytest.raises(OptionError, match="is already there"):
+    with pytest.raises(OptionError, match="already exists"):
         build_index.create(folder, IndexInfo("m", "f", 2))
     top = json.loads((folder / "index.json").read_text(encoding="utf-8"))
     (folder / "index.json").write_text(json.dumps(top | {"format": 99}), encoding="utf-8")
@@ -251,55 +255,55 @@ def test_folders_that_are_no_index_are_named(tmp_path, folder):
         Index(folder)
 
 
-def test_damaged_parts_are_named(folder):
-    index = build_index.add(folder, documents(30), drawn(30), many=10)
-    part = folder / index.top["parts"][0]["name"]
+def test_damaged_files_are_named(folder):
+    index = build_index.add(folder, documents(30), drawn(30), min_graph_size=10)
+    part = folder / index.manifest["parts"][0]["name"]
     flip(part / "vectors.npy", -1)
     with pytest.raises(
         FolderError, match=r"vectors.npy is damaged: its SHA-256 is not the one in checksums.json"
     ):
         Index(folder)
-    for place in (part, folder / index.top["graph"]):  # an index of before, which is read without
+    for place in (part, folder / index.manifest["graph"]):  # indexes without checksums are still read
         (place / "checksums.json").unlink()
     os.truncate(part / "vectors.npy", 100)
     with pytest.raises(FolderError, match=r"vectors.npy cannot be read"):
-        Index(folder).near(drawn(1), 1, exact=True)
+        Index(folder).nearest(drawn(1), 1, exact=True)
     np.save(part / "vectors.npy", drawn(30)[:, :8])
-    with pytest.raises(FolderError, match="holds vectors of shape"):
-        Index(folder).near(drawn(1), 1, exact=True)
-    (folder / index.top["graph"] / "graph.usearch").write_bytes(b"nonsense")
+    with pytest.raises(FolderError, match="has vectors of shape"):
+        Index(folder).nearest(drawn(1), 1, exact=True)
+    (folder / index.manifest["graph"] / "graph.usearch").write_bytes(b"nonsense")
     with pytest.raises(FolderError, match=r"graph.usearch cannot be read"):
-        Index(folder).near(drawn(1), 1)
+        Index(folder).nearest(drawn(1), 1)
     (part / "documents.jsonl").unlink()
     with pytest.raises(FolderError, match=r"documents.jsonl is missing"):
         Index(folder).document(0)
 
 
-def test_every_vector_of_a_graph_is_found_however_many_threads():
+def test_every_vector_is_found_with_several_threads():
     for seed in range(15):
         x, graph = drawn(300, seed), Graph(WIDTH, threads=2)
         graph.add(np.arange(300), x)
-        assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.near(x, 10)))
+        assert len(graph) == 300 and all(i in row for i, row in enumerate(graph.search(x, 10)))
 
 
 @pytest.mark.parametrize("many", [10_000, 10])
-def test_an_index_that_is_open_keeps_its_parts_while_others_write(folder, many):
-    build_index.add(folder, documents(20), drawn(20), many=many, threads=1)
-    index = Index(folder)  # nothing of it is read yet
+def test_an_open_index_keeps_its_files_while_others_write(folder, many):
+    build_index.add(folder, documents(20), drawn(20), min_graph_size=many, threads=1)
+    index = Index(folder)  # opened, but nothing read yet
     build_index.remove(folder, ["d3"])
-    assert len(build_index.compact(folder, many=many, threads=1)) == 19 and build_index.leftovers(
-        Index(folder)
-    )
+    assert len(
+        build_index.compact(folder, min_graph_size=many, threads=1)
+    ) == 19 and build_index.has_stale_files(Index(folder))
     assert (
-        index.near(drawn(1), 1)[0].tolist() == [[0]]
+        index.nearest(drawn(1), 1)[0].tolist() == [[0]]
         and index.document(3).id == "d3"
-        and len(index.words("number 3", 3)[0]) == 3
+        and len(index.bm25_search("number 3", 3)[0]) == 3
     )
     index.close()
-    assert not build_index.leftovers(build_index.compact(folder, many=many, threads=1))
+    assert not build_index.has_stale_files(build_index.compact(folder, min_graph_size=many, threads=1))
 
 
-def test_a_missing_usearch_is_one_sentence(monkeypatch):
+def test_a_missing_usearch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     with pytest.raises(OptionError, match=r'this needs usearch; pip install "regard\[search\]"'):
         Graph(4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.errors import DataError, RecipeError
-from regard.evaluation.evaluate import evaluate, section
+from regard.evaluation.evaluate import data_section, evaluate
 from regard.models.folder import load
 from regard.models.tagger import Tagger
 from regard.recipe.loading import load_recipe as read
@@ -59,10 +59,10 @@ def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
     model = load(done.folder)
     assert isinstance(model, Tagger)
     assert model.tag([["Bob", "May", "in", "Graz"]]) == [["B-PER", "I-PER", "O", "B-LOC"]]
-    result = evaluate(model, section(model.card))
-    assert result.figures is not None
-    assert result.figures.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
-    assert result.translations[0] == "B-PER I-PER O B-PER O B-LOC"
+    result = evaluate(model, data_section(model.card))
+    assert result.metrics is not None
+    assert result.metrics.as_dict()["micro"]["f1"] == done.scores["test"]["f1"]
+    assert result.predictions[0] == "B-PER I-PER O B-PER O B-LOC"
 
 
 @pytest.mark.parametrize("scheme", ["iobes", "io"])

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from regard.errors import DataError, RecipeError
-from regard.evaluation.evaluate import evaluate, section
+from regard.evaluation.evaluate import data_section, evaluate
 from regard.models.classifier import predict
 from regard.recipe.loading import load_recipe
 from regard.tasks import TASKS
@@ -98,13 +98,13 @@ def test_a_run_that_was_stopped_goes_on_exactly(run, files, tmp_path):
 
 def test_evaluation_gives_what_training_gave_and_takes_other_files(run, files, tmp_path):
     model = run.load()
-    own = evaluate(model, section(model.card))
-    assert own.figures is not None and own.figures.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
-    assert list(own.translations[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
+    own = evaluate(model, data_section(model.card))
+    assert own.metrics is not None and own.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
+    assert list(own.predictions[:3]) == predict(model, [text for text, _ in texts(40, 2)][:3])[0]
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\ngood bad end\tgood first\nbad good\tno idea\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"other.tsv line 3, column 2: the label 'no idea' is not among"):
-        evaluate(model, section(model.card, [str(other)]))
+        evaluate(model, data_section(model.card, [str(other)]))
 
 
 def test_a_share_of_the_training_rows_can_validate(files, tmp_path):

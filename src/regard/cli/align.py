@@ -103,7 +103,7 @@ def command(
     """
     from regard.cli.text_options import model_folder
     from regard.errors import OptionError
-    from regard.evaluation.alignment import fitted, read_gold, score
+    from regard.evaluation.alignment import read_gold, score, validate_gold
     from regard.files.progress import track
     from regard.pipelines.align import chosen, joined, pharaoh, symmetry
 
@@ -118,7 +118,7 @@ def command(
     folder = model_folder(model, "align", text or [])
     pairs = _pairs(text or [], files)
     sizes = _sizes(pairs)
-    wanted = None if gold is None else fitted(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
+    wanted = None if gold is None else validate_gold(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
     models = [_translator(path, device) for path in ([folder] if reverse is None else [folder, reverse])]
     views = [_view(m, pairs, i == 1, layer, head, shift) for i, m in enumerate(models)]
     found: list[Links] = []

@@ -35,7 +35,9 @@ def command(
     Warns on standard error about files that look wrong: shifted lines, tokenised against plain text, …
     """
     from regard.errors import OptionError
-    from regard.evaluation import bleu_by_length, translation
+    from regard.evaluation import translation
+    from regard.evaluation.by_length import bleu_by_length
+    from regard.evaluation.by_length import plot as draw
     from regard.files.progress import track
 
     if sentence and (len(reference) > 1 or by_length or plot):
@@ -50,11 +52,9 @@ def command(
         return
     sources = _read(by_length) if by_length else None
     settings = {"tokenize": tokenize, "lowercase": lowercase}
-    curve = (
-        bleu_by_length.by_length(hypotheses, references, sources, **settings) if sources is not None else None
-    )
+    curve = bleu_by_length(hypotheses, references, sources, **settings) if sources is not None else None
     if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
-        print(f"regard: drawn into {bleu_by_length.plot({'BLEU': curve}, plot)}", file=sys.stderr)
+        print(f"regard: drawn into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:
         found = translation.scores(hypotheses, references, **settings, advance=progress.advance)
     for warning in found.warnings:
@@ -91,10 +91,10 @@ def _sentences(
     hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool
 ) -> None:
     """One score a line, so that it can be pasted beside the sentences."""
-    from regard.evaluation.bleu import metric, reference_documents, sentence_bleu
+    from regard.evaluation.bleu import bleu_metric, reference_documents, sentence_bleu
 
     (references,) = reference_documents(hypotheses, references)
-    tokens = metric(tokenize, lowercase).tokenizer
+    tokens = bleu_metric(tokenize, lowercase).tokenizer
     words = lambda line: tokens((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
     found = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
     if as_json:

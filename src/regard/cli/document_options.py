@@ -69,8 +69,8 @@ def read(files: list[Path], text: str | None, name: str | None, strict: bool) ->
     from regard.search.documents import read_documents
 
     found = read_documents(files, text=text, name=name, strict=strict)
-    for remark in found.remarks():
-        say(remark)
+    for warning in found.warnings():
+        say(warning)
     return found
 
 

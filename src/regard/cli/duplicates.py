@@ -53,11 +53,11 @@ def command(
 
     shared.check_output(output)
     documents, vectors = _vectors(files, model, (text, name, strict))
-    pairs = duplicates.pairs(vectors, threshold, exact=True if exact else None, threads=threads)
+    pairs = duplicates.find_pairs(vectors, threshold, exact=True if exact else None, threads=threads)
     if groups:
         found = [
             (i, document)
-            for i, group in enumerate(duplicates.groups(pairs), 1)
+            for i, group in enumerate(duplicates.group_pairs(pairs), 1)
             for document in (documents[n] for n in group)
         ]
         rows: list[dict[str, Any]] = [{"group": i, **document._asdict()} for i, document in found]
@@ -74,14 +74,14 @@ def _vectors(
     files: list[Path], model: str, columns: tuple[str | None, str | None, bool]
 ) -> tuple[list[Document], Any]:
     from regard.pipelines.embed import embed
-    from regard.search.index import TOP, Index
+    from regard.search.index import MANIFEST, Index
 
-    if len(files) == 1 and (files[0] / TOP).is_file():
+    if len(files) == 1 and (files[0] / MANIFEST).is_file():
         index = Index(files[0])
         numbers = index.live()
         return [index.document(int(number)) for number in numbers], index.vectors(numbers)
     found = shared.read(files, *columns)
-    return found.found, embed(found.texts, shared.load_embedder(model), progress=True)
+    return found.documents, embed(found.texts, shared.load_embedder(model), progress=True)
 
 
 def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any], as_json: bool) -> str:
-    from regard.search.label_table import plain
+    from regard.search.label_table import normalize_space
 
     return (
         json.dumps(row, ensure_ascii=False)
         if as_json
-        else "\t".join(plain(str(cell)) for cell in row.values())
+        else "\t".join(normalize_space(str(cell)) for cell in row.values())
     ) + "\n"

@@ -87,7 +87,7 @@ def command(
         raise OptionError(
             f"--cost-table needs the training FLOPs, and the card of {model} does not say; leave it out"
         )
-    section = evaluation.section(loaded.card, data or ())
+    section = evaluation.data_section(loaded.card, data or ())
     offer(section)
     for file in evaluation.trained_on(loaded.card, data or ()):
         print(
@@ -100,27 +100,27 @@ def command(
         split,
         beam=beam,
         lengths=by_length,
-        picture=plot,
+        plot=plot,
         output=output is not None,
         progress=not as_json,
     )
     if output is not None:
-        output.write_text("".join(f"{line}\n" for line in result.translations), encoding="utf-8")
+        output.write_text("".join(f"{line}\n" for line in result.predictions), encoding="utf-8")
     if plot is not None and result.lengths is not None:
-        from regard.evaluation.bleu_by_length import plot as draw
+        from regard.evaluation.by_length import plot as draw
 
         draw({model.name: result.lengths}, plot)
-    cost = evaluation.cost(loaded.card, result)
+    cost = evaluation.training_cost(loaded.card, result)
     if as_json:
         print(
             json.dumps(
-                result.as_dict() | {"training_flops": cost and cost.counted}, ensure_ascii=False, indent=2
+                result.as_dict() | {"training_flops": cost and cost.flops}, ensure_ascii=False, indent=2
             )
         )
     else:
         _print(result)
         if cost is not None:
-            print(f"\ntrained with {cost.counted:.1e} FLOPs in {duration(cost.hours * 3600)}")
+            print(f"\ntrained with {cost.flops:.1e} FLOPs in {duration(cost.hours * 3600)}")
         if cost is not None and cost_table:
             print("published models on WMT-2014: costs compare, BLEU on other data does not")
             print(table(cost))
@@ -129,7 +129,7 @@ def command(
 def _print(result: Evaluation) -> None:
     beam = f", beam {result.beam}" if result.beam else ""
     print(f"{result.data}, {result.split}: {result.lines} lines in {result.seconds:.1f} s{beam}")
-    for each in (result.language, result.figures):
+    for each in (result.language, result.metrics):
         if each is not None:
             print(each)
     for tokenize, found in result.text.items():

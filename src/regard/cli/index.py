@@ -98,10 +98,10 @@ def _build(
 
     if add:
         index = Index(output)
-        model = index.made.model if model == "minilm" else model
+        model = index.info.model if model == "minilm" else model
     else:
-        build_index.free(output)
-    hnsw.usearch()  # before the work, not after it
+        build_index.check_free(output)
+    hnsw.import_usearch()  # before the work, not after it
     found = shared.read(files, *columns)
     embedder = shared.load_embedder(model)
     if add:
@@ -111,9 +111,9 @@ def _build(
         index = build_index.create(
             output, IndexInfo(shared.same_path(model), embedder.fingerprint(), embedder.width)
         )
-    wanted = _wanted(index, found.found, again)
-    if len(wanted) < len(found.found):
-        shared.say(f"{len(found.found) - len(wanted):,} documents are there already")
+    wanted = _wanted(index, found.documents, again)
+    if len(wanted) < len(found.documents):
+        shared.say(f"{len(found.documents) - len(wanted):,} documents are there already")
     done = 0
     try:
         while done < len(wanted):
@@ -132,16 +132,16 @@ def _add(index: Index, documents: list[Document], embedder: Any, again: bool, th
     from regard.search import build_index
 
     vectors = embed([document.text for document in documents], embedder, progress=True)
-    build_index.add(index.folder, documents, vectors, again=again, threads=threads)
+    build_index.add(index.folder, documents, vectors, overwrite=again, threads=threads)
     return len(documents)
 
 
 def _wanted(index: Index, documents: list[Document], again: bool) -> list[Document]:
     """Those that are not in the index with the same name and text; a name with another text is refused unless it is replaced."""
     from regard.errors import DataError
-    from regard.search.build_index import find
+    from regard.search.build_index import find_numbers
 
-    known = find(index, {document.id for document in documents})
+    known = find_numbers(index, {document.id for document in documents})
     texts = {name: index.document(number).text for name, number in known.items()}
     for document in documents:
         if not again and texts.get(document.id, document.text) != document.text:
@@ -160,12 +160,12 @@ def _remove(output: Path, names: list[str], threads: int) -> None:
 
 def _compact(output: Path, threads: int) -> None:
     from regard.errors import for_shell
-    from regard.search.build_index import compact, leftovers
+    from regard.search.build_index import compact, has_stale_files
     from regard.search.index import Index
 
     gone = len(Index(output).removed)
     left = compact(output, threads=threads)
-    if leftovers(left):
+    if has_stale_files(left):
         typer.echo(
             f"{len(left):,} documents are there; another process has the old index open, so {gone:,} removed stay on the disk:"
         )
@@ -180,7 +180,7 @@ def _describe(output: Path) -> None:
     from regard.search.index import Index
 
     index = Index(output)
-    how = "a graph (HNSW)" if index.top["graph"] else "comparing with all"
+    how = "a graph (HNSW)" if index.manifest["graph"] else "comparing with all"
     typer.echo(
-        f"{output}: {len(index):,} documents, vectors of {index.made.width} by {index.made.model}, searched by {how}"
+        f"{output}: {len(index):,} documents, vectors of {index.info.width} by {index.info.model}, searched by {how}"
     )

@@ -64,8 +64,8 @@ def command(
         regard label review-2.tsv --take 0.9 -o train.tsv
     """
     from regard.errors import OptionError
-    from regard.search.label_table import examples as said
-    from regard.search.label_table import read
+    from regard.search.label_table import read_table
+    from regard.search.label_table import reviewed_labels as said
 
     shared.check_output(output)
     if at_least is not None:
@@ -73,13 +73,13 @@ def command(
             raise OptionError(
                 "--take reads tables that were reviewed, and examples are for new ones; leave --examples out"
             )
-        _take([row for path in files for row in read(path)], at_least, output)
+        _take([row for path in files for row in read_table(path)], at_least, output)
         return
     if not examples:
         raise OptionError(
             "labels come from examples; name a table with the columns label and text after --examples"
         )
-    given = said([row for path in examples for row in read(path)])
+    given = said([row for path in examples for row in read_table(path)])
     _suggest(files, given, output, (text, name, strict), model, neighbours, threads)
 
 
@@ -93,13 +93,13 @@ def _suggest(
     threads: int,
 ) -> None:
     from regard.search.label_spreading import spread_labels
-    from regard.search.label_table import Row, plain, table
+    from regard.search.label_table import Row, format_table, normalize_space
 
     documents, vectors = _vectors(files, given, model, columns)
     known = {
-        i: given[plain(document.text)]
+        i: given[normalize_space(document.text)]
         for i, document in enumerate(documents)
-        if plain(document.text) in given
+        if normalize_space(document.text) in given
     }
     found = spread_labels(vectors, known, neighbours=neighbours, threads=threads)
     labels, sure = found.best()
@@ -115,7 +115,7 @@ def _suggest(
         for i, document in enumerate(documents)
         if document.id or i not in known  # examples that are not among the files are not written again
     ]
-    shared.write(output, table(rows))
+    shared.write(output, format_table(rows))
     counts = {label: labels.count(label) for label in found.labels}
     told = ", ".join(f"{label} {count:,}" for label, count in counts.items())
     shared.say(
@@ -131,20 +131,20 @@ def _vectors(
 
     from regard.pipelines.embed import embed
     from regard.search.documents import Document
-    from regard.search.index import TOP, Index
-    from regard.search.label_table import plain
+    from regard.search.index import MANIFEST, Index
+    from regard.search.label_table import normalize_space
 
-    index = Index(files[0]) if len(files) == 1 and (files[0] / TOP).is_file() else None
-    embedder = shared.load_embedder(model if index is None else index.made.model)
+    index = Index(files[0]) if len(files) == 1 and (files[0] / MANIFEST).is_file() else None
+    embedder = shared.load_embedder(model if index is None else index.info.model)
     if index is not None:
         index.check(embedder.fingerprint())
         numbers = index.live()
         documents = [index.document(int(number)) for number in numbers]
         vectors = index.vectors(numbers)
     else:
-        documents = shared.read(files, *columns).found
+        documents = shared.read(files, *columns).documents
         vectors = embed([document.text for document in documents], embedder, progress=True)
-    there = {plain(document.text) for document in documents}
+    there = {normalize_space(document.text) for document in documents}
     others = [text for text in given if text not in there]
     return [*documents, *(Document("", text) for text in others)], np.concatenate(
         [vectors, embed(others, embedder)]
@@ -152,12 +152,14 @@ def _vectors(
 
 
 def _take(rows: list[Any], least: float, output: Path) -> None:
-    from regard.search.label_table import examples, plain
+    from regard.search.label_table import normalize_space, reviewed_labels
 
-    examples(rows)  # one text with two labels is refused
+    reviewed_labels(rows)  # one text with two labels is refused
     kept = [row for row in rows if row.reviewed or row.confidence >= least]
     shared.write(
-        output, "text\tlabel\n" + "".join(f"{plain(row.text)}\t{plain(row.label)}\n" for row in kept)
+        output,
+        "text\tlabel\n"
+        + "".join(f"{normalize_space(row.text)}\t{normalize_space(row.label)}\n" for row in kept),
     )
     shared.say(
         f"{len(kept):,} of {len(rows):,} texts, {sum(row.reviewed for row in kept):,} of them reviewed"

@@ -120,10 +120,10 @@ def command(
 
 def _settings(kind: str, features: str, factors: int, sweeps: int, seed: int) -> RecommenderSettings:
     from regard.errors import OptionError
-    from regard.interactions.recommenders import FEATURES, KINDS, RecommenderSettings
+    from regard.interactions.recommenders import FEATURES, RECOMMENDERS, RecommenderSettings
 
-    if kind not in KINDS:
-        raise OptionError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if kind not in RECOMMENDERS:
+        raise OptionError(f"--kind must be one of {', '.join(RECOMMENDERS)}, got {kind!r}")
     names = tuple(dict.fromkeys(name.strip() for name in features.split(",") if name.strip()))
     for name in names:
         if name not in FEATURES:
@@ -145,22 +145,22 @@ def _writable(folder: Path) -> None:
 
 def _files(files: list[str], items: Path | None) -> tuple[list[Path], Path | None]:
     from regard.cli.data import offer
-    from regard.interactions.ratings import MOVIELENS, corpus
+    from regard.interactions.ratings import MOVIELENS, movielens_files
 
     if len(files) == 1 and files[0] in MOVIELENS and not Path(files[0]).exists():
         offer({"corpus": files[0]})
-        ratings, movies = corpus(files[0])
+        ratings, movies = movielens_files(files[0])
         return [ratings], items or movies
     return [Path(file) for file in files], items
 
 
 def _read(paths: list[Path], items: Path | None, columns: dict[str, str | None]) -> Ratings:
-    from regard.interactions.ratings import read, with_items
+    from regard.interactions.ratings import add_item_info, read_ratings
 
-    ratings = read(paths, columns)
+    ratings = read_ratings(paths, columns)
     if ratings.repeated:
         print(f"regard: warning: {ratings.repeated}", file=sys.stderr)
-    return with_items(ratings, items) if items is not None else ratings
+    return add_item_info(ratings, items) if items is not None else ratings
 
 
 def _evaluate(
@@ -174,13 +174,13 @@ def _evaluate(
     from dataclasses import asdict
 
     from regard.files.progress import track
-    from regard.interactions.cross_validation import splits, trials
+    from regard.interactions.cross_validation import cross_validate, splits
 
     parts = splits(len(ratings), folds, share, seed)
     kinds = tuple(dict.fromkeys(kinds))
     with track(len(parts) * len(kinds), "fitting", "fits") as progress:
         return {
-            kind: [asdict(each) for each in trials(ratings, kind, settings, parts, progress.advance)]
+            kind: [asdict(each) for each in cross_validate(ratings, kind, settings, parts, progress.advance)]
             for kind in kinds
         }
 
@@ -202,10 +202,10 @@ def _print(ratings: Ratings, report: dict[str, Any], folds: int | None, share: f
 
 def _fit(ratings: Ratings, kind: str, settings: RecommenderSettings) -> Recommender:
     from regard.files.progress import track
-    from regard.interactions.recommenders import KINDS
+    from regard.interactions.recommenders import RECOMMENDERS
 
     with track(None, "fitting all ratings"):
-        return KINDS[kind](ratings, settings)
+        return RECOMMENDERS[kind](ratings, settings)
 
 
 def _card(

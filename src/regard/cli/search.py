@@ -96,7 +96,7 @@ def _way(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
 
     if by == "bm25":
         return make_way(by)
-    embedder = shared.load_embedder(model or index.made.model)
+    embedder = shared.load_embedder(model or index.info.model)
     index.check(embedder.fingerprint())
     return make_way(by, embedder, exact=exact)
 

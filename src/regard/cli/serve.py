@@ -136,7 +136,7 @@ def _index_service(folder: Path, model: str | None, limits: RequestLimits, how: 
             f"--shortlist is for translators and language models, and {folder} is a search index; leave it out"
         )
     index = Index(folder)
-    embedder = load_embedder(model or index.made.model, str(pick_device(how.device)))
+    embedder = load_embedder(model or index.info.model, str(pick_device(how.device)))
     return SearchService(index, embedder, folder.resolve().name, limits, workers=how.workers)
 
 

@@ -31,7 +31,7 @@ def command(
     from regard.data.prepare import EncodingSettings, prepare
     from regard.decoding.engine.ibm1 import associate
     from regard.errors import OptionError
-    from regard.evaluation.evaluate import section
+    from regard.evaluation.evaluate import data_section
     from regard.models.folder import load
     from regard.models.translator import Translator
 
@@ -40,7 +40,7 @@ def command(
         raise OptionError(
             f"{model} is {loaded.what}, which has no source words to list translations of; give a translator"
         )
-    own = section(loaded.card, data or ())  # type: ignore[arg-type]
+    own = data_section(loaded.card, data or ())  # type: ignore[arg-type]
     if data and "test" in own:
         own["train"] = own.pop("test")
     settings = EncodingSettings(own.get("max_length") or 256, own.get("max_ratio"), own.get("limit"))

@@ -1,4 +1,4 @@
-"""What can be said of a layer or a model by measuring it."""
+"""Metrics of models (BLEU, perplexity, F1, retrieval, calibration) and costs and properties of layers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.evaluation import bleu_by_length, classification, training_cost
-    from regard.evaluation.bleu import brevity, ngrams, precision
-    from regard.evaluation.bleu_by_length import by_length
-    from regard.evaluation.perplexity import LanguageScores, measure
+    from regard.evaluation import by_length, classification, training_cost
+    from regard.evaluation.bleu import brevity_penalty, ngrams, precision
+    from regard.evaluation.by_length import bleu_by_length
+    from regard.evaluation.perplexity import LanguageScores, count_text
     from regard.evaluation.tagging import tagging_scores
-    from regard.evaluation.training_cost import RATES, TrainingCost, sustained
+    from regard.evaluation.training_cost import RATES, TrainingCost, estimated_flops
     from regard.evaluation.translation import corpus_bleu
 
 __all__ = [
@@ -20,14 +20,14 @@ __all__ = [
     "LanguageScores",
     "TrainingCost",
     "bleu_by_length",
-    "brevity",
+    "brevity_penalty",
     "by_length",
     "classification",
     "corpus_bleu",
-    "measure",
+    "count_text",
+    "estimated_flops",
     "ngrams",
     "precision",
-    "sustained",
     "tagging_scores",
     "training_cost",
 ]
@@ -37,13 +37,13 @@ __getattr__ = exported(
         "LanguageScores": "perplexity",
         "RATES": "training_cost",
         "TrainingCost": "training_cost",
-        "brevity": "bleu",
-        "by_length": "bleu_by_length",
+        "brevity_penalty": "bleu",
+        "bleu_by_length": "by_length",
         "corpus_bleu": "translation",
-        "measure": "perplexity",
+        "count_text": "perplexity",
         "ngrams": "bleu",
         "precision": "bleu",
-        "sustained": "training_cost",
+        "estimated_flops": "training_cost",
         "tagging_scores": "tagging",
     },
 )

@@ -1,14 +1,15 @@
-"""BLEU: the lecture's sentence formula, token for token, and the corpus BLEU that papers report.
+"""BLEU: the lecture's sentence BLEU on tokens, and sacreBLEU's corpus BLEU.
 
-The sentence formula is that of Schmidt-Thieme's lecture on attention layers, "BLEU score", for one reference y and one
-hypothesis ŷ, both sequences of tokens:
+The sentence formula is that of Schmidt-Thieme's lecture on attention layers, "BLEU score", for one reference
+y and one hypothesis ŷ, both sequences of tokens:
 
     p_n(y, ŷ)  = Σ_a min(f_n(ŷ)_a, f_n(y)_a) / (|ŷ| − n + 1)
     brev(y, ŷ) = e^(−max(0, |y| − |ŷ|) / |ŷ|)
     bleu(y, ŷ) = brev(y, ŷ) · (p_1 p_2 p_3 p_4)^(1/4), in [0, 1]
 
-Where the formula divides by nothing (ŷ empty or shorter than n) there is nothing to match: the precision is 0, and so is BLEU.
-Corpus BLEU adds up matches and lengths over all sentences before it divides; it is sacreBLEU's (Post 2018), in [0, 100].
+If ŷ is shorter than n, the denominator is 0 and p_n is defined as 0, and so is BLEU.
+Corpus BLEU sums matches and lengths over all sentences before dividing; computed by sacreBLEU (Post 2018), in
+[0, 100].
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from regard.errors import DataError, OptionError
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
 
-LONGEST = 4  # n-grams of 1 to 4 tokens
+MAX_ORDER = 4  # n-grams up to this length
 
 
 def ngrams(tokens: Sequence[Hashable], n: int) -> Counter[tuple[Hashable, ...]]:
@@ -37,13 +38,13 @@ def ngrams(tokens: Sequence[Hashable], n: int) -> Counter[tuple[Hashable, ...]]:
 
 
 def precision(reference: Sequence[Hashable], hypothesis: Sequence[Hashable], n: int) -> float:
-    """p_n: which share of the hypothesis' n-grams occur in the reference, each at most as often as there."""
-    found = ngrams(hypothesis, n)
-    return (found & ngrams(reference, n)).total() / found.total() if found else 0.0
+    """p_n: clipped n-gram precision of the hypothesis."""
+    counts = ngrams(hypothesis, n)
+    return (counts & ngrams(reference, n)).total() / counts.total() if counts else 0.0
 
 
-def brevity(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
-    """The penalty for a hypothesis shorter than its reference, since precision alone favours short ones."""
+def brevity_penalty(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
+    """Penalty for hypotheses shorter than the reference, which precision alone would favour."""
     missing = max(0, len(_tokens(reference, "reference")) - len(_tokens(hypothesis, "hypothesis")))
     if missing == 0:
         return 1.0
@@ -52,8 +53,8 @@ def brevity(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> fl
 
 def sentence_bleu(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
     """The lecture's BLEU of one sentence, in [0, 1]; 0 unless at least one 4-gram matches."""
-    product = math.prod(precision(reference, hypothesis, n) for n in range(1, LONGEST + 1))
-    return brevity(reference, hypothesis) * product ** (1 / LONGEST)
+    product = math.prod(precision(reference, hypothesis, n) for n in range(1, MAX_ORDER + 1))
+    return brevity_penalty(reference, hypothesis) * product ** (1 / MAX_ORDER)
 
 
 def corpus_bleu(
@@ -62,37 +63,38 @@ def corpus_bleu(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> float:
-    """sacreBLEU's corpus BLEU, in [0, 100]. For text that is already tokenised, its tokens apart by spaces: `tokenize="none"`.
+    """sacreBLEU's corpus BLEU, in [0, 100]. Use `tokenize="none"` for text that is already tokenised.
 
-    `references`: one list of lines, or several such lists, one for each reference document.
+    `references`: one list of lines, or a list of such lists, one per reference.
     """
     documents = reference_documents(hypotheses, references)
-    return float(metric(tokenize, lowercase).corpus_score(hypotheses, documents).score)
+    return float(bleu_metric(tokenize, lowercase).corpus_score(hypotheses, documents).score)
 
 
-def metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
-    """sacreBLEU's BLEU with its default settings; warnings about tokenised text come from `evaluation.translation`."""
+def bleu_metric(tokenize: str = "13a", lowercase: bool = False) -> BLEU:
+    """sacreBLEU's BLEU with default settings, without its warning about tokenised text (see
+    `input_checks`).
+    """
     from sacrebleu.metrics.bleu import BLEU
 
     if not isinstance(tokenize, str) or tokenize not in BLEU.TOKENIZERS:
         near = difflib.get_close_matches(str(tokenize), BLEU.TOKENIZERS, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise OptionError(f"tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}{meant}")
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise OptionError(f"tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenize!r}{hint}")
     try:
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    except (
-        ImportError,
-        OSError,
-        RuntimeError,
-    ) as error:  # sacreBLEU's tokenisers for some languages need packages or files
+    # Some of sacreBLEU's tokenisers need extra packages or files.
+    except (ImportError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise OptionError(f"tokenize={tokenize!r} needs something that is not here: {reason}") from error
+        raise OptionError(
+            f"tokenize={tokenize!r} needs a package or file that is missing: {reason}"
+        ) from error
 
 
 def reference_documents(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """One list of lines for each reference, each as long as the hypotheses; anything else is said and not guessed."""
+    """Normalise references to one list of lines per reference, each as long as the hypotheses."""
     hypotheses = _lines(hypotheses, "hypotheses")
     if isinstance(references, str) or not isinstance(references, Sequence) or not references:
         raise DataError(
@@ -107,29 +109,30 @@ def reference_documents(
     sizes = {len(document) for document in documents}
     if len(documents) == len(hypotheses) and len(sizes) == 1 and sizes != {len(hypotheses)}:
         raise DataError(
-            f"the references look transposed: {len(documents)} lists of {sizes.pop()} for {len(hypotheses)} hypotheses; "
-            "give one list of lines for each reference document, as [list(lines) for lines in zip(*references)] does"
+            f"the references look transposed: {len(documents)} lists of {sizes.pop()} for {len(hypotheses)} "
+            "hypotheses; give one list of lines per reference, e.g. [list(lines) for lines in "
+            "zip(*references)]"
         )
     for number, document in enumerate(documents, 1):
         if len(document) != len(hypotheses):
             raise DataError(
-                _unequal(
+                _length_mismatch(
                     hypotheses, document, f"reference {number}" if len(documents) > 1 else "the reference"
                 )
             )
     return documents
 
 
-def _unequal(hypotheses: list[str], document: list[str], name: str) -> str:
+def _length_mismatch(hypotheses: list[str], document: list[str], name: str) -> str:
     longer, side = max((hypotheses, "the hypothesis"), (document, name), key=lambda x: len(x[0]))
     extra = abs(len(hypotheses) - len(document))
     blank = not any(line.strip() for line in longer[-extra:])
-    why = (
+    fix = (
         f"the last {extra} of {side} are empty: remove them"
         if blank
         else "give one line for each sentence on both sides"
     )
-    return f"the hypothesis has {len(hypotheses)} lines but {name} has {len(document)}; {why}"
+    return f"the hypothesis has {len(hypotheses)} lines but {name} has {len(document)}; {fix}"
 
 
 def _lines(lines: Sequence[object], name: str) -> list[str]:
@@ -144,6 +147,6 @@ def _lines(lines: Sequence[object], name: str) -> list[str]:
 
 
 def _tokens(tokens: Sequence[Hashable], name: str) -> tuple[Hashable, ...]:
-    if isinstance(tokens, str):  # a string is a sequence too, of letters, and would be scored without a word
+    if isinstance(tokens, str):  # a str is a sequence of characters and would be scored silently
         raise OptionError(f"{name} must be a sequence of tokens, got the text {tokens!r:.60}; split it first")
     return tuple(as_list(name, tokens, "a sequence of tokens"))

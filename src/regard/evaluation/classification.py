@@ -1,8 +1,7 @@
-"""How well texts were labelled: accuracy, precision, recall and F₁ of each label, what was taken for what, and how sure it was.
+"""Classification metrics: accuracy, precision, recall and F₁ per label, confusion matrix, calibration.
 
-Of the texts that were given a label, precision is the share that has it; of those that have it, recall is the share that was
-found; F₁ is their harmonic mean, 0 where nothing was found. Macro-F₁ is the mean over the labels that occur, in the gold or
-among the answers: a rare label counts as much as a frequent one. All equal scikit-learn's; a test draws labels and compares.
+Undefined precision, recall and F₁ are 0. Macro-F₁ is the mean over labels that occur in the gold or predicted
+labels. All values equal scikit-learn's; a test compares them on random labels.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import numpy as np
 
 from regard.errors import DataError
 from regard.evaluation.calibration import Calibration, calibration
-from regard.evaluation.svg import save
+from regard.evaluation.plots import save_figure
 
-WIDEST = 12  # labels that a matrix has on a terminal; of more, the commonest mistakes are listed
-SHOWN = 15  # mistakes listed
-WRITTEN = 30  # labels up to which a drawing has numbers in it
+MAX_MATRIX_LABELS = 12  # with more labels the text lists common mistakes instead of the matrix
+MAX_MISTAKES = 15  # confusions in that list
+MAX_NUMBERED_LABELS = 30  # with more labels the plot has no numbers in its cells
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One label; `support` counts the texts that have it."""
+    """Scores of one label; `support` is its number of gold texts."""
 
     label: str
     precision: float
@@ -36,7 +35,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """Shares in [0, 1]. `confusion` counts texts: (label they have, label they were given), in the order of `labels`."""
+    """Scores in [0, 1]. `confusion` counts texts, (gold label, predicted label), in the order of `labels`."""
 
     accuracy: float
     macro_f1: float
@@ -51,22 +50,22 @@ class ClassificationScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        each = {
+        classes = {
             score.label: {k: v for k, v in asdict(score).items() if k != "label"} for score in self.classes
         }
-        found = {
-            "accuracy": self.accuracy, "macro_f1": self.macro_f1, "texts": self.texts, "classes": each,
+        result = {
+            "accuracy": self.accuracy, "macro_f1": self.macro_f1, "texts": self.texts, "classes": classes,
             "confusion": {"labels": list(self.labels), "counts": self.confusion.tolist()},
         }  # fmt: skip
-        return found if self.calibration is None else found | {"calibration": self.calibration.as_dict()}
+        return result if self.calibration is None else result | {"calibration": self.calibration.as_dict()}
 
     def text(self) -> str:
-        """Everything, for a person."""
-        right = int(np.trace(self.confusion))
+        """All scores as readable text."""
+        correct = int(np.trace(self.confusion))
         parts = [
-            f"accuracy {self.accuracy:.4f} ({right:,} of {self.texts:,}), macro-F1 {self.macro_f1:.4f}",
-            _each(self.classes),
-            _matrix(self) if len(self.labels) <= WIDEST else _mistakes(self),
+            f"accuracy {self.accuracy:.4f} ({correct:,} of {self.texts:,}), macro-F1 {self.macro_f1:.4f}",
+            _class_table(self.classes),
+            _matrix(self) if len(self.labels) <= MAX_MATRIX_LABELS else _mistakes(self),
         ]
         return "\n\n".join(parts if self.calibration is None else [*parts, self.calibration.text()])
 
@@ -74,12 +73,12 @@ class ClassificationScores:
         return self.text()
 
     def draw(self, path: str | Path) -> list[Path]:
-        """The confusion matrix as a picture; with probabilities the reliability diagram too, as NAME-calibration beside it."""
+        """Plot the confusion matrix; with probabilities also the reliability diagram, as NAME-calibration."""
         path = Path(path)
-        found = [_draw(self, path)]
+        paths = [_draw(self, path)]
         if self.calibration is not None:
-            found.append(self.calibration.draw(path.with_name(f"{path.stem}-calibration{path.suffix}")))
-        return found
+            paths.append(self.calibration.draw(path.with_name(f"{path.stem}-calibration{path.suffix}")))
+        return paths
 
 
 def scores(
@@ -88,25 +87,29 @@ def scores(
     probabilities: np.ndarray | None = None,
     labels: Sequence[str] | None = None,
 ) -> ClassificationScores:
-    """Score the labels that texts were given against those they have. `labels` are all there are, in the order of the columns of
-    `probabilities`; without it those that occur, in alphabetical order.
+    """Score predicted labels against gold labels.
+
+    `labels` lists all labels, in the order of the columns of `probabilities`; by default the labels that
+    occur, sorted.
     """
     if len(gold) != len(predicted):
         raise DataError(
-            f"there are {len(gold)} right labels and {len(predicted)} answers; give one answer for each text"
+            f"got {len(gold)} gold labels and {len(predicted)} predictions; give one prediction per text"
         )
     if not gold:
         raise DataError("there are no texts to score; give at least one")
     labels = sorted({*gold, *predicted}) if labels is None else list(labels)
-    _known(gold, labels, "is labelled")
-    _known(predicted, labels, "was given")
+    _check_labels(gold, labels, "gold")
+    _check_labels(predicted, labels, "predicted")
     counts = confusion(gold, predicted, labels)
-    each = tuple(_class(label, counts, i) for i, label in enumerate(labels))
-    occur = counts.sum(0) + counts.sum(1) > 0
+    classes = tuple(_class(label, counts, i) for i, label in enumerate(labels))
+    occurring = counts.sum(0) + counts.sum(1) > 0
     return ClassificationScores(
         accuracy=float(np.trace(counts) / len(gold)),
-        macro_f1=float(np.mean([score.f1 for score, there in zip(each, occur, strict=True) if there])),
-        classes=each,
+        macro_f1=float(
+            np.mean([score.f1 for score, occurs in zip(classes, occurring, strict=True) if occurs])
+        ),
+        classes=classes,
         labels=tuple(labels),
         confusion=counts,
         calibration=None if probabilities is None else calibration(gold, probabilities, labels),
@@ -114,7 +117,7 @@ def scores(
 
 
 def accuracy(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """The share of texts whose label is right."""
+    """The share of texts with the correct label."""
     return scores(gold, predicted).accuracy
 
 
@@ -124,19 +127,20 @@ def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
 
 
 def confusion(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """How many texts have a label and were given a label, (labels, labels)."""
+    """Confusion matrix: counts of (gold, predicted), (labels, labels)."""
     place = {label: i for i, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(counts, ([place[label] for label in gold], [place[label] for label in predicted]), 1)
     return counts
 
 
-def _known(given: Sequence[str], labels: Sequence[str], how: str) -> None:
+def _check_labels(values: Sequence[str], labels: Sequence[str], name: str) -> None:
     known = set(labels)
-    for row, label in enumerate(given, 1):
+    for row, label in enumerate(values, 1):
         if label not in known:
             raise DataError(
-                f"text {row:,} {how} {label!r}, which is none of the labels ({_some(labels)}); mend it or leave it out"
+                f"the {name} label {label!r} of text {row:,} is none of the labels ({_some(labels)}); "
+                "fix it or leave it out"
             )
 
 
@@ -145,12 +149,12 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def _class(label: str, counts: np.ndarray, i: int) -> ClassScore:
-    right, given, support = int(counts[i, i]), int(counts[:, i].sum()), int(counts[i].sum())
+    correct, predicted, support = int(counts[i, i]), int(counts[:, i].sum()), int(counts[i].sum())
     return ClassScore(
         label=label,
-        precision=right / given if given else 0.0,
-        recall=right / support if support else 0.0,
-        f1=2 * right / (given + support) if given + support else 0.0,
+        precision=correct / predicted if predicted else 0.0,
+        recall=correct / support if support else 0.0,
+        f1=2 * correct / (predicted + support) if predicted + support else 0.0,
         support=support,
     )
 
@@ -159,7 +163,7 @@ def _short(label: str, most: int = 12) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _each(classes: Sequence[ClassScore]) -> str:
+def _class_table(classes: Sequence[ClassScore]) -> str:
     wide = max(5, *(len(_short(score.label, 24)) for score in classes))
     rows = [f"{'label':{wide}}  precision  recall      F1   texts"]
     rows += [
@@ -169,54 +173,59 @@ def _each(classes: Sequence[ClassScore]) -> str:
     return "\n".join(rows)
 
 
-def _matrix(found: ClassificationScores) -> str:
-    names = [_short(label) for label in found.labels]
+def _matrix(scores: ClassificationScores) -> str:
+    names = [_short(label) for label in scores.labels]
     wide = [
         max(len(name), len(f"{column.max():,}"))
-        for name, column in zip(names, found.confusion.T, strict=True)
+        for name, column in zip(names, scores.confusion.T, strict=True)
     ]
-    first = max(len("has ↓  given →"), *map(len, names))
+    first = max(len("gold ↓  predicted →"), *map(len, names))
     rows = [
         "  ".join(
-            [f"{'has ↓  given →':{first}}", *(f"{name:>{w}}" for name, w in zip(names, wide, strict=True))]
+            [
+                f"{'gold ↓  predicted →':{first}}",
+                *(f"{name:>{w}}" for name, w in zip(names, wide, strict=True)),
+            ]
         )
     ]
-    for name, row in zip(names, found.confusion, strict=True):
+    for name, row in zip(names, scores.confusion, strict=True):
         rows.append(
             "  ".join([f"{name:{first}}", *(f"{count:>{w},}" for count, w in zip(row, wide, strict=True))])
         )
     return "\n".join(rows)
 
 
-def _mistakes(found: ClassificationScores) -> str:
-    """The commonest confusions; of equal ones the first."""
-    wrong = found.confusion - np.diag(np.diag(found.confusion))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:SHOWN]
-    pairs = [divmod(int(at), len(found.labels)) for at in order]
+def _mistakes(scores: ClassificationScores) -> str:
+    """The most frequent confusions; ties in label order."""
+    wrong = scores.confusion - np.diag(np.diag(scores.confusion))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_MISTAKES]
+    pairs = [divmod(int(at), len(scores.labels)) for at in order]
     rows = [
-        f"{wrong[i, j]:6,}  {found.labels[i]} taken for {found.labels[j]}" for i, j in pairs if wrong[i, j]
+        f"{wrong[i, j]:6,}  {scores.labels[i]} predicted as {scores.labels[j]}"
+        for i, j in pairs
+        if wrong[i, j]
     ]
     kinds = int((wrong > 0).sum())
-    return "\n".join([f"the commonest of {int(wrong.sum()):,} mistakes, of {kinds:,} kinds", *rows])
+    return "\n".join([f"the most frequent of {int(wrong.sum()):,} mistakes, {kinds:,} kinds", *rows])
 
 
-def _draw(found: ClassificationScores, path: Path) -> Path:
+def _draw(scores: ClassificationScores, path: Path) -> Path:
     from matplotlib.figure import Figure
 
-    size = len(found.labels)
+    size = len(scores.labels)
     side = min(16.0, max(3.6, 0.55 * size + 2))
     figure = Figure(figsize=(side + 0.6, side), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    shares = found.confusion / np.maximum(found.confusion.sum(1, keepdims=True), 1)
+    shares = scores.confusion / np.maximum(scores.confusion.sum(1, keepdims=True), 1)
     picture = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    names = [_short(label, 16) for label in found.labels]
+    names = [_short(label, 16) for label in scores.labels]
     axes.set_xticks(range(size), names, rotation=90 if size > 4 else 0)
     axes.set_yticks(range(size), names)
-    axes.set_xlabel("label it was given")
-    axes.set_ylabel("label it has")
-    axes.set_title(f"accuracy {found.accuracy:.4f}, macro-F1 {found.macro_f1:.4f}", fontsize=10)
-    if size <= WRITTEN:
-        for (i, j), count in np.ndenumerate(found.confusion):
+    axes.set_xlabel("predicted label")
+    axes.set_ylabel("gold label")
+    axes.set_title(f"accuracy {scores.accuracy:.4f}, macro-F1 {scores.macro_f1:.4f}", fontsize=10)
+    if size <= MAX_NUMBERED_LABELS:
+        for (i, j), count in np.ndenumerate(scores.confusion):
             if count:
                 axes.text(
                     j,
@@ -227,5 +236,5 @@ def _draw(found: ClassificationScores, path: Path) -> Path:
                     fontsize=8,
                     color="white" if shares[i, j] > 0.5 else "black",
                 )
-    figure.colorbar(picture, ax=axes, shrink=0.8, label="share of the texts that have the label")
-    return save(figure, path)
+    figure.colorbar(picture, ax=axes, shrink=0.8, label="share of the gold label")
+    return save_figure(figure, path)

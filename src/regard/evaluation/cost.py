@@ -1,7 +1,8 @@
-"""What a layer costs: parameters, operations, path length, sequential steps, counted from the layer itself.
+"""Cost of a layer: parameters, operations, path length and sequential steps.
 
-Operations are multiply-adds for one sequence of length T. Path length is the longest, over pairs (t, s) that can be joined at
-all, of the shortest chain of layers or recurrent steps from x_s to z_t. Beside it, what the Hildesheim lecture's table says.
+Operations are multiply-adds for one sequence of length T. Path length is the number of layers or
+recurrent steps on the shortest path from x_s to z_t, maximised over all connected pairs (t, s). `comparison`
+adds the values of the Hildesheim lecture's table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one layer at length T; `parts` says what the operations are made of."""
+    """The cost of one layer at length T; `parts` breaks down the operations."""
 
     parameters: int
     operations: int
@@ -34,7 +35,9 @@ class Cost:
 
 
 def cost(layer: nn.Module, T: int) -> Cost:
-    """Count parameters, operations (multiply-adds, one sequence), path length and sequential steps of a layer at length T."""
+    """Count parameters, operations (multiply-adds of one sequence), path length and sequential steps at
+    length T.
+    """
     integer("T", T)
     if isinstance(layer, Convolution):
         conv = layer.weight
@@ -49,12 +52,14 @@ def cost(layer: nn.Module, T: int) -> Cost:
         parts = {"input": ways * T * gates * rnn.input_size, "recurrence": ways * T * gates * rnn.hidden_size}
         path, steps = T, T
     elif isinstance(layer, MultiHead | SlicedMultiHead):
-        parts, path, steps = _attention_parts(layer, T), _hops(_seen(layer, T).any(0)), 1
+        parts, path, steps = _attention_parts(layer, T), _hops(_allowed_pairs(layer, T).any(0)), 1
     elif isinstance(layer, nn.Linear):
         parts, path, steps = {"projection": T * layer.in_features * layer.out_features}, 1, 1
     else:
         known = "Convolution, Recurrence, MultiHead, SlicedMultiHead, nn.Linear"
-        raise OptionError(f"the cost of {type(layer).__name__} cannot be counted; it can of {known}")
+        raise OptionError(
+            f"the cost of {type(layer).__name__} cannot be counted; supported layers are {known}"
+        )
     count = sum(p.numel() for p in layer.parameters())
     return Cost(count, sum(parts.values()), path, steps, parts)
 
@@ -67,7 +72,7 @@ def _attention_parts(layer: MultiHead | SlicedMultiHead, T: int) -> dict[str, in
     else:
         projections = sum(x.numel() for x in (layer.W, layer.V, layer.U))
         key_dim, value_dim, out = layer.W.shape[1], layer.U.shape[1], layer.Q.numel()
-    pairs = int(_seen(layer, T).sum())  # over all heads
+    pairs = int(_allowed_pairs(layer, T).sum())  # over all heads
     parts = {
         "projections": T * projections,
         "energies": pairs * _per_pair(layer, key_dim),
@@ -80,8 +85,8 @@ def _attention_parts(layer: MultiHead | SlicedMultiHead, T: int) -> dict[str, in
 
 
 def _matrices(energy: nn.Module) -> list[Tensor]:
-    """What an energy multiplies each query or key with, (…, …) or one per head, (heads, …, …)."""
-    if isinstance(energy, Additive):  # not v: with a v for each head that is a matrix too
+    """Matrices that an energy applies to each query or key: (…, …), or per head (heads, …, …)."""
+    if isinstance(energy, Additive):  # not v, which is a matrix if there is one per head
         return [energy.Wq.weight, energy.Wk.weight]
     if isinstance(energy, Bilinear):
         return [energy.W] if energy.V is None else [energy.W, energy.V]
@@ -97,8 +102,8 @@ def _per_pair(layer: MultiHead | SlicedMultiHead, key_dim: int) -> int:
     return key_dim if not isinstance(layer.energy, Distance | Match) else 2 * key_dim
 
 
-def _seen(layer: MultiHead | SlicedMultiHead, T: int) -> Tensor:
-    """Which pairs the layer's own mask leaves, (heads, T, T)."""
+def _allowed_pairs(layer: MultiHead | SlicedMultiHead, T: int) -> Tensor:
+    """Pairs that the layer's own mask allows, (heads, T, T)."""
     if layer.mask is None:
         return torch.ones(layer.heads, T, T, dtype=torch.bool)
     allowed = layer.mask.dense(T, T)
@@ -107,44 +112,45 @@ def _seen(layer: MultiHead | SlicedMultiHead, T: int) -> Tensor:
 
 
 def _hops(reach: Tensor) -> int:
-    """How many layers until every pair that can be joined is joined. reach[t, s]: z_t sees x_s in one layer."""
-    step = reach | torch.eye(
-        len(reach), dtype=torch.bool
-    )  # a residual or a deeper copy keeps what was reached
+    """Number of layers until all connected pairs are connected. reach[t, s]: z_t depends on x_s after one
+    layer.
+    """
+    step = reach | torch.eye(len(reach), dtype=torch.bool)  # the residual connection
     powers = [step]
-    while True:  # square until nothing new is reached
-        wider = _join(powers[-1], powers[-1])
+    while True:  # square until nothing changes
+        wider = _compose(powers[-1], powers[-1])
         if bool((wider == powers[-1]).all()):
             break
         powers.append(wider)
     if len(powers) == 1:
         return 1
     goal, have, hops = powers[-1], powers[-2], 2 ** (len(powers) - 2)
-    for i in range(
-        len(powers) - 3, -1, -1
-    ):  # the largest number of layers that is still not enough, bit by bit
-        wider = _join(have, powers[i])
+    # Binary search for the largest number of layers that is not enough.
+    for i in range(len(powers) - 3, -1, -1):
+        wider = _compose(have, powers[i])
         if not bool((wider == goal).all()):
             have, hops = wider, hops + 2**i
     return hops + 1
 
 
-def _join(a: Tensor, b: Tensor) -> Tensor:
+def _compose(a: Tensor, b: Tensor) -> Tensor:
     return (a.float() @ b.float()) > 0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One layer of the lecture's comparison: what is quoted for parameters, operations, path length and steps, and the layer."""
+    """A row of the lecture's table: quoted parameters, operations, path length and steps, and the layer."""
 
     name: str
     quoted: tuple[str, str, str, str]
-    quoted_values: tuple[float | None, ...]  # None: the table says nothing
+    quoted_values: tuple[float | None, ...]  # None: not in the table
     layer: nn.Module
 
 
 def comparison(T: int, dim: int, window: int) -> list[Row]:
-    """The lecture's table, attention vs. convolutions, with recurrence and sequential steps from Vaswani et al. 2017, table 1."""
+    """The lecture's table of attention and convolution; recurrence and steps from Vaswani et al. 2017, table
+    1.
+    """
     M, K = dim, window
     full, band = (
         MultiHead(M, 1, project=False, linear_bias=False, mask=m) for m in (None, Window.centered(K))

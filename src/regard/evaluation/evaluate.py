@@ -1,7 +1,4 @@
-"""How good a trained model is on a text.
-
-The text is a part of the corpus the model was trained on, of another known corpus, or files; the model's card knows the rest.
-"""
+"""Evaluate a trained model on a split of its own corpus, of another known corpus, or on files."""
 
 from __future__ import annotations
 
@@ -14,18 +11,26 @@ from regard.data import corpora
 from regard.data.datasets import load_split
 from regard.data.prepared_cache import hold
 from regard.errors import DataError
-from regard.evaluation.metrics import JUDGES, Evaluation, EvaluationOptions, windows
+from regard.evaluation.metrics import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost
 
-__all__ = ["Evaluation", "cost", "default_split", "evaluate", "section", "trained_on", "windows"]
+__all__ = [
+    "Evaluation",
+    "data_section",
+    "default_split",
+    "evaluate",
+    "evaluation_batches",
+    "trained_on",
+    "training_cost",
+]
 
 
-def section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
-    """The `data` section of a recipe for what a user names: nothing (the model's own corpus), a known name, or files."""
+def data_section(card: dict[str, Any], data: Sequence[str] = ()) -> dict[str, Any]:
+    """The `data` section of a recipe for the model's own corpus (no `data`), a corpus name, or files."""
     own = dict((card.get("recipe") or {}).get("data") or {})
     if not data:
         if not own:
-            raise DataError("this model's card does not say what it was trained on; name a text with --data")
+            raise DataError("this model's card does not name its training data; give the data with --data")
         return own
     kept = {key: own[key] for key in ("source", "target", "scheme", "repair") if own.get(key)}
     if len(data) == 1 and data[0] in corpora.names():
@@ -45,7 +50,7 @@ def trained_on(card: dict[str, Any], data: Sequence[str]) -> list[str]:
 
 
 def default_split(data: dict[str, Any]) -> str:
-    """The customary test set, else the validation set."""
+    """The test set if there is one, else the validation set."""
     if data.get("test") or data.get("folds"):
         return "test"
     if not data.get("corpus"):
@@ -61,32 +66,32 @@ def evaluate(
     *,
     beam: int | None = None,
     lengths: bool = False,
-    picture: Path | None = None,
+    plot: Path | None = None,
     output: bool = False,
     progress: bool = False,
 ) -> Evaluation:
-    """Score a model (as `regard.models.folder.load` gives it) on a part of a `data` section."""
-    judge, wishes = JUDGES[model.kind], EvaluationOptions(beam, lengths, picture, output, progress)
-    judge.refuse(model, wishes)
+    """Evaluate a model (from `regard.models.folder.load`) on a split of a `data` section."""
+    evaluator, options = EVALUATORS[model.kind], EvaluationOptions(beam, lengths, plot, output, progress)
+    evaluator.check_options(model, options)
     split = split or default_split(data)
     held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
     if split in held_out and not (data.get("corpus") or data.get(split) or held_out[split]):
         raise DataError(f"this model was trained on files without a {split} set; name a file with --data")
-    source = None if judge.task == "language" else model.source_tokenizer
-    found = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, judge.task)
+    source = None if evaluator.task == "language" else model.source_tokenizer
+    loaded = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, evaluator.task)
     name = data.get("corpus") or ", ".join(
         map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))
     )
-    hold(found.prepared, f"{split} set of {name}, for evaluation")
+    hold(loaded.prepared, f"{split} set of {name}, regard evaluate")
     start = time.perf_counter()
-    result = Evaluation(name, split, len(found.targets), 0.0)
-    judge.run(result, model, found, wishes)
+    result = Evaluation(name, split, len(loaded.targets), 0.0)
+    evaluator.run(result, model, loaded, options)
     result.seconds = time.perf_counter() - start
     return result
 
 
-def cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
-    """What training the model took, for the row beside the lecture's table; None when the card does not say."""
+def training_cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
+    """Training cost from the model's card, for comparison with the lecture's table; None if unknown."""
     if not card.get("flops") or not card.get("seconds"):
         return None
     task = f"{result.data} {result.split}"

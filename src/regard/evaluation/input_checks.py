@@ -1,7 +1,7 @@
-"""What looks wrong with a hypothesis and its reference before they are scored: lines out of order, and text of two kinds.
+"""Warnings about hypotheses and references before scoring: misaligned lines and mismatched tokenisation.
 
-BLEU gives a number for anything. A file that lost a line, or that is tokenised while the other is not, gives a low one that looks
-like a bad model. Each check here says one sentence when it is sure and nothing when it is not: a weak model is no suspicion.
+A file that lost a line, or is tokenised while the other is not, gets a low BLEU that looks like a bad model.
+Each check returns a sentence only if it is certain; a weak model gives no warning.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Sequence
 
 WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
-)  # CJK: each sign
-FEW = 4  # lines with fewer different words resemble a neighbour by chance
-MANY = 6  # and with fewer than these, one of many thousand others
+)  # CJK: each character is a word
+MIN_WORDS = 4  # lines with fewer distinct words match a neighbouring line by chance
+MIN_WORDS_SEARCH = 6  # lines with fewer match some line of the whole file by chance
 SUBWORDS = {"'@@' of BPE": r"@@(?= |$)", "'▁' of SentencePiece": "▁", "'##' of WordPiece": r"(?<= )##\w"}
 ESCAPES = re.compile(r"&(?:apos|quot|amp|lt|gt|#91|#93|#124);| @-@ ")
-# Full stops and commas only: French sets a space before ? ! : ; in ordinary text.
-APART, JOINED = re.compile(r"\S [.,](?= |$)"), re.compile(r"\w[.,](?= |$)")
+# Only full stops and commas: French has a space before ? ! : ; in plain text.
+SEPARATE, ATTACHED = re.compile(r"\S [.,](?= |$)"), re.compile(r"\w[.,](?= |$)")
 
 
 def input_warnings(
     hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokenize: str, lowercase: bool
 ) -> list[str]:
-    """One sentence for each thing that looks wrong; empty when nothing does."""
+    """One sentence per problem; empty if there is none."""
     names = (
         [f"reference {i}" for i in range(1, len(documents) + 1)] if len(documents) > 1 else ["the reference"]
     )
     found = _empty(hypotheses, "the hypothesis")
     for name, document in zip(names, documents, strict=True):
         found += _empty(document, name)
-    found += _kinds(hypotheses, documents, tokenize)
+    found += _tokenisation(hypotheses, documents, tokenize)
     if not lowercase:
         found += _case(hypotheses, documents)
     found += _transposed(hypotheses, documents)
@@ -52,7 +52,7 @@ def _empty(lines: Sequence[str], name: str) -> list[str]:
 # ---- tokenised against detokenised ----
 
 
-def _kinds(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokenize: str) -> list[str]:
+def _tokenisation(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokenize: str) -> list[str]:
     reference = [line for document in documents for line in document]
     sides = {"the hypothesis": hypotheses, "the reference": reference}
     found = []
@@ -61,7 +61,8 @@ def _kinds(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokeni
             count = _lines_with(re.compile(pattern), lines)
             if count >= max(1, len(lines) / 100):
                 found.append(
-                    f"{name} has the subword mark {mark} in {count} of {len(lines)} lines; join the subwords first"
+                    f"{name} has the subword mark {mark} in {count} of {len(lines)} lines; join the "
+                    f"subwords first"
                 )
     escaped = {name: _lines_with(ESCAPES, lines) for name, lines in sides.items()}
     for name, other in (("the hypothesis", "the reference"), ("the reference", "the hypothesis")):
@@ -70,7 +71,7 @@ def _kinds(hypotheses: Sequence[str], documents: Sequence[Sequence[str]], tokeni
                 f"a tokeniser's escapes (&apos; &quot; @-@ …) in {escaped[name]} of {len(sides[name])} lines"
             )
             found.append(f"{name} has {marks} and {other} has none; undo the escapes")
-    return found + _punctuation(tokenised(hypotheses), tokenised(reference), tokenize)
+    return found + _punctuation(looks_tokenised(hypotheses), looks_tokenised(reference), tokenize)
 
 
 def _punctuation(hypothesis: bool | None, reference: bool | None, tokenize: str) -> list[str]:
@@ -81,25 +82,30 @@ def _punctuation(hypothesis: bool | None, reference: bool | None, tokenize: str)
             ("the hypothesis", "the reference") if hypothesis else ("the reference", "the hypothesis")
         )
         return [
-            f"{one} looks tokenised (' .' and ' ,' stand apart) and {other} does not; detokenise {one} or tokenise both"
+            f"{one} looks tokenised (' .' and ' ,' with spaces) and {other} does not; "
+            f"detokenise {one} or tokenise both"
         ]
     if hypothesis and tokenize != "none":
         return [
-            f"both sides look tokenised and {tokenize} tokenises them again; detokenise both or take tokenize none"
+            f"both sides look tokenised and {tokenize} tokenises them again; "
+            "detokenise both or use tokenize none"
         ]
     if not hypothesis and tokenize == "none":
         return [
-            "both sides look like plain text, where tokenize none counts 'end.' as one word; tokenise both or take 13a"
+            "both sides look like plain text, where tokenize none counts 'end.' as one word; "
+            "tokenise both or use 13a"
         ]
     return []
 
 
-def tokenised(lines: Sequence[str]) -> bool | None:
-    """Whether full stops and commas stand apart; None when too few do or do not."""
-    apart, joined = (sum(len(pattern.findall(line.strip())) for line in lines) for pattern in (APART, JOINED))
-    if apart + joined < 3 or 0.2 < apart / (apart + joined) < 0.8:
+def looks_tokenised(lines: Sequence[str]) -> bool | None:
+    """True if full stops and commas are separated by spaces; None if undecided."""
+    separate, attached = (
+        sum(len(pattern.findall(line.strip())) for line in lines) for pattern in (SEPARATE, ATTACHED)
+    )
+    if separate + attached < 3 or 0.2 < separate / (separate + attached) < 0.8:
         return None
-    return apart > joined
+    return separate > attached
 
 
 def _lines_with(pattern: re.Pattern[str], lines: Sequence[str]) -> int:
@@ -119,41 +125,42 @@ def _case(hypotheses: Sequence[str], documents: Sequence[Sequence[str]]) -> list
     for name, other in (("the hypothesis", "the reference"), ("the reference", "the hypothesis")):
         if shares[name] <= 0.02 and shares[other] >= 0.5:
             return [
-                f"{name} is in small letters and {other} is not; restore the case or score both with lowercase"
+                f"{name} is in lower case and {other} is not; restore the case or score both with lowercase"
             ]
     return []
 
 
-# ---- the wrong line ----
+# ---- misaligned lines ----
 
 
 def _bag(line: str) -> frozenset[str]:
     return frozenset(WORD.findall(line.lower()))
 
 
-def _alike(one: frozenset[str], other: frozenset[str], few: int = FEW) -> float:
-    """Dice: the share of words that two lines have in common. Lines of a few words say nothing either way: 0."""
-    return 2 * len(one & other) / (len(one) + len(other)) if min(len(one), len(other)) >= few else 0.0
+def _dice(one: frozenset[str], other: frozenset[str], min_words: int = MIN_WORDS) -> float:
+    """Dice coefficient of the words of two lines; 0 for lines with too few words."""
+    return 2 * len(one & other) / (len(one) + len(other)) if min(len(one), len(other)) >= min_words else 0.0
 
 
 def _same(hypotheses: Sequence[str], document: Sequence[str], name: str) -> list[str]:
     count = sum(h == r and bool(h.strip()) for h, r in zip(hypotheses, document, strict=True))
     if len(hypotheses) >= 10 and count >= 0.95 * len(hypotheses):
         return [
-            f"{count} of {len(hypotheses)} lines of the hypothesis equal {name}; was the same file given twice?"
+            f"{count} of {len(hypotheses)} lines of the hypothesis equal {name}; check that the files are "
+            f"different"
         ]
     return []
 
 
 def _transposed(hypotheses: Sequence[str], documents: Sequence[Sequence[str]]) -> list[str]:
-    """As many references as lines: only the words can tell documents of lines from lines of references."""
+    """With as many references as lines, only the words tell whether the references are transposed."""
     n = len(hypotheses)
     if n < 2 or len(documents) != n:
         return []
     bags, table = [_bag(h) for h in hypotheses], [[_bag(line) for line in document] for document in documents]
-    given = sum(max(_alike(bags[i], table[k][i], few=1) for k in range(n)) for i in range(n)) / n
-    turned = sum(max(_alike(bags[i], table[i][k], few=1) for k in range(n)) for i in range(n)) / n
-    if turned > given + 0.2:
+    as_given = sum(max(_dice(bags[i], table[k][i], min_words=1) for k in range(n)) for i in range(n)) / n
+    transposed = sum(max(_dice(bags[i], table[i][k], min_words=1) for k in range(n)) for i in range(n)) / n
+    if transposed > as_given + 0.2:
         return [
             f"the references look transposed; give {n} documents of {n} lines each, as zip(*references) does"
         ]
@@ -161,20 +168,20 @@ def _transposed(hypotheses: Sequence[str], documents: Sequence[Sequence[str]]) -
 
 
 def _shifted(bags: Sequence[frozenset[str]], others: Sequence[frozenset[str]], name: str) -> list[str]:
-    """A stretch of lines that resemble the line before or after their own reference: somewhere a line was lost or added.
+    """Detect a run of lines that match a reference up to three lines away: a line was lost or added.
 
-    Over each stretch the likeness to the neighbour, less that to the own line, less 0.15 a line, is added up (Kadane); a stretch
-    counts from 3 on, which lines that resemble each other by chance do not reach.
+    Finds the run with the largest sum of (similarity to the shifted line − similarity to the own line − 0.15)
+    by Kadane's algorithm. A sum of 3 is not reached by chance.
     """
     n = len(bags)
-    own = [_alike(h, r) for h, r in zip(bags, others, strict=True)]
+    own = [_dice(h, r) for h, r in zip(bags, others, strict=True)]
     best: tuple[float, int, int, int] = (3.0, 0, 0, 0)
     for offset in (1, -1, 2, -2, 3, -3):
         total, start = 0.0, 0
         for i in range(max(0, -offset), min(n, n - offset)):
             if total <= 0:
                 total, start = 0.0, i
-            total += _alike(bags[i], others[i + offset]) - own[i] - 0.15
+            total += _dice(bags[i], others[i + offset]) - own[i] - 0.15
             best = max(best, (total, offset, start, i))
     _, offset, start, end = best
     if not offset:
@@ -187,15 +194,15 @@ def _shifted(bags: Sequence[frozenset[str]], others: Sequence[frozenset[str]], n
 
 
 def _shuffled(bags: Sequence[frozenset[str]], others: Sequence[frozenset[str]], name: str) -> list[str]:
-    """Lines that match their own reference no better than chance, and other lines of it, one to one, very well."""
-    places = [i for i in range(len(bags)) if min(len(bags[i]), len(others[i])) >= MANY]
+    """Detect lines that match their own reference no better than chance, but other lines of it very well."""
+    places = [i for i in range(len(bags)) if min(len(bags[i]), len(others[i])) >= MIN_WORDS_SEARCH]
     if len(places) < 20:
         return []
     sample = places[:: -(-len(places) // 200)]
-    own = [_alike(bags[i], others[i]) for i in sample]
+    own = [_dice(bags[i], others[i]) for i in sample]
     jump = len(places) // 2
-    turn = {place: places[(k + jump) % len(places)] for k, place in enumerate(places)}
-    chance = [_alike(bags[i], others[turn[i]]) for i in sample]
+    partner = {place: places[(k + jump) % len(places)] for k, place in enumerate(places)}
+    chance = [_dice(bags[i], others[partner[i]]) for i in sample]
     gains = [a - b for a, b in zip(own, chance, strict=True)]
     mean = sum(gains) / len(gains)
     error = (sum((g - mean) ** 2 for g in gains) / (len(gains) - 1) / len(gains)) ** 0.5
@@ -203,18 +210,18 @@ def _shuffled(bags: Sequence[frozenset[str]], others: Sequence[frozenset[str]], 
         return []
     matched = set()
     index = _index(others)
-    for i, likeness in zip(sample, own, strict=True):
+    for i, similarity in zip(sample, own, strict=True):
         score, j = _nearest(bags[i], others, index)
-        if score >= max(0.5, likeness + 0.2):
+        if score >= max(0.5, similarity + 0.2):
             matched.add(j)
     if len(matched) < max(8, 0.3 * len(sample)):
         return []
-    count = f"of {len(sample)} lines looked at, {len(matched)} match another line of {name} and not their own"
+    count = f"of {len(sample)} sampled lines, {len(matched)} match another line of {name} and not their own"
     return [f"the hypothesis and {name} seem not to be in the same order: {count}"]
 
 
 def _index(others: Sequence[frozenset[str]]) -> dict[str, list[int]]:
-    """Where each word occurs, common words left out: a line is found by its rare ones."""
+    """Lines in which each rare word occurs; common words are left out."""
     often = max(20, len(others) // 100)
     counts = Counter(word for bag in others for word in bag)
     index = defaultdict(list)
@@ -229,4 +236,6 @@ def _nearest(
     bag: frozenset[str], others: Sequence[frozenset[str]], index: dict[str, list[int]]
 ) -> tuple[float, int]:
     candidates = {j for word in bag for j in index.get(word, ())}
-    return max(((_alike(bag, others[j], few=MANY), j) for j in candidates), default=(0.0, -1))
+    return max(
+        ((_dice(bag, others[j], min_words=MIN_WORDS_SEARCH), j) for j in candidates), default=(0.0, -1)
+    )

@@ -1,4 +1,4 @@
-"""How a trained model of each kind is scored on a text; `regard evaluate` asks the one that fits."""
+"""Evaluators: how each kind of model is evaluated on a split (`regard evaluate`)."""
 
 from __future__ import annotations
 
@@ -12,138 +12,141 @@ from regard.data.datasets import Split
 from regard.decoding.engine import fast
 from regard.decoding.scoring import negative_log_likelihood
 from regard.errors import OptionError
-from regard.evaluation.bleu_by_length import ByLength, by_length
-from regard.evaluation.input_checks import tokenised
-from regard.evaluation.perplexity import LanguageScores, measure
+from regard.evaluation.by_length import BleuByLength, bleu_by_length
+from regard.evaluation.input_checks import looks_tokenised
+from regard.evaluation.perplexity import LanguageScores, count_text
 from regard.evaluation.translation import Scores, scores
 from regard.files.progress import track
 from regard.pipelines.translate import translate
 
 
 class Metrics(Protocol):
-    """What a classifier's, tagger's or embedder's scores can do: be printed, be JSON, and perhaps be drawn (`draw(path)`)."""
+    """Metrics of a classifier, tagger or embedder: printable, and JSON by `as_dict`."""
 
     def as_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass
 class Evaluation:
-    """What was found on one text: for a translator scores by tokenisation and translations, for a language model its rates, for
-    every other model the figures of its task.
-    """
+    """Result of an evaluation: `text` for a translator, `language` for a language model, else `metrics`."""
 
     data: str
     split: str
     lines: int
     seconds: float
-    text: dict[str, Scores] = field(default_factory=dict)  # by tokenisation, 13a first
+    text: dict[str, Scores] = field(default_factory=dict)  # translation scores by tokenisation, 13a first
     language: LanguageScores | None = None
-    figures: Metrics | None = None
-    lengths: ByLength | None = None
-    translations: Sequence[str] = field(default_factory=list)  # or labels, or tags: an answer to each line
+    metrics: Metrics | None = None
+    lengths: BleuByLength | None = None
+    predictions: Sequence[str] = field(default_factory=list)  # translations, labels or tags, one per line
     beam: int | None = None
 
     @property
     def bleu(self) -> float | None:
-        """The figure to quote: of tokenised text without tokenising it again, else 13a's."""
-        found = list(self.text.values())
-        return found[-1].bleu if found else None
+        """The BLEU to report: without further tokenisation for tokenised text, else 13a."""
+        scores = list(self.text.values())
+        return scores[-1].bleu if scores else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the translations, for JSON."""
-        found: dict[str, Any] = {
+        """Everything but the predictions, for JSON."""
+        result: dict[str, Any] = {
             "data": self.data,
             "split": self.split,
             "lines": self.lines,
             "seconds": round(self.seconds, 3),
         }
         if self.text:
-            found |= {"beam": self.beam, "scores": {name: each.as_dict() for name, each in self.text.items()}}
-        for each in (self.language, self.figures):
-            if each is not None:
-                found |= {"scores": each.as_dict()}
-        return found | ({"by_length": self.lengths.as_dict()} if self.lengths else {})
+            scores = {name: score.as_dict() for name, score in self.text.items()}
+            result |= {"beam": self.beam, "scores": scores}
+        for metrics in (self.language, self.metrics):
+            if metrics is not None:
+                result |= {"scores": metrics.as_dict()}
+        return result | ({"by_length": self.lengths.as_dict()} if self.lengths else {})
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What a user may ask of an evaluation."""
+    """Options of an evaluation."""
 
     beam: int | None = None
-    lengths: bool = False  # BLEU by length
-    picture: Path | None = None
-    output: bool = False  # the answers are wanted
+    lengths: bool = False  # compute BLEU by length
+    plot: Path | None = None
+    output: bool = False  # predictions will be written
     progress: bool = False
 
 
 class Evaluator:
-    """Scores models of one kind. `refuse` names wishes that make no sense for it before anything is computed."""
+    """Evaluates models of one kind. `check_options` rejects options that do not apply before any work."""
 
-    kind: ClassVar[str]  # of the model
-    task: ClassVar[str]  # whose data it is scored on
-    draws: ClassVar[bool] = True  # whether `--plot` has something to draw
-    answers: ClassVar[bool] = True  # whether `--output` has something to write
+    kind: ClassVar[str]  # kind of the model
+    task: ClassVar[str]  # task whose data format it reads
+    can_plot: ClassVar[bool] = True  # whether `--plot` is supported
+    has_predictions: ClassVar[bool] = True  # whether `--output` is supported
 
-    def refuse(self, model: Any, wishes: EvaluationOptions) -> None:
-        if wishes.lengths or wishes.beam:
+    def check_options(self, model: Any, options: EvaluationOptions) -> None:
+        if options.lengths or options.beam:
             raise OptionError(
-                f"BLEU by length and a beam belong to translators, and this model is {model.what}; leave them out"
+                f"BLEU by length and a beam apply to translators, and this model is {model.what}; omit them"
             )
-        if wishes.picture is not None and not self.draws:
-            raise OptionError(f"--plot has nothing to draw, for this model is {model.what}; leave it out")
-        if wishes.output and not self.answers:
+        if options.plot is not None and not self.can_plot:
+            raise OptionError(f"--plot is not supported for {model.what}; omit it")
+        if options.output and not self.has_predictions:
             raise OptionError(
-                f"--output writes translations, labels or tags, and {model.what} makes none; leave it out"
+                f"--output writes translations, labels or tags, and {model.what} has none; omit it"
             )
 
-    def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
-        """Fill in the result; with a picture wished for, draw it."""
+    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
+        """Fill in the result, and write the plot if requested."""
         raise NotImplementedError
 
 
 class TranslatorEvaluator(Evaluator):
-    """BLEU, chrF and TER of real translations."""
+    """BLEU, chrF and TER of decoded translations."""
 
     kind, task = "translator", "translate"
 
-    def refuse(self, model: Any, wishes: EvaluationOptions) -> None:
-        """A translator can do all of it."""
+    def check_options(self, model: Any, options: EvaluationOptions) -> None:
+        """A translator supports all options."""
 
-    def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
+    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         settings = (model.card.get("recipe") or {}).get("decoding") or {}
-        result.beam = wishes.beam or settings.get("beam", 5)
+        result.beam = options.beam or settings.get("beam", 5)
         penalty, longest = settings.get("length_penalty", 1.0), settings.get("max_length")
-        result.translations = translate(
+        result.predictions = translate(
             split.sources,
             fast(model),
             beam=result.beam or 1,
             length_penalty=penalty,
             max_length=longest,
-            progress=wishes.progress,
+            progress=options.progress,
         )
-        # Text whose full stops stand apart is scored as published figures on it are: token by token, as it is.
-        kinds = ("13a", "none") if tokenised(split.targets) else ("13a",)
-        for tokenize in kinds:
+        # Tokenised text is also scored without further tokenisation, as published results on it are.
+        tokenisations = ("13a", "none") if looks_tokenised(split.targets) else ("13a",)
+        for tokenize in tokenisations:
             with track(len(split.targets), f"scoring ({tokenize})", "lines") as bar:
                 result.text[tokenize] = scores(
-                    result.translations, split.targets, tokenize=tokenize, advance=bar.advance
+                    result.predictions, split.targets, tokenize=tokenize, advance=bar.advance
                 )
-        if wishes.lengths or wishes.picture is not None:
+        if options.lengths or options.plot is not None:
             tokenize = list(result.text)[-1]
-            result.lengths = by_length(result.translations, split.targets, split.sources, tokenize=tokenize)
+            result.lengths = bleu_by_length(
+                result.predictions, split.targets, split.sources, tokenize=tokenize
+            )
 
 
 class LanguageModelEvaluator(Evaluator):
     """Perplexity and bits per character."""
 
-    kind, task, draws, answers = "language-model", "language", False, False
+    kind, task, can_plot, has_predictions = "language-model", "language", False, False
 
-    def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
+    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         with track(None, f"reading {result.split}", "tokens") as bar:
-            nll, tokens = negative_log_likelihood(model, _told(windows(model, split), bar))
-        # Line by line an empty line is nothing to foresee; in a text read as a whole its end is.
-        read = [line for line in split.targets if line.strip()] if _mode(model) == "lines" else split.targets
-        result.language = LanguageScores(nll, tokens, measure(read))
+            nll, tokens = negative_log_likelihood(
+                model, _with_progress(evaluation_batches(model, split), bar)
+            )
+        # Line by line, empty lines have nothing to predict; in running text their line end is predicted.
+        lines = [line for line in split.targets if line.strip()] if _mode(model) == "lines" else split.targets
+        result.language = LanguageScores(nll, tokens, count_text(lines))
 
 
 class ClassifierEvaluator(Evaluator):
@@ -151,45 +154,45 @@ class ClassifierEvaluator(Evaluator):
 
     kind, task = "classifier", "classify"
 
-    def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
+    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.classification import scores as label_scores
         from regard.models.classifier import predict
 
-        found, probabilities = predict(model, split.sources, progress=wishes.progress)
-        figures = label_scores(split.targets, found, probabilities, model.labels)
-        result.figures, result.translations = figures, found
-        if wishes.picture is not None:
-            figures.draw(wishes.picture)
+        labels, probabilities = predict(model, split.sources, progress=options.progress)
+        metrics = label_scores(split.targets, labels, probabilities, model.labels)
+        result.metrics, result.predictions = metrics, labels
+        if options.plot is not None:
+            metrics.draw(options.plot)
 
 
 class TaggerEvaluator(Evaluator):
-    """Precision, recall and F1 of whole entities."""
+    """Precision, recall and F1 of entities."""
 
-    kind, task, draws = "tagger", "tag", False
+    kind, task, can_plot = "tagger", "tag", False
 
-    def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
+    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.tagging import tagging_scores
 
         words = [text.split(" ") for text in split.sources]
-        found = model.tag(words, progress=wishes.progress)
-        result.figures = tagging_scores([tags.split(" ") for tags in split.targets], found, words)
-        result.translations = [" ".join(tags) for tags in found]
+        tags = model.tag(words, progress=options.progress)
+        result.metrics = tagging_scores([line.split(" ") for line in split.targets], tags, words)
+        result.predictions = [" ".join(sentence) for sentence in tags]
 
 
 class EmbedderEvaluator(Evaluator):
-    """How alike vectors are beside how alike people find the texts; or how well texts find their partners."""
+    """Correlation of cosines with human similarity scores, and retrieval of paired texts."""
 
-    kind, task, draws, answers = "embedder", "embed", False, False
+    kind, task, can_plot, has_predictions = "embedder", "embed", False, False
 
-    def run(self, result: Evaluation, model: Any, split: Split, wishes: EvaluationOptions) -> None:
+    def run(self, result: Evaluation, model: Any, split: Split, options: EvaluationOptions) -> None:
         from regard.evaluation.similarity import similarity_scores
 
-        result.figures = similarity_scores(model, split, wishes.progress)
+        result.metrics = similarity_scores(model, split, options.progress)
 
 
-JUDGES: dict[str, Evaluator] = {
-    judge.kind: judge
-    for judge in (
+EVALUATORS: dict[str, Evaluator] = {
+    evaluator.kind: evaluator
+    for evaluator in (
         TranslatorEvaluator(),
         LanguageModelEvaluator(),
         ClassifierEvaluator(),
@@ -199,12 +202,12 @@ JUDGES: dict[str, Evaluator] = {
 }
 
 
-def windows(model: Any, split: Split) -> Iterator[Batch]:
-    """The text as the model was trained to read it: lines, or windows in order; a recurrent state is carried all the way."""
+def evaluation_batches(model: Any, split: Split) -> Iterator[Batch]:
+    """Batches as in training: lines, or consecutive windows with the recurrent state kept between them."""
     batch, prepared = (model.card.get("recipe") or {}).get("batch") or {}, split.prepared
     if _mode(model) == "lines":
-        widest = max(4096, int(prepared.target_lengths.max()) + 1)
-        return Batches(prepared, tokens=widest, seed=0, shuffle=False).once()
+        tokens = max(4096, int(prepared.target_lengths.max()) + 1)
+        return Batches(prepared, tokens=tokens, seed=0, shuffle=False).once()
     length = int(batch.get("length") or 256)
     total = int(prepared.target_lengths.sum())
     rows = 1 if batch["mode"] == "stream" else max(1, min(16384 // length, total // length))
@@ -215,7 +218,7 @@ def _mode(model: Any) -> str:
     return ((model.card.get("recipe") or {}).get("batch") or {}).get("mode") or "lines"
 
 
-def _told(batches: Iterator[Batch], bar: Any) -> Iterator[Batch]:
+def _with_progress(batches: Iterator[Batch], bar: Any) -> Iterator[Batch]:
     for batch in batches:
         yield batch
         bar.advance(batch.tokens)

@@ -1,12 +1,12 @@
-"""How well a language model predicts a text: perplexity and bits per character, from one summed negative log-likelihood.
+"""Language model metrics: perplexity and bits per character, from a summed negative log-likelihood.
 
-The model gives −ln p of every token; `nll` is their sum over the text, in nats. Divided by a count it becomes a rate:
+`nll` is the sum of −ln p over all tokens of a text, in nats.
 
-- perplexity = e^(nll / units). Per token it depends on the vocabulary, and models with other tokens cannot be compared by it. Per
-  word it can: the nll of all subwords, divided by the number of words. Word-level benchmarks (WikiText) count the words apart by
-  spaces and one end of line for each line, and so does `measure`.
-- bits per character = nll / (ln 2 · characters): Unicode code points, the line ends among them. Bits per byte: the same over UTF-8.
-  For a character-level model these are its per-token figures in base 2.
+- perplexity = e^(nll / units). Per token it depends on the vocabulary; per word it can be compared between
+  vocabularies. Like word-level benchmarks (WikiText), `count_text` counts words separated by white space and
+  one line end per line.
+- bits per character = nll / (ln 2 · characters): Unicode code points including line ends. Bits per byte: the
+  same for UTF-8 bytes. For a character-level model they equal its cross-entropy in bits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from regard.errors import DataError, OptionError
 
 
 def perplexity(nll: float, units: int) -> float:
-    """e^(nll / units): between how many equally likely words (or tokens) the model hesitates. Infinite where e^x overflows."""
+    """e^(nll / units), the effective number of equally likely choices. Infinite if e^x overflows."""
     rate = _rate(nll, units)
     return math.exp(rate) if rate < 709 else math.inf if rate == rate else rate
 
 
 def bits(nll: float, units: int) -> float:
-    """nll / (ln 2 · units): how many bits one character (or byte, or token) takes when the model compresses the text."""
+    """nll / (ln 2 · units): bits per character, byte or token."""
     return _rate(nll, units) / math.log(2)
 
 
 @dataclass(frozen=True)
-class Measure:
-    """How much text there is. Every line end counts: as one word, one character, one byte."""
+class TextCounts:
+    """Size of a text. Every line end counts as one word, one character and one byte."""
 
     lines: int
     words: int
@@ -40,26 +40,26 @@ class Measure:
     bytes: int
 
 
-def measure(lines: Iterable[str]) -> Measure:
-    """Count lines (without their line ends), words apart by spaces, characters and UTF-8 bytes, the line ends among each."""
+def count_text(lines: Iterable[str]) -> TextCounts:
+    """Count lines, words, characters and UTF-8 bytes of lines given without their line ends."""
     if isinstance(lines, str):
-        raise DataError(f"a text is measured line by line, got one text {lines!r:.60}; split it into lines")
+        raise DataError(f"text must be a list of lines, got one text {lines!r:.60}; split it into lines")
     total = [0, 0, 0, 0]
     for line in lines:
         total[0] += 1
         total[1] += len(line.split()) + 1
         total[2] += len(line) + 1
         total[3] += len(line.encode("utf-8", errors="surrogatepass")) + 1
-    return Measure(*total)
+    return TextCounts(*total)
 
 
 @dataclass(frozen=True)
 class LanguageScores:
-    """A model's summed −ln p over `tokens` predicted tokens of a text, and the rates that follow."""
+    """Summed −ln p of `tokens` predicted tokens, and the metrics derived from it."""
 
     nll: float
     tokens: int
-    text: Measure
+    text: TextCounts
 
     @property
     def perplexity(self) -> float:
@@ -73,7 +73,7 @@ class LanguageScores:
 
     @property
     def bits_per_character(self) -> float:
-        """Per Unicode character, line ends among them."""
+        """Per Unicode character, including line ends."""
         return bits(self.nll, self.text.characters)
 
     @property
@@ -90,7 +90,7 @@ class LanguageScores:
         return {"nll": self.nll, "tokens": self.tokens, **vars(self.text), **rates}
 
     def __str__(self) -> str:
-        """The rates, with what they were divided by."""
+        """The metrics and their denominators."""
         text = self.text
         return "\n".join(
             [
@@ -104,9 +104,9 @@ class LanguageScores:
 
 def _rate(nll: float, units: int) -> float:
     if units < 1:
-        raise OptionError(f"there must be at least one unit to divide by, got {units}")
-    if nll < -1e-6 * units:  # less is rounding
+        raise OptionError(f"units must be at least 1, got {units}")
+    if nll < -1e-6 * units:  # tolerate rounding
         raise OptionError(
-            f"nll must be a summed negative log-likelihood, which is never below 0, got {nll:g}; turn its sign"
+            f"nll is a summed negative log-likelihood and never below 0, got {nll:g}; flip its sign"
         )
     return nll / units

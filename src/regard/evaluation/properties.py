@@ -1,7 +1,8 @@
-"""Is a layer separable in T, is it equivariant in T? Tested on drawn inputs, with the worst violation found.
+"""Test on random inputs whether a layer is separable or permutation-equivariant in T.
 
-A layer z: R^(T×M) → R^(T×K) is separable when z(X)_t = g(x_t) with one g for all t, and equivariant when permuting its input
-permutes its output alike. Separable layers are equivariant; attention is equivariant and not separable.
+A layer z: R^(T×M) → R^(T×K) is separable when z(X)_t = g(x_t) with one g for all t, and equivariant when
+permuting its input permutes its output in the same way. Separable layers are equivariant; attention is
+equivariant and not separable.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Layer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PropertyResult:
-    """Whether the property held in every trial; true or false in an `if`. The violation is relative to the largest output."""
+    """Whether the property held in every trial (also as a bool), and the worst violation relative to the
+    output.
+    """
 
     holds: bool
     violation: float
@@ -41,7 +44,7 @@ def is_separable(
     tolerance: float = 1e-9,
     seed: int = 0,
 ) -> PropertyResult:
-    """Put x_t of one sequence at place s of another that is otherwise different: a separable layer gives the same there."""
+    """Copy x_t to position s of another random sequence: a separable layer has the same output there."""
 
     def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
         t, s = (int(torch.randint(T, (), generator=draw)) for _ in range(2))
@@ -50,7 +53,7 @@ def is_separable(
         a, b = run(x)[t], run(other)[s]
         return _relative(a, b)
 
-    return _search(layer, dim, T, trials, tolerance, seed, violation)
+    return _run_trials(layer, dim, T, trials, tolerance, seed, violation)
 
 
 def is_equivariant(
@@ -62,22 +65,22 @@ def is_equivariant(
     tolerance: float = 1e-9,
     seed: int = 0,
 ) -> PropertyResult:
-    """Permute the input, or permute the output: an equivariant layer gives the same."""
+    """Permuting the input of an equivariant layer permutes its output."""
 
     def violation(run: Layer, x: Tensor, draw: torch.Generator) -> float:
         order = torch.randperm(T, generator=draw)
         return _relative(run(x[order]), run(x)[order])
 
-    return _search(layer, dim, T, trials, tolerance, seed, violation)
+    return _run_trials(layer, dim, T, trials, tolerance, seed, violation)
 
 
-def _search(
+def _run_trials(
     layer: Layer, dim: int | None, T: int, trials: int, tolerance: float, seed: int,
     violation: Callable[[Layer, Tensor, torch.Generator], float],
 ) -> PropertyResult:  # fmt: skip
     dim = getattr(layer, "dim", None) if dim is None else dim
     if dim is None:
-        raise OptionError("the width of the layer's input is not known; give it as dim=")
+        raise OptionError("the input width of the layer is unknown; give it as dim=")
     integer("dim", dim)
     integer("T", T, 2)
     integer("trials", trials)

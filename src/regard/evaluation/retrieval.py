@@ -1,4 +1,4 @@
-"""How good a ranking is: nDCG, average precision, recall; and whether a text's vector finds its partner's."""
+"""Retrieval metrics: nDCG, average precision, recall, and retrieval of paired texts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from regard.data.text_files import lines
 from regard.errors import DataError
 
-Qrels = dict[
-    str, dict[str, int]
-]  # query → document → how relevant; what is not there, or 0 and below, is not
+Qrels = dict[str, dict[str, int]]  # query → document → relevance; missing or ≤ 0 means not relevant
 
 
 def ndcg(ranking: Sequence[str], relevant: Mapping[str, int], k: int = 10) -> float:
-    """Σ gain(rank r)/log₂(r + 1) over the first k, divided by that of the best order (Järvelin & Kekäläinen 2002); gain is the
-    relevance, 0 below.
+    """nDCG@k: Σ_r gain_r / log₂(r + 1) over ranks r ≤ k, divided by its maximum (Järvelin & Kekäläinen 2002).
+
+    The gain is the relevance, or 0 if negative.
     """
     discount = 1 / np.log2(np.arange(2, k + 2))
     gains = [max(0, relevant.get(document, 0)) for document in ranking[:k]]
@@ -29,7 +28,7 @@ def ndcg(ranking: Sequence[str], relevant: Mapping[str, int], k: int = 10) -> fl
 
 
 def average_precision(ranking: Sequence[str], relevant: Collection[str]) -> float:
-    """The mean, over the relevant documents, of the precision at the rank where each is found; 0 for one that is not."""
+    """Mean over relevant documents of the precision at their rank; 0 for documents not retrieved."""
     found, total = 0, 0.0
     for rank, document in enumerate(ranking, 1):
         if document in relevant:
@@ -39,7 +38,7 @@ def average_precision(ranking: Sequence[str], relevant: Collection[str]) -> floa
 
 
 def recall(ranking: Sequence[str], relevant: Collection[str], k: int = 100) -> float:
-    """The share of the relevant documents among the first k."""
+    """Recall@k: share of relevant documents among the first k."""
     return len(set(ranking[:k]) & set(relevant)) / len(relevant) if relevant else 0.0
 
 
@@ -53,26 +52,26 @@ class RetrievalScores:
     recall100: float
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "queries": self.queries, "ndcg@10": self.ndcg10, "map": self.average_precision, "recall@100": self.recall100
-        }  # fmt: skip
+        metrics = {"ndcg@10": self.ndcg10, "map": self.average_precision, "recall@100": self.recall100}
+        return {"queries": self.queries, **metrics}
 
     def __str__(self) -> str:
-        return f"nDCG@10 {self.ndcg10:.4f}, MAP {self.average_precision:.4f}, recall@100 {self.recall100:.4f}, {self.queries} queries"
+        metrics = (
+            f"nDCG@10 {self.ndcg10:.4f}, MAP {self.average_precision:.4f}, recall@100 {self.recall100:.4f}"
+        )
+        return f"{metrics}, {self.queries} queries"
 
 
 def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> RetrievalScores:
-    """Score the ranking of every judged query; one without a ranking counts as having found nothing."""
+    """Score the ranking of every judged query; a missing ranking scores 0."""
     judged = {query: {d: v for d, v in found.items() if v > 0} for query, found in qrels.items()}
     judged = {query: found for query, found in judged.items() if found}
     if not judged:
-        raise DataError(
-            "no query has a relevant document, so there is nothing to score; check the relevance judgements"
-        )
+        raise DataError("no query has a relevant document; check the relevance judgements")
     unknown = next((query for query in rankings if query not in qrels), None)
     if unknown is not None and not set(rankings) & set(judged):
         raise DataError(
-            f"the query {unknown!r} is in no line of the relevance judgements; check that both number queries alike"
+            f"the query {unknown!r} is not in the relevance judgements; use the same query ids in both"
         )
     each = [
         (ndcg(ranking, found), average_precision(ranking, found), recall(ranking, found))
@@ -83,7 +82,7 @@ def retrieval_scores(rankings: Mapping[str, Sequence[str]], qrels: Qrels) -> Ret
 
 
 def read_qrels(path: Path) -> Qrels:
-    """TREC's relevance judgements: lines of query, a number nobody uses, document, relevance."""
+    """Read TREC relevance judgements: lines of query, an unused number, document, relevance."""
     found: Qrels = {}
     number = 0
     for block in lines(path):
@@ -94,23 +93,23 @@ def read_qrels(path: Path) -> Qrels:
                 continue
             if len(cells) != 4 or not cells[3].lstrip("-").isdigit():
                 raise DataError(
-                    f"line {number} of {path} is not `query 0 document relevance`: {line[:60]!r}; mend it"
+                    f"line {number} of {path} is not `query 0 document relevance`: {line[:60]!r}; fix it"
                 )
             found.setdefault(cells[0], {})[cells[2]] = int(cells[3])
     return found
 
 
-def partners(a: NDArray[np.float32], b: NDArray[np.float32]) -> dict[str, float]:
-    """Row i of each belongs together: how often a row's nearest of the other side is its partner, and the mean of 1/rank.
+def pair_retrieval(a: NDArray[np.float32], b: NDArray[np.float32]) -> dict[str, float]:
+    """Retrieve row i of one matrix by row i of the other: accuracy at rank 1 and mean reciprocal rank.
 
-    Both directions are averaged. Vectors have length 1; equal cosines count against the partner.
+    Averaged over both directions. Vectors must have length 1; ties count against the correct row.
     """
     right, ranks = 0.0, 0.0
     for x, y in ((a, b), (b, a)):
         for start in range(0, len(x), 1024):
             cosines = x[start : start + 1024] @ y.T
             own = cosines[np.arange(len(cosines)), np.arange(start, start + len(cosines))][:, None]
-            rank = (cosines >= own).sum(1)  # the partner itself is one of them
+            rank = (cosines >= own).sum(1)  # includes the correct row itself
             right += float((rank == 1).sum())
             ranks += float((1 / rank).sum())
     return {"accuracy": right / (2 * len(a)), "mrr": ranks / (2 * len(a))}

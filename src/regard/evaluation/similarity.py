@@ -1,4 +1,4 @@
-"""How well an embedder tells what is alike: beside people's scores by rank correlation, and by texts that find their partners."""
+"""Embedding metrics: correlation with human similarity scores, and retrieval of paired texts."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from regard.data.datasets import Split
 from regard.errors import DataError
-from regard.evaluation.retrieval import partners
+from regard.evaluation.retrieval import pair_retrieval
 from regard.pipelines.embed import embed
 
-ALIKE = 4.0  # from this score on the two sentences of STS-B mean the same
+POSITIVE_SCORE = 4.0  # STS-B pairs from this score on count as paraphrases
 
 
 @dataclass(frozen=True)
 class SimilarityScores:
-    """Correlations of cosines with people's scores, where there are any; and how texts find their partners among all."""
+    """Retrieval of paired texts, and correlations of cosines with human scores if there are any."""
 
     pairs: int
-    partners: int  # pairs that mean the same
+    positive_pairs: int  # paraphrases, used for retrieval
     accuracy: float
     mrr: float
     spearman: float | None = None
     pearson: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        found = {"pairs": self.pairs, "partners": self.partners, "accuracy": self.accuracy, "mrr": self.mrr}
+        found = {
+            "pairs": self.pairs,
+            "positive_pairs": self.positive_pairs,
+            "accuracy": self.accuracy,
+            "mrr": self.mrr,
+        }
         return (
             found if self.spearman is None else found | {"spearman": self.spearman, "pearson": self.pearson}
         )
@@ -42,34 +47,39 @@ class SimilarityScores:
         return "\n".join(
             [
                 *lines,
-                f"partner found first {self.accuracy:.1%}, MRR {self.mrr:.4f} among {self.partners:,} pairs",
+                f"retrieval accuracy {self.accuracy:.1%}, MRR {self.mrr:.4f} among {self.positive_pairs:,} "
+                f"pairs",
             ]
         )
 
 
 def similarity_scores(model: Any, split: Split, progress: bool = False) -> SimilarityScores:
-    """Embed both texts of each pair and compare."""
+    """Embed both texts of each pair and compute all metrics."""
     if not split.sources:
-        raise DataError(f"{split.name} holds no pairs of texts, so nothing can be compared; give some")
+        raise DataError(f"{split.name} contains no pairs of texts; give data with pairs")
     both = embed([*split.sources, *split.targets], model, progress=progress)
     a, b = both[: len(split.sources)], both[len(split.sources) :]
     if not split.scores:
-        return SimilarityScores(len(a), len(a), **partners(a, b))
-    cosines, people = (a * b).sum(1), np.asarray(split.scores)
-    same = people >= ALIKE
-    found = partners(a[same], b[same]) if same.any() else {"accuracy": 0.0, "mrr": 0.0}
+        return SimilarityScores(len(a), len(a), **pair_retrieval(a, b))
+    cosines, human = (a * b).sum(1), np.asarray(split.scores)
+    positive = human >= POSITIVE_SCORE
+    found = pair_retrieval(a[positive], b[positive]) if positive.any() else {"accuracy": 0.0, "mrr": 0.0}
     return SimilarityScores(
-        len(a), int(same.sum()), **found, spearman=spearman(cosines, people), pearson=pearson(cosines, people)
+        len(a),
+        int(positive.sum()),
+        **found,
+        spearman=spearman(cosines, human),
+        pearson=pearson(cosines, human),
     )
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """The correlation of the ranks; equal values share the mean of theirs."""
+    """Spearman rank correlation; ties share their mean rank."""
     return pearson(_ranks(x), _ranks(y))
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
-    """The correlation of the values; 0 where one side does not vary."""
+    """Pearson correlation; 0 if one side is constant."""
     a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
     a, b = a - a.mean(), b - b.mean()
     size = float(np.sqrt((a * a).sum() * (b * b).sum()))

@@ -1,7 +1,7 @@
-"""How many entities were found: precision, recall and F1 of whole spans, by type and over all; what `conlleval` and seqeval give.
+"""Tagging metrics: entity-level precision, recall and F1, as in `conlleval` and seqeval.
 
-A span counts when its first word, its last word and its type are right. Tags are read as `conlleval` reads them (see
-`data.schemes`), so ill-formed ones are scored too, and gold and answers may be in different schemes.
+A span is correct if its first word, last word and type are correct. Tags are read as in `conlleval` (see
+`data.tag_schemes`), so ill-formed sequences are scored too, and the schemes of both sides may differ.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from regard.errors import DataError
 
 
 @dataclass(frozen=True)
-class Score:
-    """Spans of the gold, spans that were found, and those that are in both."""
+class SpanScore:
+    """Numbers of gold spans, predicted spans and correct spans."""
 
     gold: int
-    found: int
-    right: int
+    predicted: int
+    correct: int
 
     @property
     def precision(self) -> float:
-        """Of what was found, the share that is right; 0 where nothing was."""
-        return self.right / self.found if self.found else 0.0
+        """Correct / predicted; 0 without predictions."""
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Of what was to be found, the share that was; 0 where there was nothing."""
-        return self.right / self.gold if self.gold else 0.0
+        """Correct / gold; 0 without gold spans."""
+        return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both."""
-        return 2 * self.right / (self.gold + self.found) if self.gold + self.found else 0.0
+        """Harmonic mean of precision and recall."""
+        return 2 * self.correct / (self.gold + self.predicted) if self.gold + self.predicted else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return {"precision": self.precision, "recall": self.recall, "f1": self.f1, **vars(self)}
@@ -44,18 +44,21 @@ class Score:
 
 @dataclass(frozen=True)
 class TaggingScores:
-    """Counts by type; over all (micro) and as the mean of the types (macro)."""
+    """Scores by type, over all spans (micro) and averaged over types (macro)."""
 
-    types: dict[str, Score]
+    types: dict[str, SpanScore]
     words: int = 0
-    right_words: int = 0  # whose tag is right, O among them
-    views: dict[str, Score] = field(default_factory=dict)  # other ways to count, by name
+    correct_words: int = 0  # words with the correct tag, O included
+    # scores under other treatments of mentions, by name
+    views: dict[str, SpanScore] = field(default_factory=dict)
 
     @property
-    def micro(self) -> Score:
+    def micro(self) -> SpanScore:
         """All types together."""
-        each = self.types.values()
-        return Score(sum(s.gold for s in each), sum(s.found for s in each), sum(s.right for s in each))
+        scores = self.types.values()
+        return SpanScore(
+            *(sum(getattr(s, name) for s in scores) for name in ("gold", "predicted", "correct"))
+        )
 
     @property
     def precision(self) -> float:
@@ -67,38 +70,42 @@ class TaggingScores:
 
     @property
     def f1(self) -> float:
-        """The figure to quote: micro F1."""
+        """Micro F1, the metric to report."""
         return self.micro.f1
 
     @property
     def macro(self) -> dict[str, float]:
-        """The means over the types, every type alike."""
+        """Unweighted means over the types."""
         count = max(1, len(self.types))
         names = ("precision", "recall", "f1")
         return {name: sum(getattr(score, name) for score in self.types.values()) / count for name in names}
 
     @property
     def accuracy(self) -> float:
-        """Words with the right tag; nearly all are O, so this says little."""
-        return self.right_words / self.words if self.words else 0.0
+        """Share of words with the correct tag; most are O, so this says little."""
+        return self.correct_words / self.words if self.words else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
-        parts = {"types": self.types, "views": self.views}
-        return {
-            "micro": self.micro.as_dict(), "macro": self.macro, "accuracy": self.accuracy,
-            **{name: {key: score.as_dict() for key, score in part.items()} for name, part in parts.items() if part},
-        }  # fmt: skip
+        result: dict[str, Any] = {
+            "micro": self.micro.as_dict(),
+            "macro": self.macro,
+            "accuracy": self.accuracy,
+        }
+        for name, scores in (("types", self.types), ("views", self.views)):
+            if scores:
+                result[name] = {key: score.as_dict() for key, score in scores.items()}
+        return result
 
     def __str__(self) -> str:
-        """A table: a type a line, then the means."""
-        wide = max(map(len, ("all (micro)", *self.types, *self.views)))
+        """A table with one line per type, then the averages."""
+        width = max(map(len, ("all (micro)", *self.types, *self.views)))
         line = lambda name, p, r, f, *n: "  ".join(  # noqa: E731
-            [f"{name:{wide}}", *(f"{100 * x:9.2f}" for x in (p, r, f)), *(f"{x:6d}" for x in n)]
+            [f"{name:{width}}", *(f"{100 * x:9.2f}" for x in (p, r, f)), *(f"{x:6d}" for x in n)]
         )
-        rows = ["  ".join([" " * wide, "precision", "   recall", "       F1", "  gold", " found"])]
+        rows = ["  ".join([" " * width, "precision", "   recall", "       F1", "  gold", "  pred"])]
         counted = [*sorted(self.types.items()), ("all (micro)", self.micro), *self.views.items()]
-        rows += [line(name, s.precision, s.recall, s.f1, s.gold, s.found) for name, s in counted]
+        rows += [line(name, s.precision, s.recall, s.f1, s.gold, s.predicted) for name, s in counted]
         rows.insert(len(rows) - len(self.views), line("macro mean", *self.macro.values()))
         return "\n".join(rows)
 
@@ -107,62 +114,70 @@ Tags = Sequence[Sequence[str]]
 View = Callable[[Sequence[str], Sequence[Span]], Iterable[Span]]
 
 
-def tagging_scores(gold: Tags, found: Tags, words: Sequence[Sequence[str]] | None = None) -> TaggingScores:
-    """Score tags against gold, sentence by sentence; with the words, in two more ways where mentions, "@ name", are two spans."""
-    if len(gold) != len(found):
+def tagging_scores(
+    gold: Tags, predicted: Tags, words: Sequence[Sequence[str]] | None = None
+) -> TaggingScores:
+    """Score predicted tags. With `words`, also in two ways that treat user mentions "@ name" differently."""
+    if len(gold) != len(predicted):
         raise DataError(
-            f"{len(gold)} sentences of gold and {len(found)} that were tagged; they have to be the same"
+            f"{len(gold)} gold sentences but {len(predicted)} predicted ones; give the same sentences"
         )
-    wrong = next((i for i, (a, b) in enumerate(zip(gold, found, strict=True)) if len(a) != len(b)), None)
+    wrong = next((i for i, (a, b) in enumerate(zip(gold, predicted, strict=True)) if len(a) != len(b)), None)
     if wrong is not None:
         raise DataError(
-            f"sentence {wrong + 1} has {len(gold[wrong])} gold tags and {len(found[wrong])} answers; each word has one"
+            f"sentence {wrong + 1} has {len(gold[wrong])} gold tags and {len(predicted[wrong])} predicted "
+            f"tags; "
+            "give one per word"
         )
-    pairs = [(spans(a), spans(b)) for a, b in zip(gold, found, strict=True)]
-    right_words = sum(x == y for a, b in zip(gold, found, strict=True) for x, y in zip(a, b, strict=True))
+    pairs = [(spans(a), spans(b)) for a, b in zip(gold, predicted, strict=True)]
+    correct_words = sum(
+        x == y for a, b in zip(gold, predicted, strict=True) for x, y in zip(a, b, strict=True)
+    )
     views = {}
-    if words is not None and any(joined(text, a) != a for text, (a, _) in zip(words, pairs, strict=True)):
+    if words is not None and any(
+        join_mentions(text, a) != a for text, (a, _) in zip(words, pairs, strict=True)
+    ):
         for name, view in VIEWS.items():
             seen = [(view(text, a), view(text, b)) for text, (a, b) in zip(words, pairs, strict=True)]
-            views[name] = TaggingScores(_counted(seen)).micro
-    return TaggingScores(_counted(pairs), sum(map(len, gold)), right_words, views)
+            views[name] = TaggingScores(_count_spans(seen)).micro
+    return TaggingScores(_count_spans(pairs), sum(map(len, gold)), correct_words, views)
 
 
-def _counted(pairs: Iterable[tuple[Iterable[Span], Iterable[Span]]]) -> dict[str, Score]:
+def _count_spans(pairs: Iterable[tuple[Iterable[Span], Iterable[Span]]]) -> dict[str, SpanScore]:
     counts: dict[str, Counter[str]] = {}
-    for gold, found in pairs:
-        both = set(gold) & set(found)
-        for name, part in (("gold", gold), ("found", found), ("right", both)):
+    for gold, predicted in pairs:
+        both = set(gold) & set(predicted)
+        for name, part in (("gold", gold), ("predicted", predicted), ("correct", both)):
             for span in part:
                 counts.setdefault(span.type, Counter())[name] += 1
-    return {kind: Score(c["gold"], c["found"], c["right"]) for kind, c in sorted(counts.items())}
+    return {kind: SpanScore(c["gold"], c["predicted"], c["correct"]) for kind, c in sorted(counts.items())}
 
 
-# — user mentions, "@ name", that a corpus writes as two words and tags as two spans —
+# User mentions, "@ name", which some corpora tag as two spans.
 
 MENTION = "@"
 
 
-def joined(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
-    """ "@" and the name behind it as one span where both are spans of one type."""
-    kept: list[Span] = []
-    for span in found:
-        before = kept[-1] if kept else None
-        at = (
+def join_mentions(words: Sequence[str], spans: Sequence[Span]) -> list[Span]:
+    """Merge "@" and the following name into one span if both have the same type."""
+    merged: list[Span] = []
+    for span in spans:
+        before = merged[-1] if merged else None
+        is_mention = (
             before is not None
             and words[before.start : before.stop] == [MENTION]
             and before[1:] == (span.start, span.type)
         )
-        if at:
-            kept[-1] = Span(kept[-1].start, span.stop, span.type)
+        if is_mention:
+            merged[-1] = Span(merged[-1].start, span.stop, span.type)
         else:
-            kept.append(span)
-    return kept
+            merged.append(span)
+    return merged
 
 
-def without(words: Sequence[str], found: Sequence[Span]) -> list[Span]:
-    """No span that begins with "@" or right behind it."""
-    return [span for span in found if MENTION not in words[max(0, span.start - 1) : span.start + 1]]
+def drop_mentions(words: Sequence[str], spans: Sequence[Span]) -> list[Span]:
+    """Drop spans that start at or directly after "@"."""
+    return [span for span in spans if MENTION not in words[max(0, span.start - 1) : span.start + 1]]
 
 
-VIEWS: dict[str, View] = {'"@ name" as one': joined, "without mentions": without}
+VIEWS: dict[str, View] = {'"@ name" as one': join_mentions, "without mentions": drop_mentions}

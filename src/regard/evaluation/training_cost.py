@@ -1,9 +1,9 @@
-"""What training cost in floating-point operations, beside the lecture's WMT-2014 table.
+"""Training cost in FLOPs, compared with the lecture's WMT-2014 table.
 
-Two figures go by that name. Counted: the multiplications and additions the model needs, three forward passes a step. And what the
-table holds (Vaswani et al. 2017, table 2): device time × the rate at which the device was taken to compute, whatever it did in that
-time; the base Transformer's 3.3·10¹⁸ is 12 hours on 8 P100 at 9.5·10¹². A run is shown with both; their ratio is how busy the
-device was, and it is only as good as the rate.
+There are two definitions. `flops` counts the operations of the model, three forward passes per step. The
+table (Vaswani et al. 2017, table 2) estimates device time × sustained rate: the base Transformer's 3.3·10¹⁸
+is 12 hours on 8 P100 at 9.5·10¹². A run is shown with both; their ratio is the utilisation, as accurate as
+the rate.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from typing import Any
 
 from regard.errors import OptionError
 
-# Sustained single-precision operations per second, as Vaswani et al. 2017 take them.
+# Sustained single-precision FLOP/s assumed by Vaswani et al. 2017.
 RATES = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
 @dataclass(frozen=True)
-class Published:
-    """A row of the lecture's table: BLEU and device time × rate, English-German and English-French; None: nothing stands there."""
+class PublishedResult:
+    """A row of the lecture's table: BLEU and estimated FLOPs, English-German and English-French; None if
+    missing.
+    """
 
     model: str
     bleu_de: float | None
@@ -29,24 +31,24 @@ class Published:
     flops_fr: float | None
 
 
-# "Evaluation on WMT-2014", as the lecture has it. The paper prints the Transformers' cost once, across both pairs; its later
-# versions give the big one 41.8 on English-French.
+# "Evaluation on WMT-2014" of the lecture. The paper prints one cost of the Transformers for both pairs; later
+# versions have 41.8 for the big model on English-French.
 WMT_2014 = (
-    Published("ByteNet", 23.75, None, None, None),
-    Published("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
-    Published("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
-    Published("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
-    Published("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
-    Published("Deep-Att + PosUnk Ensemble", None, 40.4, None, 8.0e20),
-    Published("GNMT + RL Ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
-    Published("ConvS2S Ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
-    Published("Transformer (base model)", 27.3, 38.1, 3.3e18, None),
-    Published("Transformer (big)", 28.4, 41.0, 2.3e19, None),
+    PublishedResult("ByteNet", 23.75, None, None, None),
+    PublishedResult("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
+    PublishedResult("GNMT + RL", 24.6, 39.92, 2.3e19, 1.4e20),
+    PublishedResult("ConvS2S", 25.16, 40.46, 9.6e18, 1.5e20),
+    PublishedResult("MoE", 26.03, 40.56, 2.0e19, 1.2e20),
+    PublishedResult("Deep-Att + PosUnk Ensemble", None, 40.4, None, 8.0e20),
+    PublishedResult("GNMT + RL Ensemble", 26.30, 41.16, 1.8e20, 1.1e21),
+    PublishedResult("ConvS2S Ensemble", 26.36, 41.29, 7.7e19, 1.2e21),
+    PublishedResult("Transformer (base model)", 27.3, 38.1, 3.3e18, None),
+    PublishedResult("Transformer (big)", 28.4, 41.0, 2.3e19, None),
 )
 
 
-def sustained(hours: float, devices: int, rate: float) -> float:
-    """Device time × sustained rate (operations per second): what the lecture's table holds."""
+def estimated_flops(hours: float, devices: int, rate: float) -> float:
+    """Device time × sustained rate (FLOP/s), as in the lecture's table."""
     for name, value in (("hours", hours), ("devices", devices), ("rate", rate)):
         if not 0 < value < math.inf:
             raise OptionError(f"{name} must be a positive number, got {value!r}")
@@ -55,31 +57,33 @@ def sustained(hours: float, devices: int, rate: float) -> float:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """A run of one's own: operations counted, and device time. `rate`: the device's operations per second; None: not known."""
+    """Our own training run: counted FLOPs and device time. `rate`: sustained FLOP/s of the device, if
+    known.
+    """
 
     model: str
     task: str
-    counted: float
+    flops: float
     hours: float
     devices: int
     rate: float | None = None
     bleu: float | None = None
 
     @property
-    def sustained(self) -> float | None:
+    def estimated_flops(self) -> float | None:
         """Device time × rate."""
-        return None if self.rate is None else sustained(self.hours, self.devices, self.rate)
+        return None if self.rate is None else estimated_flops(self.hours, self.devices, self.rate)
 
     @property
-    def busy(self) -> float | None:
-        """Which share of device time × rate the counted operations are."""
-        return None if self.sustained is None else self.counted / self.sustained
+    def utilization(self) -> float | None:
+        """Counted / estimated FLOPs (model FLOPs utilisation)."""
+        return None if self.estimated_flops is None else self.flops / self.estimated_flops
 
 
-def beside_wmt(*runs: TrainingCost) -> list[dict[str, Any]]:
-    """The lecture's table and the runs, a dictionary for each row: model, task, BLEU, counted, device time × rate, share busy.
+def compare_to_wmt14(*runs: TrainingCost) -> list[dict[str, Any]]:
+    """The lecture's table followed by the runs, one dict per row.
 
-    Scores on different tasks do not compare; the costs do.
+    Costs are comparable between tasks, scores are not.
     """
     rows = []
     for row in WMT_2014:
@@ -90,19 +94,21 @@ def beside_wmt(*runs: TrainingCost) -> list[dict[str, Any]]:
             if bleu is not None:
                 rows.append(_row(row.model, task, bleu, None, flops, None))
     rows.sort(key=lambda r: r["task"])  # stable: the table's order within each pair
-    return rows + [_row(run.model, run.task, run.bleu, run.counted, run.sustained, run.busy) for run in runs]
+    return rows + [
+        _row(run.model, run.task, run.bleu, run.flops, run.estimated_flops, run.utilization) for run in runs
+    ]
 
 
 def table(*runs: TrainingCost) -> str:
     """`beside_wmt` as text."""
-    lines = [("model", "task", "BLEU", "counted", "time × rate", "busy")]
-    for row in beside_wmt(*runs):
+    lines = [("model", "task", "BLEU", "FLOPs", "time × rate", "utilization")]
+    for row in compare_to_wmt14(*runs):
         numbers = (
             _number(row["bleu"], ".2f"),
-            _number(row["counted"], ".1e"),
-            _number(row["sustained"], ".1e"),
+            _number(row["flops"], ".1e"),
+            _number(row["estimated_flops"], ".1e"),
         )
-        lines.append((row["model"], row["task"], *numbers, _number(row["busy"], ".1%")))
+        lines.append((row["model"], row["task"], *numbers, _number(row["utilization"], ".1%")))
     widths = [max(len(line[c]) for line in lines) for c in range(6)]
     texts = []
     for line in lines:
@@ -115,9 +121,21 @@ def table(*runs: TrainingCost) -> str:
 
 
 def _row(
-    model: str, task: str, bleu: float | None, counted: float | None, flops: float | None, busy: float | None
+    model: str,
+    task: str,
+    bleu: float | None,
+    flops: float | None,
+    estimated_flops: float | None,
+    utilization: float | None,
 ) -> dict[str, Any]:
-    return {"model": model, "task": task, "bleu": bleu, "counted": counted, "sustained": flops, "busy": busy}
+    return {
+        "model": model,
+        "task": task,
+        "bleu": bleu,
+        "flops": flops,
+        "estimated_flops": estimated_flops,
+        "utilization": utilization,
+    }
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,4 +1,4 @@
-"""Scores of translated text: corpus BLEU, chrF and TER by sacreBLEU, each with the signature that reproduces it."""
+"""Translation metrics: corpus BLEU, chrF and TER by sacreBLEU, with signatures."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from regard.arguments import flag, quoted
 from regard.errors import OptionError
-from regard.evaluation.bleu import corpus_bleu, metric, reference_documents
+from regard.evaluation.bleu import bleu_metric, corpus_bleu, reference_documents
 from regard.evaluation.input_checks import input_warnings
 
 __all__ = ["Scores", "corpus_bleu", "scores"]
-STEP = 50  # lines of TER at a time: it takes nearly all of the time
+TER_CHUNK = 50  # lines per progress update; TER takes most of the time
 
 
 @dataclass(frozen=True)
 class Scores:
-    """BLEU and chrF (higher is better) and TER (lower is better), all in per cent."""
+    """BLEU and chrF (higher is better) and TER (lower is better), in per cent."""
 
     bleu: float
     chrf: float
@@ -25,7 +25,7 @@ class Scores:
     signatures: dict[str, str]
     precisions: tuple[float, float, float, float]  # per cent, of 1- to 4-grams
     brevity: float
-    hypothesis_length: int  # tokens, as BLEU counts them
+    hypothesis_length: int  # tokens of BLEU
     reference_length: int
     lines: int
     references: int
@@ -39,7 +39,7 @@ class Scores:
 
     def __str__(self) -> str:
         """The three scores, each with its signature."""
-        shares = "/".join(f"{p:.1f}" for p in self.precisions)
+        precisions = "/".join(f"{p:.1f}" for p in self.precisions)
         lengths = (
             f"brevity {self.brevity:.3f}, {self.hypothesis_length} tokens against {self.reference_length}"
         )
@@ -48,7 +48,7 @@ class Scores:
         return "\n".join(
             [
                 f"BLEU  {self.bleu:6.2f}   {self.signatures['bleu']}",
-                f"               {shares} ({lengths})",
+                f"               {precisions} ({lengths})",
                 f"chrF  {self.chrf:6.2f}   {self.signatures['chrf']}",
                 f"TER   {self.ter:6.2f}   {self.signatures['ter']}",
                 f"{self.lines} lines{empty}, {references}",
@@ -64,10 +64,11 @@ def scores(
     lowercase: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> Scores:
-    """Score a list of lines against one reference, or against several: a list of such lists, one for each reference document.
+    """Score lines against one reference (a list of lines) or several (a list of such lists).
 
-    Suspicious input (see `input_checks`) is reported in `warnings`; input that cannot be scored raises a `DataError`.
-    `advance` receives the number of lines done, for a progress bar. TER ignores case, as in sacreBLEU, whatever `lowercase` is.
+    Suspicious input (see `input_checks`) is reported in `warnings`; input that cannot be scored raises a
+    `DataError`. `advance` is called with the number of lines done, for a progress bar. TER always ignores
+    case, as in sacreBLEU.
     """
     from sacrebleu.metrics.chrf import CHRF
 
@@ -75,8 +76,8 @@ def scores(
     if advance is not None and not callable(advance):
         raise OptionError(f"advance must be a function of a count of lines or None, got {quoted(advance)}")
     documents = reference_documents(hypotheses, references)
-    bleu, chrf = metric(tokenize, lowercase), CHRF(lowercase=lowercase)
-    found = input_warnings(hypotheses, documents, tokenize, lowercase)
+    bleu, chrf = bleu_metric(tokenize, lowercase), CHRF(lowercase=lowercase)
+    warnings = input_warnings(hypotheses, documents, tokenize, lowercase)
     by_bleu, by_chrf = (m.corpus_score(hypotheses, documents) for m in (bleu, chrf))
     ter, ter_signature = _ter(hypotheses, documents, advance or (lambda _: None))
     first, second, third, fourth = by_bleu.precisions
@@ -97,23 +98,21 @@ def scores(
         references=len(documents),
         empty_hypotheses=sum(not line.strip() for line in hypotheses),
         empty_references=sum(not line.strip() for document in documents for line in document),
-        warnings=tuple(found),
+        warnings=tuple(warnings),
     )
 
 
 def _ter(
     hypotheses: Sequence[str], documents: list[list[str]], advance: Callable[[int], object]
 ) -> tuple[float, str]:
-    """TER over a few lines at a time, so that its progress can be seen; edits and lengths add up."""
+    """TER in chunks, to report progress; edits and lengths are summed."""
     from sacrebleu.metrics.ter import TER
 
     ter, edits, length = TER(), 0, 0.0
-    for start in range(0, len(hypotheses), STEP):
-        part = slice(start, start + STEP)
+    for start in range(0, len(hypotheses), TER_CHUNK):
+        part = slice(start, start + TER_CHUNK)
         score = ter.corpus_score(hypotheses[part], [document[part] for document in documents])
         edits, length = edits + score.num_edits, length + score.ref_length
         advance(len(hypotheses[part]))
-    share = (
-        edits / length if length else float(edits > 0)
-    )  # as sacreBLEU: words against nothing are all wrong
+    share = edits / length if length else float(edits > 0)  # as sacreBLEU: 100% against empty references
     return 100 * share, str(ter.get_signature())

@@ -1,7 +1,7 @@
-"""Pairwise interactions, the ancestors of attention: linear, polynomial, matrix factorisation, factorisation machine.
+"""Models of pairwise interactions: linear, polynomial, matrix factorisation, factorisation machine.
 
-All are estimators in the manner of scikit-learn: `fit`, `predict`, `score`, any sparse matrix, `clone`, pipelines, grids. They
-need scikit-learn and scipy: pip install "regard[interactions]".
+All are scikit-learn estimators: `fit`, `predict`, `score`, sparse input, `clone`, pipelines, grid search.
+They need scikit-learn and scipy: pip install "regard[interactions]".
 """
 
 from __future__ import annotations

@@ -1,142 +1,147 @@
-"""Alternating least squares: each factor in turn is a ridge regression while the others stand still."""
+"""Alternating least squares (ALS): each factor in turn is a ridge regression with the others fixed."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from regard.interactions.loss import Loss
-from regard.interactions.regularization import STEPS, WeightGroup
+from regard.interactions.regularization import CG_STEPS, WeightGroup
 from regard.interactions.repeated_rows import Array
 
-BLIND = (
-    5  # sweeps before the ridges are learned: a factor that has found nothing yet would be held at nothing
-)
+# Iterations before penalties are learned: factors still near zero would get penalties that keep them there.
+WARM_UP = 5
 
 
-class Sweeper(ABC):
-    """A model on its training rows. `e` is what the targets leave over, `noise` the precision of the targets."""
+class AlsModel(ABC):
+    """A model on its training rows. `e` is the residual of the targets, `noise` their precision (1 /
+    variance).
+    """
 
-    steps = STEPS  # of the linear part
+    steps = CG_STEPS  # conjugate-gradient steps for the linear part
 
     def __init__(
         self, rows: int, linear: Sequence[WeightGroup], factors: Sequence[WeightGroup], intercept: bool
     ) -> None:
         self.rows, self.linear, self.factors = rows, list(linear), list(factors)
-        self.intercept, self.shifts = 0.0, intercept
+        self.intercept, self.fit_intercept = 0.0, intercept
 
     @property
-    def parts(self) -> list[WeightGroup]:
+    def groups(self) -> list[WeightGroup]:
+        """All weights: linear part, then factors."""
         return [*self.linear, *self.factors]
 
     def score(self) -> Array:
-        found = np.full(self.rows, self.intercept)
-        for part in self.linear:
-            found += part.at(0)[0]
-        return found + sum(self.product(k) for k in range(self.rank))
+        """Predictions for all rows, (rows,)."""
+        scores = np.full(self.rows, self.intercept)
+        for group in self.linear:
+            scores += group.at(0)[0]
+        return scores + sum(self.product(k) for k in range(self.rank))
 
     @property
     def rank(self) -> int:
+        """Number of factors K."""
         return len(self.factors[0].mean) if self.factors else 0
 
-    def sweep(self, e: Array, noise: float) -> tuple[Array, float]:
-        """Every weight once. Gives what is left over, and the variance of all predictions together."""
-        spread = 0.0
-        if self.shifts:
+    def update(self, e: Array, noise: float) -> tuple[Array, float]:
+        """Update every weight once; return the new residual and the summed variance of all predictions."""
+        total_variance = 0.0
+        if self.fit_intercept:
             self.intercept += float(e.mean())
             e = e - e.mean()
-        for part in self.linear:
-            e = e + part.at(0)[0]
-            part.solve(0, np.full(self.rows, noise), noise * e, self.steps)
-            mean, variance = part.at(0)
-            e, spread = e - mean, spread + float(variance.sum())
+        for group in self.linear:
+            e = e + group.at(0)[0]
+            group.solve(0, np.full(self.rows, noise), noise * e, self.steps)
+            mean, variance = group.at(0)
+            e, total_variance = e - mean, total_variance + float(variance.sum())
         for k in range(self.rank):
             e = e + self.product(k)
-            self.factor(k, e, noise)
-            e, spread = e - self.product(k), spread + self.doubt(k)
-        return e, spread
+            self.fit_factor(k, e, noise)
+            e, total_variance = e - self.product(k), total_variance + self.variance(k)
+        return e, total_variance
 
     def scale(self, unit: float) -> None:
-        """The model of targets `unit` times as large."""
+        """Rescale the model to targets `unit` times as large."""
         self.intercept *= unit
-        for part in self.linear:
-            part.scale(unit)
-        for part in self.factors:
-            part.scale(unit**0.5)  # two of them are multiplied
+        for group in self.linear:
+            group.scale(unit)
+        for group in self.factors:
+            group.scale(unit**0.5)  # predictions multiply two of them
 
     @abstractmethod
     def product(self, k: int) -> Array:
-        """What factor k adds to the score of every row."""
+        """Contribution of factor k to the score of every row, (rows,)."""
 
     @abstractmethod
-    def doubt(self, k: int) -> float:
-        """The variance of that, over all rows."""
+    def variance(self, k: int) -> float:
+        """Variance of that contribution, summed over all rows."""
 
     @abstractmethod
-    def factor(self, k: int, e: Array, noise: float) -> None:
-        """Fit factor k to what is left over without it."""
+    def fit_factor(self, k: int, e: Array, noise: float) -> None:
+        """Fit factor k to the residual without it."""
 
 
-class Plain(Sweeper):
-    """No factors: one ridge regression, solved to the end."""
+class LinearAls(AlsModel):
+    """No factors: one ridge regression, solved to convergence."""
 
     steps = 1000
 
     def product(self, k: int) -> Array:
         raise NotImplementedError
 
-    factor = doubt = product  # type: ignore[assignment]
+    fit_factor = variance = product  # type: ignore[assignment]
 
 
-class TwoSided(Sweeper):
-    """(Wx₁)ᵀ(Vx₂): with x₁ = user and x₂ = item matrix factorisation, with x₁ = x₂ the lecture's factorisation machine."""
+class BilinearAls(AlsModel):
+    """(Wx₁)ᵀ(Vx₂): matrix factorisation for x₁ = user, x₂ = item; the lecture's factorisation machine for x₁
+    = x₂.
+    """
 
     def product(self, k: int) -> Array:
         left, right = self.factors
         return left.at(k)[0] * right.at(k)[0]
 
-    def doubt(self, k: int) -> float:
-        (p, pv), (q, qv) = (part.at(k) for part in self.factors)
-        return float((p * p + pv) @ qv + (q * q) @ pv)
+    def variance(self, k: int) -> float:
+        (p, p_var), (q, q_var) = (group.at(k) for group in self.factors)
+        return float((p * p + p_var) @ q_var + (q * q) @ p_var)
 
-    def factor(self, k: int, e: Array, noise: float) -> None:
+    def fit_factor(self, k: int, e: Array, noise: float) -> None:
         left, right = self.factors
-        for part, other in ((left, right), (right, left)):
+        for group, other in ((left, right), (right, left)):
             mean, variance = other.at(k)
-            part.solve(k, noise * (mean * mean + variance), noise * mean * e)
+            group.solve(k, noise * (mean * mean + variance), noise * mean * e)
 
 
-def alternate(
-    model: Sweeper,
+def run_als(
+    model: AlsModel,
     y: Array,
     loss: Loss,
-    sweeps: int,
+    max_iter: int,
     tol: float,
-    each: Callable[[int], None] = lambda n: None,
 ) -> int:
-    """Sweep until the scores move less than `tol` times the targets' spread; gives the number of sweeps.
+    """Iterate until scores change by less than `tol` target standard deviations; return the iterations.
 
-    Where the noise is learned the targets are given unit variance meanwhile, so that their scale changes nothing.
+    If the noise is learned, targets are scaled to unit variance during fitting, so their scale has no
+    influence.
     """
-    ridges = any(part.prior.learns for part in model.parts)
-    learns, blind = loss.learns and ridges, BLIND if ridges else 0
-    spread = float(np.std(y)) or 1.0
-    unit, far = (spread, tol) if learns else (1.0, tol * spread)
-    y, noise, before = y / unit, loss.noise, model.score()
-    for done in range(1, sweeps + 1):
-        e, doubt = model.sweep(loss.residual(y, before), noise)
-        if done > blind:
-            for part in model.parts:
-                part.learn()
-        if learns:
-            noise = (len(y) + 1.0) / (float(e @ e) + doubt + 0.01)
-        each(1)
-        now = model.score()
-        moved, before = float(np.sqrt(np.mean((now - before) ** 2))), now
-        if done > blind + 1 and moved < far:
-            sweeps = done
+    learn_penalties = any(group.prior.learns for group in model.groups)
+    learn_noise, warm_up = loss.learns and learn_penalties, WARM_UP if learn_penalties else 0
+    std = float(np.std(y)) or 1.0
+    unit, threshold = (std, tol) if learn_noise else (1.0, tol * std)
+    y, noise, scores = y / unit, loss.noise, model.score()
+    iteration = 0
+    for iteration in range(1, max_iter + 1):
+        e, variance = model.update(loss.residual(y, scores), noise)
+        if iteration > warm_up:
+            for group in model.groups:
+                group.learn()
+        if learn_noise:
+            noise = (len(y) + 1.0) / (float(e @ e) + variance + 0.01)
+        new = model.score()
+        change, scores = float(np.sqrt(np.mean((new - scores) ** 2))), new
+        if iteration > warm_up + 1 and change < threshold:
             break
     model.scale(unit)
-    return sweeps
+    return iteration

@@ -1,4 +1,4 @@
-"""How well a kind predicts ratings it has not seen."""
+"""Cross-validation of recommenders: errors on held-out ratings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from regard.errors import DataError, OptionError
 from regard.interactions.ratings import Ratings
-from regard.interactions.recommenders import KINDS, RecommenderSettings
+from regard.interactions.recommenders import RECOMMENDERS, RecommenderSettings
 
-Rows = NDArray[np.int64]
+RowIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class FoldScore:
-    """One fit and its errors on ratings that were held out."""
+    """Errors on the held-out ratings of one split, and the seconds to fit."""
 
     rmse: float
     mae: float
@@ -27,41 +27,44 @@ class FoldScore:
 
 def splits(
     count: int, folds: int | None = None, share: float = 0.2, seed: int = 0
-) -> list[tuple[Rows, Rows]]:
-    """Pairs of rows to learn from and to ask for: k folds, or one drawn share."""
+) -> list[tuple[RowIndices, RowIndices]]:
+    """(train, test) row indices: k folds, or one random split with `share` of the rows as test set."""
     order = np.random.default_rng(seed).permutation(count)
     if folds is not None:
         if not 2 <= folds <= count:
-            raise OptionError(f"{count} ratings cannot be cut into {folds} folds; choose 2 to {count}")
-        parts = np.array_split(order, folds)
-        return [(np.concatenate([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(folds)]
-    held = round(count * share)
-    if not 0 < held < count:
+            raise OptionError(f"{count} ratings cannot be split into {folds} folds; choose 2 to {count}")
+        chunks = np.array_split(order, folds)
+        return [(np.concatenate([*chunks[:k], *chunks[k + 1 :]]), chunks[k]) for k in range(folds)]
+    held_out = round(count * share)
+    if not 0 < held_out < count:
         raise DataError(
-            f"a share of {share:g} of {count} ratings leaves nothing to learn from or to ask for; choose another"
+            f"a share of {share:g} of {count} ratings leaves an empty training or test set; choose another "
+            f"share"
         )
-    return [(order[held:], order[:held])]
+    return [(order[held_out:], order[:held_out])]
 
 
-def trial(ratings: Ratings, kind: str, settings: RecommenderSettings, train: Rows, test: Rows) -> FoldScore:
-    """Fit on some rows and ask for the others."""
-    begin = time.perf_counter()
-    fitted = KINDS[kind](ratings.part(train), settings)
-    seconds = time.perf_counter() - begin
+def evaluate_split(
+    ratings: Ratings, kind: str, settings: RecommenderSettings, train: RowIndices, test: RowIndices
+) -> FoldScore:
+    """Fit on the training rows and evaluate on the test rows."""
+    start = time.perf_counter()
+    fitted = RECOMMENDERS[kind](ratings.subset(train), settings)
+    seconds = time.perf_counter() - start
     error = fitted.predict(ratings.user[test], ratings.item[test]) - ratings.rating[test]
     return FoldScore(float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error))), seconds)
 
 
-def trials(
+def cross_validate(
     ratings: Ratings,
     kind: str,
     settings: RecommenderSettings,
-    parts: list[tuple[Rows, Rows]],
-    each: Callable[[int], None] = lambda n: None,
+    parts: list[tuple[RowIndices, RowIndices]],
+    advance: Callable[[int], None] = lambda n: None,
 ) -> list[FoldScore]:
-    """One trial per split."""
-    found = []
+    """Evaluate every split; `advance` is called with 1 after each."""
+    scores = []
     for train, test in parts:
-        found.append(trial(ratings, kind, settings, train, test))
-        each(1)
-    return found
+        scores.append(evaluate_split(ratings, kind, settings, train, test))
+        advance(1)
+    return scores

@@ -1,4 +1,4 @@
-"""Pairs through K common factors: matrix factorisation and the factorisation machine."""
+"""Matrix factorisation and factorisation machines: interactions through K latent factors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import OptionError
-from regard.interactions.als import Sweeper, TwoSided
-from regard.interactions.estimator import Classification, Interaction, Make, Regression
-from regard.interactions.fm_solver import AllPairs
+from regard.interactions.als import AlsModel, BilinearAls
+from regard.interactions.estimator import Classification, Interaction, MakeWeights, Regression
+from regard.interactions.fm_solver import RendleAls
 from regard.interactions.formulas import Formula, LowRank, Rendle, Weights
 from regard.interactions.regularization import WeightGroup
-from regard.interactions.repeated_rows import Rows
+from regard.interactions.repeated_rows import RepeatedRows
 
 
 class _MatrixFactorization(Interaction):
@@ -47,37 +47,39 @@ class _MatrixFactorization(Interaction):
     def _linear(self) -> bool:
         return self.biases
 
-    def _left(self, width: int) -> NDArray[np.bool_]:
+    def _left_columns(self, width: int) -> NDArray[np.bool_]:
         split = width // 2 if self.split is None else self.split
         if isinstance(split, bool) or not isinstance(split, (int, np.integer)) or not 0 <= split <= width:
             raise OptionError(f"split must be the number of columns of x₁, 0 to {width}, got {split!r}")
         return np.arange(width) < split
 
-    def _form(self, width: int) -> Formula:
-        left = self._left(width)
+    def _formula(self, width: int) -> Formula:
+        left = self._left_columns(width)
         return LowRank(left, ~left)
 
-    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
-        left = self._left(x.shape[1])
-        parts = [make(Rows(x[:, columns]), columns, name) for name, columns in (("W", left), ("V", ~left))]
-        return TwoSided(x.shape[0], linear, parts, self._shifts)
+    def _als_model(self, x: Any, linear: list[WeightGroup], make: MakeWeights, p: Weights) -> AlsModel:
+        left = self._left_columns(x.shape[1])
+        parts = [
+            make(RepeatedRows(x[:, columns]), columns, name) for name, columns in (("W", left), ("V", ~left))
+        ]
+        return BilinearAls(x.shape[0], linear, parts, self._separate_intercept)
 
     def _keep(self, p: Weights) -> None:
         super()._keep(p)
-        left = self._left(len(p["w"]))
+        left = self._left_columns(len(p["w"]))
         self.W_, self.V_ = p["W"][left].T, p["V"][~left].T
 
 
 class MatrixFactorization(Regression, _MatrixFactorization):
-    """y = (W x₁)ᵀ(V x₂), x₁ the first `split` columns (a user, one-hot), x₂ the others (an item); plus biases wᵀx + b.
+    """y = (W x₁)ᵀ(V x₂) + wᵀx + b; x₁: the first `split` columns (user), x₂: the others (item).
 
-    Either side may have more columns than one-hot ones: what is known of the user, or of the item. `W_` is (K, split), `V_`
-    (K, M − split). Without `split` the columns are halved.
+    Both sides may have further columns with features of the user or item. `W_` is (K, split), `V_` is
+    (K, M − split). Without `split` the columns are split in half.
     """
 
 
 class MatrixFactorizationClassifier(Classification, _MatrixFactorization):
-    """p = σ((W x₁)ᵀ(V x₂) + wᵀx + b): likes and clicks instead of ratings."""
+    """p = σ((W x₁)ᵀ(V x₂) + wᵀx + b), for likes and clicks instead of ratings."""
 
 
 class _FactorizationMachine(Interaction):
@@ -111,29 +113,29 @@ class _FactorizationMachine(Interaction):
     def _linear(self) -> bool:
         return self.linear
 
-    def _form(self, width: int) -> Formula:
+    def _formula(self, width: int) -> Formula:
         if self.form not in FORMS:
             raise OptionError(f"form must be one of {', '.join(FORMS)}, got {self.form!r}")
         return FORMS[self.form][0]()
 
-    def _sweeper(self, x: Any, linear: list[WeightGroup], make: Make, p: Weights) -> Sweeper:
-        rows, every = Rows(x), np.ones(x.shape[1], bool)
-        parts = [make(rows, every, name) for name in self._form(x.shape[1]).factors]
-        return FORMS[self.form][1](x.shape[0], linear, parts, self._shifts)
+    def _als_model(self, x: Any, linear: list[WeightGroup], make: MakeWeights, p: Weights) -> AlsModel:
+        rows, all_columns = RepeatedRows(x), np.ones(x.shape[1], bool)
+        parts = [make(rows, all_columns, name) for name in self._formula(x.shape[1]).factors]
+        return FORMS[self.form][1](x.shape[0], linear, parts, self._separate_intercept)
 
 
-FORMS: dict[str, tuple[type[LowRank] | type[Rendle], type[Sweeper]]] = {
-    "lecture": (LowRank, TwoSided),
-    "rendle": (Rendle, AllPairs),
+FORMS: dict[str, tuple[type[LowRank] | type[Rendle], type[AlsModel]]] = {
+    "lecture": (LowRank, BilinearAls),
+    "rendle": (Rendle, RendleAls),
 }
 
 
 class FactorizationMachine(Regression, _FactorizationMachine):
-    """y = xᵀWᵀVx (form="lecture"), or Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j (form="rendle"); plus wᵀx + b. O(nnz · K) per row.
+    """y = xᵀWᵀVx (form="lecture") or Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j (form="rendle"), plus wᵀx + b.
 
-    `W_` and `V_` are (K, M); Rendle's form has `V_` alone.
+    Costs O(nnz · K). `W_` and `V_` are (K, M); Rendle's form has `V_` alone.
     """
 
 
 class FactorizationMachineClassifier(Classification, _FactorizationMachine):
-    """p = σ of the same."""
+    """p = σ(y), with y of `FactorizationMachine`."""

@@ -1,6 +1,7 @@
-"""The formulas themselves: scores and gradients in O(nnz · K), for any sparse or dense X.
+"""Model formulas: scores and gradients in O(nnz · K), for sparse or dense X.
 
-Weights lie in a dict: `b` a number, `w` (M,), `W` and `V` (M, K), one row per predictor; the lecture's W and V are (K, M).
+Weights are a dict: `b` a number, `w` (M,), `W` and `V` (M, K), one row per predictor. The lecture's W and V
+are (K, M).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ Weights = dict[str, Any]
 
 
 class Formula(Protocol):
+    """A model formula: scores (rows,) and their gradient."""
+
     factors: tuple[str, ...]  # names of the (M, K) weights
 
     def score(self, x: Any, p: Weights) -> Array: ...
@@ -25,7 +28,7 @@ class Formula(Protocol):
         ...
 
 
-class LinearForm:
+class LinearFormula:
     """y = b + wᵀx."""
 
     factors: tuple[str, ...] = ()
@@ -37,11 +40,11 @@ class LinearForm:
         return {"b": slope.sum(), "w": x.T @ slope}
 
 
-class LowRank(LinearForm):
+class LowRank(LinearFormula):
     """y = b + wᵀx + xᵀWᵀVx = b + wᵀx + (Wx)ᵀ(Vx): the lecture's factorisation machine.
 
-    Two products with x in place of one with the M×M matrix WᵀV. Where W and V are nonzero in different columns, [W 0] and
-    [0 V], it is matrix factorisation; weights outside these columns stay zero.
+    Two products with x replace one with the M×M matrix WᵀV. If W and V are nonzero in different columns, [W
+    0] and [0 V], this is matrix factorisation; `left` and `right` mask these columns.
     """
 
     factors: tuple[str, ...] = ("W", "V")
@@ -59,23 +62,25 @@ class LowRank(LinearForm):
         return g
 
 
-class Rendle(LinearForm):
+class Rendle(LinearFormula):
     """y = b + wᵀx + Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j (Rendle 2010, eq. 1): W = V, without the diagonal.
 
-    The double sum is ½ Σ_k [(Σ_j v_jk x_j)² − Σ_j v_jk² x_j²] (his lemma 3.1), in O(nnz · K) again.
+    The double sum is ½ Σ_k [(Σ_j v_jk x_j)² − Σ_j v_jk² x_j²] (lemma 3.1), again O(nnz · K).
     """
 
     factors: tuple[str, ...] = ("V",)
 
     def score(self, x: Any, p: Weights) -> Array:
-        return super().score(x, p) + 0.5 * (((x @ p["V"]) ** 2).sum(1) - square(x) @ (p["V"] ** 2).sum(1))
+        return super().score(x, p) + 0.5 * (
+            ((x @ p["V"]) ** 2).sum(1) - square_entries(x) @ (p["V"] ** 2).sum(1)
+        )
 
     def gradient(self, x: Any, p: Weights, slope: Array) -> Weights:
         g = super().gradient(x, p, slope)
-        g["V"] = x.T @ (slope[:, None] * (x @ p["V"])) - (square(x).T @ slope)[:, None] * p["V"]
+        g["V"] = x.T @ (slope[:, None] * (x @ p["V"])) - (square_entries(x).T @ slope)[:, None] * p["V"]
         return g
 
 
-def square(x: Any) -> Any:
-    """Every entry squared."""
+def square_entries(x: Any) -> Any:
+    """Square every entry."""
     return x.multiply(x).tocsr() if hasattr(x, "multiply") else x * x

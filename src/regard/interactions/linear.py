@@ -1,4 +1,4 @@
-"""The linear model, and the polynomial one that gives every pair of predictors a weight of its own."""
+"""The linear model, and the polynomial model with one weight per pair of predictors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from regard.errors import OptionError
 from regard.interactions.estimator import Classification, Interaction, Regression
-from regard.interactions.formulas import Formula, LinearForm
-from regard.interactions.repeated_rows import Array, beside
+from regard.interactions.formulas import Formula, LinearFormula
+from regard.interactions.repeated_rows import Array, hstack
 
-MOST_PAIRS = 200_000_000  # products of all rows together; they take 3 GB
+MAX_PAIRS = 200_000_000  # products over all rows; they take 3 GB
 
 
 class _Linear(Interaction):
@@ -40,12 +40,12 @@ class _Linear(Interaction):
             random_state,
         )
 
-    def _form(self, width: int) -> Formula:
-        return LinearForm()
+    def _formula(self, width: int) -> Formula:
+        return LinearFormula()
 
 
 class Linear(Regression, _Linear):
-    """y = wᵀx + b: each predictor counts by itself (ridge regression)."""
+    """y = wᵀx + b: ridge regression."""
 
 
 class LinearClassifier(Classification, _Linear):
@@ -77,13 +77,13 @@ class _Polynomial2(Interaction):
             random_state,
         )
 
-    def _form(self, width: int) -> Formula:
-        return LinearForm()  # in the products of the predictors
+    def _formula(self, width: int) -> Formula:
+        return LinearFormula()  # linear in the products of the predictors
 
-    def _learn(self, x: Any, y: Array) -> None:
+    def _fit(self, x: Any, y: Array) -> None:
         width = x.shape[1]
         expanded, pairs = products(x)
-        super()._learn(beside(x, expanded) if self.linear else expanded, y)
+        super()._fit(hstack(x, expanded) if self.linear else expanded, y)
         weights = self.coef_[width:] if self.linear else self.coef_
         self.coef_ = self.coef_[:width] if self.linear else np.zeros(width)
         self.W_ = sparse.csr_matrix((weights, (pairs // width, pairs % width)), shape=(width, width))
@@ -95,9 +95,9 @@ class _Polynomial2(Interaction):
 
 
 class Polynomial2(Regression, _Polynomial2):
-    """y = xᵀWx (+ wᵀx + b): every pair of predictors has its own weight, so a pair that no row has had has none.
+    """y = xᵀWx (+ wᵀx + b): one weight per pair of predictors; pairs absent from the training data get none.
 
-    `W_` is M×M, upper triangular and sparse: only pairs that occur together are in it.
+    `W_` is M×M, upper triangular and sparse, with entries only for pairs that occur.
     """
 
 
@@ -106,14 +106,14 @@ class Polynomial2Classifier(Classification, _Polynomial2):
 
 
 def products(x: Any) -> tuple[Any, NDArray[np.int64]]:
-    """All products x_i x_j, i ≤ j, as a sparse matrix; and the pair i·M + j that each of its columns stands for."""
+    """All products x_i x_j, i ≤ j, as a sparse matrix, and the pair i·M + j of each of its columns."""
     x.sort_indices()
     lengths = np.diff(x.indptr).astype(np.int64)
     total = int((lengths * (lengths + 1) // 2).sum())
-    if total > MOST_PAIRS:
+    if total > MAX_PAIRS:
         raise OptionError(
-            f"all pairs of these predictors are {total:,} products, more than {MOST_PAIRS:,}; use FactorizationMachine, whose cost "
-            "is linear in the entries"
+            f"all pairs of these predictors are {total:,} products, more than {MAX_PAIRS:,}; "
+            "use FactorizationMachine, whose cost is linear in the entries"
         )
     after = np.repeat(x.indptr[1:], lengths) - np.arange(x.nnz)  # entries from this one to the end of its row
     first = np.repeat(np.arange(x.nnz), after)

@@ -1,4 +1,4 @@
-"""What a prediction costs: squared error for numbers, logistic loss for two classes."""
+"""Losses: squared error for regression, logistic loss for binary classification."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from regard.interactions.repeated_rows import Array
 
 
 class Loss(Protocol):
-    noise: float  # precision of the targets that `residual` works with, to begin with
+    """A loss that least-squares solvers and SGD can minimise."""
+
+    noise: float  # initial precision of the targets of `residual`
     learns: bool  # whether that precision may be learned
 
     def residual(self, y: Array, score: Array) -> Array:
-        """How far the scores should move for least squares to lower the loss."""
+        """The least-squares target minus the score: fitting it lowers the loss."""
         ...
 
     def slope(self, y: Array, score: Array) -> Array:
@@ -42,8 +44,8 @@ class Squared:
 class Logistic:
     """log(1 + e^−s) for y = 1, log(1 + e^s) for y = 0.
 
-    Its curvature is at most ¼, so ⅛ (s' − s − 4(y − p))² plus a constant lies above it and touches it at s (Böhning & Lindsay
-    1988): least squares on that target lowers the loss with every step, by the solvers that are there.
+    Its curvature is at most ¼, so ⅛ (s' − s − 4(y − p))² plus a constant is an upper bound that touches it at
+    s (Böhning & Lindsay 1988): every least-squares step on that target lowers the loss.
     """
 
     noise, learns = 0.25, False

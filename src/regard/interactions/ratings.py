@@ -1,4 +1,4 @@
-"""Ratings from files: who, what, how much; and what is known of the things rated. What is wrong is named by line and column."""
+"""Read ratings (user, item, rating) and item tables from files; errors name line and column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.data.text_files import BAD, LONG, lines
 from regard.errors import DataError
 from regard.files.progress import track
 
-NAMES = {
+COLUMN_NAMES = {
     "user": ("user", "userid", "user_id", "uid", "reviewerid", "customer"),
     "item": (
         "item",
@@ -34,12 +34,12 @@ NAMES = {
     ),
     "rating": ("rating", "score", "stars", "overall", "value"),
 }
-MOVIELENS = ("movielens-latest-small",)  # found by name in REGARD_DATA
+MOVIELENS = ("movielens-latest-small",)  # corpora in REGARD_DATA
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """Numbered users and items, one rating each for some pairs of them; `tags` are what is known of each item (genres)."""
+    """Ratings of (user, item) index pairs, at most one per pair; `tags` lists the genres of each item."""
 
     users: list[str]
     items: list[str]
@@ -48,81 +48,88 @@ class Ratings:
     rating: NDArray[np.float64]
     titles: list[str] = field(default_factory=list)
     tags: list[list[str]] = field(default_factory=list)
-    repeated: str = ""  # what was said twice, in a sentence
+    repeated: str = ""  # warning about pairs rated twice, or empty
 
     def __len__(self) -> int:
         return len(self.rating)
 
-    def part(self, rows: NDArray[np.int64]) -> Ratings:
-        """Some of the ratings, of the same users and items."""
+    def subset(self, rows: NDArray[np.int64]) -> Ratings:
+        """The ratings of these rows, with the same users and items."""
         return replace(self, user=self.user[rows], item=self.item[rows], rating=self.rating[rows])
 
 
-def corpus(name: str) -> tuple[Path, Path]:
-    """The ratings and the movies of a MovieLens folder in REGARD_DATA."""
+def movielens_files(name: str) -> tuple[Path, Path]:
+    """Paths of ratings.csv and movies.csv of a MovieLens folder in REGARD_DATA."""
     known = find(name)
     return known.path("ratings.csv"), known.path("movies.csv")
 
 
-def read(paths: Sequence[Path], columns: dict[str, str | None] | None = None) -> Ratings:
-    """All ratings of some files. Of a pair that is rated twice the later rating counts, as when somebody changes their mind."""
+def read_ratings(paths: Sequence[Path], columns: dict[str, str | None] | None = None) -> Ratings:
+    """Read all ratings of some files. If a pair is rated twice, the last rating counts."""
     users: dict[str, int] = {}
     items: dict[str, int] = {}
-    place: dict[tuple[int, int], int] = {}
-    who, what, much = [], [], []
-    again, first = 0, ""
+    position: dict[tuple[int, int], int] = {}
+    user_column, item_column, values = [], [], []
+    repeats, first = 0, ""
     for path in paths:
         with track(
             path.stat().st_size if path.is_file() else None, f"reading {path.name}", "bytes"
         ) as progress:
             for where, (user, item, rating) in _triples(path, columns or {}, progress.advance):
                 pair = users.setdefault(user, len(users)), items.setdefault(item, len(items))
-                if pair in place:
-                    much[place[pair]] = rating
-                    again, first = again + 1, first or f"{where}: user {user} rates item {item} again"
+                if pair in position:
+                    values[position[pair]] = rating
+                    repeats, first = repeats + 1, first or f"{where}: user {user} rates item {item} again"
                     continue
-                place[pair] = len(much)
-                who.append(pair[0])
-                what.append(pair[1])
-                much.append(rating)
-    if not much:
+                position[pair] = len(values)
+                user_column.append(pair[0])
+                item_column.append(pair[1])
+                values.append(rating)
+    if not values:
         raise DataError(f"{paths[0]} has no ratings; give a file with user, item and rating columns")
-    said = f"{again} ratings are of a pair rated before ({first}); the last one counts" if again else ""
+    warning = (
+        f"{repeats} ratings repeat a pair rated before ({first}); the last one counts" if repeats else ""
+    )
     return Ratings(
-        list(users), list(items), np.array(who), np.array(what), np.array(much, float), repeated=said
+        list(users),
+        list(items),
+        np.array(user_column),
+        np.array(item_column),
+        np.array(values, float),
+        repeated=warning,
     )
 
 
-def with_items(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
-    """The same ratings with titles and tags of their items from a table with an id, a title and perhaps a genres column."""
+def add_item_info(ratings: Ratings, path: Path, separator: str = "|") -> Ratings:
+    """Add titles and tags of items from a table with an id column and a title or genres column."""
     rows = _rows(path, lambda n: None)
     _, header = next(rows, ("", []))
     names = [name.strip().lower() for name in header]
-    ident = next((k for k, name in enumerate(names) if name in NAMES["item"] or name == "id"), 0)
+    ident = next((k for k, name in enumerate(names) if name in COLUMN_NAMES["item"] or name == "id"), 0)
     title = next((k for k, name in enumerate(names) if name in ("title", "name")), None)
     tags = next(
         (k for k, name in enumerate(names) if name in ("genres", "genre", "tags", "categories")), None
     )
     if title is None and tags is None:
         raise DataError(
-            f"line 1 of {path} names no column title or genres, but {', '.join(header)}; name one of them so"
+            f"line 1 of {path} has no column named title or genres, only {', '.join(header)}; rename one"
         )
-    need = 1 + max(place for place in (ident, title, tags) if place is not None)
-    found = {}
+    needed = 1 + max(column for column in (ident, title, tags) if column is not None)
+    by_id = {}
     for where, row in rows:
-        if len(row) < need:
-            raise _too_few(where, row, need)
-        found[row[ident].strip()] = row
-    of = [found.get(item) for item in ratings.items]
+        if len(row) < needed:
+            raise _too_few(where, row, needed)
+        by_id[row[ident].strip()] = row
+    item_rows = [by_id.get(item) for item in ratings.items]
     return replace(
         ratings,
         titles=[
             row[title] if row and title is not None else item
-            for row, item in zip(of, ratings.items, strict=True)
+            for row, item in zip(item_rows, ratings.items, strict=True)
         ],
         tags=[
             [tag for tag in row[tags].split(separator) if tag] if row and tags is not None else []
-            for row in of
+            for row in item_rows
         ],
     )
 
@@ -134,38 +141,42 @@ def _triples(
     where, first = next(rows, ("", []))
     if len(first) < 3 and not any(columns.values()):
         raise DataError(
-            f"{where} has {len(first)} columns and ratings need three: user, item, rating; separate them by commas or tabs"
+            f"{where} has {len(first)} columns but ratings need user, item and rating; "
+            "separate columns by commas or tabs"
         )
-    places = _places(path, first, columns)
-    if _number(first[places["rating"]]) is None:  # the names of the columns
+    places = _find_columns(path, first, columns)
+    if _number(first[places["rating"]]) is None:  # a header
         if any(_number(cell) is not None for cell in first):
-            raise _no_number(where, places["rating"], first)
+            raise _not_a_number(where, places["rating"], first)
     else:
         yield where, _triple(where, first, places)
     for where, row in rows:
         yield where, _triple(where, row, places)
 
 
-def _places(path: Path, first: list[str], columns: dict[str, str | None]) -> dict[str, int]:
-    """Where user, item and rating stand: as asked for by name or number (from 1), by usual names, else the first three."""
+def _find_columns(path: Path, first: list[str], columns: dict[str, str | None]) -> dict[str, int]:
+    """Column indices of user, item and rating: as requested by name or number (from 1), by common names, or
+    0, 1, 2.
+    """
     names = [cell.strip().lower() for cell in first]
-    found = {}
+    places = {}
     for n, kind in enumerate(("user", "item", "rating")):
-        asked = columns.get(kind)
-        if asked is None:
-            found[kind] = next((k for k, name in enumerate(names) if name in NAMES[kind]), n)
-        elif asked.strip().lower() in names:
-            found[kind] = names.index(asked.strip().lower())
-        elif asked.isdigit() and 1 <= int(asked) <= len(first):
-            found[kind] = int(asked) - 1
+        requested = columns.get(kind)
+        if requested is None:
+            places[kind] = next((k for k, name in enumerate(names) if name in COLUMN_NAMES[kind]), n)
+        elif requested.strip().lower() in names:
+            places[kind] = names.index(requested.strip().lower())
+        elif requested.isdigit() and 1 <= int(requested) <= len(first):
+            places[kind] = int(requested) - 1
         else:
             raise DataError(
-                f"{path} has no column {asked!r} for the {kind}; it has {', '.join(first)} (or 1 to {len(first)})"
+                f"{path} has no column {requested!r} for the {kind}; it has {', '.join(first)} (or 1 to "
+                f"{len(first)})"
             )
-    if len(set(found.values())) < 3:
-        shown = ", ".join(f"{kind} in column {k + 1}" for kind, k in found.items())
+    if len(set(places.values())) < 3:
+        shown = ", ".join(f"{kind} in column {k + 1}" for kind, k in places.items())
         raise DataError(f"user, item and rating of {path} must be three columns, not {shown}; name them")
-    return found
+    return places
 
 
 def _triple(where: str, row: list[str], places: dict[str, int]) -> tuple[str, str, float]:
@@ -178,59 +189,63 @@ def _triple(where: str, row: list[str], places: dict[str, int]) -> tuple[str, st
             )
     rating = _number(row[places["rating"]])
     if rating is None:
-        raise _no_number(where, places["rating"], row)
+        raise _not_a_number(where, places["rating"], row)
     return row[places["user"]].strip(), row[places["item"]].strip(), rating
 
 
-def _too_few(where: str, row: list[str], need: int) -> DataError:
-    return DataError(f"{where} has {len(row)} columns and {need} are needed; complete or delete it")
+def _too_few(where: str, row: list[str], needed: int) -> DataError:
+    return DataError(f"{where} has {len(row)} columns but {needed} are needed; complete or delete it")
 
 
-def _no_number(where: str, column: int, row: list[str]) -> DataError:
+def _not_a_number(where: str, column: int, row: list[str]) -> DataError:
     return DataError(
-        f"{where}, column {column + 1}: the rating {row[column][:40]!r} is no number; write one, or name another column"
+        f"{where}, column {column + 1}: the rating {row[column][:40]!r} is not a number; "
+        "correct it, or name another column"
     )
 
 
 def _number(text: str) -> float | None:
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
         return None
-    return found if math.isfinite(found) and "_" not in text else None
+    return value if math.isfinite(value) and "_" not in text else None
 
 
 def _rows(path: Path, advance: Any) -> Iterator[tuple[str, list[str]]]:
-    """Rows of a table and where they stand; commas, semicolons, tabs or :: separate, whichever the first line has."""
+    """Yield (location, cells) of each row; the first line decides the separator: tab, ::, comma or
+    semicolon.
+    """
 
-    def plain() -> Iterator[str]:
+    def text_lines() -> Iterator[str]:
         number = 0
         for block in lines(path, advance=advance):
             for line in block:
                 number += 1
                 if line in (BAD, LONG) or "\0" in line:
-                    raise DataError(f"line {number} of {path} is not UTF-8 text; is it a table of ratings?")
+                    raise DataError(f"line {number} of {path} is not UTF-8 text; give a table of ratings")
                 yield line + "\n"
 
-    text = plain()
-    start = next(text, "")
-    mark = next((mark for mark in ("\t", "::", ",", ";") if mark in start), ",")
-    if mark == "::":
-        for number, line in enumerate(_with(start, text), 1):
+    text = text_lines()
+    first = next(text, "")
+    separator = next((mark for mark in ("\t", "::", ",", ";") if mark in first), ",")
+    if separator == "::":
+        for number, line in enumerate(_prepend(first, text), 1):
             if line.strip():
                 yield f"line {number} of {path}", line.rstrip("\n").split("::")
         return
-    table = csv.reader(_with(start, text), delimiter=mark, strict=True)
+    table = csv.reader(_prepend(first, text), delimiter=separator, strict=True)
     try:
         for row in table:
             if row:
                 yield f"line {table.line_num} of {path}", row
     except csv.Error as error:
         raise DataError(
-            f"line {table.line_num} of {path} is no row of a table ({error}); look for a stray quotation mark"
+            f"line {table.line_num} of {path} is not a valid table row ({error}); look for a stray "
+            f"quotation mark"
         ) from None
 
 
-def _with(first: str, rest: Iterator[str]) -> Iterator[str]:
+def _prepend(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest

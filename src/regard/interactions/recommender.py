@@ -1,4 +1,4 @@
-"""Who would like what: ratings → a number per user, a number per item, and K factors of each."""
+"""A fitted recommender: biases and K latent factors per user and item."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ARRAYS = ("user_bias", "item_bias", "user_vectors", "item_vectors")
 
 @dataclass
 class Recommender:
-    """y = b + b_u + b_i + ⟨p_u, q_i⟩, cut to the range of the ratings.
+    """y = b + b_u + b_i + ⟨p_u, q_i⟩, clipped to the range of the ratings.
 
-    Every model of this room is of that form once its features are added up: a user's vector is W x₁, an item's is V x₂, and
-    pairs among an item's own features belong to its bias.
+    Every model of this package takes this form once features are summed: a user vector is W x₁, an item
+    vector V x₂, and interactions among the features of one item are part of its bias.
     """
 
     users: list[str]
@@ -37,20 +37,23 @@ class Recommender:
     item_vectors: Array  # (items, K)
     low: float
     high: float
-    rated: dict[int, list[int]] = field(default_factory=dict)  # items that need not be recommended
+    rated: dict[int, list[int]] = field(default_factory=dict)  # user → rated items, which are not recommended
     card: dict[str, Any] = field(default_factory=dict)
 
     def predict(self, user: NDArray[np.int64], item: NDArray[np.int64]) -> Array:
-        """Ratings of pairs, by number; user −1 is nobody in particular."""
+        """Ratings of (user, item) index pairs; user −1 is an unknown user."""
         known = user >= 0
-        found = self.intercept + self.item_bias[item]
-        found = found + np.where(
+        ratings = self.intercept + self.item_bias[item]
+        ratings = ratings + np.where(
             known, self.user_bias[user] + (self.user_vectors[user] * self.item_vectors[item]).sum(1), 0.0
         )
-        return np.clip(found, self.low, self.high)
+        return np.clip(ratings, self.low, self.high)
 
     def top(self, user: str, n: int = 10) -> list[tuple[str, str, float]]:
-        """The n items that this user has not rated and would rate highest: id, title, rating. A stranger gets what all like."""
+        """The n unrated items with the highest predicted rating: (id, title, rating).
+
+        An unknown user gets the items with the highest bias.
+        """
         number = self.users.index(user) if user in self.users else -1
         scores = self.item_bias + self.intercept
         if number >= 0:
@@ -67,7 +70,9 @@ class Recommender:
         ]
 
     def save(self, folder: str | Path) -> None:
-        """config.json, model.safetensors, names.json and card.json; config.json comes last, so a folder with it is complete."""
+        """Write model.safetensors, names.json, card.json and, last, config.json, which marks the folder
+        complete.
+        """
         from safetensors.numpy import save
 
         folder = Path(folder)
@@ -82,18 +87,18 @@ class Recommender:
             folder / "names.json", _json({"users": self.users, "items": self.items, "titles": self.titles})
         )
         write_file(folder / "card.json", _json(self.card))
-        top = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
-        top |= {
+        config = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
+        config |= {
             "intercept": self.intercept,
             "low": self.low,
             "high": self.high,
             "factors": self.user_vectors.shape[1],
         }
-        write_file(folder / "config.json", _json(top))
+        write_file(folder / "config.json", _json(config))
 
     @classmethod
     def load(cls, folder: str | Path) -> Recommender:
-        """The recommender that `save` wrote."""
+        """Load a recommender written by `save`."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
@@ -106,16 +111,17 @@ class Recommender:
             )
         if config.get("format") != FORMAT:
             raise FolderError(
-                f"{folder} has format {config.get('format')} and this regard reads format {FORMAT}; fit it again"
+                f"{folder} has format {config.get('format')} and this regard reads format {FORMAT}; fit it "
+                f"again"
             )
         try:
             arrays = load_file(folder / "model.safetensors")
             cuts = np.cumsum(arrays["rated_counts"])[:-1]
             rated = {u: part.tolist() for u, part in enumerate(np.split(arrays["rated"], cuts))}
-            found = {name: arrays[name] for name in ARRAYS}
-            made = cls(
+            weights = {name: arrays[name] for name in ARRAYS}
+            recommender = cls(
                 **names,
-                **found,
+                **weights,
                 **{k: config[k] for k in ("intercept", "low", "high")},
                 rated=rated,
                 card=card,
@@ -124,12 +130,16 @@ class Recommender:
             raise FolderError(
                 f"{folder / 'model.safetensors'} cannot be read ({error}); it is damaged, so copy it again"
             ) from None
-        shapes = [len(made.user_bias), len(made.user_vectors), len(made.item_bias), len(made.item_vectors)]
-        if shapes != [len(made.users)] * 2 + [len(made.items)] * 2:
+        arrays_per_user = (recommender.user_bias, recommender.user_vectors)
+        arrays_per_item = (recommender.item_bias, recommender.item_vectors)
+        if any(len(array) != len(recommender.users) for array in arrays_per_user) or any(
+            len(array) != len(recommender.items) for array in arrays_per_item
+        ):
             raise FolderError(
-                f"the names in {folder} do not fit its numbers; its files belong to different models, so copy it again"
+                f"names and arrays in {folder} differ in size; "
+                "its files belong to different models, so copy it again"
             )
-        return made
+        return recommender
 
 
 def _json(value: object) -> str:
@@ -142,11 +152,11 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
             f"{folder} has no {name}, so it is no recommender; give what `regard recommend FILE -o FOLDER` wrote"
         )
     try:
-        found = json.loads((folder / name).read_text(encoding="utf-8"))
+        value = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FolderError(
             f"{folder / name} cannot be read ({error}); it is damaged, so copy it again"
         ) from None
-    if not isinstance(found, dict):
-        raise FolderError(f"{folder / name} holds no object; it is damaged, so copy it again")
-    return found
+    if not isinstance(value, dict):
+        raise FolderError(f"{folder / name} is not a JSON object; it is damaged, so copy it again")
+    return value

@@ -1,4 +1,4 @@
-"""Weights that are fitted together, and how strongly they are held near zero: by a number given, or by one learned from them."""
+"""Groups of weights and their L2 penalty: fixed, or learned from the data."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.interactions.repeated_rows import Array, Rows, added
+from regard.interactions.repeated_rows import Array, RepeatedRows, sum_by_index
 from regard.interactions.ridge import ridge
 
-STEPS = 5  # of conjugate gradients for one factor in one sweep; the next sweep goes on from there
+CG_STEPS = 5  # conjugate-gradient steps per factor and iteration; the next iteration continues from there
 
 
 class Prior(Protocol):
-    """What is believed about weights before any data."""
+    """Gaussian prior of weights; its precision is the ridge penalty."""
 
     learns: bool
-    start: float  # precision (1 / variance) to begin with
+    start: float  # initial precision (1 / variance)
 
     def uncertainty(self, curvature: Array) -> Array:
-        """The variance that is left to weights with that curvature."""
+        """Posterior variance of weights with this curvature (second derivative)."""
         ...
 
     def precision(self, count: NDArray[np.float64], squares: Array, now: Array) -> Array:
-        """The precision of a block of weights after a sweep."""
+        """Updated precision of each block of weights."""
         ...
 
 
-class Fixed:
-    """A ridge penalty λ as given: the weights are the best single guess (alternating least squares)."""
+class FixedPenalty:
+    """A fixed ridge penalty λ: weights are point estimates (ALS)."""
 
     learns = False
 
@@ -43,11 +43,11 @@ class Fixed:
         return now
 
 
-class Learned:
-    """Mean-field variational inference: every weight has a mean and a variance, and each block of weights learns its own ridge.
+class LearnedPenalty:
+    """Mean-field variational inference: weights have a mean and a variance, and blocks learn their penalty.
 
-    Steps are those of alternating least squares with the variances added to the squares, so a factor seen through few ratings
-    weighs less (Lim & Teh 2007). A form that is linear in each weight predicts its mean from the means, so one model is kept.
+    Steps are those of ALS with variances added to the squares, so a factor seen in few ratings weighs less
+    (Lim & Teh 2007). The formulas are linear in each weight, so the mean prediction needs only the means.
     """
 
     learns, start = True, 2.0
@@ -56,14 +56,14 @@ class Learned:
         return 1.0 / curvature
 
     def precision(self, count: NDArray[np.float64], squares: Array, now: Array) -> Array:
-        return (1.0 + count) / (0.01 + squares)  # a Gamma prior worth one weight of 0.1
+        return (1.0 + count) / (0.01 + squares)  # a Gamma hyperprior, equivalent to one weight of 0.1
 
 
 class WeightGroup:
-    """`factors` weight vectors over the columns of the same rows; columns of one block share their precision."""
+    """`factors` weight vectors over the columns of a matrix; columns of one block share their penalty."""
 
     def __init__(
-        self, rows: Rows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array
+        self, rows: RepeatedRows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array
     ) -> None:
         self.rows, self.blocks, self.prior, self.mean = rows, blocks, prior, mean
         self.penalty = np.full((factors, int(blocks.max(initial=0)) + 1), prior.start)
@@ -72,34 +72,38 @@ class WeightGroup:
         self.value = (
             np.stack([rows.table @ w for w in mean]) if factors else np.zeros((0, rows.table.shape[0]))
         )
-        self.spread = np.stack([rows.squared @ v for v in self.variance]) if factors else self.value
+        self.value_variance = np.stack([rows.squared @ v for v in self.variance]) if factors else self.value
 
     def at(self, k: int) -> tuple[Array, Array]:
-        """Factor k on every row: its mean and its variance."""
-        return self.rows.spread(self.value[k]), self.rows.spread(self.spread[k])
+        """Factor k on every row: mean and variance, each (rows,)."""
+        return self.rows.expand(self.value[k]), self.rows.expand(self.value_variance[k])
 
-    def solve(self, k: int, weight: Array, pull: Array, steps: int = STEPS) -> None:
-        """The best factor k where row n is to be pull_n / weight_n, with weight_n (both times the precision of the targets)."""
+    def solve(self, k: int, weight: Array, pull: Array, steps: int = CG_STEPS) -> None:
+        """Weighted ridge fit of factor k: row n has target pull_n / weight_n and weight weight_n.
+
+        Both include the precision of the targets.
+        """
         rows = self.rows
         penalty = self.penalty[k][self.blocks]
-        self.put(k, *ridge(rows, rows.gather(weight), rows.gather(pull), penalty, self.mean[k], steps))
+        self.set(k, *ridge(rows, rows.gather(weight), rows.gather(pull), penalty, self.mean[k], steps))
 
-    def put(self, k: int, w: Array, curvature: Array) -> None:
+    def set(self, k: int, w: Array, curvature: Array) -> None:
+        """Set factor k, and its value on every row of the table."""
         self.mean[k], self.variance[k] = w, self.prior.uncertainty(curvature)
-        self.value[k], self.spread[k] = self.rows.table @ w, self.rows.squared @ self.variance[k]
+        self.value[k], self.value_variance[k] = self.rows.table @ w, self.rows.squared @ self.variance[k]
 
     def learn(self) -> None:
-        """New precisions from the weights that some row has seen."""
+        """Update the penalties from the weights of columns that occur in some row."""
         for k in range(len(self.mean)):
             squares = np.where(self.rows.seen, self.mean[k] ** 2 + self.variance[k], 0.0)
-            total = added(self.blocks, squares, self.penalty.shape[1])
+            total = sum_by_index(self.blocks, squares, self.penalty.shape[1])
             self.penalty[k] = self.prior.precision(self._count, total, self.penalty[k])
 
     def scale(self, unit: float) -> None:
-        """All weights times `unit`."""
+        """Multiply all weights by `unit`."""
         self.mean, self.value = self.mean * unit, self.value * unit
-        self.variance, self.spread = self.variance * unit**2, self.spread * unit**2
+        self.variance, self.value_variance = self.variance * unit**2, self.value_variance * unit**2
 
-    def size(self) -> float:
-        """½ Σ λ w²: this part of what is minimised."""
+    def penalty_term(self) -> float:
+        """½ Σ λ w², the part of the objective from these weights."""
         return 0.5 * float((self.penalty[:, self.blocks] * self.mean**2).sum())

@@ -1,4 +1,4 @@
-"""A sparse matrix in which many rows are the same: what all ratings of one user share is stored, and multiplied, once."""
+"""Sparse matrices with repeated rows: each distinct row is stored and multiplied once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Rows:
+class RepeatedRows:
     """Row n is row `index[n]` of `table`; without an index the table is the matrix itself.
 
-    A user's history as features of each of their ratings has Σ n_u² entries; here it has Σ n_u (Rendle 2013, "Scaling
-    factorization machines to relational data").
+    With a user's history as features of each of their n_u ratings, the full matrix has Σ n_u² entries; this
+    one has Σ n_u (Rendle 2013, "Scaling factorization machines to relational data").
     """
 
     table: Any  # a scipy CSR matrix
@@ -35,35 +35,35 @@ class Rows:
 
     @cached_property
     def transposed(self) -> tuple[Any, Any]:
-        """The table and its squares, columns first: products with these are twice as fast as with `table.T`."""
+        """CSR transposes of the table and its squares; products are twice as fast as with `table.T`."""
         return self.table.T.tocsr(), self.squared.T.tocsr()
 
     @cached_property
     def counts(self) -> Array:
-        """How many rows each row of the table stands for."""
+        """How many rows each table row represents."""
         if self.index is None:
             return np.ones(self.table.shape[0])
         return np.bincount(self.index, minlength=self.table.shape[0]).astype(np.float64)
 
     @cached_property
     def seen(self) -> NDArray[np.bool_]:
-        """Columns with an entry in some row: the others cannot be learned."""
+        """Columns with an entry in some row; the others cannot be learned."""
         return self.transposed[1] @ self.counts > 0
 
-    def spread(self, values: Array) -> Array:
-        """One number per row of the table → one per row."""
+    def expand(self, values: Array) -> Array:
+        """(table rows,) → (rows,)."""
         return values if self.index is None else values[self.index]
 
     def gather(self, values: Array) -> Array:
-        """The other way: sums over the rows that share a row of the table."""
-        return values if self.index is None else added(self.index, values, self.table.shape[0])
+        """(rows,) → (table rows,): sums over the rows that share a table row."""
+        return values if self.index is None else sum_by_index(self.index, values, self.table.shape[0])
 
 
-def added(index: NDArray[np.int64], values: Array, size: int) -> Array:
-    """Sums of the values with the same index."""
+def sum_by_index(index: NDArray[np.int64], values: Array, size: int) -> Array:
+    """Sum the values with the same index, (size,)."""
     return np.asarray(np.bincount(index, values, minlength=size), np.float64)
 
 
-def beside(*tables: Any) -> Any:
-    """Sparse tables side by side."""
+def hstack(*tables: Any) -> Any:
+    """Concatenate sparse matrices horizontally."""
     return sparse.hstack(tables, "csr")

@@ -1,4 +1,4 @@
-"""Ridge regression by conjugate gradients: the one linear problem that every alternating step is."""
+"""Ridge regression by preconditioned conjugate gradients: the linear system of every ALS step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from regard.interactions.repeated_rows import Array, Rows
+from regard.interactions.repeated_rows import Array, RepeatedRows
 
 
-def conjugate(
+def conjugate_gradient(
     apply: Callable[[Array], Array],
     right: Array,
     start: Array,
@@ -17,36 +17,37 @@ def conjugate(
     steps: int,
     tol: float = 1e-8,
 ) -> Array:
-    """x with `apply`(x) = right, for a positive definite map with that diagonal; each step costs one `apply`.
+    """Solve `apply`(x) = right for a positive definite operator with this diagonal; one `apply` per step.
 
-    The squared error never grows from step to step, so a few of them from the last sweep's solution are enough.
+    The error never grows from step to step, so a few steps from the previous solution are enough.
     """
-    diagonal = np.where(
-        diagonal > 0, diagonal, 1.0
-    )  # a column that no row has, without a penalty, stays as it is
+    diagonal = np.where(diagonal > 0, diagonal, 1.0)  # an unpenalised column without entries keeps its value
     x = start
-    rest = right - apply(x)
-    direction = scaled = rest / diagonal
-    size = first = float(rest @ scaled)
-    enough = tol * tol * max(first, float(right @ (right / diagonal)))
+    residual = right - apply(x)
+    direction = scaled = residual / diagonal
+    norm = float(residual @ scaled)
+    threshold = tol * tol * max(norm, float(right @ (right / diagonal)))
     for _ in range(steps):
-        if not size > enough:
+        if not norm > threshold:
             break
-        moved = apply(direction)
-        length = size / float(direction @ moved)
-        x = x + length * direction
-        rest = rest - length * moved
-        scaled = rest / diagonal
-        size, before = float(rest @ scaled), size
-        direction = scaled + size / before * direction
+        image = apply(direction)
+        step = norm / float(direction @ image)
+        x = x + step * direction
+        residual = residual - step * image
+        scaled = residual / diagonal
+        norm, previous = float(residual @ scaled), norm
+        direction = scaled + norm / previous * direction
     return x
 
 
 def ridge(
-    rows: Rows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int
+    rows: RepeatedRows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int
 ) -> tuple[Array, Array]:
-    """Minimise ½ Σ_r weight_r (Tw)_r² − Σ_r pull_r (Tw)_r + ½ Σ_j penalty_j w_j², T the table; and the curvature per weight."""
+    """Minimise ½ Σ_r weight_r (Tw)_r² − Σ_r pull_r (Tw)_r + ½ Σ_j penalty_j w_j², with T the table.
+
+    Returns w and the curvature (second derivative) of each weight.
+    """
     table, (back, back_squared) = rows.table, rows.transposed
     diagonal = penalty + back_squared @ weight
     apply = lambda w: penalty * w + back @ (weight * (table @ w))  # noqa: E731
-    return conjugate(apply, back @ pull, start, diagonal, steps), diagonal
+    return conjugate_gradient(apply, back @ pull, start, diagonal, steps), diagonal

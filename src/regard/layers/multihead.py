@@ -102,7 +102,9 @@ class _MultiHeadBase(HasOptions):
         mask, bias, gate = self._combined_mask(mask), self.bias, self.gate
         if cache is not None and not is_cross:
             mask, bias, gate = cache.mask(mask), cache.place(bias), cache.place(gate)
-        with watching.label_calls("cross" if is_cross else "self") if watching.is_watching() else nullcontext():
+        with (
+            watching.label_calls("cross" if is_cross else "self") if watching.is_watching() else nullcontext()
+        ):
             out = attend(
                 q, k, v, energy=self.energy, mask=mask, bias=bias, normalize=self.normalize, gate=gate,
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,

@@ -1,4 +1,4 @@
-"""Search: documents by their vectors, by their words, or by both; duplicates; labels that spread to neighbours."""
+"""Document search (embeddings, BM25, hybrid), near-duplicate detection and label spreading."""
 
 from __future__ import annotations
 

@@ -1,9 +1,25 @@
-"""Search by words: BM25 (Robertson et al. 1994, with the idf of Lucene), on arrays that are read from the disk as needed.
+"""BM25 ranking (Robertson et al. 1994, with Lucene's idf) over memory-mapped posting lists.
 
 score(q, d) = Σ over words w of q: idf(w) · tf · (k1 + 1)/(tf + k1 · (1 − b + b · |d|/mean |d|)),
-idf(w) = ln(1 + (N − n_w + ½)/(n_w + ½)), where n_w of N documents hold w, tf times in d.
-A word is known by 64 bits of its hash; that two of a million share one has a chance of one in forty million.
+idf(w) = ln(1 + (N − n_w + ½)/(n_w + ½)); n_w of the N documents contain w, and w occurs tf times in d.
+Words are identified by a 64-bit hash; among a million words a collision has a chance of one in forty million.
 """
+
+# Why not bm25s (0.3.16, NumPy backend, without numba)? Same tokens, k1 and b, one thread each, on a shared
+# two-core machine; medians of five (Cranfield) and three (Europarl) processes run in turn. Ours / bm25s:
+#
+#                     Cranfield, 1,398 documents     Europarl, 200,000 sentences
+#   nDCG@10           0.3492 / 0.3492                –
+#   build             0.22 / 0.26 s                  6.8 / 10.8 s
+#   one query         0.62 / 0.40 ms                 11.9 / 4.8 ms
+#   memory to build   7.7 / 8.8 MiB                  234 / 209 MiB
+#   memory to search  5.4 / 6.5 MiB                  42 / 34 MiB
+#
+# bm25s answers queries 1.5 to 2.5 times as fast because it stores finished scores. These contain the idf and
+# the mean length of the whole collection, so adding or removing a document means building the index again.
+# Ours stores counts in memory-mapped segments: documents are added and removed without rewriting the others,
+# with exact statistics. We need that, so we keep ours. (With its own tokeniser, stop words and k1, bm25s has
+# nDCG@10 0.3522.)
 
 from __future__ import annotations
 
@@ -20,87 +36,88 @@ from numpy.typing import NDArray
 from regard.errors import OptionError
 
 WORD = re.compile(r"\w+")
-PARTS = ("words", "starts", "documents", "counts", "lengths")
+ARRAYS = ("words", "starts", "documents", "counts", "lengths")
 
 
-def words_of(text: str) -> list[str]:
-    """Letters and digits in a row, in lower case: no list of stop words and no stems, so that any language is served alike."""
+def tokenize(text: str) -> list[str]:
+    """Lower-cased runs of letters and digits; no stop words and no stemming, for all languages alike."""
     return WORD.findall(text.lower())
 
 
 @dataclass(frozen=True)
 class Postings:
-    """Which documents hold each word, and how often: the word words[i] is in documents[starts[i] : starts[i + 1]]."""
+    """Inverted index: word i occurs in documents[starts[i] : starts[i + 1]]; `counts` has its frequencies."""
 
-    words: NDArray[np.uint64]  # hashes in rising order
+    words: NDArray[np.uint64]  # word hashes, ascending
     starts: NDArray[np.int64]
     documents: NDArray[np.int32]
     counts: NDArray[np.int32]
-    lengths: NDArray[np.int32]  # words in each document
+    lengths: NDArray[np.int32]  # number of words per document
 
     @classmethod
-    def of(cls, texts: Iterable[str], advance: Callable[[int], None] = lambda n: None) -> Postings:
-        known: dict[str, int] = {}
-        numbers, documents, counts, lengths = [], [], [], []
+    def build(cls, texts: Iterable[str], advance: Callable[[int], None] = lambda n: None) -> Postings:
+        """Count the words of all texts; `advance` is called with 1 after each."""
+        word_ids: dict[str, int] = {}
+        ids, documents, counts, lengths = [], [], [], []
         for i, text in enumerate(texts):
-            found = Counter(words_of(text))
-            numbers += [known.setdefault(word, len(known)) for word in found]
-            documents += [i] * len(found)
-            counts += found.values()
-            lengths.append(sum(found.values()))
+            frequencies = Counter(tokenize(text))
+            ids += [word_ids.setdefault(word, len(word_ids)) for word in frequencies]
+            documents += [i] * len(frequencies)
+            counts += frequencies.values()
+            lengths.append(sum(frequencies.values()))
             advance(1)
-        hashes = np.array([_hash(word) for word in known], np.uint64)
-        place = np.argsort(hashes)
-        rank = np.empty(len(place), np.int64)
-        rank[place] = np.arange(len(place))
-        order = np.argsort(rank[np.array(numbers, np.int64)], kind="stable")
-        starts = np.zeros(len(known) + 1, np.int64)
-        np.cumsum(np.bincount(rank[np.array(numbers, np.int64)], minlength=len(known)), out=starts[1:])
-        small = lambda x: np.array(x, np.int32)  # noqa: E731
-        return cls(hashes[place], starts, small(documents)[order], small(counts)[order], small(lengths))
+        hashes = np.array([_hash(word) for word in word_ids], np.uint64)
+        by_hash = np.argsort(hashes)
+        rank = np.empty(len(by_hash), np.int64)  # word id → position among the sorted hashes
+        rank[by_hash] = np.arange(len(by_hash))
+        ranks = rank[np.array(ids, np.int64)]
+        order = np.argsort(ranks, kind="stable")
+        starts = np.zeros(len(word_ids) + 1, np.int64)
+        np.cumsum(np.bincount(ranks, minlength=len(word_ids)), out=starts[1:])
+        int32 = lambda x: np.array(x, np.int32)  # noqa: E731
+        return cls(hashes[by_hash], starts, int32(documents)[order], int32(counts)[order], int32(lengths))
 
     def save(self, folder: Path) -> None:
-        for name in PARTS:
+        for name in ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
 
     @classmethod
     def load(cls, folder: Path) -> Postings:
-        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS))
+        """Memory-map the arrays. `asarray` keeps the mapping and drops the slow memmap class."""
+        return cls(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS))
 
     def check(self, documents: int) -> None:
-        """Raise a ValueError unless the arrays fit together and to a part of so many documents."""
-        kinds = (np.uint64, np.int64, np.int32, np.int32, np.int32)
-        arrays = [getattr(self, name) for name in PARTS]
-        if any(x.ndim != 1 or x.dtype != kind for x, kind in zip(arrays, kinds, strict=True)):
-            raise ValueError("its arrays are not of the types of a BM25 index")
+        """Raise ValueError unless the arrays are consistent and belong to so many documents."""
+        dtypes = (np.uint64, np.int64, np.int32, np.int32, np.int32)
+        arrays = [getattr(self, name) for name in ARRAYS]
+        if any(x.ndim != 1 or x.dtype != dtype for x, dtype in zip(arrays, dtypes, strict=True)):
+            raise ValueError("its arrays do not have the dtypes of a BM25 index")
         if (
             len(self.lengths) != documents
             or len(self.starts) != len(self.words) + 1
             or len(self.documents) != len(self.counts)
         ):
-            raise ValueError("its arrays do not fit together")
+            raise ValueError("its arrays have inconsistent lengths")
         if self.starts[0] != 0 or self.starts[-1] != len(self.documents) or (np.diff(self.starts) < 0).any():
-            raise ValueError("its words are not in order")
+            raise ValueError("the start offsets of its words do not ascend")
         if len(self.documents) and not 0 <= self.documents.min() <= self.documents.max() < documents:
-            raise ValueError("it names documents that are not there")
+            raise ValueError("it refers to documents that do not exist")
 
-    def find(self, word: str) -> slice:
-        """Where the documents of a word are."""
-        wanted = np.uint64(_hash(word))
-        i = int(np.searchsorted(self.words, wanted))
-        return (
-            slice(int(self.starts[i]), int(self.starts[i + 1]))
-            if i < len(self.words) and self.words[i] == wanted
-            else slice(0, 0)
-        )
+    def lookup(self, word: str) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
+        """The documents that contain a word, and its frequency in each; both (n,)."""
+        word_hash = np.uint64(_hash(word))
+        i = int(np.searchsorted(self.words, word_hash))
+        present = i < len(self.words) and self.words[i] == word_hash
+        postings = slice(int(self.starts[i]), int(self.starts[i + 1])) if present else slice(0, 0)
+        return self.documents[postings].astype(np.intp), self.counts[postings]
 
 
 class Bm25:
-    """Scores of all documents of several parts, numbered through. Those that were removed score 0 and count nowhere."""
+    """BM25 scores over consecutive segments. Removed documents score 0 and are not counted."""
 
     def __init__(
         self,
-        parts: Sequence[Postings],
+        segments: Sequence[Postings],
         removed: NDArray[np.int64] | None = None,
         *,
         k1: float = 1.2,
@@ -108,38 +125,45 @@ class Bm25:
     ) -> None:
         if not k1 >= 0 or not 0 <= b <= 1:
             raise OptionError(f"BM25 takes k1 of at least 0 and b between 0 and 1, got k1 {k1!r} and b {b!r}")
-        self.parts, self.k1 = list(parts), k1
-        ends = np.cumsum([len(part.lengths) for part in parts], dtype=np.int64)
-        live = np.ones(ends[-1] if parts else 0, bool)
+        self.segments, self.k1 = list(segments), k1
+        ends = np.cumsum([len(segment.lengths) for segment in segments], dtype=np.int64)
+        live = np.ones(ends[-1] if segments else 0, bool)
         if removed is not None:
             live[removed] = False
         self._live = np.split(live, ends)[:-1]
         self.size = int(live.sum())
+        self._any_removed = self.size < len(live)
         words = sum(
-            int(part.lengths[here].sum(dtype=np.int64)) for part, here in zip(parts, self._live, strict=True)
+            int(segment.lengths[live].sum(dtype=np.int64))
+            for segment, live in zip(segments, self._live, strict=True)
         )
-        mean = words / max(1, self.size)
-        self._lengths = [
-            k1 * (1 - b + b * part.lengths / max(mean, 1e-9)) for part in parts
-        ]  # what tf is compared with
+        mean_length = words / max(1, self.size)
+        # k1 · (1 − b + b · |d|/mean |d|) of every document
+        self._norms = [k1 * (1 - b + b * segment.lengths / max(mean_length, 1e-9)) for segment in segments]
 
     def scores(self, query: str) -> NDArray[np.float64]:
-        """Of every document; 0 for one that holds none of the words."""
-        found = [np.zeros(len(part.lengths)) for part in self.parts]
-        for word, times in Counter(words_of(query)).items():
-            places = [part.find(word) for part in self.parts]
-            kept = [
-                here[part.documents[place]]
-                for part, place, here in zip(self.parts, places, self._live, strict=True)
-            ]
-            holding = sum(int(here.sum()) for here in kept)
-            weight = times * np.log1p((self.size - holding + 0.5) / (holding + 0.5)) * (self.k1 + 1)
-            for score, part, place, here, lengths in zip(
-                found, self.parts, places, kept, self._lengths, strict=True
-            ):
-                documents, tf = part.documents[place][here], part.counts[place][here]
-                score[documents] += weight * tf / (tf + lengths[documents])
-        return np.concatenate([np.zeros(0), *found])
+        """Score every document, (documents,); 0 for a document without any word of the query."""
+        scores = [np.zeros(len(segment.lengths)) for segment in self.segments]
+        for word, times in Counter(tokenize(query)).items():
+            postings = [segment.lookup(word) for segment in self.segments]
+            df = self._document_frequency(postings)
+            weight = times * np.log1p((self.size - df + 0.5) / (df + 0.5)) * (self.k1 + 1)
+            for score, norms, (documents, tf) in zip(scores, self._norms, postings, strict=True):
+                gain = weight * tf  # in place: large temporaries cost more than the arithmetic
+                gain /= norms[documents] + tf
+                score[documents] += gain
+        if self._any_removed:
+            for score, live in zip(scores, self._live, strict=True):
+                score[~live] = 0.0
+        return np.concatenate([np.zeros(0), *scores])
+
+    def _document_frequency(self, postings: list[tuple[NDArray[np.intp], NDArray[np.int32]]]) -> int:
+        if not self._any_removed:
+            return sum(len(documents) for documents, _ in postings)
+        return sum(
+            int(np.count_nonzero(live[documents]))
+            for live, (documents, _) in zip(self._live, postings, strict=True)
+        )
 
 
 def _hash(word: str) -> int:

@@ -1,7 +1,7 @@
-"""Making and changing an index. What is new is written beside, and index.json is replaced last.
+"""Create and change an index: create, add, remove, compact.
 
-A crash at any moment, or Ctrl-C, leaves the index as it was before or as it should be; the next writer sweeps up what is left
-over. Two writers at once are kept apart.
+Every change writes new files first and replaces index.json last, so a crash or Ctrl-C leaves either the old
+or the new index. The next writer deletes leftover files. A lock keeps out a second writer.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from regard.files.atomic import write_file, write_folder
 from regard.pipelines.output import lock
 from regard.search.documents import Document
 from regard.search.hnsw import Graph
-from regard.search.index import FORMAT, TOP, Index, IndexInfo, Numbers, Vectors
+from regard.search.index import FORMAT, MANIFEST, Index, IndexInfo, Numbers, Vectors
 from regard.search.segment import Segment
 from regard.version import __version__
 
-MANY = 20_000  # vectors from which on a graph is built; comparing with fewer takes a few milliseconds
+MIN_GRAPH_SIZE = (
+    20_000  # build an HNSW graph from this many vectors on; exact search over fewer takes a few milliseconds
+)
 
 
-def create(folder: str | Path, made: IndexInfo) -> Index:
-    """A new index without documents. A folder that holds something is refused."""
+def create(folder: str | Path, info: IndexInfo) -> Index:
+    """Create an empty index. A folder that is not empty is an error."""
     folder = Path(folder)
-    free(folder)
+    check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _replace(
-        folder, {"made": made._asdict(), "written": 0, "next": 0, "parts": [], "graph": None, "removed": []}
+        folder, {"made": info._asdict(), "written": 0, "next": 0, "parts": [], "graph": None, "removed": []}
     )
     return Index(folder)
 
 
-def free(folder: Path) -> None:
-    """Stop in one sentence unless an index can be made there."""
+def check_free(folder: Path) -> None:
+    """Raise OptionError unless the folder is missing or empty."""
     if folder.exists() and (not folder.is_dir() or any(entry.name != ".lock" for entry in folder.iterdir())):
         raise OptionError(
-            f"{folder} is already there; give another folder, or use --add to add to the index in it"
+            f"{folder} already exists; give another folder, or use --add to add to the index in it"
         )
 
 
@@ -52,109 +54,113 @@ def add(
     documents: Sequence[Document],
     vectors: Vectors,
     *,
-    again: bool = False,
-    many: int = MANY,
+    overwrite: bool = False,
+    min_graph_size: int = MIN_GRAPH_SIZE,
     threads: int = 0,
 ) -> Index:
-    """Add documents with their vectors. One whose name is there already is refused; with `again` it takes the other's place.
+    """Add documents and their vectors, (documents, width).
 
-    From `many` documents on there is a graph. `threads` 0 is all cores.
+    A document whose id is already in the index is an error, or replaces the old one with `overwrite`. From
+    `min_graph_size` documents on, the index has an HNSW graph. `threads=0` uses all cores.
     """
     with _writing(folder) as index:
-        if vectors.shape != (len(documents), index.made.width):
+        if vectors.shape != (len(documents), index.info.width):
             raise DataError(
-                f"{len(documents)} documents of {index.folder} need vectors of shape {(len(documents), index.made.width)}, "
-                f"got {vectors.shape}; embed them with the index's own model ({index.made.model})"
+                f"{len(documents)} documents of {index.folder} need vectors of shape "
+                f"{(len(documents), index.info.width)}, got {vectors.shape}; "
+                f"embed them with the model of the index ({index.info.model})"
             )
-        known = find(index, {document.id for document in documents})
-        if known and not again:
+        known = find_numbers(index, {document.id for document in documents})
+        if known and not overwrite:
             raise DataError(
-                f"a document called {next(iter(known))!r} is in {index.folder} already; give it another name, or add --replace"
+                f"{index.folder} already contains a document with id {next(iter(known))!r}; "
+                "give it another id, or add --replace"
             )
         gone = np.array(sorted(known.values()), np.int64)
-        first, version = index.top["next"], index.top["written"] + 1
+        first, version = index.manifest["next"], index.manifest["written"] + 1
         name = f"part-{version:06d}"
         write_folder(index.folder / name, lambda place: Segment.write(place, documents, vectors))
-        graph = _graph(index, version, gone, first, vectors, many, threads)
+        graph = _graph(index, version, gone, first, vectors, min_graph_size, threads)
         part = {"name": name, "first": first, "count": len(documents)}
-        parts, removed = [*index.top["parts"], part], np.union1d(index.removed, gone).tolist()
+        parts, removed = [*index.manifest["parts"], part], np.union1d(index.removed, gone).tolist()
         return _change(
             index, written=version, next=first + len(documents), parts=parts, graph=graph, removed=removed
         )
 
 
-def remove(folder: str | Path, names: Iterable[str], *, threads: int = 0) -> Index:
-    """Take documents out by their names; when one is not there, none is removed."""
-    wanted = set(names)
+def remove(folder: str | Path, ids: Iterable[str], *, threads: int = 0) -> Index:
+    """Remove documents by id. If one id is missing, nothing is removed."""
+    wanted = set(ids)
     with _writing(folder) as index:
-        known = find(index, wanted)
+        known = find_numbers(index, wanted)
         missing = sorted(wanted - set(known))
         if missing:
             raise DataError(
-                f"there is no document called {missing[0]!r} in {index.folder}; nothing was removed"
+                f"{index.folder} contains no document with id {missing[0]!r}; nothing was removed"
             )
-        gone, version = np.array(sorted(known.values()), np.int64), index.top["written"] + 1
-        none = np.empty((0, index.made.width), np.float32)
+        gone, version = np.array(sorted(known.values()), np.int64), index.manifest["written"] + 1
+        none = np.empty((0, index.info.width), np.float32)
         graph = (
-            _graph(index, version, gone, index.top["next"], none, MANY, threads)
-            if index.top["graph"]
+            _graph(index, version, gone, index.manifest["next"], none, MIN_GRAPH_SIZE, threads)
+            if index.manifest["graph"]
             else None
         )
         return _change(index, written=version, graph=graph, removed=np.union1d(index.removed, gone).tolist())
 
 
-def compact(folder: str | Path, *, many: int = MANY, threads: int = 0) -> Index:
-    """Write the index anew without the documents that were removed, whose texts then leave the disk. Numbers start again at 0.
+def compact(folder: str | Path, *, min_graph_size: int = MIN_GRAPH_SIZE, threads: int = 0) -> Index:
+    """Rewrite the index without removed documents, which also deletes their texts. Numbers restart at 0.
 
-    While another process has the old index open, its files stay (`leftovers`); the next change without readers deletes them.
+    While another process has the old index open, its files stay (`has_stale_files`); the next change without
+    readers deletes them.
     """
     with _writing(folder) as index:
-        gone, version = set(index.removed.tolist()), index.top["written"] + 1
+        gone, version = set(index.removed.tolist()), index.manifest["written"] + 1
         documents = [
-            d for part in index.parts for i, d in enumerate(part.documents(), part.first) if i not in gone
+            d for part in index.segments for i, d in enumerate(part.documents(), part.first) if i not in gone
         ]
         vectors = index.vectors(index.live())
         name = f"part-{version:06d}"
         write_folder(index.folder / name, lambda place: Segment.write(place, documents, vectors))
         parts = [{"name": name, "first": 0, "count": len(documents)}]
         graph = None
-        if len(documents) >= many:
-            whole = Graph(index.made.width, threads=threads)
+        if len(documents) >= min_graph_size:
+            whole = Graph(index.info.width, threads=threads)
             whole.add(np.arange(len(documents)), vectors)
             graph = _saved(index, version, whole)
         return _change(index, written=version, next=len(documents), parts=parts, graph=graph, removed=[])
 
 
-def leftovers(index: Index) -> bool:
-    """Whether files of an older state are still there because somebody has it open."""
-    keep = {entry["name"] for entry in index.top["parts"]} | {index.top["graph"]}
+def has_stale_files(index: Index) -> bool:
+    """True if files of an older state remain because a reader still has them open."""
+    keep = {entry["name"] for entry in index.manifest["parts"]} | {index.manifest["graph"]}
     return any(entry.is_dir() and entry.name not in keep for entry in index.folder.iterdir())
 
 
-def find(index: Index, names: set[str]) -> dict[str, int]:
-    """Numbers of the documents of these names."""
+def find_numbers(index: Index, ids: set[str]) -> dict[str, int]:
+    """Map document ids to document numbers; ids that are not in the index are left out."""
     gone = set(index.removed.tolist())
     return {
         document.id: number
-        for part in index.parts
+        for part in index.segments
         for number, document in enumerate(part.documents(), part.first)
-        if document.id in names and number not in gone
+        if document.id in ids and number not in gone
     }
 
 
 def _graph(
-    index: Index, version: int, gone: Numbers, first: int, vectors: Vectors, many: int, threads: int
+    index: Index, version: int, gone: Numbers, first: int, vectors: Vectors, min_graph_size: int, threads: int
 ) -> str | None:
-    """The name of a graph that also holds these vectors and no longer those that are gone; None while there are few."""
-    old, width = index.top["graph"], index.made.width
-    if old is None and len(index) - len(gone) + len(vectors) < many:
+    """Update or build the HNSW graph and save it under a new name; None while there are too few vectors."""
+    old, width = index.manifest["graph"], index.info.width
+    if old is None and len(index) - len(gone) + len(vectors) < min_graph_size:
         return None
     if old is not None:
         graph = Graph.load(index.folder / old / "graph.usearch", width, change=True, threads=threads)
         graph.remove(gone)
     else:
         graph = Graph(width, threads=threads)
-        for part in index.parts:
+        for part in index.segments:
             numbers = np.arange(part.first, part.first + part.count)
             kept = ~np.isin(numbers, np.union1d(index.removed, gone))
             graph.add(numbers[kept], part.vectors[kept])
@@ -170,7 +176,7 @@ def _saved(index: Index, version: int, graph: Graph) -> str:
 
 @contextmanager
 def _writing(folder: str | Path) -> Iterator[Index]:
-    """The index as it is on the disk now, with other writers kept out."""
+    """Lock the folder against other writers and open the index as it is on disk now."""
     index = Index(folder)
     index.close()
     with (index.folder / ".lock").open("ab") as file:
@@ -179,8 +185,8 @@ def _writing(folder: str | Path) -> Iterator[Index]:
 
 
 def _change(index: Index, **entries: Any) -> Index:
-    """Replace index.json by these entries, and delete what no longer belongs to the index unless somebody has it open."""
-    top = index.top | entries
+    """Update entries of index.json; delete files it no longer names unless a reader has them open."""
+    top = index.manifest | entries
     _replace(index.folder, top)
     index.close()
     keep = {entry["name"] for entry in top["parts"]} | {top["graph"]}
@@ -194,7 +200,7 @@ def _change(index: Index, **entries: Any) -> Index:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Whether no other process or object has the index open; nobody opens it meanwhile."""
+    """True if no other process or object has the index open; while True, opening it waits."""
     try:
         import fcntl
     except ImportError:  # Windows, which deletes no open file anyway
@@ -215,4 +221,4 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 
 def _replace(folder: Path, top: dict[str, Any]) -> None:
-    write_file(folder / TOP, json.dumps({**top, "format": FORMAT, "regard": __version__}).encode())
+    write_file(folder / MANIFEST, json.dumps({**top, "format": FORMAT, "regard": __version__}).encode())

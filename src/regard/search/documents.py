@@ -1,4 +1,4 @@
-"""What is searched: lines of text files, a column of a table, a field of JSON lines, or whole files of a folder."""
+"""Read documents: lines of text files, table columns, JSONL fields, or the .txt files of a folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.pipelines.input import BadLine, Column, Field, Layout, Reader, Source, WholeLine
 
-TABLES = {"csv": "a table with commas", "tsv": "a table with tabs"}
+TABLES = {"csv": "a comma-separated table", "tsv": "a tab-separated table"}
 PLACES = {"csv": Column(1, ",", quotes=True), "tsv": Column(1)}
 JSON = ("jsonl", "ndjson")
 
 
 class Document(NamedTuple):
-    """A text and the name under which it is found."""
+    """A text and its id."""
 
     id: str
     text: str
@@ -26,18 +26,18 @@ class Document(NamedTuple):
 
 @dataclass
 class Documents:
-    """What was read, and what was not."""
+    """The documents that were read, and counts of empty and undecodable ones."""
 
-    found: list[Document] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
     empty: int = 0
     bad: BadLine = field(default_factory=BadLine)
 
     @property
     def texts(self) -> list[str]:
-        return [document.text for document in self.found]
+        return [document.text for document in self.documents]
 
-    def remarks(self) -> list[str]:
-        """What a user should know about what was left out."""
+    def warnings(self) -> list[str]:
+        """One sentence for each kind of input that was skipped or replaced."""
         empty = (
             [f"{self.empty:,} empty text{'s were' if self.empty > 1 else ' was'} left out"]
             if self.empty
@@ -49,30 +49,32 @@ class Documents:
 def read_documents(
     paths: Sequence[Path], *, text: str | None = None, name: str | None = None, strict: bool = False
 ) -> Documents:
-    """The documents of files and folders, in their order. Every path is looked for before anything is read.
+    """Read the documents of files and folders, in order. All paths are checked before anything is read.
 
-    `text` and `name` say which column (a number from 1 on, or its name in the first line) or which field holds the text and the
-    name of a document. Without a name it is called FILE:LINE, a file of a folder by its path in there.
+    `text` and `name` select the column (a number from 1, or a name in the header line) or JSON field of the
+    text and the id. Without `name` the id is FILE:LINE, or the relative path for a file in a folder.
     """
     for path in paths:
         if path.is_dir():
             if not any(path.rglob("*.txt")):
-                raise DataError(f"the folder {path} holds no .txt file; give one that does, or name files")
+                raise DataError(
+                    f"the folder {path} contains no .txt file; give a folder that does, or name files"
+                )
         elif str(path) != "-":
             check_file(path)
-    found = Documents()
+    result = Documents()
     for path in paths:
         if path.is_dir():
-            _folder(found, path, strict)
+            _read_folder(result, path, strict)
         else:
-            _file(found, path, text, name, strict)
-    if not found.found:
-        raise DataError(f"there is no text in {', '.join(map(str, paths))}; give files that hold some")
-    _unique(found.found)
-    return found
+            _read_file(result, path, text, name, strict)
+    if not result.documents:
+        raise DataError(f"{', '.join(map(str, paths))} contain no text; give files with text")
+    _check_unique_ids(result.documents)
+    return result
 
 
-def _folder(found: Documents, folder: Path, strict: bool) -> None:
+def _read_folder(result: Documents, folder: Path, strict: bool) -> None:
     files = sorted(folder.rglob("*.txt"))
     with track(len(files), f"reading {folder}", "files") as bar:
         for path in files:
@@ -82,66 +84,67 @@ def _folder(found: Documents, folder: Path, strict: bool) -> None:
             except UnicodeDecodeError:
                 if strict:
                     raise DataError(
-                        f"{path} is not UTF-8; mend it, or leave out --strict to go on with �"
+                        f"{path} is not UTF-8; fix it, or omit --strict to replace bad bytes by �"
                     ) from None
-                found.bad.add(str(path))
+                result.bad.add(str(path))
                 text = raw.decode("utf-8", errors="replace")
-            _add(found, path.relative_to(folder).as_posix(), " ".join(text.split()))
+            _add(result, path.relative_to(folder).as_posix(), " ".join(text.split()))
             bar.advance()
 
 
-def _file(found: Documents, path: Path, text: str | None, name: str | None, strict: bool) -> None:
-    layout, names, header = _layouts(path, text, name)
+def _read_file(result: Documents, path: Path, text: str | None, name: str | None, strict: bool) -> None:
+    layout, id_layout, header = _layouts(path, text, name)
     size = path.stat().st_size if path.is_file() else None
     with track(size, f"reading {path.name}", "bytes") as bar:
-        reading = Reader(Source((path,), layout=layout, strict=strict, header=header), bar.advance)
-        for chunk in reading.chunks():
+        reader = Reader(Source((path,), layout=layout, strict=strict, header=header), bar.advance)
+        for chunk in reader.chunks():
             for i, row in enumerate(chunk.rows, chunk.first + 1 + header):
-                called = f"{path}:{i}"
-                if names is not None and row.line.strip():
+                doc_id = f"{path}:{i}"
+                if id_layout is not None and row.line.strip():
                     try:
-                        called = names.text(row.line).strip()
+                        doc_id = id_layout.text(row.line).strip()
                     except ValueError as error:
                         raise DataError(
                             f"line {i:,} of {path} {str(error).replace('--column', '--id')}"
                         ) from None
-                    if not called:
+                    if not doc_id:
                         raise DataError(
-                            f"line {i:,} of {path} has nothing in the column of --id; every document needs a name"
+                            f"line {i:,} of {path} has no id in the --id column; every document needs one"
                         )
-                _add(found, called, row.text.strip())
-    found.bad.count += reading.bad.count
-    found.bad.first += reading.bad.first
+                _add(result, doc_id, row.text.strip())
+    result.bad.count += reader.bad.count
+    result.bad.first += reader.bad.first
 
 
-def _add(found: Documents, name: str, text: str) -> None:
+def _add(result: Documents, name: str, text: str) -> None:
     if text:
-        found.found.append(Document(name, text))
+        result.documents.append(Document(name, text))
     else:
-        found.empty += 1
+        result.empty += 1
 
 
 def _layouts(path: Path, text: str | None, name: str | None) -> tuple[Layout, Layout | None, bool]:
-    """Where text and name are in a line, and whether the first line is a header."""
+    """The layouts of text and id within a line, and whether the first line is a header."""
     kind = suffix(path)
     if kind in JSON:
         return Field(text or "text"), None if name is None else Field(name), False
     if kind not in TABLES:
         if text is not None or name is not None:
             raise OptionError(
-                f"{path} is read line by line, so it has no columns for --text and --id; name it .csv, .tsv or .jsonl"
+                f"{path} is read as plain lines, so --text and --id do not apply; "
+                "use a file name ending in .csv, .tsv or .jsonl"
             )
         return WholeLine(), None, False
     if text is None:
         raise OptionError(
-            f"{path} is {TABLES[kind]}; say which column holds the text with --text NUMBER or --text NAME"
+            f"{path} is {TABLES[kind]}; select the text column with --text NUMBER or --text NAME"
         )
     header = not (text.isdigit() and (name is None or name.isdigit()))
-    first = _header(path, kind) if header else []
+    names = _header(path, kind) if header else []
     make = lambda number: replace(PLACES[kind], number=number)  # noqa: E731
     return (
-        make(_number(path, text, first, "--text")),
-        None if name is None else make(_number(path, name, first, "--id")),
+        make(_column_number(path, text, names, "--text")),
+        None if name is None else make(_column_number(path, name, names, "--id")),
         header,
     )
 
@@ -151,21 +154,21 @@ def _header(path: Path, kind: str) -> list[str]:
     return [cell.strip() for cell in PLACES[kind].cells(first)]
 
 
-def _number(path: Path, column: str, first: list[str], option: str) -> int:
-    if column.isdigit() and column not in first:
+def _column_number(path: Path, column: str, header: list[str], option: str) -> int:
+    if column.isdigit() and column not in header:
         if int(column) < 1:
             raise OptionError(f"{option} counts columns from 1, got {column}")
         return int(column)
-    if column not in first:
+    if column not in header:
         raise OptionError(
-            f"line 1 of {path} names no column {column!r} for {option}; it has {', '.join(map(repr, first))}"
+            f"line 1 of {path} has no column {column!r} for {option}; it has {', '.join(map(repr, header))}"
         )
-    return first.index(column) + 1
+    return header.index(column) + 1
 
 
-def _unique(documents: Sequence[Document]) -> None:
+def _check_unique_ids(documents: Sequence[Document]) -> None:
     seen: set[str] = set()
     for document in documents:
         if document.id in seen:
-            raise DataError(f"two documents are called {document.id!r}; every name of --id may occur once")
+            raise DataError(f"two documents have the id {document.id!r}; ids must be unique, so change one")
         seen.add(document.id)

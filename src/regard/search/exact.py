@@ -1,4 +1,4 @@
-"""The nearest of all, by comparing with every one: a matrix product in blocks that fit the memory."""
+"""Exact nearest-neighbour search: blockwise matrix products with all vectors."""
 
 from __future__ import annotations
 
@@ -16,50 +16,49 @@ Vectors = NDArray[np.float32]
 
 
 def nearest(
-    parts: Sequence[tuple[int, Vectors]], queries: Vectors, k: int, without: Numbers
+    segments: Sequence[tuple[int, Vectors]], queries: Vectors, k: int, excluded: Numbers
 ) -> tuple[Numbers, Vectors]:
-    """Numbers and cosines of the k nearest, best first, (queries, k); of equals the lowest number; −1 and −∞ where there are no
-    more. `parts` are vectors of length 1 with the number of their first; `without` are numbers that do not count.
+    """Numbers and cosines of the k nearest vectors, best first, each (queries, k).
+
+    Ties go to the lower number; missing results are −1 and −∞. `segments` holds (number of the first vector,
+    unit vectors) pairs; numbers in `excluded` are skipped.
     """
     numbers, cosines = (
         np.full((len(queries), k), -1, np.int64),
         np.full((len(queries), k), -np.inf, np.float32),
     )
     for at in range(0, len(queries), QUERIES):
-        some = slice(at, at + QUERIES)
-        for first, vectors in parts:
+        rows = slice(at, at + QUERIES)
+        for first, vectors in segments:
             for start in range(0, len(vectors), BLOCK):
                 block = np.asarray(vectors[start : start + BLOCK])
-                found = queries[some] @ block.T
-                gone = (
-                    without[(without >= first + start) & (without < first + start + len(block))]
-                    - first
-                    - start
-                )
-                found[:, gone] = -np.inf
-                _merge(numbers[some], cosines[some], found, first + start)
+                block_start = first + start
+                block_cosines = queries[rows] @ block.T  # (queries, block)
+                in_block = (excluded >= block_start) & (excluded < block_start + len(block))
+                block_cosines[:, excluded[in_block] - block_start] = -np.inf
+                _merge(numbers[rows], cosines[rows], block_cosines, block_start)
     return numbers, cosines
 
 
-def _merge(numbers: Numbers, cosines: Vectors, found: Vectors, first: int) -> None:
-    """Put the best of a block among the best so far."""
+def _merge(numbers: Numbers, cosines: Vectors, block_cosines: Vectors, first: int) -> None:
+    """Merge the top k of a block into the top k so far, in place."""
     k = numbers.shape[1]
-    for i, row in enumerate(found):
-        better = np.flatnonzero(row > cosines[i, -1]) if np.isfinite(cosines[i, -1]) else best(row, k)
+    for i, row in enumerate(block_cosines):
+        better = np.flatnonzero(row > cosines[i, -1]) if np.isfinite(cosines[i, -1]) else top_k(row, k)
         if len(better) > k:
-            better = better[best(row[better], k)]
+            better = better[top_k(row[better], k)]
         both = np.concatenate([cosines[i], row[better]])
         order = np.argsort(-both, kind="stable")[:k]
         numbers[i] = np.where(np.isfinite(both), np.concatenate([numbers[i], first + better]), -1)[order]
         cosines[i] = both[order]
 
 
-def best(scores: NDArray[Any], k: int) -> Numbers:
-    """Places of the k largest, best first; of equals the first."""
+def top_k(scores: NDArray[Any], k: int) -> Numbers:
+    """Positions of the k largest scores, best first; ties go to the first."""
     if len(scores) > k:
-        least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        above = np.flatnonzero(scores > least)
-        places = np.sort(np.concatenate([above, np.flatnonzero(scores == least)[: k - len(above)]]))
+        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+        above = np.flatnonzero(scores > threshold)
+        places = np.sort(np.concatenate([above, np.flatnonzero(scores == threshold)[: k - len(above)]]))
     else:
         places = np.arange(len(scores))
     return places[np.argsort(-scores[places], kind="stable")]

@@ -1,4 +1,4 @@
-"""Ways to search: by vectors, by words, or by both together."""
+"""Search methods: embeddings, BM25, and hybrid search by reciprocal rank fusion."""
 
 from __future__ import annotations
 
@@ -12,34 +12,32 @@ from regard.errors import OptionError
 from regard.pipelines.embed import embed
 from regard.search.index import Index
 
-DEPTH, RANK = (
-    100,
-    60,
-)  # documents of each list that are joined; what is added to a rank, as Cormack et al. 2009 have it
+FUSION_DEPTH = 100  # results of each method that are fused
+RRF_K = 60  # constant of reciprocal rank fusion (Cormack et al. 2009)
 
 
 class Hit(NamedTuple):
-    """A document that was found, by its number, and how well it fits; scores of two ways do not compare."""
+    """A result: document number and score. Scores of different methods are not comparable."""
 
     number: int
     score: float
 
 
 class SearchMethod(Protocol):
-    """Finds the k best documents for each query, best first."""
+    """Returns the k best documents for each query, best first."""
 
     def search(self, index: Index, queries: Sequence[str], k: int) -> list[list[Hit]]: ...
 
 
 @dataclass(frozen=True)
 class VectorSearch:
-    """The documents whose vectors are nearest: they may say the same in other words."""
+    """Dense retrieval: the documents whose embeddings have the highest cosine with the query."""
 
     model: Any
     exact: bool = False
 
     def search(self, index: Index, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        numbers, cosines = index.near(embed(list(queries), self.model), _count(k), exact=self.exact)
+        numbers, cosines = index.nearest(embed(list(queries), self.model), _count(k), exact=self.exact)
         return [
             [Hit(int(n), float(c)) for n, c in zip(*row, strict=True) if n >= 0]
             for row in zip(numbers, cosines, strict=True)
@@ -48,25 +46,23 @@ class VectorSearch:
 
 @dataclass(frozen=True)
 class Bm25Search:
-    """The documents that hold the words of the query, rare ones above all: BM25. Needs no model."""
+    """BM25: documents that contain words of the query, rare words weighing more. Needs no model."""
 
     def search(self, index: Index, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        found = [index.words(query, _count(k)) for query in queries]
-        return [[Hit(int(n), float(s)) for n, s in zip(*each, strict=True)] for each in found]
+        results = [index.bm25_search(query, _count(k)) for query in queries]
+        return [[Hit(int(n), float(s)) for n, s in zip(*result, strict=True)] for result in results]
 
 
 @dataclass(frozen=True)
 class HybridSearch:
-    """Several ways joined by rank, Σ 1/(60 + rank) over their lists (reciprocal rank fusion, Cormack et al. 2009): scores need
-    not compare, and a document that two lists have rises.
-    """
+    """Reciprocal rank fusion of several methods: score = Σ 1/(60 + rank) (Cormack et al. 2009)."""
 
-    ways: tuple[SearchMethod, ...]
+    methods: tuple[SearchMethod, ...]
 
     def search(self, index: Index, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        deep = max(DEPTH, _count(k))
-        lists = [way.search(index, queries, deep) for way in self.ways]
-        return [_joined(found, k) for found in zip(*lists, strict=True)]
+        depth = max(FUSION_DEPTH, _count(k))
+        lists = [method.search(index, queries, depth) for method in self.methods]
+        return [_fuse(rankings, k) for rankings in zip(*lists, strict=True)]
 
 
 WAYS = ("hybrid", "vectors", "bm25")
@@ -94,18 +90,16 @@ def as_record(index: Index, query: str, hits: Sequence[Hit]) -> dict[str, Any]:
     }
 
 
-def _joined(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
+def _fuse(rankings: Sequence[list[Hit]], k: int) -> list[Hit]:
     scores: dict[int, float] = {}
-    for found in lists:
-        for rank, hit in enumerate(found, 1):
-            scores[hit.number] = scores.get(hit.number, 0.0) + 1 / (RANK + rank)
-    return [
-        Hit(number, score)
-        for number, score in sorted(scores.items(), key=lambda each: (-each[1], each[0]))[:k]
-    ]
+    for ranking in rankings:
+        for rank, hit in enumerate(ranking, 1):
+            scores[hit.number] = scores.get(hit.number, 0.0) + 1 / (RRF_K + rank)
+    best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
+    return [Hit(number, score) for number, score in best]
 
 
 def _count(k: int) -> int:
     if isinstance(k, (bool, np.bool_)) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise OptionError(f"the number of documents to find is a whole number of at least 1, got {k!r}")
+        raise OptionError(f"the number of results must be a whole number of at least 1, got {k!r}")
     return int(k)

@@ -1,4 +1,4 @@
-"""A part of an index: documents that were added together, their vectors and their words. Written once, read as needed."""
+"""An immutable, memory-mapped segment of an index: documents with their vectors and postings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from regard.search.documents import Document
 
 
 class Segment:
-    """`count` documents, numbered from `first` on."""
+    """`count` documents, numbered from `first`."""
 
     def __init__(self, folder: Path, first: int, count: int, width: int) -> None:
         self.folder, self.first, self.count, self.width = folder, first, count, width
 
     @staticmethod
     def write(folder: Path, documents: Sequence[Document], vectors: NDArray[np.float32]) -> None:
-        """Fill an empty folder."""
+        """Write a segment into an empty folder."""
         np.save(folder / "vectors.npy", np.ascontiguousarray(vectors, np.float32))
         lines = [
             json.dumps(document, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
@@ -34,42 +34,41 @@ class Segment:
         (folder / "documents.jsonl").write_bytes(b"".join(lines))
         np.save(folder / "offsets.npy", np.cumsum([0, *map(len, lines)]))
         with track(len(documents), "counting words", "documents") as bar:
-            found = Postings.of((document.text for document in documents), bar.advance)
+            postings = Postings.build((document.text for document in documents), bar.advance)
         (folder / "words").mkdir()
-        found.save(folder / "words")
+        postings.save(folder / "words")
 
     @cached_property
     def vectors(self) -> NDArray[np.float32]:
-        found = self._array("vectors.npy")
-        if found.shape != (self.count, self.width) or found.dtype != np.float32:
+        vectors = self._array("vectors.npy")
+        if vectors.shape != (self.count, self.width) or vectors.dtype != np.float32:
             raise FolderError(
-                f"{self.folder / 'vectors.npy'} holds vectors of shape {found.shape} ({found.dtype}), "
+                f"{self.folder / 'vectors.npy'} has vectors of shape {vectors.shape} ({vectors.dtype}), "
                 f"not {(self.count, self.width)}; it belongs to another index, so build this one again"
             )
-        return found
+        return vectors
 
     @cached_property
     def postings(self) -> Postings:
         try:
-            found = Postings.load(self.folder / "words")
-            found.check(self.count)
+            postings = Postings.load(self.folder / "words")
+            postings.check(self.count)
         except (OSError, ValueError, EOFError) as error:
             raise self._damaged(self.folder / "words", error) from None
-        return found
+        return postings
 
     def document(self, number: int) -> Document:
-        """By its number in the index."""
+        """Read one document by its number in the index."""
         offsets = self._offsets
+        start, stop = int(offsets[number - self.first]), int(offsets[number - self.first + 1])
         with self._path.open("rb") as file:
-            file.seek(int(offsets[number - self.first]))
-            return self._parsed(
-                file.read(int(offsets[number - self.first + 1] - offsets[number - self.first]))
-            )
+            file.seek(start)
+            return self._parse(file.read(stop - start))
 
     def documents(self) -> Iterator[Document]:
-        """All of them, in order."""
+        """Read all documents, in order."""
         with self._path.open("rb") as file:
-            yield from map(self._parsed, file)
+            yield from map(self._parse, file)
 
     @cached_property
     def _path(self) -> Path:
@@ -80,17 +79,18 @@ class Segment:
 
     @cached_property
     def _offsets(self) -> NDArray[np.int64]:
-        found = self._array("offsets.npy")
+        offsets = self._array("offsets.npy")
         if (
-            found.shape != (self.count + 1,)
-            or found.dtype != np.int64
-            or found[0] != 0
-            or (np.diff(found) < 0).any()
+            offsets.shape != (self.count + 1,)
+            or offsets.dtype != np.int64
+            or offsets[0] != 0
+            or (np.diff(offsets) < 0).any()
         ):
             raise self._damaged(
-                self.folder / "offsets.npy", ValueError("it is no rising list of places in documents.jsonl")
+                self.folder / "offsets.npy",
+                ValueError("it is not an ascending list of offsets into documents.jsonl"),
             )
-        return found
+        return offsets
 
     def _array(self, name: str) -> NDArray[Any]:
         try:
@@ -98,14 +98,14 @@ class Segment:
         except (OSError, ValueError, EOFError) as error:
             raise self._damaged(self.folder / name, error) from None
 
-    def _parsed(self, line: bytes) -> Document:
+    def _parse(self, line: bytes) -> Document:
         try:
-            found = Document(*json.loads(line))
+            document = Document(*json.loads(line))
         except (ValueError, TypeError, RecursionError) as error:
             raise self._damaged(self._path, error) from None
-        if not isinstance(found.id, str) or not isinstance(found.text, str):
-            raise self._damaged(self._path, ValueError("a document is a name and a text"))
-        return found
+        if not isinstance(document.id, str) or not isinstance(document.text, str):
+            raise self._damaged(self._path, ValueError("a document needs an id and a text, both strings"))
+        return document
 
     @staticmethod
     def _damaged(path: Path, error: BaseException) -> FolderError:

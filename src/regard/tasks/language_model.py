@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from regard.decoding.scoring import negative_log_likelihood
-from regard.evaluation.perplexity import LanguageScores, measure, perplexity
+from regard.evaluation.perplexity import LanguageScores, count_text, perplexity
 from regard.models.schema import AutoregressiveBlock, Bahdanau, RecurrentDecoder, Transformer
 from regard.tasks.task import Task
 
@@ -71,7 +71,7 @@ class LanguageModeling(Task):
         self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str
     ) -> dict[str, Any]:
         nll, tokens = sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts)
-        text = LanguageScores(nll, tokens, measure(material.texts(split)[1]))
+        text = LanguageScores(nll, tokens, count_text(material.texts(split)[1]))
         return {
             "loss": nll / tokens, "perplexity": perplexity(nll, tokens),
             "word_perplexity": text.word_perplexity, "bits_per_character": text.bits_per_character,

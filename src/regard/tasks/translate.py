@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from regard.evaluation.input_checks import tokenised
+from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import perplexity
 from regard.evaluation.translation import corpus_bleu
 from regard.pipelines.translate import translate
@@ -55,6 +55,6 @@ class Translate(Task):
     def judge(self, answers: list[Any], model: Any, material: Datasets, split: str) -> dict[str, Any]:
         _, references = material.texts(split)
         found: dict[str, Any] = {"bleu": corpus_bleu(answers, references)}
-        if tokenised(references):  # published scores of such text are on its own tokens
+        if looks_tokenised(references):  # published scores of such text are on its own tokens
             found["tokenised_bleu"] = corpus_bleu(answers, references, tokenize="none")
         return {**found, "sample": answers[0] if answers else ""}

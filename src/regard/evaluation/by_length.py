@@ -1,7 +1,6 @@
-"""BLEU by sentence length: whether quality holds as sentences grow, where one fixed vector between encoder and decoder fails.
+"""BLEU by sentence length, which shows the bottleneck of a fixed-size encoding.
 
-Each bucket of lengths is scored as a corpus of its own. Bahdanau et al. 2015, figure 2, draw the curve; the lectures name the
-bottleneck.
+Each bucket of lengths is scored as a separate corpus (the curve of Bahdanau et al. 2015, figure 2).
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.bleu import metric, reference_documents
-from regard.evaluation.svg import save
+from regard.evaluation.bleu import bleu_metric, reference_documents
+from regard.evaluation.plots import save_figure
 
 EDGES = (10, 20, 30, 40, 50)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The lines of `shortest` to `longest` words (None: no limit); no lines, no BLEU."""
+    """Lines of `shortest` to `longest` words (None: no limit); `bleu` is None without lines."""
 
     shortest: int
     longest: int | None
@@ -30,16 +29,16 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """As on the axis of the plot."""
+        """Axis label."""
         return f"{self.shortest}+" if self.longest is None else f"{self.shortest}–{self.longest}"
 
 
 @dataclass(frozen=True)
-class ByLength:
-    """BLEU for each bucket, and whose length it was: the source's or the reference's."""
+class BleuByLength:
+    """BLEU of each bucket; `length_of` is the side whose words were counted, source or reference."""
 
     buckets: tuple[Bucket, ...]
-    measured: str
+    length_of: str
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -50,50 +49,53 @@ class ByLength:
         return table({"BLEU": self})
 
 
-def words(line: str) -> int:
-    """How many words stand apart by spaces."""
+def count_words(line: str) -> int:
+    """Number of words separated by white space."""
     return len(line.split())
 
 
-def by_length(
+def bleu_by_length(
     hypotheses: Sequence[str],
     references: Sequence[str] | Sequence[Sequence[str]],
     sources: Sequence[str] | None = None,
     *,
     edges: Sequence[int] = EDGES,
-    length: Callable[[str], int] = words,
+    length: Callable[[str], int] = count_words,
     tokenize: str = "13a",
     lowercase: bool = False,
-) -> ByLength:
-    """Corpus BLEU of the lines of up to edges[0] words, of up to edges[1], … and of more.
+) -> BleuByLength:
+    """Corpus BLEU of lines with up to edges[0] words, up to edges[1] words, …, and more.
 
-    Words are counted in the source, which is as long for every system; without sources, in the first reference.
+    Words are counted in the source, which is the same for every system, or else in the first reference.
     """
     documents = reference_documents(hypotheses, references)
     if sources is not None and len(sources) != len(hypotheses):
         raise DataError(
-            f"the source has {len(sources)} lines but the hypothesis has {len(hypotheses)}; give the source it translates"
+            f"the source has {len(sources)} lines but the hypothesis has {len(hypotheses)}; "
+            "give the source that was translated"
         )
-    whole = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in edges)
-    if not edges or not whole or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
+    integers = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in edges)
+    if not edges or not integers or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
         raise OptionError(
-            f"edges must be growing whole numbers from 1 on, such as {EDGES}, got {tuple(edges)}"
+            f"edges must be increasing whole numbers from 1, such as {EDGES}, got {tuple(edges)}"
         )
     sizes = [length(line) for line in (documents[0] if sources is None else sources)]
-    bleu, buckets = metric(tokenize, lowercase), []
-    # Lines of no words belong to the first bucket.
+    bleu, buckets = bleu_metric(tokenize, lowercase), []
+    # Empty lines belong to the first bucket.
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
         rows = [i for i, size in enumerate(sizes) if low <= size and (high is None or size <= high)]
-        part = [[document[i] for i in rows] for document in documents]
-        score = float(bleu.corpus_score([hypotheses[i] for i in rows], part).score) if rows else None
+        bucket_references = [[document[i] for i in rows] for document in documents]
+        score = (
+            float(bleu.corpus_score([hypotheses[i] for i in rows], bucket_references).score) if rows else None
+        )
         buckets.append(Bucket(max(1, low), high, len(rows), score))
-    return ByLength(tuple(buckets), "reference" if sources is None else "source")
+    return BleuByLength(tuple(buckets), "reference" if sources is None else "source")
 
 
-def table(curves: Mapping[str, ByLength]) -> str:
-    """One line for each bucket, one column for each system."""
+def table(curves: Mapping[str, BleuByLength]) -> str:
+    """A text table: one row per bucket, one column per system."""
     first = _same_lines(curves)
-    heads = [f"words of {first.measured}", "lines", *curves]
+    heads = [f"words of {first.length_of}", "lines", *curves]
     rows = [heads]
     for i, bucket in enumerate(first.buckets):
         scores = [curve.buckets[i].bleu for curve in curves.values()]
@@ -104,8 +106,10 @@ def table(curves: Mapping[str, ByLength]) -> str:
     )
 
 
-def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU by sentence length") -> Path:
-    """Draw one line for each system into a picture file (.png, or what else matplotlib writes)."""
+def plot(
+    curves: Mapping[str, BleuByLength], path: str | Path, *, title: str = "BLEU by sentence length"
+) -> Path:
+    """Plot one curve per system into a file (.png, .svg, .pdf)."""
     from matplotlib.figure import Figure
 
     first = _same_lines(curves)
@@ -113,31 +117,32 @@ def plot(curves: Mapping[str, ByLength], path: str | Path, *, title: str = "BLEU
     axes = figure.add_subplot()
     places = range(len(first.buckets))
     for name, curve in curves.items():
-        shown = [
+        points = [
             (x, bucket.bleu)
             for x, bucket in zip(places, curve.buckets, strict=True)
             if bucket.bleu is not None
         ]
-        axes.plot([x for x, _ in shown], [bleu for _, bleu in shown], marker="o", label=name)
+        axes.plot([x for x, _ in points], [bleu for _, bleu in points], marker="o", label=name)
     axes.set_xticks(list(places), [f"{bucket.label}\n{bucket.lines}" for bucket in first.buckets])
-    axes.set_xlabel(f"words of the {first.measured}; below, how many lines")
+    axes.set_xlabel(f"words of the {first.length_of}; below: number of lines")
     axes.set_ylabel("BLEU")
     axes.set_ylim(bottom=0)
     axes.set_title(title)
     axes.grid(axis="y", alpha=0.3)
     if len(curves) > 1:
         axes.legend()
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
-def _same_lines(curves: Mapping[str, ByLength]) -> ByLength:
+def _same_lines(curves: Mapping[str, BleuByLength]) -> BleuByLength:
     if not curves:
-        raise DataError("there is nothing to show; give at least one system")
+        raise DataError("there are no curves to show; give at least one system")
     first = next(iter(curves.values()))
-    shape = lambda curve: (curve.measured, [(b.shortest, b.longest, b.lines) for b in curve.buckets])  # noqa: E731
+    shape = lambda curve: (curve.length_of, [(b.shortest, b.longest, b.lines) for b in curve.buckets])  # noqa: E731
     for name, curve in curves.items():
         if shape(curve) != shape(first):
             raise DataError(
-                f"{name} has other buckets than {next(iter(curves))}; score all systems on the same lines and edges"
+                f"{name} has other buckets than {next(iter(curves))}; "
+                "score all systems on the same lines and edges"
             )
     return first

@@ -1,4 +1,4 @@
-"""A drawing into a picture file."""
+"""Save matplotlib figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from regard.errors import DataError, OptionError
 
 
-def save(figure: Any, path: str | Path) -> Path:
-    """Write a figure of matplotlib as .png, or what else it writes; a name or place that cannot be is one sentence."""
+def save_figure(figure: Any, path: str | Path) -> Path:
+    """Save a matplotlib figure; an unknown suffix or an unwritable path is an error."""
     path = Path(path)
     if path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
-        raise OptionError(f"a plot is written as .png, .svg or .pdf, got {path.name}")
+        raise OptionError(f"plots are saved as .png, .svg or .pdf, got {path.name}")
     try:
         figure.savefig(path)
     except OSError as error:

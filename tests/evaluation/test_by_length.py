@@ -1,10 +1,10 @@
-"""BLEU by sentence length: which line falls where, each bucket scored as a corpus, the table and the picture."""
+"""BLEU by sentence length (also plots.py): buckets, table, plot and errors."""
 
 import pytest
 
 from regard.errors import DataError, OptionError
 from regard.evaluation.bleu import corpus_bleu
-from regard.evaluation.bleu_by_length import by_length, plot, table
+from regard.evaluation.by_length import bleu_by_length, plot, table
 
 
 def lines(*sizes):
@@ -15,43 +15,43 @@ SOURCES = lines(3, 10, 11, 20, 21, 75)
 REFERENCES = lines(8, 8, 9, 9, 7, 60)
 
 
-def spoilt(references):
+def corrupted(references):
     return [line.replace("w4", "x") for line in references]
 
 
-def test_each_bucket_is_a_corpus_of_its_own():
-    hypotheses = [*REFERENCES[:2], *spoilt(REFERENCES[2:])]
-    found = by_length(hypotheses, REFERENCES, SOURCES)
+def test_each_bucket_is_scored_as_a_separate_corpus():
+    hypotheses = [*REFERENCES[:2], *corrupted(REFERENCES[2:])]
+    found = bleu_by_length(hypotheses, REFERENCES, SOURCES)
     assert [(b.label, b.lines) for b in found.buckets] == [
         ("1–10", 2), ("11–20", 2), ("21–30", 1), ("31–40", 0), ("41–50", 0), ("51+", 1)
     ]  # fmt: skip
     assert found.buckets[0].bleu == pytest.approx(100)
     assert found.buckets[1].bleu == pytest.approx(corpus_bleu(hypotheses[2:4], REFERENCES[2:4]))
     assert found.buckets[3].bleu is None
-    assert found.measured == "source"
+    assert found.length_of == "source"
     assert sum(b.lines for b in found.buckets) == len(SOURCES)
 
 
-def test_without_a_source_the_reference_is_measured():
-    found = by_length(REFERENCES, REFERENCES, edges=(7, 8))
-    assert found.measured == "reference"
+def test_without_a_source_reference_words_are_counted():
+    found = bleu_by_length(REFERENCES, REFERENCES, edges=(7, 8))
+    assert found.length_of == "reference"
     assert [b.lines for b in found.buckets] == [1, 2, 3]
 
 
-def test_every_line_falls_somewhere_even_an_empty_one():
-    found = by_length(["a b c d", "a"], ["a b c d", "a"], ["", "a b"], edges=(1,))
+def test_empty_lines_belong_to_the_first_bucket():
+    found = bleu_by_length(["a b c d", "a"], ["a b c d", "a"], ["", "a b"], edges=(1,))
     assert [b.lines for b in found.buckets] == [1, 1]
 
 
 def test_several_references_and_other_measures_of_length():
-    other = spoilt(REFERENCES)
-    found = by_length(other, [REFERENCES, other], SOURCES, length=len, edges=(30, 60))
+    other = corrupted(REFERENCES)
+    found = bleu_by_length(other, [REFERENCES, other], SOURCES, length=len, edges=(30, 60))
     assert all(b.bleu is None or b.bleu == pytest.approx(100) for b in found.buckets)
     assert [b.lines for b in found.buckets] == [2, 1, 3]
 
 
-def test_systems_stand_side_by_side_in_table_and_picture(tmp_path):
-    good, bad = (by_length(h, REFERENCES, SOURCES) for h in (REFERENCES, spoilt(REFERENCES)))
+def test_table_and_plot_show_several_systems(tmp_path):
+    good, bad = (bleu_by_length(h, REFERENCES, SOURCES) for h in (REFERENCES, corrupted(REFERENCES)))
     rows = table({"attention": good, "none": bad}).splitlines()
     assert rows[0].split() == ["words", "of", "source", "lines", "attention", "none"]
     assert rows[1].split()[:3] == ["1–10", "2", "100.00"]
@@ -65,24 +65,24 @@ def test_systems_stand_side_by_side_in_table_and_picture(tmp_path):
 def test_as_dict_is_ready_for_json():
     import json
 
-    found = by_length(REFERENCES, REFERENCES, SOURCES)
+    found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
     again = json.loads(json.dumps(found.as_dict()))
-    assert again["measured"] == "source"
+    assert again["length_of"] == "source"
     assert again["buckets"][-1] == {"shortest": 51, "longest": None, "lines": 1, "bleu": pytest.approx(100)}
 
 
-def test_what_does_not_fit_is_said(tmp_path):
+def test_invalid_input_is_an_error(tmp_path):
     with pytest.raises(DataError, match="the source has 5 lines but the hypothesis has 6"):
-        by_length(REFERENCES, REFERENCES, SOURCES[:5])
+        bleu_by_length(REFERENCES, REFERENCES, SOURCES[:5])
     for edges in ((), (0, 5), (5, 5), (9, 3), (2.5,), (True,)):
-        with pytest.raises(OptionError, match="edges must be growing whole numbers"):
-            by_length(REFERENCES, REFERENCES, SOURCES, edges=edges)
-    found = by_length(REFERENCES, REFERENCES, SOURCES)
+        with pytest.raises(OptionError, match="edges must be increasing whole numbers"):
+            bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=edges)
+    found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
     with pytest.raises(DataError, match="b has other buckets than a"):
-        table({"a": found, "b": by_length(REFERENCES, REFERENCES, SOURCES, edges=(5,))})
-    with pytest.raises(DataError, match="nothing to show"):
+        table({"a": found, "b": bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=(5,))})
+    with pytest.raises(DataError, match="no curves to show"):
         table({})
-    with pytest.raises(OptionError, match=r"written as \.png, \.svg or \.pdf, got lengths\.gif2"):
+    with pytest.raises(OptionError, match=r"saved as \.png, \.svg or \.pdf, got lengths\.gif2"):
         plot({"a": found}, tmp_path / "lengths.gif2")
     with pytest.raises(DataError, match="cannot be written: No such file or directory"):
         plot({"a": found}, tmp_path / "nowhere" / "lengths.png")
