@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PYTHONUTF8 := 1
 
-.PHONY: demo test test-all lint bench docs clean help
+.PHONY: demo test test-all soak lint bench docs clean help
 help:
 	@echo "make demo      install, show the operator at work, train a small translator and translate"
 	@echo "make test      install, run the quick tests, try the wheel in a clean environment"
 	@echo "make test-all  the slow tests too, and a long run of drawn examples"
+	@echo "make soak      attack it for minutes: kills, 10,000 requests, changed folders, wrong calls"
 	@echo "make lint      ruff, pyright, import-linter"
 	@echo "make bench     the operator, and training, beside their peers"
 	@echo "make docs      build the documentation into site/"
@@ -39,6 +40,10 @@ test: $(VENV)/.test .cache/onnx-1.22.0
 # REGARD_LONG=1 draws other and more examples at every run; a failure names the case, which can then be drawn again.
 test-all: $(VENV)/.test .cache/onnx-1.22.0
 	REGARD_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# Prints a table and ends with 1 if anything failed; SOAK="--part kills --seed 7" runs a part, or with other random numbers.
+soak: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.attack $(SOAK)
 
 # pyright reads the libraries that the extras bring, so lint needs those of the tests.
 lint: $(VENV)/.lint $(VENV)/.test

@@ -1,10 +1,12 @@
 """Recommenders (recommender, recommenders, cross_validation) on planted ratings, and `regard recommend`."""
 
 import json
+import os
 import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 import regard
@@ -117,7 +119,70 @@ def test_damaged_and_foreign_folders_are_errors(ratings, tmp_path):
     with pytest.raises(FolderError, match="is a recommender: use it with `regard recommend --model"):
         regard.load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(FolderError, match="model.safetensors cannot be read"):
+    with pytest.raises(FolderError, match="model.safetensors is damaged"):
+        Recommender.load(tmp_path)
+
+
+def at(name, key, value):
+    def edit(path):
+        found = json.loads((path / name).read_text(encoding="utf-8"))
+        (path / name).write_text(json.dumps(found | {key: value}), encoding="utf-8")
+
+    return edit
+
+
+def array(name, change):
+    def edit(path):
+        found = load_file(path / "model.safetensors")
+        save_file(found | {name: change(found[name])}, path / "model.safetensors")
+
+    return edit
+
+
+DAMAGES = {
+    "a number is a text": at("config.json", "intercept", "3"),
+    "a number is NaN": at("config.json", "high", float("nan")),
+    "factors are others": at("config.json", "factors", 7),
+    "format is a list": at("config.json", "format", [1]),
+    "kind is a block": at("config.json", "kind", {}),
+    "users are a text": at("names.json", "users", "u1"),
+    "users are numbers": at("names.json", "users", list(range(60))),
+    "fewer titles": at("names.json", "titles", ["one"]),
+    "another key": at("names.json", "films", []),
+    "a card that is no object": lambda path: (path / "card.json").write_text("[]"),
+    "deep names": lambda path: (path / "names.json").write_text("[" * 100_000 + "]" * 100_000),
+    "NaN weights": array("item_bias", lambda x: x * np.nan),
+    "weights of whole numbers": array("user_bias", lambda x: x.astype(np.int64)),
+    "vectors of another shape": array("user_vectors", lambda x: x[:, :1]),
+    "rated items that are not there": array("rated", lambda x: x + 1000),
+    "counts of more": array("rated_counts", lambda x: x + 1),
+    "weights cut": lambda path: os.truncate(path / "model.safetensors", 100),
+    "weights of no bytes": lambda path: os.truncate(path / "model.safetensors", 0),
+    "weights missing": lambda path: (path / "model.safetensors").unlink(),
+}
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["with checksums", "without"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_changed_recommender_is_refused_with_a_sentence(ratings, tmp_path, damage, checked):
+    RECOMMENDERS["factorization"](ratings, RecommenderSettings(factors=3, max_iter=1)).save(tmp_path)
+    DAMAGES[damage](tmp_path)
+    if not checked:
+        (tmp_path / "checksums.json").unlink()
+    with pytest.raises(FolderError) as error:
+        Recommender.load(tmp_path)
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "names.json", "card.json", "config.json"])
+def test_a_flipped_byte_of_a_recommender_is_found(ratings, tmp_path, name):
+    RECOMMENDERS["mean"](ratings, RecommenderSettings()).save(tmp_path)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        FolderError, match=f"{name} (is damaged: its SHA-256|cannot be read)|not a recommender|reads format"
+    ):
         Recommender.load(tmp_path)
 
 

@@ -70,6 +70,12 @@ def test_a_journal_line_that_is_cut_short_does_not_count(tmp_path):
     assert path.read_bytes() == b"a\nb\n"
 
 
+def test_a_journal_that_is_nested_too_deep_is_one_sentence(tmp_path):
+    (tmp_path / "o.progress").write_bytes(b"[" * 100_000 + b"]" * 100_000 + b"\n")
+    with pytest.raises(DataError, match="was not written by this command, or is damaged"):
+        begin(tmp_path / "o")
+
+
 def test_a_job_killed_while_it_renames_goes_on(tmp_path):
     path, beside = tmp_path / "o", tmp_path / "o.align"
     first = begin(path, more=(beside,))

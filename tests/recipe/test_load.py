@@ -439,3 +439,18 @@ def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
             RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"
         ):
             load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["model.dim", "tokenizer.size", "batch.tokens", "batch.accumulate", "training.steps", "schedule.warmup"],
+)
+def test_a_size_that_no_machine_has_is_one_sentence(key):
+    """It overflowed in torch and numpy, each with an error of its own."""
+    with pytest.raises(RecipeError, match=rf"{key} is 1180591620717411303424, and must be at most \d+"):
+        load_recipe("small", [f"{key}={2**70}"])
+
+
+def test_a_recipe_made_in_python_says_what_is_wrong():
+    with pytest.raises(RecipeError, match="training is 'long', and must be a block of keys"):
+        Recipe(training="long")

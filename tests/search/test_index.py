@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -307,3 +309,16 @@ def test_a_missing_usearch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     with pytest.raises(OptionError, match=r'this needs usearch; pip install "regard\[search\]"'):
         Graph(4)
+
+
+def test_ctrl_c_while_the_graph_is_built_is_a_keyboard_interrupt():
+    x, graph = drawn(200_000), Graph(WIDTH, threads=1)
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        graph.add(np.arange(len(x)), x)
+    assert len(graph) < len(x)
+
+
+def test_a_folder_in_which_a_crash_left_an_unfinished_file_can_become_an_index(tmp_path):
+    (tmp_path / ".index.json.writing").write_text("{")
+    assert len(build_index.create(tmp_path, IndexInfo("m", "f" * 64, WIDTH))) == 0

@@ -13,7 +13,7 @@ from regard.errors import DeviceError
 from regard.models.folder import load
 from regard.training import distributed
 from regard.training.distributed import World
-from regard.training.step_folders import step_folders
+from regard.training.step_folders import newest_complete, step_folders
 from tests.training import tiny
 
 ALONE = World(torch.device("cpu"))
@@ -63,6 +63,23 @@ def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, 
     os.kill(victim, signal.SIGKILL)
     said = tiny.finish(process)
     assert "going on after step" in said and int((tmp_path / "pid-1").read_text(encoding="utf-8")) != victim
+    tiny.assert_same_run(tmp_path / "run", two / "run")
+
+
+def test_sigterm_to_torchrun_saves_in_all_processes_and_the_rest_is_the_same(two, tmp_path):
+    """The exit code is torchrun's own: 1, whatever its processes end with."""
+    made = tiny.recipe(two, **CHANGES, batch__accumulate=1)
+    process = tiny.torchrun(two, "train", made, tmp_path / "run")
+    while not step_folders(tmp_path / "run" / "checkpoints") and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "stopping after this step" in said, said
+    assert (
+        newest_complete(tmp_path / "run" / "checkpoints", print) is not None
+        and not (tmp_path / "run" / "model").exists()
+    )
+    tiny.finish(tiny.torchrun(two, "resume", None, tmp_path / "run"))
     tiny.assert_same_run(tmp_path / "run", two / "run")
 
 

@@ -59,8 +59,20 @@ def steps_in(path):
             ),
             [1],
         ),
+        (
+            lambda path, content: path.write_bytes(b"[" * 100_000 + b"]" * 100_000 + b"\n" + content),
+            [1, 2, 3],
+        ),
     ],
-    ids=["lost", "cut in a line", "emptied", "edited", "longer", "later lines at its place"],
+    ids=[
+        "lost",
+        "cut in a line",
+        "emptied",
+        "edited",
+        "longer",
+        "later lines at its place",
+        "a line that is too deep",
+    ],
 )
 def test_a_lost_or_damaged_log_keeps_its_whole_lines_up_to_the_checkpoint(tmp_path, damage, kept):
     path, said = tmp_path / "log.jsonl", []
@@ -73,11 +85,19 @@ def test_a_lost_or_damaged_log_keeps_its_whole_lines_up_to_the_checkpoint(tmp_pa
         log.add("train", step=4)
         assert log.position == path.stat().st_size
     assert steps_in(path) == [*kept, 4]
-    assert len(said) == (kept != [1, 2, 3]) and all(
-        str(path) in text and "not affected" in text for text in said
+    assert (
+        len(said) <= 1
+        and (said or kept == [1, 2, 3])
+        and all(str(path) in text and "not affected" in text for text in said)
     )
 
 
 def test_a_cut_last_line_is_left_out(tmp_path):
     (tmp_path / "log").write_text('{"a": 1}\n{"a": 2}\n{"a', encoding="utf-8")
     assert [e["a"] for e in read_lines(tmp_path / "log")] == [1, 2]
+
+
+def test_a_log_is_read_up_to_a_line_that_is_nested_too_deep(tmp_path):
+    deep = "[" * 100_000 + "]" * 100_000
+    (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{deep}\n{{"step": 2}}\n')
+    assert list(read_lines(tmp_path / "log.jsonl")) == [{"step": 1}]

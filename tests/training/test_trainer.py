@@ -326,6 +326,7 @@ def edit_state(folder, change):
         (lambda s: s.update(processes=0), "processes in state.json is 0"),
         (lambda s: s.update(processes=2), "rank-00001"),
         (lambda s: s.update(progress=[]), r"progress in state.json is \[\]"),
+        (lambda s: s["progress"].update(step=3), "state.json is that of step 3"),
         (lambda s: s["progress"].update(step="4"), "progress.step in state.json is '4'"),
         (lambda s: s["progress"].update(speed=1), "unknown progress.speed"),
         (lambda s: s["progress"].update(best=[3]), "progress.best in state.json holds 3"),

@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.arguments import integer, quoted
 from regard.data.prepare import Prepared
 from regard.data.tokenizer import BOS, PAD
-from regard.errors import DataError, OptionError
+from regard.errors import DataError, OptionError, ShapeError
 
 Numbers = NDArray[np.int64]
 
@@ -46,12 +47,35 @@ class Batch:
     source_tokens: int = -1
 
     def __post_init__(self) -> None:
+        self._check()
         if self.tokens < 0:
             object.__setattr__(self, "tokens", int(self.target_lengths.sum()))
         if self.source_tokens < 0:
             object.__setattr__(
                 self, "source_tokens", 0 if self.source_lengths is None else int(self.source_lengths.sum())
             )
+
+    def _check(self) -> None:
+        for name, axes in (
+            ("target", 2),
+            ("target_lengths", 1),
+            ("rows", 1),
+            ("source", 2),
+            ("source_lengths", 1),
+        ):
+            found: Any = getattr(self, name)
+            if found is None and name.startswith("source"):
+                continue
+            fits = isinstance(found, Tensor) and found.ndim == axes and len(found) == len(self.target)
+            if not fits or found.is_floating_point() or found.is_complex():
+                shape = "(batch, time)" if axes == 2 else "(batch,)"
+                raise ShapeError(
+                    f"{name} of a Batch must be a tensor of whole numbers of shape {shape}, got {quoted(found)}"
+                )
+        if (self.source is None) != (self.source_lengths is None):
+            raise OptionError("a Batch has source and source_lengths or neither; give both")
+        for name in ("tokens", "source_tokens"):
+            integer(name, getattr(self, name), -1)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""

@@ -167,7 +167,7 @@ def foreign(folder: Path) -> list[Path]:
     try:
         listed = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         own = {name.partition("/")[0] for name in listed} | {CHECKSUMS}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         own = set()
     return [path for path in folder.iterdir() if path.name not in own] if folder.is_dir() else []
 

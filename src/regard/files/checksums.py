@@ -74,7 +74,7 @@ def verify_complete(folder: Path) -> None:
     try:
         sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         wanted = {str(name): str(value) for name, value in sums.items()}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise FolderError(f"{folder} has no readable {CHECKSUMS}, so it was not written to the end") from None
     for name, value in wanted.items():
         try:

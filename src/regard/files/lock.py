@@ -93,5 +93,5 @@ def owner(path: Path) -> str:
     try:
         found = json.loads(path.read_bytes())
         return f"process {found['pid']} on host {found['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from numpy.typing import NDArray
 
 from regard.errors import FolderError
 from regard.files.atomic import write_file
+from regard.files.checksums import CHECKSUMS, verify_listed
 from regard.interactions.repeated_rows import Array
 from regard.version import __version__
 
 FORMAT = 1
+NUMBERS = ("intercept", "low", "high")
 ARRAYS = ("user_bias", "item_bias", "user_vectors", "item_vectors")
 
 
@@ -70,8 +74,8 @@ class Recommender:
         ]
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, names.json, card.json and, last, config.json, which marks the folder
-        complete.
+        """Write model.safetensors, names.json, card.json, checksums.json and, last, config.json: a folder with
+        config.json is complete.
         """
         from safetensors.numpy import save
 
@@ -82,68 +86,118 @@ class Recommender:
         rated = np.array([i for u in range(len(self.users)) for i in self.rated.get(u, [])], np.int64)
         arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
         arrays |= {"rated": rated, "rated_counts": np.array(counts, np.int64)}
-        write_file(folder / "model.safetensors", save(arrays))
-        write_file(
-            folder / "names.json", _json({"users": self.users, "items": self.items, "titles": self.titles})
-        )
-        write_file(folder / "card.json", _json(self.card))
-        config = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
-        config |= {
+        top = {"format": FORMAT, "regard": __version__, "kind": "recommender"}
+        top |= {
             "intercept": self.intercept,
             "low": self.low,
             "high": self.high,
             "factors": self.user_vectors.shape[1],
         }
-        write_file(folder / "config.json", _json(config))
+        files = {
+            "model.safetensors": save(arrays),
+            "names.json": _json({"users": self.users, "items": self.items, "titles": self.titles}),
+            "card.json": _json(self.card),
+            "config.json": _json(top),
+        }
+        sums = {name: sha256(content).hexdigest() for name, content in files.items()}
+        (folder / CHECKSUMS).unlink(missing_ok=True)  # those of a recommender that was there before
+        (folder / "config.json").unlink(missing_ok=True)
+        for name, content in ({CHECKSUMS: _json(sums)} | files).items():
+            write_file(folder / name, content)
 
     @classmethod
     def load(cls, folder: str | Path) -> Recommender:
-        """Load a recommender written by `save`."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
+        """The recommender that `save` wrote. Its files are compared with checksums.json, and its numbers with its names."""
         folder = Path(folder)
-        config, names, card = (_read(folder, name) for name in ("config.json", "names.json", "card.json"))
+        config = _read(folder, "config.json")
         if config.get("kind") != "recommender":
             raise FolderError(
-                f"{folder} holds a {config.get('kind', 'model of no kind')}, not a recommender; "
-                "give what `regard recommend FILE -o FOLDER` wrote"
+                f"{folder} holds a {config.get('kind', 'model of no kind')!s:.40}, not a recommender; give what "
+                "`regard recommend FILE -o FOLDER` wrote"
             )
         if config.get("format") != FORMAT:
             raise FolderError(
-                f"{folder} has format {config.get('format')} and this regard reads format {FORMAT}; fit it "
-                f"again"
+                f"{folder} has format {config.get('format')!r:.40} and this regard reads format {FORMAT}; fit it again"
             )
-        try:
-            arrays = load_file(folder / "model.safetensors")
-            cuts = np.cumsum(arrays["rated_counts"])[:-1]
-            rated = {u: part.tolist() for u, part in enumerate(np.split(arrays["rated"], cuts))}
-            weights = {name: arrays[name] for name in ARRAYS}
-            recommender = cls(
-                **names,
-                **weights,
-                **{k: config[k] for k in ("intercept", "low", "high")},
-                rated=rated,
-                card=card,
-            )
-        except (OSError, SafetensorError, KeyError, TypeError) as error:
+        verify_listed(folder)
+        names, card = _read(folder, "names.json"), _read(folder, "card.json")
+        arrays = _arrays(folder)
+        problem = _problem(config, names, arrays)
+        if problem:
             raise FolderError(
-                f"{folder / 'model.safetensors'} cannot be read ({error}); it is damaged, so copy it again"
-            ) from None
-        arrays_per_user = (recommender.user_bias, recommender.user_vectors)
-        arrays_per_item = (recommender.item_bias, recommender.item_vectors)
-        if any(len(array) != len(recommender.users) for array in arrays_per_user) or any(
-            len(array) != len(recommender.items) for array in arrays_per_item
-        ):
-            raise FolderError(
-                f"names and arrays in {folder} differ in size; "
-                "its files belong to different models, so copy it again"
+                f"{folder}: {problem}; its files were changed or belong to different models, so copy it again"
             )
-        return recommender
+        rated = np.split(arrays["rated"], np.cumsum(arrays["rated_counts"])[:-1])
+        found: dict[str, Any] = {
+            **names,
+            **{name: arrays[name] for name in ARRAYS},
+            **{name: config[name] for name in NUMBERS},
+        }
+        return cls(**found, rated={user: part.tolist() for user, part in enumerate(rated)}, card=card)
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+def _arrays(folder: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise FolderError(
+            f"{folder / 'model.safetensors'} cannot be read ({said}); it is damaged, so copy it again"
+        ) from None
+
+
+def _problem(config: dict[str, Any], names: dict[str, Any], arrays: dict[str, Any]) -> str | None:
+    """What is wrong with the parts of a folder, or None."""
+    for name in NUMBERS:
+        value = config.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+            return f"{name} in config.json is {value!r:.40}, not a finite number"
+    if set(names) != {"users", "items", "titles"}:
+        return "names.json does not have users, items and titles"
+    if not all(
+        isinstance(found, list) and all(isinstance(name, str) for name in found) for found in names.values()
+    ):
+        return "names.json does not hold lists of texts"
+    users, items, factors = len(names["users"]), len(names["items"]), config.get("factors")
+    if names["titles"] and len(names["titles"]) != items:
+        return f"names.json has {len(names['titles'])} titles for {items} items"
+    shapes = {
+        "user_bias": (users,),
+        "item_bias": (items,),
+        "user_vectors": (users, factors),
+        "item_vectors": (items, factors),
+    }
+    for name, shape in shapes.items():
+        found = arrays.get(name)
+        if found is None or found.shape != shape or found.dtype.kind != "f":
+            return f"{name} in model.safetensors does not fit the {users} users, {items} items and {factors!r:.40} factors"
+        if not np.isfinite(found).all():
+            return f"{name} in model.safetensors holds NaN or infinity"
+    return _rated_problem(arrays, users, items)
+
+
+def _rated_problem(arrays: dict[str, Any], users: int, items: int) -> str | None:
+    rated, counts = arrays.get("rated"), arrays.get("rated_counts")
+    whole = all(
+        found is not None and found.ndim == 1 and found.dtype == np.int64 for found in (rated, counts)
+    )
+    if not whole or rated is None or counts is None:
+        return "model.safetensors has no lists of rated items"
+    if (
+        len(counts) != users
+        or (counts < 0).any()
+        or counts.sum() != len(rated)
+        or ((rated < 0) | (rated >= items)).any()
+    ):
+        return f"the rated items in model.safetensors do not fit the {users} users and {items} items"
+    return None
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
@@ -153,7 +207,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
         )
     try:
         value = json.loads((folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FolderError(
             f"{folder / name} cannot be read ({error}); it is damaged, so copy it again"
         ) from None

@@ -57,7 +57,14 @@ def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
     """The model of a `model:` section; its `kind` says which, and without one it is a translator when there is an encoder, else
     a language model. Weights are drawn from torch's generator.
     """
-    return BUILDERS[config.get("kind", "writer")](config, source_vocab, target_vocab)
+    try:
+        return BUILDERS[config.get("kind", "writer")](config, source_vocab, target_vocab)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise OptionError(
+            "a model of these sizes does not fit into memory; lower model.dim, its layers or the vocabulary"
+        ) from None
 
 
 def _writer(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-Positive = Annotated[int, Field(ge=1)]
+LARGEST = 1 << 31  # of any count; torch and numpy fail beyond, each in its own way
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Size = Annotated[int, Field(ge=1, le=1 << 24)]  # of a model: no folder with a larger one is read
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Position = Literal[
     "sinusoidal", "learned", "learned-norm", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors", "none",
@@ -58,7 +60,7 @@ class DilatedMask(Block):
     """Every step-th token."""
 
     kind: Literal["dilated"] = "dilated"
-    step: Positive = Field(description="a token is seen when its distance is divisible by this")
+    step: Size = Field(description="a token is seen when its distance is divisible by this")
 
 
 class DiagonalMask(Block):
@@ -122,12 +124,12 @@ class Transformer(Block):
     """Self-attention and a feed-forward sublayer, stacked (Vaswani et al. 2017); the width is the model's `dim`."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: Positive = Field(default=6, description="how many layers")
-    heads: Positive = Field(default=8, description="heads of each attention; they divide the width")
-    key_heads: Positive | None = Field(
+    layers: Size = Field(default=6, description="how many layers")
+    heads: Size = Field(default=8, description="heads of each attention; they divide the width")
+    key_heads: Size | None = Field(
         default=None, description="heads of keys and values, shared in groups; null: as many as heads"
     )
-    inner: Positive = Field(default=2048, description="width inside the feed-forward sublayer")
+    inner: Size = Field(default=2048, description="width inside the feed-forward sublayer")
     norm: Literal["post", "pre", "none"] = Field(
         default="post", description="normalise after each residual sum, before each branch, never"
     )
@@ -139,7 +141,7 @@ class Transformer(Block):
         default="relu", description="of the feed-forward sublayer"
     )
     position: Position = Field(default="sinusoidal", description="how order enters")
-    max_positions: Positive = Field(default=1024, description="rows of a learned position table")
+    max_positions: Size = Field(default=1024, description="rows of a learned position table")
     mask: Mask | None = Field(
         default=None,
         description="which tokens self-attention may see, beside padding (and the future, in a decoder)",
@@ -175,10 +177,10 @@ class Kim(Block):
     """Convolutions of several widths side by side (Kim 2014), for max pooling."""
 
     kind: Literal["kim"] = "kim"
-    kernels: Annotated[list[Positive], Field(min_length=1)] = Field(
+    kernels: Annotated[list[Size], Field(min_length=1)] = Field(
         default=[3, 4, 5], description="words that each one reads together"
     )
-    width: Positive = Field(default=100, description="features of each kernel")
+    width: Size = Field(default=100, description="features of each kernel")
     dropout: Dropout | None = Field(default=None, description="of embeddings; null: the model's")
 
 
@@ -187,8 +189,8 @@ class Recurrent(Block):
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
-    layers: Positive = Field(default=1, description="how many layers")
-    width: Positive | None = Field(
+    layers: Size = Field(default=1, description="how many layers")
+    width: Size | None = Field(
         default=None, description="width of each layer's output, both directions together; null: dim"
     )
     bidirectional: bool = Field(default=True, description="read from both ends, half the width each")
@@ -201,13 +203,13 @@ class Convolutional(Block):
     """Stacked convolutions that read."""
 
     kind: Literal["convolutional"] = "convolutional"
-    layers: Positive = Field(default=4, description="how many layers")
-    kernel: Positive = Field(default=3, description="neighbours each layer sees")
-    width: Positive | None = Field(default=None, description="width of each layer's output; null: dim")
+    layers: Size = Field(default=4, description="how many layers")
+    kernel: Size = Field(default=3, description="neighbours each layer sees")
+    width: Size | None = Field(default=None, description="width of each layer's output; null: dim")
     position: Literal["sinusoidal", "learned", "channel", "none"] = Field(
         default="sinusoidal", description="how order enters"
     )
-    max_positions: Positive = Field(default=1024, description="rows of a learned position table")
+    max_positions: Size = Field(default=1024, description="rows of a learned position table")
     dropout: Dropout | None = Field(
         default=None, description="of embeddings and residual branches; null: the model's"
     )
@@ -216,7 +218,7 @@ class Convolutional(Block):
 class Above(Transformer):
     """The self-attention of a stacked encoder, whose order is already in what it reads."""
 
-    layers: Positive = Field(default=1, description="how many layers")
+    layers: Size = Field(default=1, description="how many layers")
     position: Position = Field(default="none", description="how order enters")
 
 
@@ -247,15 +249,15 @@ class RecurrentDecoder(Block):
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
-    layers: Positive = Field(default=1, description="how many layers")
-    width: Positive | None = Field(default=None, description="width of each layer; null: dim")
-    last_width: Positive | None = Field(
+    layers: Size = Field(default=1, description="how many layers")
+    width: Size | None = Field(default=None, description="width of each layer; null: dim")
+    last_width: Size | None = Field(
         default=None, description="width of the last layer, where it differs; null: width"
     )
     attention: Literal["none", "simple", "parameterised", "bilinear"] = Field(
         default="none", description="attention to the encoder's states"
     )
-    attention_width: Positive | None = Field(
+    attention_width: Size | None = Field(
         default=None, description="width of queries, keys and values of a parameterised attention"
     )
     input_feeding: bool = Field(
@@ -290,9 +292,9 @@ class Bahdanau(Block):
 
     kind: Literal["bahdanau"] = "bahdanau"
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
-    layers: Positive = Field(default=1, description="how many layers")
-    width: Positive | None = Field(default=None, description="width of each layer; null: dim")
-    attention_width: Positive | None = Field(
+    layers: Size = Field(default=1, description="how many layers")
+    width: Size | None = Field(default=None, description="width of each layer; null: dim")
+    attention_width: Size | None = Field(
         default=None, description="width inside the additive energy; null: the layer's width"
     )
     first: Literal["final", "mean", "copy"] = Field(
@@ -316,7 +318,7 @@ class AutoregressiveBlock(Block):
     """What writes a text: a translator, or a language model."""
 
     kind: Literal["writer"] = "writer"
-    dim: Positive = Field(default=512, description="width of the embeddings and of a Transformer")
+    dim: Size = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
         default="all",
         description="one matrix for source, target and output words; for target and output; for none",

@@ -11,8 +11,8 @@ from regard.models.schema import (
     Dropout,
     Encoder,
     Kim,
-    Positive,
     Recurrent,
+    Size,
     Transformer,
     by_kind,
     spelled_out,
@@ -48,7 +48,7 @@ class RecurrentPooling(Block):
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = Field(default="gru", description="the recurrent cell")
-    width: Positive | None = Field(
+    width: Size | None = Field(
         default=None, description="width of its state; null: that of the states it reads"
     )
 
@@ -57,8 +57,8 @@ class AttentionPooling(Block):
     """Learned queries attend to the states."""
 
     kind: Literal["attention"] = "attention"
-    queries: Positive = Field(default=1, description="how many queries, whose answers lie side by side")
-    heads: Positive = Field(default=1, description="heads of each query; they divide the width of the states")
+    queries: Size = Field(default=1, description="how many queries, whose answers lie side by side")
+    heads: Size = Field(default=1, description="heads of each query; they divide the width of the states")
     energy: Literal["dot", "scaled-dot", "cosine", "additive", "bilinear"] = Field(
         default="scaled-dot", description="of a query and a state"
     )
@@ -92,7 +92,7 @@ class Head(Block):
     """What scores the labels by a text's vector."""
 
     layers: Annotated[int, Field(ge=0)] = Field(default=0, description="hidden layers; 0: a linear map alone")
-    width: Positive = Field(default=128, description="of the hidden layers")
+    width: Size = Field(default=128, description="of the hidden layers")
     activation: Literal["relu", "gelu", "swish", "tanh"] = Field(
         default="relu", description="of the hidden layers"
     )
@@ -102,7 +102,7 @@ class Head(Block):
 class Reader(Block):
     """What models that understand a text have in common."""
 
-    dim: Positive = Field(default=128, description="width of the embeddings and of a Transformer")
+    dim: Size = Field(default=128, description="width of the embeddings and of a Transformer")
     scale_words: bool = Field(default=False, description="word vectors times √dim")
     dropout: Dropout = Field(
         default=0.1, description="of embeddings and residual branches, where the encoder says nothing"
@@ -129,11 +129,11 @@ class Classifier(Reader):
 class Characters(Block):
     """How a word is spelled, read by a convolution with max over time."""
 
-    dim: Positive = Field(default=32, description="width of a character's vector")
-    width: Positive = Field(
+    dim: Size = Field(default=32, description="width of a character's vector")
+    width: Size = Field(
         default=64, description="how much of dim is about a word's spelling; the rest is its vector"
     )
-    kernel: Positive = Field(default=3, description="neighbours that are read together")
+    kernel: Size = Field(default=3, description="neighbours that are read together")
 
 
 class Tagger(Reader):

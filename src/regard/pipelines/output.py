@@ -227,7 +227,7 @@ class _Journal:
             found = [json.loads(line) for line in text[:whole].splitlines()]
             self._header: dict[str, Any] | None = found[0]["job"] if found else None
             self._steps: list[dict[str, Any]] = found[1:]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if not restart:
                 raise DataError(
                     f"{path} was not written by this command, or is damaged; remove it, or add --restart"

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from regard.arguments import instance, integer
 from regard.data.corpora import names
 from regard.errors import RecipeError
 from regard.models.build import build as build_model
@@ -61,6 +62,10 @@ def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int)
     """A model from a recipe's `model:` section, untrained; keys left out have their defaults. Without a `kind` it is a
     translator, and without a source vocabulary a language model.
     """
+    instance("model", model, Mapping, "a mapping, as the model: section of a recipe")
+    for name, size in (("source_vocab", source_vocab), ("target_vocab", target_vocab)):
+        if size is not None or name == "target_vocab":
+            integer(name, size)
     given = dict(model) if "kind" in model else {"encoder": None if source_vocab is None else {}, **model}
     try:
         section = Recipe.model_validate(

@@ -140,13 +140,12 @@ def _places_of_kind(kind: Any) -> list[str]:
 
 def _allowed(kind: str, context: dict[str, Any]) -> str:
     bounds = {
-        "greater_than_equal": ("at least", "ge"),
-        "greater_than": ("more than", "gt"),
-        "less_than": ("less than", "lt"),
-    }
+        "greater_than_equal": ("at least", "ge"), "greater_than": ("more than", "gt"), "less_than": ("less than", "lt"),
+        "less_than_equal": ("at most", "le"),
+    }  # fmt: skip
     if kind in bounds:
         word, key = bounds[kind]
-        return f"{word} {context[key]:g}"
+        return f"{word} {context[key]}" if isinstance(context[key], int) else f"{word} {context[key]:g}"
     if kind in ("too_short", "too_long"):
         return f"a list of {context.get('min_length', context.get('max_length'))}"
     return KINDS.get(kind, kind.replace("_", " "))
@@ -203,7 +202,7 @@ def show(value: Any) -> str:
     """A value as the user wrote it, cut to a line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "…"
 
 

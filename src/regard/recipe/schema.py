@@ -6,14 +6,14 @@ Nothing is converted silently: a word where a number belongs is an error, as is 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Field, Tag, ValidationError
 
-from regard.models.schema import AutoregressiveBlock, Block, Positive, by_kind
+from regard.models.schema import LARGEST, AutoregressiveBlock, Block, Positive, by_kind
 from regard.models.text_schema import Classifier, Embedder, Tagger
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Amount = Annotated[float, Field(ge=0)]
 Files = list[str | list[str]]
 
@@ -58,7 +58,7 @@ class Data(Block):
     limit: Positive | None = Field(
         default=None, description="only the first so many pairs or lines of the training text"
     )
-    folds: Annotated[int, Field(ge=2)] | None = Field(
+    folds: Annotated[int, Field(ge=2, le=LARGEST)] | None = Field(
         default=None,
         description="cross-validation: the training rows are cut into so many folds, each class alike",
     )
@@ -119,7 +119,7 @@ class Batch(Block):
     sentences: Positive | None = Field(
         default=None, description="at most so many rows in a batch; for windows the rows of a batch"
     )
-    length: Annotated[int, Field(ge=2)] = Field(
+    length: Annotated[int, Field(ge=2, le=LARGEST)] = Field(
         default=256, description="language models: tokens in a window"
     )
     mode: Literal["lines", "stream", "crops"] | None = Field(
@@ -265,8 +265,20 @@ AnyModel = Annotated[
 ]
 
 
-class Recipe(Block):
-    """A whole recipe, checked and with every default filled in. Read one with `regard.recipe.loading.load_recipe`."""
+class _Stated(type(BaseModel)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+    """`Recipe(…)` says in one sentence what is wrong; `Recipe.model_validate` lists every problem, as pydantic does."""
+
+    def __call__(cls, *args: Any, **blocks: Any) -> Any:
+        from regard.recipe.problems import sentences, stop  # which describe this schema
+
+        try:
+            return super().__call__(*args, **blocks)
+        except ValidationError as error:
+            stop(sentences(error))
+
+
+class Recipe(Block, metaclass=_Stated):
+    """A whole recipe, checked and with every default filled in. Read one with `regard.recipe.load_recipe`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
         default="recipe", description="name of the run's folder; the file's name when not given"

@@ -43,7 +43,9 @@ def create(folder: str | Path, info: IndexInfo) -> Index:
 
 def check_free(folder: Path) -> None:
     """Raise OptionError unless the folder is missing or empty."""
-    if folder.exists() and (not folder.is_dir() or any(entry.name != ".lock" for entry in folder.iterdir())):
+    if folder.exists() and (
+        not folder.is_dir() or any(not entry.name.startswith(".") for entry in folder.iterdir())
+    ):
         raise OptionError(
             f"{folder} already exists; give another folder, or use --add to add to the index in it"
         )

@@ -7,6 +7,8 @@ caller re-ranks with the original vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,8 @@ class Graph:
         """Memory-map a saved graph, or read it into memory with `change=True`."""
         graph = cls(width, threads=threads)
         try:
-            (graph.inner.load if change else graph.inner.view)(str(path))
+            with _interruptible():
+                (graph.inner.load if change else graph.inner.view)(str(path))
         except Exception as error:  # usearch passes on any C++ exception
             raise FolderError(f"{path} cannot be read ({error}); build the index again") from None
         return graph
@@ -51,18 +54,20 @@ class Graph:
     def add(self, numbers: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
         with track(len(numbers), "building the graph", "vectors") as bar:
             for i in range(0, len(numbers), CHUNK):
-                self.inner.add(
-                    numbers[i : i + CHUNK], _quantize(vectors[i : i + CHUNK]), copy=True, threads=1
-                )
-                bar.advance(len(numbers[i : i + CHUNK]))
+                chunk = _quantize(vectors[i : i + CHUNK])
+                with _interruptible():
+                    self.inner.add(numbers[i : i + CHUNK], chunk, copy=True, threads=1)
+                bar.advance(len(chunk))
 
     def remove(self, numbers: NDArray[np.int64]) -> None:
-        self.inner.remove(numbers)
+        with _interruptible():
+            self.inner.remove(numbers)
 
     def search(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """Numbers of the approximate nearest vectors, (queries, count); −1 for missing results."""
         self.inner.expansion_search = max(EXPANSION_SEARCH, count)
-        matches = self.inner.search(_quantize(queries), count, threads=self.threads)
+        with _interruptible():
+            matches = self.inner.search(_quantize(queries), count, threads=self.threads)
         if not hasattr(matches, "counts"):  # for one query usearch omits the query axis
             keys = np.full((1, count), -1, np.int64)
             keys[0, : len(matches.keys)] = matches.keys
@@ -72,10 +77,22 @@ class Graph:
         return keys
 
     def save(self, path: Path) -> None:
-        self.inner.save(str(path))
+        with _interruptible():
+            self.inner.save(str(path))
 
     def __len__(self) -> int:
         return len(self.inner)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn the RuntimeError that usearch raises on Ctrl-C into KeyboardInterrupt."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "terminated" in str(error):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _quantize(x: NDArray[np.float32]) -> NDArray[np.int8]:

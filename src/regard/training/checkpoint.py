@@ -27,6 +27,7 @@ from regard.training.distributed import World, fill, whole
 from regard.training.ema import Ema
 from regard.training.position import TrainingPosition
 from regard.training.step import Stepper
+from regard.training.step_folders import step_of
 
 FORMAT = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
@@ -133,6 +134,8 @@ def _check_types(folder: Path, found: dict[str, Any]) -> None:
             or (isinstance(value, int | float) and not value >= least)
         ):
             raise damaged(folder, f"{key} in {STATE} is {value!r}")
+    if step_of(folder) not in (None, values["progress.step"]):
+        raise damaged(folder, f"{STATE} is that of step {values['progress.step']}")
     odd = [key for key in values if key.startswith("progress.") and key not in kinds]
     if odd:
         raise damaged(folder, f"{STATE} has an unknown {odd[0]}")

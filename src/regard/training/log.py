@@ -106,7 +106,7 @@ def _is_before(line: bytes, step: int | None) -> bool:
     try:
         found = json.loads(line)
         return isinstance(found, dict) and "event" in found and (step is None or int(found["step"]) <= step)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -115,11 +115,11 @@ def _number(value: Any) -> Any:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines; an incomplete last line is left out."""
+    """The objects of a file of JSON lines, up to the first line that cannot be read."""
     if path.is_file():
         with open(path, encoding="utf-8") as file:
             for line in file:
                 try:
                     yield json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return

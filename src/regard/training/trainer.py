@@ -21,9 +21,11 @@ from typing import Any
 
 import torch
 
+from regard.arguments import flag, string_list
 from regard.errors import RecipeError, RegardError
 from regard.files.atomic import write_file
 from regard.files.lock import RunLock
+from regard.models.folder import as_path
 from regard.recipe.loading import Recipe, dump_recipe, load_recipe
 from regard.tasks import task_of
 from regard.training import checkpoint, plot, rng_state, tensorboard
@@ -48,9 +50,11 @@ def train(
 
     Started again by torchrun after a failure, it goes on from the last checkpoint instead.
     """
-    overrides = tuple(overrides)
+    overrides = tuple(string_list("overrides", overrides))
+    overwrite, quiet = flag("overwrite", overwrite), flag("quiet", quiet)
+    given = as_path("folder", folder) if folder is not None else None
     settled = load_recipe(recipe, overrides)
-    run = RunFolder(Path(folder) if folder is not None else Path("runs") / settled.name)
+    run = RunFolder(given or Path("runs") / settled.name)
     command = _command(recipe, overrides, run.folder)
     with world(lambda here: settled.training.device) as here:
         if restarted() and here.together(run.exists):
@@ -76,8 +80,8 @@ def train(
 
 def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
     """Go on with a run from its last whole checkpoint. `overrides` may change how long and where it runs, not what it learns."""
-    run = RunFolder(Path(folder))
-    overrides = tuple(overrides)
+    run, quiet = RunFolder(as_path("folder", folder)), flag("quiet", quiet)
+    overrides = tuple(texts("overrides", overrides))
     with world(lambda here: here.together(lambda: run.read_recipe(overrides).training.device)) as here:
         return _resume(run, overrides, here, quiet)
 

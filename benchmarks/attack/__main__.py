@@ -1,0 +1,90 @@
+"""Attack regard for some minutes and say what held.
+
+    python -m benchmarks.attack                              # all parts, what `make soak` runs
+    python -m benchmarks.attack --quick                      # a tenth or less, as the tests run it
+    python -m benchmarks.attack --part kills --seed 7        # one part, other random numbers
+    python -m benchmarks.attack --part calls --only 1234     # one case, as a failure names it
+
+Ends with a table and exit code 0, or 1 when anything failed; every failure is one line with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.attack.outcome import Outcome
+
+PARTS = ("calls", "folders", "kills", "requests")
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.attack", description="Attack regard and say what held."
+    )
+    parser.add_argument("--part", choices=PARTS, help="run one part only")
+    parser.add_argument("--quick", action="store_true", help="a tenth or less of every part")
+    parser.add_argument("--seed", type=int, default=1, help="seed of everything that is drawn (default: 1)")
+    parser.add_argument("--only", type=int, metavar="N", help="case N of the part alone")
+    found = parser.parse_args(given)
+    if found.only is not None and found.part is None:
+        parser.error("--only N needs --part: cases are numbered within a part")
+    return found
+
+
+def main() -> int:
+    asked = arguments()
+    with tempfile.TemporaryDirectory(prefix="regard-attack-") as place:
+        os.environ.setdefault(
+            "OMP_NUM_THREADS", "1"
+        )  # before torch is imported; two threads on shared cores stall each other
+        own_cache(Path(place) / "cache")
+        outcomes: list[Outcome] = []
+        stopped = True
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C: the table of what was done
+            attack(asked, Path(place), outcomes)
+            stopped = False
+    from benchmarks.attack.outcome import table
+
+    print(f"seed {asked.seed}\n{table(outcomes)}")
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    for failure in failures:
+        print(failure)
+    if stopped:
+        return 130
+    return 1 if failures or not all(outcome.count for outcome in outcomes) else 0
+
+
+def own_cache(folder: Path) -> None:
+    """Prepared data and checksums go to a folder of this run; compiled code is taken from where it always is."""
+    from regard.attention.kernels import build_cpp, native
+    from regard.decoding.engine import native as engine
+
+    for source in (native._SOURCE, engine._SOURCE):
+        build_cpp.library(source)
+    folder.mkdir()
+    if build_cpp._cache_folder().is_dir():
+        (folder / "native").symlink_to(build_cpp._cache_folder())
+    os.environ["REGARD_CACHE"] = str(folder)
+
+
+def attack(asked: argparse.Namespace, place: Path, outcomes: list[Outcome]) -> None:
+    """Run the parts, each in a folder of its own, and add what they came to."""
+    from benchmarks.attack.outcome import Plan
+
+    for part in PARTS if asked.part is None else (asked.part,):
+        folder = place / part
+        folder.mkdir()
+        module = importlib.import_module(f"benchmarks.attack.{part}")
+        outcomes += module.run(Plan(asked.seed, asked.quick, folder, asked.only))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

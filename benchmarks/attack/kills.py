@@ -1,0 +1,193 @@
+"""Training, indexing, translating and classifying are killed at random moments, resumed, and compared with runs nobody killed.
+
+A case is one run: it is killed a few times, then left alone to its end; by SIGKILL mostly, by SIGTERM and SIGINT sometimes. The
+moments are drawn from the seed; where they strike depends on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.decoding import folders
+from tests.search.small import embedder
+from tests.training import tiny
+
+from benchmarks.attack import commands
+from benchmarks.attack.commands import Launcher
+from benchmarks.attack.outcome import Outcome, Plan, attacking
+from regard.models.folder import save
+from regard.recipe.loading import dump_recipe, load_recipe
+
+KILLS = {"training": 20, "indexing": 14, "translating": 14, "classifying": 8}
+QUICK = {"training": 1, "indexing": 1, "translating": 1, "classifying": 0}
+EACH = 3  # kills of one run, before it is left alone
+SIGNALS = (signal.SIGKILL,) * 7 + (signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
+FINE = {
+    signal.SIGTERM: (143, -signal.SIGTERM),
+    signal.SIGINT: (130, -signal.SIGINT),
+    signal.SIGKILL: (-signal.SIGKILL,),
+}
+
+
+class Job(NamedTuple):
+    """Work that can be resumed: the command to give (again) for a target, and what is wrong with a finished target."""
+
+    name: str
+    command: Callable[[Path], list[str]]
+    differs: Callable[[Path, Path], str | None]
+
+
+def run(plan: Plan) -> list[Outcome]:
+    outcomes = []
+    with commands.launcher(plan.place) as launcher:
+        for name, kills in (QUICK if plan.quick else KILLS).items():
+            if kills:
+                outcomes.append(attack(plan, launcher, JOBS[name](plan), kills))
+    return outcomes
+
+
+def attack(plan: Plan, launcher: Launcher, job: Job, kills: int) -> Outcome:
+    """Runs of one job, until it has been killed so many times."""
+    reference, seconds = plan.place / f"{job.name}-reference", 0.0
+    with attacking(f"kills of {job.name}", "kills", kills, "kills") as (outcome, progress):
+        begin = time.monotonic()
+        ended = launcher.run(job.command(reference))
+        seconds = time.monotonic() - begin
+        if ended.code:
+            outcome.failed(
+                0, f"the run that nobody killed ended with {ended.code}: {ended.errors}", plan.seed
+            )
+            return outcome
+        number, runs = plan.only or 0, 0
+        while outcome.count < kills:
+            target, before = plan.place / f"{job.name}-{number}", outcome.count
+            draw = plan.draw(job.name, number)
+            problem = one(
+                launcher,
+                job,
+                target,
+                draw,
+                seconds,
+                min(EACH, kills - outcome.count),
+                outcome,
+                progress.advance,
+            )
+            problem = problem or job.differs(target, reference)
+            if problem:
+                outcome.failed(number, problem, plan.seed)
+            remove(target)
+            number, runs = number + 1, runs + 1
+            if plan.only is not None or (outcome.count == before and runs > 5 * kills):
+                break
+        outcome.note = f"{runs} runs of {seconds:.1f} s, each as if it had never been killed"
+    return outcome
+
+
+def one(
+    launcher: Launcher,
+    job: Job,
+    target: Path,
+    draw: random.Random,
+    seconds: float,
+    kills: int,
+    outcome: Outcome,
+    advance: Callable,
+) -> str | None:
+    """Start, kill, start again …, and let it end; what went wrong."""
+    for _ in range(kills):
+        number, moment = draw.choice(SIGNALS), draw.uniform(0, 0.7 * seconds)
+        child = launcher.start(job.command(target))
+        if child.wait(moment) is None:
+            child.send(number)
+            code = child.wait()
+            if code == 0:
+                continue  # it came to its own end a moment before
+            outcome.count += 1
+            advance()
+            if code not in FINE[number] or "Traceback" in commands.errors(child):
+                return f"ended with {code} after {signal.Signals(number).name} at {moment:.2f} s: {commands.errors(child)}"
+        elif child.code != 0:
+            return f"went on and ended with {child.code}: {commands.errors(child)}"
+    ended = launcher.run(job.command(target))
+    return f"went on and ended with {ended.code}: {ended.errors}" if ended.code else None
+
+
+def remove(target: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
+
+
+def training(plan: Plan) -> Job:
+    recipe = plan.place / "recipe.yaml"
+    recipe.write_text(
+        dump_recipe(load_recipe(tiny.recipe(plan.place, training__steps=20 if plan.quick else 120))),
+        encoding="utf-8",
+    )
+
+    def command(run: Path) -> list[str]:
+        return commands.resume(run) if (run / "recipe.yaml").is_file() else commands.train(recipe, run)
+
+    def differs(run: Path, reference: Path) -> str | None:
+        steps = [entry["step"] for entry in tiny.log(run)]
+        if len(steps) != len(set(steps)):
+            return f"the log has lines twice: {steps}"
+        try:
+            tiny.assert_same_run(run, reference)
+        except AssertionError as error:
+            return f"another run than without kills: {error}"
+        return None
+
+    return Job("training", command, differs)
+
+
+def indexing(plan: Plan) -> Job:
+    texts, model = plan.place / "documents.txt", plan.place / "embedder"
+    made = embedder(encoder={"kind": "words"})
+    save(model, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
+    write_lines(texts, 4_000 if plan.quick else 36_000, 6, plan.draw("documents", 0))
+    return Job("indexing", lambda folder: commands.index(texts, folder, model), different_files)
+
+
+def translating(plan: Plan) -> Job:
+    model, texts = folders.translator(plan.place / "translator"), plan.place / "sentences.txt"
+    write_lines(texts, 4_200 if plan.quick else 12_500, 3, plan.draw("sentences", 0))
+    return Job("translating", lambda path: commands.on_file("translate", model, texts, path), different_bytes)
+
+
+def classifying(plan: Plan) -> Job:
+    model, texts = folders.classifier(plan.place / "classifier"), plan.place / "texts.txt"
+    write_lines(texts, 40_000, 6, plan.draw("texts", 0))
+    return Job("classifying", lambda path: commands.on_file("classify", model, texts, path), different_bytes)
+
+
+JOBS = {"training": training, "indexing": indexing, "translating": translating, "classifying": classifying}
+
+
+def write_lines(path: Path, count: int, words: int, draw: random.Random) -> None:
+    known = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 8))) for _ in range(500)]
+    lines = (" ".join(draw.choices(known, k=draw.randint(1, words))) for _ in range(count))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def different_bytes(path: Path, reference: Path) -> str | None:
+    left = [found.name for found in path.parent.glob(f"*{path.name}*") if found != path]
+    if path.read_bytes() != reference.read_bytes():
+        return f"{path.name} is not byte for byte the file of the run without kills"
+    return f"left behind: {', '.join(left)}" if left else None
+
+
+def different_files(folder: Path, reference: Path) -> str | None:
+    """The first file of two folders that is not the same."""
+    names = [sorted(str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()) for f in (folder, reference)]
+    if names[0] != names[1]:
+        return f"other files than without kills: {sorted(set(names[0]) ^ set(names[1]))}"
+    other = [name for name in names[0] if (folder / name).read_bytes() != (reference / name).read_bytes()]
+    return f"not the bytes of the run without kills: {', '.join(other)}" if other else None

@@ -1,0 +1,60 @@
+"""A process with regard imported that runs each command line it is given in a fork of itself.
+
+    python -m benchmarks.attack.launcher        # orders as JSON lines: {"args", "cwd", "output", "errors"}
+
+Importing torch takes seconds; a fork takes milliseconds, so that an attack pays for the command alone. For each order two lines
+are printed: the process id when it starts, the exit code when it ends. `tests/training/runner.py` does the same for tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+
+import matplotlib.figure  # noqa: F401 (imported once, before the forks)
+import sacrebleu.metrics  # noqa: F401
+import torch._dynamo  # noqa: F401 (counting operations needs it)
+import usearch.index  # noqa: F401
+
+from regard.cli import main
+from regard.search import build_index  # noqa: F401
+from regard.training import trainer  # noqa: F401
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            os._exit(obey(json.loads(line)))
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def obey(order: dict) -> int:
+    """Run a command line as `regard` does, and give its exit code."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell lets what it starts in the background ignore Ctrl-C
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "output"), (2, "errors")):
+        os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.chdir(order["cwd"])
+    sys.argv = ["regard", *order["args"]]
+    try:
+        main.run()
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,357 @@
+"""Many requests at `regard serve`, every answer compared with the one computed here, while rude clients are connected as well.
+
+Slow clients send a request byte by byte and must be answered; silent ones say nothing; others leave in the middle or send no HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tests.decoding import folders
+from tests.search.small import embedder
+from tests.serving.server import write_model
+from tests.serving.test_text_service import tagger
+from tests.training.tiny import ROOT, environment
+
+from benchmarks.attack import commands
+from benchmarks.attack.outcome import Outcome, Plan, attacking
+from regard.decoding.engine import fast
+from regard.files.progress import Progress
+from regard.models.folder import load, save
+from regard.pipelines.classify import classify
+from regard.pipelines.embed import embed
+from regard.pipelines.tag import tag
+from regard.pipelines.translate import translate
+
+REQUESTS = {"translate": 3200, "classify": 2400, "tag": 2200, "embed": 2400}
+QUICK = {"classify": 200}
+CONNECTIONS, SILENT, SLOW = 64, 50, 4
+NEAR = 1e-4  # scores that differ by less are one score: float32 adds up differently in batches of different shape
+LOG = 20_000  # bytes that a server may write to standard error in all
+WORDS = "the small dog and two dogs run over there I like Ada London you very much 🐕 Über".split()  # noqa: SIM905
+
+
+SHORT = "the small dog"
+
+
+class Route(NamedTuple):
+    """A server: its model folder, options of a request, and what is wrong with an answer."""
+
+    name: str
+    folder: Path
+    options: Callable[[random.Random], dict[str, Any]]
+    wrong: Callable[[dict[str, Any], dict[str, Any]], str | None]
+
+
+def run(plan: Plan) -> list[Outcome]:
+    texts = pool(plan.draw("texts", 0))
+    total = QUICK if plan.quick else REQUESTS
+    return [
+        attack(plan, ROUTES[name](plan.place / name, texts), texts, count) for name, count in total.items()
+    ]
+
+
+def pool(draw: random.Random) -> list[str]:
+    """Texts of no words to a hundred, most of them a sentence."""
+    return [
+        "",
+        " ",
+        SHORT,
+        *(" ".join(draw.choices(WORDS, k=k)) for k in (1, 2, 3, 5, 8, 12) * 20 + (40, 100)),
+    ]
+
+
+def request(plan: Plan, route: Route, texts: list[str], number: int) -> dict[str, Any]:
+    draw = plan.draw(route.name, number)
+    chosen = draw.choices(texts, k=draw.choice((1, 1, 1, 2, 3, 8)))
+    return {"texts": chosen, **route.options(draw)}
+
+
+def attack(plan: Plan, route: Route, texts: list[str], count: int) -> Outcome:
+    numbers = plan.numbers(count)
+    with attacking(f"requests to /{route.name}", "requests", len(numbers), "requests") as (outcome, progress):
+        with (
+            serving(route.folder, plan.place / f"{route.name}.log") as server,
+            rude(server, route, plan) as rudeness,
+        ):
+            load_with(plan, route, texts, numbers, server, outcome, progress)
+        for problem in [*server.problems(), *rudeness.problems]:
+            outcome.failed(0, problem, plan.seed)
+        outcome.note = f"{rudeness}; server: {server.memory}, log {server.log.stat().st_size:,} bytes"
+    return outcome
+
+
+def load_with(
+    plan: Plan,
+    route: Route,
+    texts: list[str],
+    numbers: list[int],
+    server: Server,
+    outcome: Outcome,
+    progress: Progress,
+) -> None:
+    """Send every request over one of the connections, which stay open, and compare the answers."""
+    todo, lock = list(reversed(numbers)), threading.Lock()
+
+    def work() -> None:
+        connection = http.client.HTTPConnection(*server.address, timeout=300)
+        while True:
+            with lock:
+                if not todo:
+                    break
+                number = todo.pop()
+            body = request(plan, route, texts, number)
+            problem = ask(connection, route, body)
+            with lock:
+                outcome.count += 1
+                progress.advance()
+                if problem:
+                    outcome.failed(number, problem, plan.seed)
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if outcome.count < len(numbers):
+        outcome.failed(
+            numbers[0], f"{len(numbers) - outcome.count} requests got no answer that could be read", plan.seed
+        )
+
+
+def ask(connection: http.client.HTTPConnection, route: Route, body: dict[str, Any]) -> str | None:
+    """Send one request; what is wrong with its answer."""
+    try:
+        connection.request("POST", f"/{route.name}", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        status, found = answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        return f"lost: {type(error).__name__} {error}"
+    return route.wrong(body, json.loads(found)) if status == 200 else f"{status}: {found[:300]!r}"
+
+
+class Server:
+    """`regard serve` as a user starts it."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.log, self.memory, self.code = log, "", None
+        self._file = log.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "regard", *commands.serve(folder)],
+            stdout=subprocess.PIPE, stderr=self._file, text=True, encoding="utf-8", cwd=ROOT, env=environment(),
+        )  # fmt: skip
+        said = self.process.stdout.readline()
+        if "answers at http://" not in said:
+            raise RuntimeError(f"the server did not start: {said} {log.read_text()}")
+        host, _, port = said.split("http://")[1].split(" ")[0].partition(":")
+        self.address = host, int(port)
+
+    def stop(self) -> None:
+        """Note its memory, ask it to end, and wait."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        if status.is_file():
+            found = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            self.memory = f"{int(found['VmRSS'].split()[0]) // 1024} MB, {int(found['VmHWM'].split()[0]) // 1024} MB at most"
+        alive = self.process.poll() is None
+        if alive:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        self.code = self.process.returncode if alive else f"{self.process.returncode} before it was asked to"
+        self._file.close()
+
+    def problems(self) -> Iterator[str]:
+        log = self.log.read_text(errors="replace")
+        if self.code != 0:
+            yield f"the server ended with {self.code}: {log[-300:]}"
+        if "Traceback" in log or len(log) > LOG:
+            yield f"the server's log has {len(log):,} bytes: {log[:300]}"
+
+
+@contextlib.contextmanager
+def serving(folder: Path, log: Path) -> Iterator[Server]:
+    server = Server(folder, log)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Rudeness:
+    """Clients that behave badly until `stop` is set; what they did, and what the server did wrong."""
+
+    def __init__(self, server: Server, route: Route, plan: Plan) -> None:
+        self.stop, self.done, self.problems = threading.Event(), Counter(), []
+        self._server, self._route, self._draw = server, route, plan.draw("rude", 0)
+        body = {"texts": [SHORT], **route.options(self._draw)}
+        self._body, encoded = body, json.dumps(body).encode()
+        self._request = (
+            f"POST /{route.name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(encoded)}\r\n\r\n".encode()
+            + encoded
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self._server.address, 60)
+
+    def slow(self) -> None:
+        """A request byte by byte, within the time that the server gives; it is answered like any other."""
+        while not self.stop.is_set():
+            with self.connect() as sock:
+                for at in range(len(self._request)):
+                    sock.sendall(self._request[at : at + 1])
+                    time.sleep(0.02)
+                answer = http.client.HTTPResponse(sock)
+                answer.begin()
+                found = answer.read()
+            problem = (
+                self._route.wrong(self._body, json.loads(found))
+                if answer.status == 200
+                else f"{answer.status} {found[:200]!r}"
+            )
+            self.done["slow"] += 1
+            if problem:
+                self.problems.append(f"a slow client got {problem}")
+
+    def leaving(self) -> None:
+        """A request, whole or half, and nobody there to read its answer; now and then no HTTP at all."""
+        while not self.stop.is_set():
+            with self.connect() as sock:
+                kind = self._draw.random()
+                if kind < 0.2:
+                    sock.sendall(self._draw.randbytes(200) + b"\r\n\r\n")
+                else:
+                    sock.sendall(
+                        self._request
+                        if kind < 0.7
+                        else self._request[: self._draw.randrange(len(self._request))]
+                    )
+            self.done["left"] += 1
+            time.sleep(0.05)
+
+    def silent(self) -> None:
+        """Connections that say nothing. The server may close them; others take their place."""
+        socks = [self.connect() for _ in range(SILENT)]
+        self.done["silent"] += len(socks)
+        self.stop.wait()
+        for sock in socks:
+            sock.close()
+
+
+@contextlib.contextmanager
+def rude(server: Server, route: Route, plan: Plan) -> Iterator[Rudeness]:
+    rudeness = Rudeness(server, route, plan)
+
+    def guarded(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            rudeness.problems.append(
+                f"a {act.__name__} client was not served: {type(error).__name__} {error}"
+            )
+
+    acts = [rudeness.silent, rudeness.leaving, *[rudeness.slow] * SLOW]
+    threads = [threading.Thread(target=guarded, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    try:
+        yield rudeness
+    finally:
+        rudeness.stop.set()
+        for thread in threads:
+            thread.join()
+
+
+# The routes: a model of each kind, and its answers computed without a server.
+
+
+def translating(folder: Path, texts: list[str]) -> Route:
+    torch.manual_seed(3)
+    write_model(folder)
+    engine = fast(load(folder), "auto")
+    expected = {
+        beam: dict(zip(texts, translate(engine, texts, beam=beam), strict=True)) for beam in (1, 2, 4)
+    }
+
+    def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
+        found = answer["translations"]
+        for text, each in zip(body["texts"], found, strict=True):
+            best = expected[body["beam"]][text]
+            score = best.hypotheses[0].score if best.hypotheses else 0.0
+            if not text.strip():  # stays empty, as a line of `regard translate` does
+                best, score = "", 0.0
+            if each["text"] != best and abs((each["score"] or 0.0) - score) > NEAR:
+                return f"{text!r:.80} is translated as {each['text']!r:.80} and offline as {str(best)!r:.80}"
+        return None
+
+    return Route("translate", folder, lambda draw: {"beam": draw.choice((1, 1, 2, 4))}, wrong)
+
+
+def classifying(folder: Path, texts: list[str]) -> Route:
+    folders.classifier(folder)
+    expected = dict(zip(texts, classify(texts, load(folder)), strict=True))
+
+    def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
+        for text, each in zip(body["texts"], answer["labels"], strict=True):
+            best = expected[text]
+            other = [
+                name for name, p in each["probabilities"].items() if abs(best.probabilities[name] - p) > NEAR
+            ]
+            if each["label"] != (str(best) or None) or other:
+                return f"{text!r:.80} is {each} and offline {best.probabilities}"
+        return None
+
+    return Route("classify", folder, lambda draw: {"top": draw.randint(1, 3)}, wrong)
+
+
+def tagging(folder: Path, texts: list[str]) -> Route:
+    tagger(folder)
+    expected = dict(zip(texts, tag(texts, load(folder)), strict=True))
+
+    def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
+        for text, each in zip(body["texts"], answer["texts"], strict=True):
+            if each["tags"] != expected[text].tags:
+                return f"{text!r:.80} is tagged {each['tags']} and offline {expected[text].tags}"
+        return None
+
+    return Route("tag", folder, lambda draw: {}, wrong)
+
+
+def embedding(folder: Path, texts: list[str]) -> Route:
+    made = embedder()
+    save(folder, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
+    expected = dict(zip(texts, embed(texts, load(folder)), strict=True))
+
+    def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
+        for text, each in zip(body["texts"], answer["embeddings"], strict=True):
+            if not np.allclose(each, expected[text], atol=1e-5):
+                return f"{text!r:.80} has another vector than offline, by {np.abs(np.array(each) - expected[text]).max():.1e}"
+        return None
+
+    return Route("embed", folder, lambda draw: {}, wrong)
+
+
+ROUTES = {"translate": translating, "classify": classifying, "tag": tagging, "embed": embedding}

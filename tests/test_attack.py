@@ -1,0 +1,51 @@
+"""The scripts of the soak run work: `python -m benchmarks.attack --quick` finds nothing, and says so in a table."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.attack.__main__ import arguments
+from benchmarks.attack.commands import Ended
+from benchmarks.attack.folders import judge
+from benchmarks.attack.outcome import Outcome, Plan, table
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(
+    "part", ["calls", "kills", "requests", pytest.param("folders", marks=pytest.mark.slow)]
+)
+def test_a_quick_attack_finds_nothing(part):
+    command = [sys.executable, "-m", "benchmarks.attack", "--quick", "--part", part]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.startswith("seed 1\n| attack")
+
+
+def test_a_failure_is_one_line_with_the_command_that_repeats_it():
+    outcome = Outcome("wrong calls", "calls", count=3)
+    outcome.failed(7, "TypeError:\n  no", 5)
+    expected = "wrong calls: TypeError: no  [python -m benchmarks.attack --part calls --seed 5 --only 7]"
+    assert outcome.failures == [expected]
+    assert table([outcome]).splitlines()[-1].split("|")[1:4] == [" wrong calls ", " 3        ", " 1        "]
+    plan = Plan(5, False, Path(), only=7)
+    assert (
+        plan.numbers(100) == [7]
+        and plan.draw("calls", 7).random() == Plan(5, True, Path()).draw("calls", 7).random()
+    )
+
+
+def test_a_changed_folder_must_be_refused_in_a_sentence_or_change_nothing():
+    whole = Ended(0, "a dog", "")
+    assert judge(Ended(2, "", "regard: config.json is damaged, so copy it again\n"), whole) is None
+    assert judge(Ended(0, "a dog", ""), whole) is None
+    assert "in silence" in judge(Ended(0, "a cat", ""), whole)
+    assert "traceback" in judge(Ended(1, "", "Traceback (most recent call last)"), whole)
+    assert "exit code 1" in judge(Ended(1, "", "regard: config.json is damaged, so copy it again\n"), whole)
+
+
+def test_a_case_needs_its_part(capsys):
+    with pytest.raises(SystemExit):
+        arguments(["--only", "3"])
+    assert "--only N needs --part" in capsys.readouterr().err
