@@ -274,7 +274,7 @@ class _Stated(type(BaseModel)):  # pyright: ignore[reportGeneralTypeIssues, repo
         try:
             return super().__call__(*args, **blocks)
         except ValidationError as error:
-            stop(sentences(error))
+            stop(sentences(error, blocks))
 
 
 class Recipe(Block, metaclass=_Stated):

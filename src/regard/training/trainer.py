@@ -81,7 +81,7 @@ def train(
 def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
     """Go on with a run from its last whole checkpoint. `overrides` may change how long and where it runs, not what it learns."""
     run, quiet = RunFolder(as_path("folder", folder)), flag("quiet", quiet)
-    overrides = tuple(texts("overrides", overrides))
+    overrides = tuple(string_list("overrides", overrides))
     with world(lambda here: here.together(lambda: run.read_recipe(overrides).training.device)) as here:
         return _resume(run, overrides, here, quiet)
 
