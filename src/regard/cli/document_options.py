@@ -42,19 +42,19 @@ Threads = Annotated[int, typer.Option(min=0, help="Threads that build and search
 def load_embedder(name: str, device: str = "cpu") -> Embedder:
     """`minilm`, a folder of a BERT-like sentence encoder, or a model folder of regard."""
     from regard.errors import FolderError
-    from regard.interchange import import_bert
+    from regard.models import bert
     from regard.models.embedder import Embedder
     from regard.models.folder import load, read_json
 
     folder = Path(name)
     if name == "minilm":
-        found: Any = import_bert.minilm()
+        found: Any = bert.minilm()
     elif not folder.is_dir():
         raise FolderError(
             f"there is no model {name}; say minilm, or give the folder of a trained model, such as runs/NAME"
         )
     elif (folder / "config.json").is_file() and read_json(folder / "config.json").get("model_type") == "bert":
-        found = import_bert.read(folder)
+        found = bert.read(folder)
     else:
         found = Embedder.of(load(folder))
     return found.to(device).eval()

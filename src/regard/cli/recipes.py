@@ -28,7 +28,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from regard.errors import RecipeError
+    from regard.errors import OptionError, RecipeError
     from regard.recipe.bundled import included
     from regard.recipe.loading import load_recipe
 
@@ -39,6 +39,8 @@ def _list() -> None:
         try:
             recipe = load_recipe(path)
             table.add_row(name, recipe.task, recipe.about or "")
+        except OptionError as error:  # a package is missing
+            table.add_row(name, "", str(error))
         except RecipeError as error:  # one bad file does not hide the others
             table.add_row(name, "", f"not valid: {error}")
     console = Console()

@@ -76,11 +76,17 @@ class Corpus:
         return load_split(self._data, wanted, self.source_tokenizer, self.target_tokenizer, self._task)
 
 
-def load_corpus(data: Any, tokenizer: Any, task: str = "translate", seed: int = 1) -> Corpus:
+Given = tuple[Tokenizer | None, Tokenizer | None]
+
+
+def load_corpus(
+    data: Any, tokenizer: Any, task: str = "translate", seed: int = 1, given: Given | None = None
+) -> Corpus:
     """Read, learn the vocabularies, encode; or find all of it in the cache. Every file is looked for before work starts.
 
     `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name them and the values
-    of absent ones). `seed` decides what BPE-dropout draws.
+    of absent ones). `seed` decides what BPE-dropout draws. `given` are the source and target tokenizers of a pretrained model,
+    which are used instead; labels and tags come from the data, in the order of the target tokenizer if that has the same ones.
     """
     data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
     form = row_format_of(task)
@@ -98,7 +104,10 @@ def load_corpus(data: Any, tokenizer: Any, task: str = "translate", seed: int = 
         variants=wanted.variants, seed=seed,
     )  # fmt: skip
     hashes = Hashes()
-    source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes, form.labels)
+    if given is not None:
+        source, target, expected = *_given(given, rows["train"], form.labels), None
+    else:
+        source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes, form.labels)
     for each in rows.values():
         form.check(each, target)
     train = prepare(rows["train"], source, target, settings, hashes=hashes, what="train", expected=expected)
@@ -337,13 +346,7 @@ def tokenizers_for(
         counted.append(read)
         joint = not rows.paired or (wanted.joint and labels is None)
         if labels is not None:
-            every = (
-                text for block, _ in usable(rows, None, Report()) for text in block[1]
-            )  # a sample might miss one
-            learned = (
-                Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
-            )
-            learned.save(temporary / "target.json")
+            _labels(rows, labels).save(temporary / "target.json")
         sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
         for name, texts in sides if labels is None else sides[:1]:
             with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
@@ -355,6 +358,22 @@ def tokenizers_for(
 
     build_folder(folder, lambda folder: any(folder.glob("*.json")), build, OTHER_CACHE)
     return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
+
+
+def _labels(rows: Rows, labels: str) -> Tokenizer:
+    """The vocabulary of labels or tags, of all rows: a sample might miss one."""
+    every = (text for block, _ in usable(rows, None, Report()) for text in block[1])
+    return Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+
+
+def _given(given: Given, rows: Rows, labels: str | None) -> tuple[Tokenizer | None, Tokenizer]:
+    """The tokenizers of a pretrained model for these rows."""
+    source, target = given
+    if labels is None:
+        assert target is not None
+        return (source or target) if rows.paired else None, target
+    found = _labels(rows, labels)
+    return source, target if target is not None and set(target.entries) == set(found.entries) else found
 
 
 def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokenizer]:

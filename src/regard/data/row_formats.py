@@ -98,8 +98,8 @@ class Labelled(RowFormat):
             likely = max(counts.values()) / train.rows
             found.append(
                 f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} each, accuracy may stay "
-                f"near the {likely:.0%} of always answering the most frequent label; add rows, or start from word vectors "
-                "(model.vectors)"
+                f"near the {likely:.0%} of always answering the most frequent label; add rows, or fine-tune a pretrained "
+                "encoder (model.pretrained)"
             )
         return found + super().scarce(train, validation, target)[train.rows < self.enough :]
 
@@ -137,7 +137,7 @@ class Tagged(RowFormat):
     unit, enough = "sentences", 500
 
     def little(self) -> str:
-        return "a tagger finds little beyond the names it saw; add sentences, or start from word vectors (model.vectors)"
+        return "a tagger finds little beyond the names it saw; add sentences, or fine-tune a pretrained encoder (model.pretrained)"
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         from regard.data.conll import Conll
@@ -185,7 +185,7 @@ class Alike(RowFormat):
     task, columns = "embed", ("text", "like it")
 
     def little(self) -> str:
-        return "an embedder learns them by heart; add pairs, or start from word vectors (model.vectors)"
+        return "an embedder learns them by heart; add pairs, or fine-tune a pretrained encoder (model.pretrained)"
 
 
 FORMS: dict[str, RowFormat] = {

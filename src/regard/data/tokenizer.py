@@ -124,6 +124,10 @@ class Tokenizer:
             from regard.data.character_ids import WordBytes
 
             return WordBytes(text)
+        if text.startswith('{"subwords":'):
+            from regard.data.subwords import Subwords
+
+            return Subwords(text)
         return cls(text)
 
     def save(self, path: str | Path) -> None:

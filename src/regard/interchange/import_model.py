@@ -8,12 +8,12 @@ from typing import Any
 
 from regard.errors import FolderError
 from regard.files.atomic import write_folder
-from regard.interchange import import_bert
 from regard.interchange.export.check import Check, require
 from regard.interchange.export.libraries import need, quiet_transformers
 from regard.interchange.export.write import free_place
-from regard.interchange.import_bert import Compared
+from regard.interchange.import_bert import Compared, checked
 from regard.models import folder as model_folder
+from regard.models.bert import refuse_pickle
 
 KINDS = ("marian", "gpt2", "bert")
 
@@ -26,7 +26,7 @@ def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = Fa
     free_place(folder, overwrite)
     with quiet_transformers():
         if kind == "bert":
-            model, found = import_bert.checked(source)
+            model, found = checked(source)
         else:
             model, found = _writer(source, kind)
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
@@ -65,11 +65,5 @@ def _kind(source: Path) -> str:
         raise FolderError(
             f"{path} says model_type {json.dumps(kind)}, and regard imports {', '.join(KINDS)}; give one of these"
         )
-    if not any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
-        if any(source.glob("*.bin")):
-            raise FolderError(
-                f"{source} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is read; "
-                "convert it to model.safetensors, with save_pretrained where you trust it, and import that"
-            )
-        raise FolderError(f"{source} has no model.safetensors; the folder is incomplete, so copy it again")
+    refuse_pickle(source)
     return kind

@@ -104,7 +104,9 @@ def _classifier(config: Spec, source_vocab: int | None, target_vocab: int) -> Cl
         pooling.width, target_vocab - len(SPECIALS), config["head"]["layers"], config["head"]["width"],  # type: ignore[arg-type]
         activation=config["head"]["activation"], dropout=config["head"]["dropout"],
     )  # fmt: skip
-    return Classifier(source, encoder, pooling, head, word_dropout=config["word_dropout"])
+    return Classifier(
+        source, encoder, pooling, head, word_dropout=config["word_dropout"], begin=config["begin"]
+    )
 
 
 def _tagger(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:

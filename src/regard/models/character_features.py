@@ -80,4 +80,4 @@ class CharacterFeatures(nn.Module):
 def hide(numbers: Tensor, share: float) -> Tensor:
     """Words made unknown at random, so that what is said of the unknown, and of letters, is learned."""
     hidden = torch.rand(numbers.shape, device=numbers.device) < share
-    return numbers.masked_fill(hidden & (numbers != PAD), UNK)
+    return numbers.masked_fill(hidden & (numbers > EOS), UNK)

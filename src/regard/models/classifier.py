@@ -17,7 +17,8 @@ from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
 from regard.files.progress import track
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import ACTIVATIONS
-from regard.models.embedding import Embedding
+from regard.models.embedding import Embedding, put_bos_first
+from regard.models.encoder import positions
 from regard.models.loss import Loss
 from regard.models.memory import Memory
 from regard.models.model import Model
@@ -54,7 +55,7 @@ class Classifier(Model):
     """p(label | text) = softmax(head(pooling(encoder(words)))).
 
     In training every word is unknown with probability `word_dropout`, so that no answer hangs on one word and the vector of
-    unknown words means something.
+    unknown words means something. `begin` puts BOS in front of a text, where BERT has its CLS.
     """
 
     kind = "classifier"
@@ -67,15 +68,11 @@ class Classifier(Model):
         head: Head,
         *,
         word_dropout: float = 0.0,
+        begin: bool = False,
     ) -> None:
         super().__init__()
-        self.source, self.encoder, self.pooling, self.head, self.word_dropout = (
-            source,
-            encoder,
-            pooling,
-            head,
-            word_dropout,
-        )
+        self.source, self.encoder, self.pooling, self.head = source, encoder, pooling, head
+        self.word_dropout, self.begin = word_dropout, begin
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -89,6 +86,8 @@ class Classifier(Model):
                 tokens > EOS
             )
             tokens = tokens.masked_fill(lost, UNK)
+        if self.begin:
+            tokens, lengths = put_bos_first(tokens, lengths)
         return self.encoder(self.source(tokens), lengths)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -134,7 +133,8 @@ def predict(
     training, found = model.training, np.zeros((len(texts), len(model.labels)), np.float32)
     model.eval()
     with track(len(texts), "classifying", "texts") if progress else nullcontext() as bar:
-        for rows, tokens, lengths in batches(model, texts, batch_tokens):
+        most = positions(model.encoder)
+        for rows, tokens, lengths in batches(model, texts, batch_tokens, most and most - model.begin):
             scores = model(tokens.to(model.device), lengths.to(model.device))
             found[rows] = torch.softmax(scores.double(), -1).float().cpu().numpy()
             if bar is not None:
@@ -144,10 +144,13 @@ def predict(
 
 
 def batches(
-    model: Any, texts: Sequence[str], batch_tokens: int = BATCH
+    model: Any, texts: Sequence[str], batch_tokens: int = BATCH, longest: int | None = None
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Texts as tokens x1 … xn EOS, those of similar length together: their places, (batch, S) and lengths."""
-    ids = [[*each, EOS] for each in model.source_tokenizer.encode_batch(list(texts))]
+    """Texts as tokens x1 … xn EOS, those of similar length together: their places, (batch, S) and lengths. With `longest` a
+    text is cut to that many tokens.
+    """
+    kept = None if longest is None else longest - 1
+    ids = [[*each[:kept], EOS] for each in model.source_tokenizer.encode_batch(list(texts))]
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
     start = 0
     while start < len(order):

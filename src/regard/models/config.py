@@ -28,7 +28,7 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
         raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
     _check_sizes(path, config["model"], "model", 0)
-    model = _validated(path, config["kind"], config["model"])
+    model = complete(path, config["kind"], config["model"])
     if config["kind"] in ("translator", "language-model") and (model["encoder"] is None) != (
         config["kind"] == "language-model"
     ):
@@ -48,7 +48,8 @@ def check_layers(path: Path, config: Any, tensors: int, where: str = "model") ->
         check_layers(path, value, tensors, f"{where}.{key}")
 
 
-def _validated(path: Path, kind: str, block: Any) -> dict[str, Any]:
+def complete(path: Path, kind: str, block: Any) -> dict[str, Any]:
+    """A `model:` section of that kind with every default filled in."""
     # The schema is that of recipes, which read more than models need; it is imported when a folder is read.
     from pydantic import ValidationError
 

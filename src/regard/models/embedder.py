@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.attention.position import Learned
 from regard.data.batches import Batch
-from regard.data.tokenizer import BOS
+from regard.data.subwords import Subwords
 from regard.errors import OptionError
-from regard.models.embedding import Embedding
+from regard.models.embedding import Embedding, put_bos_first
+from regard.models.encoder import positions
 from regard.models.loss import Loss
 from regard.models.model import Model
 from regard.models.pooling import Mean
@@ -54,9 +54,12 @@ class Embedder(Model):
                 f"a {type(model).__name__} reads no source, so it makes no document vectors; use a model with an encoder"
             )
         found = cls(model.source, model.encoder, getattr(model, "pooling", None) or Mean(model.encoder.width))
+        found.begin = getattr(model, "begin", False)
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
                 setattr(found, name, getattr(model, name))
+        if isinstance(tokenizer := getattr(found, "source_tokenizer", None), Subwords):
+            found.source_tokenizer = tokenizer.inner
         return found.train(model.training)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -84,9 +87,7 @@ class Embedder(Model):
 
     def _begun(self, tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """x1 … xn EOS, with BOS in front where it belongs there."""
-        if not self.begin:
-            return tokens, lengths
-        return nn.functional.pad(tokens, (1, 0), value=BOS), None if lengths is None else lengths + 1
+        return put_bos_first(tokens, lengths) if self.begin else (tokens, lengths)
 
     def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The target of a batch, which begins with BOS, as a text to be read."""
@@ -99,8 +100,7 @@ class Embedder(Model):
     @property
     def longest(self) -> int:
         """How many tokens of a text are read, those at its ends included."""
-        tables = [part.maxlen for part in self.encoder.modules() if isinstance(part, Learned)]
-        return min([LONGEST, *tables])
+        return min(LONGEST, positions(self.encoder) or LONGEST)
 
     @property
     def width(self) -> int:

@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from regard.data.tokenizer import PAD
+from regard.data.tokenizer import BOS, PAD
 from regard.layers.dropout import embedding_dropout
 
 
@@ -27,6 +27,11 @@ class Embedding(nn.Module):
         if self.training and self.dropout_words:  # the same tokens in the whole batch
             x = x * embedding_dropout(x.new_ones(self.vocab, 1), self.dropout_words)[tokens]
         return x if self.scale == 1.0 else x * self.scale
+
+
+def put_bos_first(tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """x1 … xn → BOS x1 … xn, (batch, S) → (batch, 1 + S): where BERT has its CLS."""
+    return nn.functional.pad(tokens, (1, 0), value=BOS), None if lengths is None else lengths + 1
 
 
 class Output(nn.Module):

@@ -7,11 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from regard.attention.position import Learned
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import RecurrentStack
 from regard.models.memory import Memory, finite_padding, real
 from regard.models.transformer_layer import TransformerLayer
+
+
+def positions(encoder: nn.Module) -> int | None:
+    """How many tokens an encoder can read: the rows of its learned position table; None where it has none."""
+    return min((part.maxlen for part in encoder.modules() if isinstance(part, Learned)), default=None)
 
 
 class EmbeddingEncoder(nn.Module):

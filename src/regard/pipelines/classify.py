@@ -90,9 +90,10 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
 
 def fitting(model: Classifier, texts: Sequence[str]) -> list[str]:
     """The texts, cut where a learned table of positions ends (the mark at the end takes one)."""
-    room = positions(model.encoder)
-    if room is None:
+    most = positions(model.encoder)
+    if most is None:
         return list(texts)
+    room = most - model.begin
     found = list(texts)
     for i, text in enumerate(texts):
         if len(text.encode("utf-8", "surrogatepass")) < room - 1:  # no token is less than a byte
@@ -118,8 +119,8 @@ def word_attention(texts: Sequence[str], model: Classifier, batch_tokens: int = 
         for rows, tokens, lengths in batches(model, texts, batch_tokens):
             with watch(model) as seen:
                 model(tokens.to(model.device), lengths.to(model.device))
-            for i, weights in zip(rows, _received(seen, lengths.tolist()), strict=True):
-                found[i] = weights.tolist()
+            for i, weights in zip(rows, _received(seen, (lengths + model.begin).tolist()), strict=True):
+                found[i] = weights[model.begin :].tolist()
     finally:
         model.train(training)
     return [_by_word(model, text, found[i]) for i, text in enumerate(texts)]

@@ -27,6 +27,7 @@ def check_recipe(recipe: Recipe) -> list[str]:
     """Everything that cannot work, one sentence each; empty when all is well."""
     return [
         *_task(recipe),
+        *_start(recipe),
         *_data(recipe),
         *_words(recipe),
         *_reading(recipe),
@@ -60,6 +61,20 @@ def _task(recipe: Recipe) -> Iterator[str]:
         yield f"model.kind is {recipe.model.kind}, and task {recipe.task} trains a {task.model}; leave model.kind out"
         return
     yield from task.fits(recipe)
+
+
+def _start(recipe: Recipe) -> Iterator[str]:
+    """What is for fine-tuning alone."""
+    if recipe.training.start is not None or getattr(recipe.model, "pretrained", None) is not None:
+        return
+    for key, given in (
+        ("tokenizer.kind", recipe.tokenizer.kind == "pretrained"),
+        ("optimizer.head_lr", recipe.optimizer.head_lr),
+    ):
+        if given:
+            yield f"{key} is given, and nothing pretrained is fine-tuned; set model.pretrained or training.start, or leave it out"
+    if getattr(recipe.model, "subwords", False):
+        yield "model.subwords is for taggers on a pretrained encoder; set model.pretrained, or leave it out"
 
 
 def _data(recipe: Recipe) -> Iterator[str]:
@@ -100,7 +115,7 @@ def _words(recipe: Recipe) -> Iterator[str]:
             "model.tie is all and tokenizer.joint is false: separate vocabularies cannot share a matrix; "
             "set model.tie: target or tokenizer.joint: true"
         )
-    if tokenizer.dropout and tokenizer.kind not in ("bpe", "byte-bpe"):
+    if tokenizer.dropout and tokenizer.kind not in ("bpe", "byte-bpe", "pretrained"):
         yield f"tokenizer.dropout leaves out merges, and a {tokenizer.kind} tokenizer has none; set it to 0 or take kind: bpe"
     if tokenizer.min_count > 1 and tokenizer.kind not in ("word", "spelled"):
         yield f"tokenizer.min_count is about whole words, and tokenizer.kind is {tokenizer.kind}; take kind: word, or leave it out"

@@ -1,7 +1,7 @@
 """Reading a recipe: one YAML file, checked as a whole before anything starts; `key=value` overrides it.
 
-recipe = load("recipes/small.yaml", ["training.steps=200", "model.encoder.heads=2"])
-print(dump(recipe))  # every default filled in; this is what a run keeps
+recipe = load_recipe("recipes/small.yaml", ["training.steps=200", "model.encoder.heads=2"])
+print(dump_recipe(recipe))  # every default filled in; this is what a run keeps
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from regard.recipe.checks import check_recipe
 from regard.recipe.overrides import override
 from regard.recipe.problems import sentences, stop
 from regard.recipe.schema import Recipe
+from regard.recipe.start import MINILM, complete
 from regard.recipe.yaml_file import read, write
 from regard.tasks import TASKS
 
@@ -31,12 +32,14 @@ __all__ = ["Recipe", "build", "difference", "dump_recipe", "load_recipe"]
 
 
 def load_recipe(
-    recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()
+    recipe: str | PathLike[str] | Mapping[str, Any] | Recipe,
+    overrides: Iterable[str] = (),
+    start: Path | None = None,
 ) -> Recipe:
-    """The recipe in a file, of a carried name, or given as a mapping, with `key=value` overrides, checked and complete.
+    """The recipe in a file, the name of an included recipe, or given as a mapping, with `key=value` overrides, checked and complete.
 
     Files named in a recipe file count from that file's folder, those in overrides and mappings from the working folder; the
-    result names them in full, so that a run can be resumed from anywhere.
+    result names them in full, so that a run can be resumed from anywhere. `start` is a run's copy of the model that it fine-tunes.
     """
     where, raw = "", {}
     if isinstance(recipe, Recipe):
@@ -51,9 +54,9 @@ def load_recipe(
     else:
         raise RecipeError(f"a recipe is a file, a name or a mapping, got {type(recipe).__name__}")
     raw, overrides = _long_form(raw), list(overrides)
-    checked, problems = _checked(_located(override(raw, overrides), Path.cwd()))
+    checked, problems = _checked(complete(_located(override(raw, overrides), Path.cwd()), start))
     if checked is None:  # the file is named only where the problem is its own
-        stop(problems, where if not overrides or _checked(raw)[0] is None else "")
+        stop(problems, where if not overrides or _checked(complete(raw, start))[0] is None else "")
         raise AssertionError("a recipe that is not valid has a problem")
     return checked
 
@@ -107,13 +110,17 @@ def _located(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         return str(folder / Path(value).expanduser())
 
     raw = dict(raw)
-    for block, keys in (
-        ("data", ("train", "validation", "test")),
-        ("tokenizer", ("load",)),
-        ("model", ("vectors",)),
-    ):
+    paths = {
+        "data": ("train", "validation", "test"),
+        "tokenizer": ("load",),
+        "model": ("vectors", "pretrained"),
+    }
+    for block, keys in {**paths, "training": ("start",)}.items():
         if isinstance(raw.get(block), dict):
-            raw[block] = {key: full(value) if key in keys else value for key, value in raw[block].items()}
+            raw[block] = {
+                key: full(value) if key in keys and value != MINILM else value
+                for key, value in raw[block].items()
+            }
     return raw
 
 

@@ -1,14 +1,14 @@
 """A recipe for files of one's own, named by one word: `regard train classifier my.csv`.
 
 The recipes are in `recipes/own-files`. Here the files, their columns and a length of training that fits their size are filled in;
-what comes out is an ordinary recipe, and `key=value` overrides it.
+what comes out is an ordinary recipe, and `key=value` overrides it. With model.pretrained or training.start it fine-tunes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,9 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
         [list(map(str, paths))] if word == "translator" and len(paths) == 2 else list(map(str, paths))
     )
     rows = row_format_of(kind.task).read(named, given.get("source"), given.get("target"))
-    raw = read(folder() / "own-files" / f"{word}.yaml")
+    raw, tuned = read(folder() / "own-files" / f"{word}.yaml"), _tuned(overrides)
+    if tuned is not None:
+        raw, kind = _fine_tuning(raw, kind)
     raw["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.partition(".")[0]).lstrip("-._") or word
     raw["data"] = {**raw["data"], "train": named, **_columns(rows)}
     count, characters = _measured(rows)
@@ -95,7 +97,9 @@ def recipe_for(word: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     ]  # the last one at the end
     raw = override(raw, changes)
     guessed = len(given) < 2 and bool(_columns(rows))
-    return raw, _assumed(override(raw, overrides), kind, count, large) + "\n" + _how_to_change(guessed)
+    size = "a larger model, as there is much text" if large else "a small model"
+    what = f"fine-tuning {tuned}" if tuned else size
+    return raw, _assumed(override(raw, overrides), kind, count, what) + "\n" + _how_to_change(guessed)
 
 
 def _how_to_change(guessed: bool) -> str:
@@ -103,14 +107,32 @@ def _how_to_change(guessed: bool) -> str:
     return f"--dry-run shows the cost; KEY=VALUE changes any of it (`regard recipes --keys`){columns}"
 
 
-def _assumed(raw: dict[str, Any], kind: Kind, count: int, large: bool) -> str:
+def _tuned(overrides: Sequence[str]) -> str | None:
+    """What is fine-tuned, where an override says so."""
+    return next(
+        (
+            each.partition("=")[2]
+            for each in overrides
+            if each.startswith(("model.pretrained=", "training.start="))
+        ),
+        None,
+    )
+
+
+def _fine_tuning(raw: dict[str, Any], kind: Kind) -> tuple[dict[str, Any], Kind]:
+    """The recipe and its length for a model that was trained before: its sizes, tokenizer and longest text are given."""
+    data = {key: value for key, value in raw["data"].items() if key != "max_length"}
+    kept = {key: value for key, value in raw.items() if key not in ("model", "tokenizer")}
+    return {**kept, "data": data, **read(folder() / "own-files" / "fine-tuned.yaml")}, replace(
+        kind, per_token=4.0, step=1024, epochs=4, larger=()
+    )
+
+
+def _assumed(raw: dict[str, Any], kind: Kind, count: int, what: str) -> str:
     """Size, length and split of the training, in a line."""
     training, share = raw["training"], raw["data"].get("hold_out")
     rows = f"{count:,}{' or more' if count == LOOKED_AT else ''} {'lines' if kind.task == 'language' else 'rows'}"
-    parts = [
-        "a larger model, as there is much text" if large else "a small model",
-        f"{training['steps']} steps",
-    ]
+    parts = [what, f"{training['steps']} steps"]
     parts += [f"at most {training['minutes']} minutes"] if training.get("minutes") else []
     parts += [f"{share:.0%} of the rows held out for validation"] if isinstance(share, float) else []
     return f"{rows}: {', '.join(parts)}"

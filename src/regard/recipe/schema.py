@@ -81,8 +81,9 @@ class Data(Block):
 class Tokenizer(Block):
     """How text becomes tokens."""
 
-    kind: Literal["bpe", "byte-bpe", "unigram", "word", "character", "spelled"] = Field(
-        default="bpe", description="what a token is; spelled: a word and its spelling, for taggers"
+    kind: Literal["bpe", "byte-bpe", "unigram", "word", "character", "spelled", "pretrained"] = Field(
+        default="bpe",
+        description="what a token is; spelled: a word and its spelling, for taggers; pretrained: as the model that is fine-tuned",
     )
     size: Positive = Field(
         default=8000, description="tokens in the vocabulary, the four special ones included; an upper bound"
@@ -135,6 +136,10 @@ class Optimizer(Block):
         default="adam", description="Adam, or Adam with decoupled weight decay"
     )
     lr: Annotated[float, Field(gt=0)] = Field(default=0.0007, description="the learning rate at its highest")
+    head_lr: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="fine-tuning: the learning rate of weights that are not pretrained, as the head; null: lr",
+    )
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = Field(
         default=[0.9, 0.98], description="how slowly the means of the gradient and of its square forget"
     )
@@ -195,6 +200,10 @@ Schedule = Annotated[
 class Training(Block):
     """How long, how exactly and on what."""
 
+    start: str | None = Field(
+        default=None,
+        description="fine-tune the model in this folder: its weights, tokenizers and model section",
+    )
     steps: Positive | None = Field(
         default=10000, description="steps of the optimizer; null: epochs or minutes decide"
     )

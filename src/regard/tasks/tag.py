@@ -36,7 +36,9 @@ class Tag(TextTask):
         yield from super().fits(recipe)
         model, kind, training = recipe.model, recipe.tokenizer.kind, recipe.training
         assert isinstance(model, Tagger)
-        if kind not in ("word", "spelled"):
+        if kind == "pretrained":  # its tokenizer and the model section come from one folder
+            pass
+        elif kind not in ("word", "spelled"):
             yield f"tokenizer.kind is {kind}, and each word has one tag; take spelled (words and their letters) or word"
         elif (kind == "spelled") != (model.characters is not None):
             fix = (

@@ -11,6 +11,7 @@ from regard.data.datasets import Corpus, Split, load_corpus
 from regard.data.prepared_cache import hold
 from regard.data.tokenizer import Tokenizer
 from regard.recipe.schema import Recipe
+from regard.recipe.start import Start
 from regard.tasks import task_of
 from regard.training.distributed import World
 
@@ -22,12 +23,14 @@ class Datasets:
     corpus: Corpus
 
     @classmethod
-    def load(cls, recipe: Recipe, world: World, say: Callable[[str], None]) -> Datasets:
+    def load(
+        cls, recipe: Recipe, world: World, say: Callable[[str], None], start: Start | None = None
+    ) -> Datasets:
         """Read and prepare. The first process of each machine fills its cache, the others find everything there."""
         corpus: Corpus | None = None
         for turn in (world.local_rank == 0, world.local_rank != 0):
             if turn:
-                corpus = _held(recipe)
+                corpus = _held(recipe, start)
             world.barrier()
         assert corpus is not None
         for line in (*corpus.notes, *(f"warning: {warning}" for warning in corpus.warnings)):
@@ -114,10 +117,11 @@ class Datasets:
         }
 
 
-def _held(recipe: Recipe) -> Corpus:
+def _held(recipe: Recipe, start: Start | None) -> Corpus:
     """The corpus of a recipe, its sets in the cache held against pruning."""
     while True:
-        corpus = load_corpus(recipe.data, recipe.tokenizer, task=recipe.task, seed=recipe.seed)
+        given = None if start is None else start.tokenizers(recipe.task)
+        corpus = load_corpus(recipe.data, recipe.tokenizer, task=recipe.task, seed=recipe.seed, given=given)
         sets = {
             "training": corpus.train,
             **({} if corpus.validation is None else {"validation": corpus.validation.prepared}),

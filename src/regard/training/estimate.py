@@ -23,6 +23,7 @@ from regard.data.tokenizer import SPECIALS
 from regard.files.progress import track
 from regard.models.build import build
 from regard.recipe.loading import Recipe, load_recipe
+from regard.recipe.start import Start
 from regard.tasks import task_of
 from regard.training import optimizer, rng_state
 from regard.training.datasets import Datasets
@@ -118,9 +119,13 @@ def estimate(
     check(settled, world)
     with surroundings(settled, world, None):
         rng_state.seed(settled.seed)
-        material = Datasets(load_corpus(sample, settled.tokenizer, task=settled.task, seed=settled.seed))
+        start = Start.of(settled)
+        given = None if start is None else start.tokenizers(settled.task)
+        material = Datasets(
+            load_corpus(sample, settled.tokenizer, task=settled.task, seed=settled.seed, given=given)
+        )
         rows = count_rows(settled, material)
-        whole = rows["training"] <= limit or settled.tokenizer.load is not None
+        whole = rows["training"] <= limit or settled.tokenizer.load is not None or start is not None
         vocabulary = _vocabulary(settled, material, whole)
         model = build(settled.model.model_dump(), *vocabulary).to(world.device).train()
         model.source_tokenizer, model.target_tokenizer = material.source_tokenizer, material.target_tokenizer

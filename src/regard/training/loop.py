@@ -17,6 +17,7 @@ from regard.files.background import Background
 from regard.models.build import build
 from regard.models.folder import read_json
 from regard.recipe.schema import Recipe
+from regard.recipe.start import Start
 from regard.tasks import task_of
 from regard.training import checkpoint, optimizer, rng_state, schedule
 from regard.training.average import save
@@ -50,6 +51,7 @@ class TrainingLoop:
         material: Datasets,
         show: Display,
         command: str = "",
+        start: Start | None = None,
     ) -> None:
         self.run, self.recipe, self.world, self.material, self.show, self.command = (
             run,
@@ -62,10 +64,13 @@ class TrainingLoop:
         self.task = task_of(recipe.task)
         rng_state.seed(recipe.seed)  # the same first weights on every process
         self.model = self.build().to(world.device).train()
+        new = set() if start is None else start.fill(self.model)
+        if start is not None:
+            show.say(start.line(self.model, new))
         self.task.prepare(self.model, recipe)
         self.model.flops(1, 1)  # counted before the weights are cut in parts
         module = spread(self.model, world, recipe.training.strategy, recipe.training.agreement)
-        opt = optimizer.make(self.model, recipe.optimizer)
+        opt = optimizer.make(self.model, recipe.optimizer, new)
         ema = Ema(self.model, recipe.training.ema) if recipe.training.ema else None
         self.stepper = Stepper(self.model, module, opt, recipe, world, ema)
         self.feed = StepIterator(material.stream(recipe, world), world, recipe.batch.accumulate, self._flops)

@@ -6,7 +6,7 @@ table's row would shrink at every step that does not see its word, so that rare 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,21 @@ def decayed(model: nn.Module) -> set[str]:
     }
 
 
-def make(model: nn.Module, settings: Settings) -> torch.optim.Adam:
-    """The optimizer of a recipe over the parameters that learn. The rate is set at every step, by the schedule."""
+def make(model: nn.Module, settings: Settings, new: Collection[str] = ()) -> torch.optim.Adam:
+    """The optimizer of a recipe over the parameters that learn. The rate is set at every step, by the schedule; that of `new`
+    parameters, which are not pretrained, is head_lr / lr times as high.
+    """
     names = decayed(model) if settings.weight_decay else set()
     learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    head = 1.0 if settings.head_lr is None else settings.head_lr / settings.lr
     groups = [
-        {"params": [p for name, p in learning if name in names], "weight_decay": settings.weight_decay},
-        {"params": [p for name, p in learning if name not in names], "weight_decay": 0.0},
+        {
+            "params": [p for name, p in learning if (name in names) == decays and (name in new) == is_new],
+            "weight_decay": settings.weight_decay if decays else 0.0,
+            "factor": head if is_new else 1.0,
+        }
+        for is_new in (False, True)
+        for decays in (True, False)
     ]
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
     betas = (settings.betas[0], settings.betas[1])
@@ -44,7 +52,7 @@ def make(model: nn.Module, settings: Settings) -> torch.optim.Adam:
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """The learning rate of the next step."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["factor"]
 
 
 @torch.no_grad()

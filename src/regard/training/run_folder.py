@@ -5,6 +5,7 @@ runs/NAME/recipe.yaml                       the recipe with every default filled
           checkpoints/step-00001000/        the last two, to resume from: state.json, tensors.safetensors, rank-00000.safetensors
           best/step-00001000/               the best by validation: model folders
           model/                            the finished model
+          start/                            of a fine-tuned model: a copy of what it started from
           report.json, curves.png           scores, cost; loss and score by step
 """
 
@@ -14,6 +15,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,10 @@ class RunFolder:
         return self.folder / "model"
 
     @property
+    def start(self) -> Path:
+        return self.folder / "start"
+
+    @property
     def report(self) -> Path:
         return self.folder / "report.json"
 
@@ -107,7 +113,8 @@ class RunFolder:
         if self.exists():
             for path in (self.checkpoints, self.best):
                 remove_except(path)
-            remove_folder(self.model)
+            for path in (self.model, self.start):
+                remove_folder(path)
             for path in (self.log, self.report, self.curves, self.recipe):
                 path.unlink(missing_ok=True)
         self.make()
@@ -120,12 +127,18 @@ class RunFolder:
                 step_folders(self.checkpoints)
             ):  # recipe.yaml was lost: every checkpoint has a copy
                 with contextlib.suppress(RegardError, KeyError, TypeError):
-                    return load_recipe(read_json(path / "state.json")["recipe"], overrides)
+                    return self.load(read_json(path / "state.json")["recipe"], overrides)
             there = "is not the folder of a run" if self.folder.is_dir() else "does not exist"
             raise FolderError(
                 f"{self.folder} {there}; give one that `regard train` has made, such as runs/NAME"
             )
-        return load_recipe(json.loads(json.dumps(load_recipe(self.recipe).model_dump())), overrides)
+        return self.load(json.loads(json.dumps(self.load(self.recipe).model_dump())), overrides)
+
+    def load(
+        self, recipe: str | PathLike[str] | Mapping[str, Any], overrides: tuple[str, ...] = ()
+    ) -> Recipe:
+        """A recipe of this run; the model that it fine-tunes is the run's own copy."""
+        return load_recipe(recipe, overrides, self.start if self.start.is_dir() else None)
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         write_file(self.report, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())

@@ -27,6 +27,7 @@ from regard.files.atomic import write_file
 from regard.files.lock import RunLock
 from regard.models.folder import as_path
 from regard.recipe.loading import Recipe, dump_recipe, load_recipe
+from regard.recipe.start import Start
 from regard.tasks import task_of
 from regard.training import checkpoint, plot, rng_state, tensorboard
 from regard.training.datasets import Datasets
@@ -97,7 +98,7 @@ def _resume(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool
 
 def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
     show = Display(quiet or not here.first)
-    recipe = load_recipe(here.together(lambda: run.read_recipe(overrides).model_dump()))
+    recipe = run.load(here.together(lambda: run.read_recipe(overrides).model_dump()))
     name = here.together(lambda: _name(newest_complete(run.checkpoints, show.say)))
     if name is None:
         show.say("there is no checkpoint yet, so the run begins again")
@@ -105,7 +106,7 @@ def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quie
     folder = run.checkpoints / name
     before = here.together(lambda: checkpoint.read_state(folder))
     try:
-        trained = load_recipe(before["recipe"])
+        trained = run.load(before["recipe"])
     except RegardError as error:
         raise checkpoint.damaged(folder, f"recipe in {checkpoint.STATE}: {error}") from None
     check_unchanged(trained, recipe, run.folder)
@@ -137,9 +138,12 @@ def _go(
     """Everything that can be wrong is looked at before the folder is made; then train to the end, or until interrupted."""
     check(recipe, here)
     with surroundings(recipe, here, threads), Display(quiet or not here.first, _unit(recipe)) as show:
-        material = Datasets.load(recipe, here, show.say)
-        session = TrainingLoop(run, recipe, here, material, show, command)
+        start = Start.of(recipe, None if begin else run.start)
+        material = Datasets.load(recipe, here, show.say, start)
+        session = TrainingLoop(run, recipe, here, material, show, command, start)
         here.together(begin or (lambda: write_file(run.recipe, dump_recipe(recipe).encode())))
+        if start is not None and begin is not None:
+            here.together(lambda: start.save(run.start))
         try:
             session.open(folder)
             reason = session.loop()

