@@ -121,7 +121,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(server, capsys):
 def test_movielens_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     with pytest.raises(DataError, match="fetch it with `regard data get movielens-latest-small`"):
-        ratings.corpus("movielens-latest-small")
+        ratings.movielens_files("movielens-latest-small")
 
 
 def test_a_corpus_without_parts_is_described_and_is_not_trained_on(monkeypatch, tmp_path):

@@ -126,9 +126,8 @@ def test_a_run_in_a_folder_with_a_space_gets_commands_that_work(regard):
     code, out, err = regard("train", "classifier", "my.csv", *SHORT, "--run", "my runs/first try")
     assert code == 0, err
     commands = [shlex.split(line) for line in re.findall(r"^  regard (.+)", out, re.M)]
-    assert [words[:2] for words in commands] == [
-        [name, "my runs/first try"] for name in ("evaluate", "classify", "serve")
-    ]
+    assert [words[0] for words in commands] == ["evaluate", "classify", "serve"]
+    assert all("my runs/first try" in words for words in commands)
     assert regard(*commands[0])[0] == 0
     code, _, err = regard("train", "classifier", "my.csv", *SHORT, "--run", "my runs/first try")
     assert code == 2 and "`regard resume 'my runs/first try'`" in err

@@ -197,7 +197,7 @@ def test_an_embedding_job_that_was_stopped_is_resumed_to_the_same_bytes(place, r
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in TEXTS), encoding="utf-8")
     command = ("embed", "-i", tmp_path / "in.txt", "-m", place / "embed", "-o")
     assert run(*command, tmp_path / "whole.npy")[0] == 0
-    work, calls = package.decoding.embedding.embed, []
+    work, calls = package.pipelines.embed_file.embed, []
 
     def stopping(*args, **options):
         calls.append(args)

@@ -323,7 +323,5 @@ def test_models_that_cannot_have_one_are_told_so(tmp_path):
             Engine(language, "float32", drawn())
     model: Any = load_model(tmp_path / "gru")
     save(tmp_path / "bare", model, model.config, model.source_tokenizer, model.target_tokenizer, {})
-    with pytest.raises(
-        RegardError, match="card does not say what it was trained on; name a text with --data"
-    ):
+    with pytest.raises(RegardError, match="card does not name its training data; give the data with --data"):
         shortlist_command.command(tmp_path / "bare", None, 2, 1)

@@ -79,7 +79,7 @@ def test_wrong_questions_are_one_sentence_and_the_description_is_true(place):
 
 
 def test_another_model_than_the_index_s_own_is_refused(place):
-    with pytest.raises(FolderError, match="was built by another model"):
+    with pytest.raises(FolderError, match="was built with another model"):
         SearchService(Index(place / "i.index"), embedder(seed=2), "i")
 
 

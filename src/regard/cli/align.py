@@ -99,7 +99,7 @@ def command(
 
         regard align -i test.en test.de --model runs/small -o links.txt
 
-        regard align -i test.en test.de --model runs/small --reverse runs/back --gold gold.txt
+        regard align -i test.en test.de --model runs/small --gold gold.txt
     """
     from regard.cli.text_options import model_folder
     from regard.errors import OptionError

@@ -25,7 +25,7 @@ target_tokenizer, task)` gives one Split for tokenizers that exist already, as e
     Windows(prepared, length=256, sentences=16, seed=1, mode="stream" | "crops", rank=0, world=1)   for language models
     both: next(batches) -> Batch, .epoch, .per_epoch(), .padding, .state(), .restore(state), .once() -> one pass, nothing dropped
 
-Corpora known by name are listed in `manifest.json`; `regard.data.download.get("sst2")` fetches one.
+Corpora known by name are listed in `manifest.json`; `regard.data.get("sst2")` fetches one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from regard.data.bpe_dropout import BpeDropout
     from regard.data.conll import Parser
     from regard.data.datasets import load_corpus
+    from regard.data.download import get
     from regard.data.tag_schemes import BIO, IO, IOBES, Span, spans
     from regard.data.word_vectors import read_vectors
 
@@ -52,6 +53,7 @@ __all__ = [
     "Parser",
     "Span",
     "corpora",
+    "get",
     "load_corpus",
     "read_vectors",
     "spans",
@@ -66,6 +68,7 @@ __getattr__ = exported(
         "BpeDropout": "bpe_dropout",
         "Parser": "conll",
         "Span": "tag_schemes",
+        "get": "download",
         "load_corpus": "datasets",
         "read_vectors": "word_vectors",
         "spans": "tag_schemes",

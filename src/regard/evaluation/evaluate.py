@@ -82,7 +82,7 @@ def evaluate(
     name = data.get("corpus") or ", ".join(
         map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))
     )
-    hold(loaded.prepared, f"{split} set of {name}, regard evaluate")
+    hold(loaded.prepared, f"{split} set of {name}, for evaluation")
     start = time.perf_counter()
     result = Evaluation(name, split, len(loaded.targets), 0.0)
     evaluator.run(result, model, loaded, options)

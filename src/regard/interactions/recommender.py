@@ -203,7 +203,7 @@ def _json(value: object) -> bytes:
 def _read(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).is_file():
         raise FolderError(
-            f"{folder} has no {name}, so it is no recommender; give what `regard recommend FILE -o FOLDER` wrote"
+            f"{folder} has no {name}, so it is not a recommender; give what `regard recommend FILE -o FOLDER` wrote"
         )
     try:
         value = json.loads((folder / name).read_text(encoding="utf-8"))

@@ -180,11 +180,7 @@ class _SharedLock:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     if not os.path.isdir(folder):
         raise FolderError(
-            f"there is no folder {folder}; `regard index FILES -o {for_shell(folder)}` makes an index"
-        )
-    if not is_file(folder / MANIFEST):
-        raise FolderError(
-            f"there is no folder {folder}; create an index with `regard index FILES -o {folder}`"
+            f"there is no folder {folder}; create an index with `regard index FILES -o {for_shell(folder)}`"
         )
     if not is_file(folder / MANIFEST):
         raise FolderError(
