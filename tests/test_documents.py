@@ -64,7 +64,7 @@ ONE_LINE = {
 }
 
 
-@pytest.mark.parametrize("machine", ONE_LINE)
+@pytest.mark.parametrize("machine", ["REGARD_NATIVE=0", pytest.param("no AVX-512", marks=pytest.mark.slow)])
 def test_the_readme_runs_and_is_true_without_native_code(machine, tmp_path):
     """In a process of its own, as on a machine without native code: a line on standard error says what translates."""
     patch, says = ONE_LINE[machine]

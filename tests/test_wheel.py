@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -15,24 +18,31 @@ def run(*args, **kwargs):
     return done.stdout
 
 
-def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path):
-    pip = ["--quiet", "--disable-pip-version-check"]
+@pytest.mark.parametrize("dependencies", ["shared", pytest.param("installed", marks=pytest.mark.slow)])
+def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependencies):
+    """Shared: the wheel alone is installed, torch and the others come from this environment. Installed: all by pip."""
+    pip = ["--quiet", "--disable-pip-version-check", *(["--no-deps"] if dependencies == "shared" else [])]
     run(sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT))
     wheel = next(tmp_path.glob("regard-*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
-    carried = {
+    bundled = {
         "regard/py.typed", "regard/attention/kernels/native.cpp", "regard/data/manifest.json",
         "regard/data/samples/tatoeba-sample.tsv.xz", "regard/recipes/small.yaml",
     }  # fmt: skip
-    assert carried <= set(names)
+    assert bundled <= set(names)
     assert not any(name.startswith("tests") for name in names)
     python = str(tmp_path / "env" / "bin" / "python")
     run(sys.executable, "-m", "venv", str(tmp_path / "env"))
+    if dependencies == "shared":
+        (place,) = (tmp_path / "env").glob("lib/python*/site-packages")
+        (place / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     run(python, "-m", "pip", "install", *pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
     lines = "import torch, regard\nq, k, v = torch.randn(3, 2, 4, 100, 16)\nprint(regard.attend(q, k, v, mask=regard.Causal()).shape)"
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     assert "torch.Size([2, 4, 100, 16])" in run(python, "-c", lines, cwd=tmp_path, env=clean)
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)
+    where = run(python, "-c", "import regard; print(regard.__file__)", cwd=tmp_path, env=clean)
+    assert where.startswith(str(tmp_path))
     assert "multi30k-en-de" in run(
         str(tmp_path / "env" / "bin" / "regard"), "recipes", cwd=tmp_path, env=clean
     )

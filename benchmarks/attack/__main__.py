@@ -66,12 +66,14 @@ def own_cache(folder: Path) -> None:
     """Prepared data and checksums go to a folder of this run; compiled code is taken from where it always is."""
     from regard.attention.kernels import build_cpp, native
     from regard.decoding.engine import native as engine
+    from regard.files.cache import cache_folder
 
     for source in (native._SOURCE, engine._SOURCE):
         build_cpp.library(source)
     folder.mkdir()
-    if build_cpp._cache_folder().is_dir():
-        (folder / "native").symlink_to(build_cpp._cache_folder())
+    compiled = cache_folder() / "native"
+    if compiled.is_dir():
+        (folder / "native").symlink_to(compiled)
     os.environ["REGARD_CACHE"] = str(folder)
 
 

@@ -66,6 +66,7 @@ def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, 
     tiny.assert_same_run(tmp_path / "run", two / "run")
 
 
+@pytest.mark.slow
 def test_sigterm_to_torchrun_saves_in_all_processes_and_the_rest_is_the_same(two, tmp_path):
     """The exit code is torchrun's own: 1, whatever its processes end with."""
     made = tiny.recipe(two, **CHANGES, batch__accumulate=1)

@@ -38,6 +38,7 @@ def kill_again_and_again(folder, reference, length, kills, draw, **changes):
     return done, runs
 
 
+@pytest.mark.slow  # tests/test_attack.py kills a few times in the quick tests
 def test_four_random_kills_leave_no_trace(tmp_path):
     reference, length = train(tmp_path)
     assert kill_again_and_again(tmp_path, reference, length, 4, random.Random(1))[0] == 4
