@@ -36,7 +36,7 @@ def default_model(task: str, to: str | None = None) -> Path:
         return Path(folder)
     raise OptionError(
         f"no model is named, and none is bundled yet to {task}; name a folder with --model (in Python model=), or in the "
-        f"environment as {VARIABLE}, or train one: regard train {TRAINED_BY[task]}"
+        f"environment as {VARIABLE}, or train one with `regard train {TRAINED_BY[task]}`"
     )
 
 
