@@ -69,7 +69,7 @@ def test_without_any_model_a_sentence_says_how_to_name_or_train_one(name, monkey
     monkeypatch.delenv("REGARD_MODEL", raising=False)
     with pytest.raises(
         OptionError,
-        match=rf"none is bundled yet to {name}; name a folder with --model .* train one: regard train",
+        match=rf"none is bundled yet to {name}; name a folder with --model .* train one with `regard train",
     ):
         getattr(regard, name)(*CALLS[name])
 
