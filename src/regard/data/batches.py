@@ -66,8 +66,8 @@ class Batch:
             found: Any = getattr(self, name)
             if found is None and name.startswith("source"):
                 continue
-            fits = isinstance(found, Tensor) and found.ndim == axes and len(found) == len(self.target)
-            if not fits or not isinstance(found, Tensor) or found.is_floating_point() or found.is_complex():
+            is_integer = isinstance(found, Tensor) and not (found.is_floating_point() or found.is_complex())
+            if not is_integer or found.ndim != axes or len(found) != len(self.target):
                 shape = "(batch, time)" if axes == 2 else "(batch,)"
                 raise ShapeError(
                     f"{name} of a Batch must be a tensor of whole numbers of shape {shape}, got {quoted(found)}"
