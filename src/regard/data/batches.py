@@ -66,8 +66,13 @@ class Batch:
             found: Any = getattr(self, name)
             if found is None and name.startswith("source"):
                 continue
-            is_integer = isinstance(found, Tensor) and not (found.is_floating_point() or found.is_complex())
-            if not is_integer or found.ndim != axes or len(found) != len(self.target):
+            if (
+                not isinstance(found, Tensor)
+                or found.is_floating_point()
+                or found.is_complex()
+                or found.ndim != axes
+                or len(found) != len(self.target)
+            ):
                 shape = "(batch, time)" if axes == 2 else "(batch,)"
                 raise ShapeError(
                     f"{name} of a Batch must be a tensor of whole numbers of shape {shape}, got {quoted(found)}"
