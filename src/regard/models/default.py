@@ -16,13 +16,13 @@ from regard.models.folder import as_path, is_file, load
 VARIABLE = "REGARD_MODEL"
 KEPT = 2  # models loaded from folders that stay in memory
 TRAINED_BY = {
-    "translate": "small",
-    "align": "small",
-    "generate": "language-model FILE",
-    "classify": "classifier FILE",
-    "tag": "tagger FILE",
-    "embed": "embed-tatoeba",
-    "serve": "small",
+    "translate": "`regard train small`",
+    "align": "`regard train small`",
+    "generate": "`regard train language-model FILE`",
+    "classify": "`regard train classifier FILE`",
+    "tag": "`regard train tagger FILE`",
+    "embed": "`regard train embed-tatoeba`",
+    "serve": "`regard train small`",
 }
 _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][a-z]{2,4})?", re.IGNORECASE)
 _loaded: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -36,7 +36,7 @@ def default_model(task: str, to: str | None = None) -> Path:
         return Path(folder)
     raise OptionError(
         f"no model is named, and none is bundled yet to {task}; name a folder with --model (in Python model=), or in the "
-        f"environment as {VARIABLE}, or train one with `regard train {TRAINED_BY[task]}`"
+        f"environment as {VARIABLE}, or train one with {TRAINED_BY[task]}"
     )
 
 
