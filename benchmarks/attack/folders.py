@@ -246,7 +246,9 @@ def index(plan: Plan, launcher: Launcher) -> Subject:
     save(place, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
     documents = [Document(f"d{i}", f"text number {i}") for i in range(30)]
     build_index.create(folder, IndexInfo(str(place), made.fingerprint(), 16))
-    build_index.add(folder, documents, embed(made, [each.text for each in documents]), many=10, threads=1)
+    build_index.add(
+        folder, documents, embed([each.text for each in documents], made), min_graph_size=10, threads=1
+    )
     drawn = (*FILES, *[mistyped("index.json")] * 3)
     return Subject("an index", folder, commands.search, without_checksums(tampering.INDEXES), drawn)
 

@@ -293,7 +293,7 @@ def translating(folder: Path, texts: list[str]) -> Route:
     write_model(folder)
     engine = fast(load(folder), "auto")
     expected = {
-        beam: dict(zip(texts, translate(engine, texts, beam=beam), strict=True)) for beam in (1, 2, 4)
+        beam: dict(zip(texts, translate(texts, engine, beam=beam), strict=True)) for beam in (1, 2, 4)
     }
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
