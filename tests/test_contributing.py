@@ -1,0 +1,26 @@
+"""The examples of CONTRIBUTING.md: each adds a part, uses it and removes it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
+SECTIONS = re.findall(r"^## (Add .+?)$(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def test_every_kind_of_part_has_a_section() -> None:
+    assert [title for title, _ in SECTIONS] == sorted({title for title, _ in SECTIONS}), (
+        "sections in order, once each"
+    )
+
+
+@pytest.mark.parametrize(("title", "text"), SECTIONS, ids=[title for title, _ in SECTIONS])
+def test_the_example_of_a_section_runs(
+    title: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 1, f"{title!r} needs one complete example"
+    assert "assert " in blocks[0], f"the example of {title!r} checks nothing"
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks[0], f"CONTRIBUTING.md: {title}", "exec"), {"__name__": "__main__"})
