@@ -15,6 +15,7 @@ from regard.serving.requests import Translate
 from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import process, running, write_model
 from tests.serving.test_http import in_background, shown, until
+from tests.serving.test_metrics import value
 
 LONG = {"text": "ein Hund " * 60, "min_length": 1000, "max_length": 1024, "beam": 4}  # about 1000 steps
 
@@ -152,7 +153,7 @@ def test_a_client_that_leaves_frees_its_worker_and_its_neighbour_gets_its_own_an
         begun = service.steps
         until(lambda: service.steps > begun + 8)
         leaving.close()
-        until(lambda: service.metrics.requests.value("/translate", "499") == 1)
+        until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
         service.go.set()
         for thread, _ in (first, staying):
             thread.join(20)
@@ -173,7 +174,7 @@ def test_a_client_that_leaves_while_it_sends_is_499_without_a_traceback(model, c
         leaving.endheaders(b'{"text": "ein')
         until(lambda: service.metrics.in_flight == 1)
         leaving.close()
-        until(lambda: service.metrics.requests.value("/translate", "499") == 1)
+        until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
     log = capfd.readouterr().err
     assert "POST /translate 499" in log
     assert "Traceback" not in log
@@ -198,7 +199,7 @@ def test_sigterm_ends_the_process_within_the_grace_time(folder):
     heavy = {"texts": [LONG["text"]] * 15, **{k: v for k, v in LONG.items() if k != "text"}, "beam": 32}
     with process(folder, "--workers", "1", "--grace", "0.5") as (started, client):
         asked = in_background(lambda: client.post("/translate", heavy))
-        until(lambda: b"regard_requests_in_flight 2" in client.get("/metrics")[2])
+        until(lambda: b"regard_requests_in_flight 2.0" in client.get("/metrics")[2])
         time.sleep(0.3)
         os.kill(started.pid, signal.SIGTERM)
         _, err = started.communicate(timeout=30)

@@ -1,15 +1,18 @@
-"""The text that Prometheus reads: each line well formed, each histogram consistent."""
+"""Tests of metrics.py: the served text is in the Prometheus format, and services do not share metrics."""
 
 import re
 
-from regard.serving.metrics import Counter, Gauge, Histogram, Metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from regard.serving.metrics import Metrics
 
 SAMPLE = re.compile(r'([a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (-?[\d.e+-]+|\+Inf|NaN)')
 
 
 def parse(text):
-    """A strict reader of the format: {name{labels}: value}; every sample has a HELP and a TYPE before it."""
+    """A strict parser: {name{labels}: value}; every sample must come after a HELP and a TYPE line."""
     found, kinds = {}, {}
+    text = text.decode() if isinstance(text, bytes) else text
     assert text.endswith("\n")
     for line in text.splitlines():
         if line.startswith("# HELP "):
@@ -27,44 +30,40 @@ def parse(text):
     return found
 
 
-def test_a_counter_adds_up_by_its_labels():
-    counter = Counter("c_total", "About.", "route", "status")
-    counter.add("/translate", "200")
-    counter.add("/translate", "200", count=4)
-    counter.add("other", "404")
-    assert counter.lines() == [
-        'c_total{route="/translate",status="200"} 5',
-        'c_total{route="other",status="404"} 1',
-    ]
-    assert counter.value("/translate", "200") == 5
+def value(metrics, name, **labels):
+    """The value of one sample, 0 if it does not exist yet."""
+    return metrics.registry.get_sample_value(name, labels) or 0
 
 
-def test_a_histogram_counts_what_lies_at_or_below_each_bound():
-    histogram = Histogram("h", "About.", (0.5, 1, 2))
-    for value in (0.25, 0.5, 1.5, 7):
-        histogram.see(value)
-    assert histogram.lines() == [
-        'h_bucket{le="0.5"} 2', 'h_bucket{le="1"} 2', 'h_bucket{le="2"} 3', 'h_bucket{le="+Inf"} 4', "h_sum 9.25", "h_count 4",
-    ]  # fmt: skip
-
-
-def test_labels_are_escaped():
-    gauge = Gauge("g", "About.", lambda: 1, {"model": 'a "b"\\\nc'})
-    assert gauge.lines() == ['g{model="a \\"b\\"\\\\\\nc"} 1']
-
-
-def test_all_metrics_of_a_server_can_be_read():
+def test_all_metrics_of_a_service_can_be_parsed():
     metrics = Metrics()
-    metrics.requests.add("/translate", "200")
-    metrics.seconds.see(0.3, "/translate")
-    metrics.batch_texts.see(3)
-    metrics.batch_seconds.see(0.1)
-    metrics.tokens.add("source", count=12)
+    metrics.requests.labels("/translate", "200").inc()
+    metrics.requests.labels("/translate", "200").inc(4)
+    metrics.seconds.labels("/translate").observe(0.3)
+    metrics.batch_texts.observe(3)
+    metrics.batch_seconds.observe(0.1)
+    metrics.tokens.labels("source").inc(12)
     metrics.gauge("regard_queue_texts", "Waiting.", lambda: 7)
     found = parse(metrics.text())
-    assert found['regard_requests_total{route="/translate",status="200"}'] == 1
-    assert found['regard_request_seconds_bucket{route="/translate",le="0.25"}'] == 0
-    assert found['regard_request_seconds_bucket{route="/translate",le="0.5"}'] == 1
+    assert found['regard_requests_total{route="/translate",status="200"}'] == 5
+    assert found['regard_request_seconds_bucket{le="0.25",route="/translate"}'] == 0
+    assert found['regard_request_seconds_bucket{le="0.5",route="/translate"}'] == 1
+    assert found['regard_request_seconds_bucket{le="+Inf",route="/translate"}'] == 1
     assert found['regard_tokens_total{side="source"}'] == 12
     assert found["regard_queue_texts"] == 7
     assert found["regard_requests_in_flight"] == 0
+    assert not any(name.partition("{")[0].endswith("_created") for name in found)
+
+
+def test_the_official_parser_reads_label_values_with_any_character():
+    metrics, name = Metrics(), 'a "b"\\\nc'
+    metrics.info(model=name, version="1")
+    families = {family.name: family for family in text_string_to_metric_families(metrics.text().decode())}
+    assert families["regard_info"].samples[0].labels == {"model": name, "version": "1"}
+
+
+def test_two_services_in_one_process_count_separately():
+    first, second = Metrics(), Metrics()
+    first.requests.labels("/translate", "200").inc()
+    assert value(first, "regard_requests_total", route="/translate", status="200") == 1
+    assert value(second, "regard_requests_total", route="/translate", status="200") == 0

@@ -81,7 +81,7 @@ def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
         asked = [
             in_background(lambda: client.post("/translate", {"texts": texts, "beam": 8})) for _ in range(4)
         ]
-        until(lambda: b"regard_requests_in_flight 5" in client.get("/metrics")[2])
+        until(lambda: b"regard_requests_in_flight 5.0" in client.get("/metrics")[2])
         os.kill(started.pid, number)
         for thread, found in asked:
             thread.join(60)

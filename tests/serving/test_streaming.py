@@ -11,6 +11,7 @@ from regard.serving.request_limits import RequestLimits
 from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import running, write_model
 from tests.serving.test_http import until
+from tests.serving.test_metrics import value
 
 LONG = "ein kleiner Hund läuft. zwei Hunde laufen! Über den Wolken. ein Hund läuft den kleiner"
 
@@ -124,7 +125,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
         connection.request("POST", "/translate", body, {"content-type": "application/json"})
         assert begun.wait(20)
         connection.close()
-        until(lambda: service.metrics.requests.value("/translate", "499") == 1)
+        until(lambda: value(service.metrics, "regard_requests_total", route="/translate", status="499") == 1)
         go.set()
         until(lambda: service.batcher.waiting == 0)
         assert gone == [[True]]  # the others were never begun

@@ -18,6 +18,7 @@ import numpy as np
 
 from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file, write_folder
+from regard.files.lock import lock_file
 from regard.pipelines.output import lock
 from regard.search.documents import Document
 from regard.search.hnsw import Graph
@@ -204,20 +205,12 @@ def _change(index: Index, **entries: Any) -> Index:
 def _alone(folder: Path) -> Iterator[bool]:
     """True if no other process or object has the index open; while True, opening it waits."""
     try:
-        import fcntl
-    except ImportError:  # Windows, which deletes no open file anyway
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders, and deletes no file that is open
         yield True
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:  # a file system without locks
-            pass
-        yield True
+        yield lock_file(handle, wait=False) is not False
     finally:
         os.close(handle)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from regard.errors import DataError, FolderError, OptionError, for_shell
 from regard.files.checksums import verify_listed
+from regard.files.lock import lock_file
 from regard.models.folder import as_path, is_file, read_json
 from regard.search.bm25 import Bm25
 from regard.search.documents import Document
@@ -155,16 +156,9 @@ class _SharedLock:
 
     def __init__(self, folder: Path) -> None:
         self._handle: int | None = None
-        try:
-            import fcntl
-
+        with contextlib.suppress(OSError):  # Windows opens no folders; a missing folder is reported later
             self._handle = os.open(folder, os.O_RDONLY)
-            fcntl.flock(self._handle, fcntl.LOCK_SH)  # waits while a writer deletes files: milliseconds
-        except (
-            ImportError,
-            OSError,
-        ):  # Windows, some network file systems; a missing folder is reported later
-            self.close()
+            lock_file(self._handle, shared=True)  # waits while a writer deletes files: milliseconds
 
     def close(self) -> None:
         handle, self._handle = self._handle, None

@@ -416,8 +416,8 @@ class Guarded:
             metrics.in_flight -= 1
             status = 499 if left else status
             seconds, route = time.perf_counter() - begin, getattr(scope.get("route"), "path", "other")
-            metrics.requests.add(route, str(status))
-            metrics.seconds.see(seconds, route)
+            metrics.requests.labels(route, str(status)).inc()
+            metrics.seconds.labels(route).observe(seconds)
             if self.log:
                 _log(scope, status, seconds)
 

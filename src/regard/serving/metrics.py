@@ -1,134 +1,69 @@
-"""Counts and times of a server, in the text format that Prometheus reads."""
+"""Prometheus metrics of a server, served at /metrics."""
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
-Labels = tuple[str, ...]
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.registry import Collector
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Counter:
-    """How often something happened, by its labels."""
-
-    kind = "counter"
-
-    def __init__(self, name: str, about: str, *labels: str) -> None:
-        self.name, self.about, self.labels = name, about, labels
-        self._values: dict[Labels, float] = {}
-        self._lock = threading.Lock()
-
-    def add(self, *labels: str, count: float = 1) -> None:
-        with self._lock:
-            self._values[labels] = self._values.get(labels, 0) + count
-
-    def value(self, *labels: str) -> float:
-        return self._values.get(labels, 0)
-
-    def lines(self) -> list[str]:
-        with self._lock:
-            return [
-                f"{self.name}{_braces(self.labels, key)} {_number(value)}"
-                for key, value in sorted(self._values.items())
-            ]
-
-
-class Gauge:
-    """A state that is asked for when somebody looks."""
-
-    kind = "gauge"
-
-    def __init__(
-        self, name: str, about: str, read: Callable[[], float], labels: dict[str, str] | None = None
-    ) -> None:
-        self.name, self.about, self._read, self._labels = name, about, read, labels or {}
-
-    def lines(self) -> list[str]:
-        return [
-            f"{self.name}{_braces(tuple(self._labels), tuple(self._labels.values()))} {_number(self._read())}"
-        ]
-
-
-class Histogram:
-    """How many values lay at or below each bound, how many there were, and their sum."""
-
-    kind = "histogram"
-
-    def __init__(self, name: str, about: str, bounds: Sequence[float], *labels: str) -> None:
-        self.name, self.about, self.bounds, self.labels = name, about, bounds, labels
-        self._found: dict[Labels, tuple[list[int], float]] = {}
-        self._lock = threading.Lock()
-
-    def see(self, value: float, *labels: str) -> None:
-        with self._lock:
-            counts, total = self._found.get(labels, ([0] * (len(self.bounds) + 1), 0.0))
-            counts[bisect_left(self.bounds, value)] += 1
-            self._found[labels] = counts, total + value
-
-    def lines(self) -> list[str]:
-        found = []
-        with self._lock:
-            for key, (counts, total) in sorted(self._found.items()):
-                below = 0
-                for bound, count in zip((*map(_number, self.bounds), "+Inf"), counts, strict=True):
-                    below += count
-                    found.append(f"{self.name}_bucket{_braces((*self.labels, 'le'), (*key, bound))} {below}")
-                found.append(f"{self.name}_sum{_braces(self.labels, key)} {_number(total)}")
-                found.append(f"{self.name}_count{_braces(self.labels, key)} {below}")
-        return found
-
-
 class Metrics:
-    """What a server counts. Labels are few and known beforehand: a path that does not exist is `other`."""
+    """The metrics of one service, in a registry of their own, so that a process can run several services.
+
+    The route of a request for an unknown path is "other", which bounds the number of label values.
+    """
 
     def __init__(self) -> None:
-        self.in_flight = 0  # changed by the event loop's thread alone
-        self.requests = Counter("regard_requests_total", "Requests that were answered.", "route", "status")
-        self.seconds = Histogram(
-            "regard_request_seconds", "Time from a request to the end of its answer.", SECONDS, "route"
+        self.registry = registry = CollectorRegistry()
+        self.in_flight = 0  # requests being answered; only the event loop's thread changes it
+        self.requests = Counter(
+            "regard_requests_total", "Answered requests.", ["route", "status"], registry=registry
         )
-        self.batch_texts = Histogram("regard_batch_texts", "Texts that were computed together.", SIZES)
-        self.batch_seconds = Histogram("regard_batch_seconds", "Time of one batch.", SECONDS)
-        self.tokens = Counter("regard_tokens_total", "Tokens of texts that were read and written.", "side")
-        self._gauges: list[Gauge] = [
-            Gauge("regard_requests_in_flight", "Requests that are being answered.", lambda: self.in_flight)
-        ]
+        self.seconds = Histogram(
+            "regard_request_seconds",
+            "Time from the arrival of a request to the end of its response.",
+            ["route"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.batch_texts = Histogram(
+            "regard_batch_texts", "Texts per batch.", buckets=SIZES, registry=registry
+        )
+        self.batch_seconds = Histogram(
+            "regard_batch_seconds", "Time of one batch.", buckets=SECONDS, registry=registry
+        )
+        self.tokens = Counter(
+            "regard_tokens_total", "Tokens read (source) and generated (target).", ["side"], registry=registry
+        )
+        self.gauge("regard_requests_in_flight", "Requests being answered.", lambda: self.in_flight)
 
-    def gauge(
-        self, name: str, about: str, read: Callable[[], float], labels: dict[str, str] | None = None
-    ) -> None:
-        self._gauges.append(Gauge(name, about, read, labels))
+    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """Add a gauge; `value` is called each time the metrics are read."""
+        Gauge(name, help, registry=self.registry).set_function(value)
 
-    def text(self) -> str:
-        """Everything, as Prometheus reads it."""
-        found: list[str] = []
-        for each in (
-            self.requests,
-            self.seconds,
-            self.batch_texts,
-            self.batch_seconds,
-            self.tokens,
-            *self._gauges,
-        ):
-            found += [f"# HELP {each.name} {each.about}", f"# TYPE {each.name} {each.kind}", *each.lines()]
-        return "\n".join(found) + "\n"
+    def info(self, **labels: str) -> None:
+        """Set the labels of `regard_info`."""
+        Info("regard", "The model and version being served.", registry=self.registry).info(labels)
 
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(float(value))
-
-
-def _braces(names: Sequence[str], values: Sequence[str]) -> str:
-    return (
-        "{" + ",".join(f'{n}="{_escape(v)}"' for n, v in zip(names, values, strict=True)) + "}"
-        if names
-        else ""
-    )
+    def text(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
+        return generate_latest(_WithoutCreated(self.registry))
 
 
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+class _WithoutCreated(Collector):
+    """A registry without the `_created` samples, which double the text and which nothing reads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric

@@ -207,8 +207,8 @@ class Batcher:
                     if not part.ticket.over:
                         self._compute([part])
             return
-        self._metrics.batch_texts.see(len(texts))
-        self._metrics.batch_seconds.see(time.perf_counter() - begin)
+        self._metrics.batch_texts.observe(len(texts))
+        self._metrics.batch_seconds.observe(time.perf_counter() - begin)
         for part, answer in zip(batch, answers, strict=True):
             part.ticket.keep(part.at, answer)
 

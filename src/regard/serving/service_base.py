@@ -54,9 +54,7 @@ class BaseService(ABC):
             "1 while requests are taken, 0 when shutting down.",
             lambda: int(not self.draining),
         )
-        self.metrics.gauge(
-            "regard_info", "What is served.", lambda: 1, {"model": name, "version": __version__}
-        )
+        self.metrics.info(model=name, version=__version__)
 
     @abstractmethod
     def warm_up(self) -> None:

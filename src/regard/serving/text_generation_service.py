@@ -280,8 +280,8 @@ class GenerationService(BaseService):
         return [(kind_of(name), len(found[name])) for name in found]
 
     def _count(self, read: Iterator[Sequence[int]], written: Iterator[Hypothesis]) -> None:
-        self.metrics.tokens.add("source", count=sum(map(len, read)))
-        self.metrics.tokens.add("target", count=sum(len(h.tokens) for h in written))
+        self.metrics.tokens.labels("source").inc(sum(map(len, read)))
+        self.metrics.tokens.labels("target").inc(sum(len(h.tokens) for h in written))
 
 
 def _hypothesis(found: Hypothesis) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class TextService(BaseService):
         return self._tokens([text])[0] + 1
 
     def _count(self, texts: list[str]) -> None:
-        self.metrics.tokens.add("source", count=sum(self._tokens(texts)))
+        self.metrics.tokens.labels("source").inc(sum(self._tokens(texts)))
 
 
 class ClassifyService(TextService):
