@@ -54,7 +54,7 @@ def ours(sizes: Sizes, device: str) -> Any:
     config = {
         "dim": sizes.dim,
         "tie": "all",
-        "scale_words": True,
+        "scale_embeddings": True,
         "output_bias": True,
         "dropout": 0.0,
         "shared_recurrence": False,

@@ -150,7 +150,7 @@ def training(plan: Plan) -> Job:
 
 def indexing(plan: Plan) -> Job:
     texts, model = plan.place / "documents.txt", plan.place / "embedder"
-    made = embedder(encoder={"kind": "words"})
+    made = embedder(encoder={"kind": "embedding"})
     save(model, made, made.config, made.source_tokenizer, made.target_tokenizer, {})
     write_lines(texts, 4_000 if plan.quick else 36_000, 6, plan.draw("documents", 0))
     return Job("indexing", lambda folder: commands.index(texts, folder, model), different_files)

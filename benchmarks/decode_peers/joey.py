@@ -74,7 +74,7 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
         sides[side] = {
             "type": "transformer", "num_layers": spec["layers"], "num_heads": spec["heads"], "hidden_size": config["dim"],
             "ff_size": spec["inner"], "dropout": 0.0, "layer_norm": spec["norm"], "activation": spec["activation"],
-            "embeddings": {"embedding_dim": config["dim"], "scale": config.get("scale_words", True), "dropout": 0.0},
+            "embeddings": {"embedding_dim": config["dim"], "scale": config.get("scale_embeddings", True), "dropout": 0.0},
         }  # fmt: skip
     tied = {"tied_embeddings": config["tie"] == "all", "tied_softmax": config["tie"] != "none"}
     begun = {

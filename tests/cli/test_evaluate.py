@@ -31,7 +31,7 @@ def model(tmp_path_factory, own_cache):
         "name": "yes-no", "task": "classify",
         "data": {name: [table(folder / f"{name}.csv", ROWS)] for name in ("train", "validation", "test")},
         "tokenizer": {"kind": "word", "size": 20},
-        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "words"}, "pooling": "mean"},
+        "model": {"dim": 8, "dropout": 0.0, "encoder": {"kind": "embedding"}, "pooling": "mean"},
         "optimizer": {"lr": 0.1}, "schedule": {"kind": "constant"},
         "training": {"steps": 30, "validate_every": 10, "device": "cpu", "threads": 1, "smoothing": 0.0},
     }  # fmt: skip

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dim": 16,
         "dropout": 0.0,
         "characters": {"dim": 4, "width": 4},
-        "encoder": {"kind": "words"},
+        "encoder": {"kind": "embedding"},
     }
     config = Block.model_validate(given).model_dump()
     with torch.random.fork_rng():

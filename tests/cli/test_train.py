@@ -358,7 +358,7 @@ def test_a_dry_run_shows_the_columns_and_the_first_row_as_read(regard, tmp_path)
     )
     words = [
         "task=classify",
-        "model={encoder: {kind: words}, pooling: mean}",
+        "model={encoder: {kind: embedding}, pooling: mean}",
         "tokenizer.kind=word",
         "training.steps=5",
     ]

@@ -25,7 +25,7 @@ def language_model(folder, *, seed=1):
     return _folder(folder, None, seed, {})
 
 
-def classifier(folder, *, encoder="words", pooling="attention", labels=("bad", "fine", "good"), seed=3):
+def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad", "fine", "good"), seed=3):
     """A classifier of texts of characters, with drawn weights."""
     source, target = Tokenizer.train([ALPHABET], "character", 100), Tokenizer.labels(list(labels))
     encoder = {"kind": encoder} if isinstance(encoder, str) else encoder

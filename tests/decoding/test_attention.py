@@ -163,7 +163,7 @@ def test_pieces_are_the_tokenizers_and_batches_come_when_asked_for():
     assert at == 1  # the longest comes first
     assert found.source == ["c", "d", "▁", "c", "d", "</s>"] == found.target
     assert found.inputs == ["<s>", "c", "d", "▁", "c", "d"]
-    assert list(found) == ["decoder.look.cross"]
+    assert list(found) == ["decoder.attention.cross"]
 
 
 def test_translations_carry_the_attention_of_each_of_their_hypotheses():
@@ -222,7 +222,7 @@ def test_what_cannot_be_looked_at_is_said():
     ]:
         with pytest.raises(OptionError, match=says):
             attention_maps(*given)
-    with pytest.raises(OptionError, match="there are decoder.look.cross"):
+    with pytest.raises(OptionError, match="there are decoder.attention.cross"):
         attention_maps([[4]], [[4]], model)[0]["decoder.3.cross"]
     with pytest.raises(OptionError, match="encoder, decoder, cross"):
         attention_maps([[4]], [[4]], model)[0].names("self")

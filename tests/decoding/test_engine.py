@@ -30,7 +30,7 @@ SENTENCES = [
 
 def small(*, vocab=VOCAB, language=False, **changes):
     """A model in float32."""
-    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_words") if key in changes}
+    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_embeddings") if key in changes}
     spec = {**LAYERS, **changes}
     return make(None if language else spec, spec, vocab=vocab, **rest).float().eval()
 
@@ -60,7 +60,7 @@ VARIANTS = {
     "swiglu": {"activation": "swiglu"},
     "untied": {"tie": "none"},
     "output bias": {"output_bias": True},
-    "words as they are": {"scale_words": False},
+    "words as they are": {"scale_embeddings": False},
     "one layer, one head": {"layers": 1, "heads": 1},
 }
 

@@ -42,7 +42,7 @@ VARIANTS = {
     "swiglu": {"activation": "swiglu"},
     "untied": {"tie": "none"},
     "output bias": {"output_bias": True},
-    "words as they are": {"scale_words": False},
+    "words as they are": {"scale_embeddings": False},
     "one layer, one head": {"layers": 1, "heads": 1},
 }
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
@@ -50,7 +50,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an 
 
 def small(*, vocab=VOCAB, language=False, **changes):
     """A model in float64."""
-    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_words") if key in changes}
+    rest = {key: changes.pop(key) for key in ("tie", "output_bias", "scale_embeddings") if key in changes}
     spec = {**LAYERS, **changes}
     return make(None if language else spec, spec, vocab=vocab, **rest).eval()
 

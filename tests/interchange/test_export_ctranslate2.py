@@ -31,7 +31,7 @@ TRANSLATORS = {
     "rotary, shared key heads, swiglu, rms": (
         {"position": "rotary", "key_heads": 2, "activation": "swiglu", **PRE, **RMS},
         {"position": "rotary", "key_heads": 2, "activation": "swish", **PRE, **RMS},
-        {"tie": "none", "output_bias": True, "scale_words": False},
+        {"tie": "none", "output_bias": True, "scale_embeddings": False},
     ),
     "learned and no positions": (
         {"position": "learned"},

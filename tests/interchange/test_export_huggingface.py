@@ -26,7 +26,7 @@ def few_sentences(monkeypatch):
     ("side", "rest"),
     [
         ({}, {}),
-        ({"activation": "swish"}, {"tie": "target", "scale_words": False, "output_bias": True}),
+        ({"activation": "swish"}, {"tie": "target", "scale_embeddings": False, "output_bias": True}),
         ({"activation": "gelu-tanh", "layers": 1}, {"tie": "none"}),
     ],
 )

@@ -23,7 +23,7 @@ MODELS = {
     ),
     "rnn in one direction": (
         {"kind": "recurrent", "cell": "rnn", "bidirectional": False},
-        {"kind": "recurrent", "cell": "rnn", "first": "copy"},
+        {"kind": "recurrent", "cell": "rnn", "initial_state": "copy"},
         {},
     ),
     "convolution and Bahdanau": ({"kind": "convolutional", "layers": 1}, {"kind": "bahdanau"}, {}),

@@ -31,7 +31,7 @@ DECODERS = {
     "none": {"kind": "recurrent", "attention": "none"},
     "simple": {"kind": "recurrent", "attention": "simple", "cell": "lstm"},
     "parameterised": {"kind": "recurrent", "attention": "parameterised"},
-    "bilinear": {"kind": "recurrent", "attention": "bilinear", "first": "mean"},
+    "bilinear": {"kind": "recurrent", "attention": "bilinear", "initial_state": "mean"},
     "input feeding": {"kind": "recurrent", "attention": "bilinear", "input_feeding": True},
     "bahdanau": {"kind": "bahdanau"},
     "transformer": {"kind": "transformer", **LAYER},

@@ -33,7 +33,7 @@ def save_tagger(path):
         Tokenizer.train(["B-PER O B-LOC"], "word", 40),
     )
     config = Tagger.model_validate(
-        {"dim": 16, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "words"}}
+        {"dim": 16, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "embedding"}}
     ).model_dump()
     folders.save(path, build(config, len(source), len(target)), config, source, target, {})
 

@@ -236,7 +236,7 @@ def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where
 
 
 def test_dropped_words_of_a_wrapped_table_are_zeros():
-    embedding = Embedding(20, 6, dropout_words=0.5)
+    embedding = Embedding(20, 6, embedding_dropout=0.5)
     embedding.table = Shifted(embedding.table)
     tokens = torch.arange(20).repeat(3, 1)
     torch.manual_seed(3)

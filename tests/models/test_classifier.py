@@ -15,7 +15,7 @@ TEXTS = ["a good film", "a bad film", "not at all good", "fine", "", "unknown wo
 LABELS = ["no", "perhaps", "yes"]
 LAYER = {"layers": 1, "heads": 2, "inner": 16}
 ENCODERS = {
-    "words": {"kind": "words"},
+    "embedding": {"kind": "embedding"},
     "kim": {"kind": "kim", "width": 5, "kernels": [2, 3]},
     "convolutional": {"kind": "convolutional", "layers": 1},
     "recurrent": {"kind": "recurrent", "cell": "lstm"},
@@ -29,7 +29,7 @@ POOLINGS = [
     "last",
     {"kind": "recurrent"},
     {"kind": "attention", "queries": 2},
-    {"kind": "beside", "of": ["mean", "max"]},
+    {"kind": "concat", "of": ["mean", "max"]},
 ]
 
 
@@ -64,7 +64,7 @@ def test_batches_and_padding_change_nothing_and_order_is_kept(encoder):
 
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
 def test_every_pooling_learns(pooling):
-    model = make("words", pooling, head={"layers": 1, "width": 8}).train()
+    model = make("embedding", pooling, head={"layers": 1, "width": 8}).train()
     loss = model.loss(batch(model))
     loss.total.backward()
     assert loss.tokens == 3 and all(
@@ -116,7 +116,7 @@ def test_no_texts_are_no_loss(smoothing, agreement):
 
 
 def test_dropped_words_are_unknown_in_training_alone():
-    model = make("words", "mean", word_dropout=0.5)
+    model = make("embedding", "mean", word_dropout=0.5)
     tokens = torch.tensor([[5, 6, 7, 3]]).repeat(200, 1)
     assert model(tokens).var(0).max() < 1e-10
     model.train()

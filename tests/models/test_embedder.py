@@ -27,10 +27,10 @@ def batch(pairs):
 PAIRS = [([5, 6, 7], [8, 9]), ([10, 11], [12, 13, 14, 15]), ([16], [17, 18, 19])]
 
 
-@pytest.mark.parametrize("begin", [False, True])
-def test_the_loss_is_infonce_in_both_directions(begin):
-    model = embedder(begin=begin, temperature=0.1)
-    front = [BOS] if begin else []
+@pytest.mark.parametrize("prepend_bos", [False, True])
+def test_the_loss_is_infonce_in_both_directions(prepend_bos):
+    model = embedder(prepend_bos=prepend_bos, temperature=0.1)
+    front = [BOS] if prepend_bos else []
     x, y = (
         torch.cat([model.encode(torch.tensor([[*front, *pair[side], EOS]])) for pair in PAIRS])
         for side in (0, 1)
@@ -105,7 +105,7 @@ def test_training_on_pairs_brings_partners_together(tmp_path):
         "name": "pairs", "task": "embed", "seed": 1,
         "data": {"train": [str(tmp_path / "train.tsv")], "validation": [str(tmp_path / "test.tsv")]},
         "tokenizer": {"kind": "word", "size": 100},
-        "model": {"dim": 32, "dropout": 0.0, "encoder": {"kind": "words"}},
+        "model": {"dim": 32, "dropout": 0.0, "encoder": {"kind": "embedding"}},
         "batch": {"tokens": 512}, "optimizer": {"lr": 0.01}, "schedule": {"kind": "constant"},
         "training": {"steps": 40, "validate_every": 40, "save_every": 40, "threads": 1, "device": "cpu"},
     }  # fmt: skip

@@ -49,7 +49,7 @@ def read(kind, model, words):
 def test_without_attention_everything_passes_through_one_vector(kind, shared):
     model = make(
         {"kind": "recurrent", "cell": kind, "bidirectional": False},
-        {"kind": "recurrent", "cell": kind, "first": "copy"},
+        {"kind": "recurrent", "cell": kind, "initial_state": "copy"},
         tie="none",
         shared_recurrence=shared,
     )
@@ -70,12 +70,12 @@ def test_without_attention_everything_passes_through_one_vector(kind, shared):
 def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
     model = make(
         {"kind": "recurrent", "cell": kind, "bidirectional": False},
-        {"kind": "recurrent", "cell": kind, "first": "copy", "attention": attention},
+        {"kind": "recurrent", "cell": kind, "initial_state": "copy", "attention": attention},
         tie="none",
     )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    look, Wo = model.decoder.look, model.output.words.weight
+    look, Wo = model.decoder.attention, model.output.words.weight
     for b in range(3):
         ye, state = read(kind, model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
@@ -96,7 +96,7 @@ def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
     model = make({"kind": "recurrent", "cell": kind}, {"kind": "bahdanau", "cell": kind}, tie="none")
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    energy, first = model.decoder.look.energy, model.decoder.first.map
+    energy, first = model.decoder.attention.energy, model.decoder.initial_state.map
     w = weights_of(model.decoder.stack.layers[0])
     for b in range(3):
         words = batch.source[b, : batch.source_lengths[b]]
@@ -135,7 +135,7 @@ def test_input_feeding_gives_the_last_context_to_the_next_step():
     )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    w, first = weights_of(model.decoder.stack.layers[0]), model.decoder.first.map
+    w, first = weights_of(model.decoder.stack.layers[0]), model.decoder.initial_state.map
     ye, last = read("gru", model, batch.source[0])
     state, ya = (torch.tanh(first.weight @ last[0] + first.bias),), torch.zeros(32, dtype=torch.float64)
     for t in range(batch.target.shape[1] - 1):

@@ -28,7 +28,7 @@ SECTIONS = [
     {"encoder": ENCODERS["gru"], "decoder": DECODERS["bahdanau"], "tie": "target"},
     {
         "encoder": {"kind": "recurrent", "bidirectional": False},
-        "decoder": {"kind": "recurrent", "first": "copy"},
+        "decoder": {"kind": "recurrent", "initial_state": "copy"},
         "shared_recurrence": True,
         "tie": "none",
     },

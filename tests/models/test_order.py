@@ -19,13 +19,16 @@ VOCABULARY = sorted({*QUESTION.split(), *TEACHER.split()})
 LAYER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 32}
 SCHEMES = ["sinusoidal", "learned", "channel", "rotary", "alibi", "relative-buckets", "relative-vectors"]
 BLIND = {
-    "mean of words": ({"kind": "words"}, "mean"),
-    "sum of words": ({"kind": "words"}, "sum"),
-    "max of words": ({"kind": "words"}, "max"),
-    "attention pooling": ({"kind": "words"}, "attention"),
-    "three additive queries": ({"kind": "words"}, {"kind": "attention", "queries": 3, "energy": "additive"}),
+    "mean of words": ({"kind": "embedding"}, "mean"),
+    "sum of words": ({"kind": "embedding"}, "sum"),
+    "max of words": ({"kind": "embedding"}, "max"),
+    "attention pooling": ({"kind": "embedding"}, "attention"),
+    "three additive queries": (
+        {"kind": "embedding"},
+        {"kind": "attention", "queries": 3, "energy": "additive"},
+    ),
     "sparse attention pooling": (
-        {"kind": "words"},
+        {"kind": "embedding"},
         {"kind": "attention", "heads": 2, "normalize": "sparsemax"},
     ),
     "transformer, mean": ({**LAYER, "position": "none"}, "mean"),
@@ -35,7 +38,7 @@ BLIND = {
 ORDERED = {
     **{scheme: ({**LAYER, "position": scheme}, "mean") for scheme in SCHEMES},
     "recurrent": ({"kind": "recurrent"}, "last"),
-    "recurrence over words": ({"kind": "words"}, "recurrent"),
+    "recurrence over words": ({"kind": "embedding"}, "recurrent"),
     "convolutions": ({"kind": "kim", "kernels": [2, 3], "width": 8}, "max"),
     "convolution layers": ({"kind": "convolutional", "layers": 2, "position": "none"}, "mean"),
 }

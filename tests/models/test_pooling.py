@@ -21,7 +21,7 @@ POOLINGS = {
     "additive": lambda: AttentionPooling(WIDTH, energy=Additive(WIDTH)),
     "bilinear in heads": lambda: AttentionPooling(WIDTH, heads=2, energy=Bilinear(WIDTH // 2, heads=2)),
     "sparse": lambda: AttentionPooling(WIDTH, energy=Dot(), normalize=Sparsemax()),
-    "beside": lambda: Concatenated([Mean(WIDTH), Max(WIDTH)]),
+    "concat": lambda: Concatenated([Mean(WIDTH), Max(WIDTH)]),
 }
 
 
@@ -41,7 +41,7 @@ def test_padding_never_counts_and_the_width_is_what_it_says(name):
     changed = x.clone()
     changed[1, 3:] = torch.nan  # a state behind the end may be anything, also in the gradient
     changed.requires_grad_()
-    if name not in ("mean", "sum", "beside"):  # which multiply by zero
+    if name not in ("mean", "sum", "concat"):  # which multiply by zero
         assert pooling(Memory(changed, lengths))[1].isfinite().all()
 
 

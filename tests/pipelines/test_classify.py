@@ -85,7 +85,7 @@ def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing
 
 
 def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_shown(tmp_path):
-    pooling = {"kind": "beside", "of": ["max", {"kind": "attention", "queries": 3, "heads": 2}]}
+    pooling = {"kind": "concat", "of": ["max", {"kind": "attention", "queries": 3, "heads": 2}]}
     model = load(classifier(tmp_path / "m", pooling=pooling))
     (looked,) = word_attention(["a fine day"], model)
     with watch(model) as seen:

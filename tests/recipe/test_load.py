@@ -129,13 +129,13 @@ def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, word
         (
             ["model.decoder={heads: 2}", "model.decoder.kind=bahdanau"],
             "model.decoder of kind bahdanau has no key 'heads' (transformer has it); its keys are cell, layers, width, "
-            "attention_width, first, dropout; for another kind replace the block: model.decoder='{kind: bahdanau}'",
+            "attention_width, initial_state, dropout; for another kind replace the block: model.decoder='{kind: bahdanau}'",
         ),
         (["model.decoder={kind: recurrent, normalize: softmax}"], "model.decoder of kind recurrent has no key 'normalize'"),
         (["model.decoder=bahdanau"], "model.decoder is 'bahdanau', and must be a block of keys with a kind: "
          "write model.decoder='{kind: bahdanau}'"),
         (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys: write optimizer='{kind: adamw}'"),
-        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of writer, classifier, tagger, embedder; "
+        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of autoregressive, classifier, tagger, embedder; "
          "bahdanau is a kind of model.decoder"),
     ],
 )  # fmt: skip
@@ -250,10 +250,16 @@ def test_an_override_cannot_go_through_a_value():
         ),
         (["model.encoder={kind: recurrent, width: 31}"], ("width is 31", "even")),
         (["model.decoder={kind: recurrent, input_feeding: true}"], ("input_feeding", "nothing to feed")),
-        (["model.decoder={kind: recurrent, first: copy}"], ("first is copy", "no final state")),
         (
-            ["model.encoder={kind: recurrent, cell: lstm}", "model.decoder={kind: bahdanau, first: copy}"],
-            ("first is copy", "cell is lstm", "gru"),
+            ["model.decoder={kind: recurrent, initial_state: copy}"],
+            ("initial_state is copy", "no final state"),
+        ),
+        (
+            [
+                "model.encoder={kind: recurrent, cell: lstm}",
+                "model.decoder={kind: bahdanau, initial_state: copy}",
+            ],
+            ("initial_state is copy", "cell is lstm", "gru"),
         ),
         (["model.shared_recurrence=true"], ("shared_recurrence", "kind recurrent")),
         (

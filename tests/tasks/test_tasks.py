@@ -158,8 +158,8 @@ def test_vectors_of_another_width_or_language_are_refused_before_anything_is_wri
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": {"decoder": {}}}, "model of kind classifier has no key 'decoder' .writer has it."),
-        ({"model": {"kind": "writer"}}, "model.kind is writer, and task classify trains a classifier"),
+        ({"model": {"decoder": {}}}, "model of kind classifier has no key 'decoder' .autoregressive has it."),
+        ({"model": {"kind": "autoregressive"}}, "model.kind is autoregressive, and task classify trains a model of kind classifier"),
         ({"model": {"poling": "max"}}, "did you mean model.pooling"),
         ({"model": {"pooling": "median"}}, "model.pooling.kind is 'median', and must be one of mean, sum, max"),
         ({"model": {"pooling": {"kind": "attention", "heads": 7}}}, "heads is 7, which does not divide the width 300"),

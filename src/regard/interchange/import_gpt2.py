@@ -73,7 +73,7 @@ def _config(theirs: Any) -> dict[str, Any]:
     given = {
         "dim": theirs.n_embd,
         "tie": tie,
-        "scale_words": False,
+        "scale_embeddings": False,
         "dropout": float(theirs.resid_pdrop),
         "decoder": decoder,
     }

@@ -83,7 +83,7 @@ def _config(theirs: Any) -> dict[str, Any]:
     given = {
         "dim": theirs.d_model,
         "tie": tie,
-        "scale_words": theirs.scale_embedding,
+        "scale_embeddings": theirs.scale_embedding,
         "output_bias": True,
         **sides,
     }

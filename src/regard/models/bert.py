@@ -114,10 +114,10 @@ def _config(folder: Path, theirs: dict[str, Any], longest: int) -> dict[str, Any
     }  # fmt: skip
     given = {
         "dim": theirs["hidden_size"],
-        "scale_words": False,
+        "scale_embeddings": False,
         "dropout": float(theirs.get("hidden_dropout_prob", 0.0)),
     }
-    return complete(folder / "config.json", "embedder", given | {"encoder": encoder, "begin": True})
+    return complete(folder / "config.json", "embedder", given | {"encoder": encoder, "prepend_bos": True})
 
 
 def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[int]]:

@@ -58,7 +58,7 @@ def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
     a language model. Weights are drawn from torch's generator.
     """
     try:
-        return BUILDERS[config.get("kind", "writer")](config, source_vocab, target_vocab)
+        return BUILDERS[config.get("kind", "autoregressive")](config, source_vocab, target_vocab)
     except RuntimeError as error:
         if "allocate" not in str(error):
             raise
@@ -67,7 +67,7 @@ def build(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
         ) from None
 
 
-def _writer(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
+def _autoregressive(config: Spec, source_vocab: int | None, target_vocab: int) -> Translator | LanguageModel:
     tie, bias = config["tie"], config.get("output_bias")
     target = make_words(config["decoder"], config, target_vocab)
     if config["encoder"] is None:
@@ -105,7 +105,7 @@ def _classifier(config: Spec, source_vocab: int | None, target_vocab: int) -> Cl
         activation=config["head"]["activation"], dropout=config["head"]["dropout"],
     )  # fmt: skip
     return Classifier(
-        source, encoder, pooling, head, word_dropout=config["word_dropout"], begin=config["begin"]
+        source, encoder, pooling, head, word_dropout=config["word_dropout"], prepend_bos=config["prepend_bos"]
     )
 
 
@@ -122,14 +122,16 @@ def _embedder(config: Spec, source_vocab: int | None, target_vocab: int) -> Any:
 
 
 BUILDERS: dict[str, Callable[[Spec, int | None, int], Any]] = {
-    "writer": _writer, "classifier": _classifier, "tagger": _tagger, "embedder": _embedder,
+    "autoregressive": _autoregressive, "classifier": _classifier, "tagger": _tagger, "embedder": _embedder,
 }  # fmt: skip
 
 
 def make_words(spec: Spec, config: Spec, vocab: int) -> Embedding:
     dim = config["dim"]
-    scale = math.sqrt(dim) if config.get("scale_words", True) else 1.0  # folders of before have no such key
-    return Embedding(vocab, dim, scale=scale, dropout_words=spec.get("dropout_words", 0.0))
+    scale = (
+        math.sqrt(dim) if config.get("scale_embeddings", True) else 1.0
+    )  # folders of before have no such key
+    return Embedding(vocab, dim, scale=scale, embedding_dropout=spec.get("embedding_dropout", 0.0))
 
 
 def _output(decoder: nn.Module, target: Embedding, vocab: int, tie: str, *, bias: bool) -> Output:
@@ -143,7 +145,7 @@ def _dropout(spec: Spec, config: Spec) -> float:
 def make_encoder(spec: Spec, config: Spec) -> nn.Module:
     """Words of width dim → Memory."""
     dim = config["dim"]
-    if spec["kind"] == "words":
+    if spec["kind"] == "embedding":
         return EmbeddingEncoder(dim, dropout=_dropout(spec, config))
     if spec["kind"] == "kim":
         return KimEncoder(dim, spec["width"], spec["kernels"], dropout=_dropout(spec, config))
@@ -184,7 +186,7 @@ def make_pooling(spec: Spec, width: int) -> nn.Module:
         )
     if kind == "recurrent":
         return Recurrent(RecurrentStack(width, spec["width"] or width, cell=spec["cell"]))
-    if kind == "beside":
+    if kind == "concat":
         return Concatenated([make_pooling(each, width) for each in spec["of"]])
     return {"mean": Mean, "sum": Sum, "max": Max, "last": Last}[kind](width)
 
@@ -204,10 +206,18 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
         stack = RecurrentStack(
             dim + memory_width, width, cell=spec["cell"], layers=spec["layers"], dropout=dropout
         )
-        look = AdditiveCrossAttention(width, memory_width, spec["attention_width"] or width)
-        return BahdanauDecoder(dim, stack, first=_first(spec, encoder, stack), look=look, dropout=dropout)
-    look = None if memory_width is None else _look(spec, spec["last_width"] or width, memory_width)
-    fed = look if spec["input_feeding"] else None
+        attention = AdditiveCrossAttention(width, memory_width, spec["attention_width"] or width)
+        return BahdanauDecoder(
+            dim,
+            stack,
+            initial_state=_initial_state(spec, encoder, stack),
+            attention=attention,
+            dropout=dropout,
+        )
+    attention = (
+        None if memory_width is None else _cross_attention(spec, spec["last_width"] or width, memory_width)
+    )
+    fed = attention if spec["input_feeding"] else None
     if config["shared_recurrence"] and encoder is not None:
         stack = _shared(encoder, dim)
     else:
@@ -222,8 +232,8 @@ def make_decoder(spec: Spec, config: Spec, encoder: nn.Module | None) -> nn.Modu
     }
     return kind(
         stack,
-        first=None if encoder is None else _first(spec, encoder, stack),
-        look=look,
+        initial_state=None if encoder is None else _initial_state(spec, encoder, stack),
+        attention=attention,
         dropout=dropout,
         **locked,
     )
@@ -239,19 +249,19 @@ def _shared(encoder: nn.Module, dim: int) -> RecurrentStack:
     return stack
 
 
-def _first(spec: Spec, encoder: nn.Module | None, stack: RecurrentStack) -> nn.Module:
+def _initial_state(spec: Spec, encoder: nn.Module | None, stack: RecurrentStack) -> nn.Module:
     assert encoder is not None
-    if spec["first"] != "copy":
-        return LearnedInitialState(encoder.width, stack, of=spec["first"])  # type: ignore[arg-type]
+    if spec["initial_state"] != "copy":
+        return LearnedInitialState(encoder.width, stack, of=spec["initial_state"])  # type: ignore[arg-type]
     source = getattr(encoder, "stack", None)
     if not isinstance(source, RecurrentStack) or source.widths != stack.widths or source.cell != stack.cell:
         raise OptionError(
-            "first: copy hands the encoder's last state on, so both need the same cell, layers and width; use first: final"
+            "initial_state: copy hands the encoder's last state on, so both need the same cell, layers and width; use initial_state: final"
         )
     return CopiedInitialState()
 
 
-def _look(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
+def _cross_attention(spec: Spec, query_width: int, memory_width: int) -> nn.Module | None:
     kind = spec["attention"]
     if kind == "none":
         return None

@@ -55,7 +55,7 @@ class Classifier(Model):
     """p(label | text) = softmax(head(pooling(encoder(words)))).
 
     In training every word is unknown with probability `word_dropout`, so that no answer hangs on one word and the vector of
-    unknown words means something. `begin` puts BOS in front of a text, where BERT has its CLS.
+    unknown words means something. `prepend_bos` puts BOS in front of a text, where BERT has its CLS.
     """
 
     kind = "classifier"
@@ -68,11 +68,11 @@ class Classifier(Model):
         head: Head,
         *,
         word_dropout: float = 0.0,
-        begin: bool = False,
+        prepend_bos: bool = False,
     ) -> None:
         super().__init__()
         self.source, self.encoder, self.pooling, self.head = source, encoder, pooling, head
-        self.word_dropout, self.begin = word_dropout, begin
+        self.word_dropout, self.prepend_bos = word_dropout, prepend_bos
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Classifier(Model):
                 tokens > EOS
             )
             tokens = tokens.masked_fill(lost, UNK)
-        if self.begin:
+        if self.prepend_bos:
             tokens, lengths = put_bos_first(tokens, lengths)
         return self.encoder(self.source(tokens), lengths)
 
@@ -134,7 +134,7 @@ def predict(
     model.eval()
     with track(len(texts), "classifying", "texts") if progress else nullcontext() as bar:
         most = positions(model.encoder)
-        for rows, tokens, lengths in batches(model, texts, batch_tokens, most and most - model.begin):
+        for rows, tokens, lengths in batches(model, texts, batch_tokens, most and most - model.prepend_bos):
             scores = model(tokens.to(model.device), lengths.to(model.device))
             found[rows] = torch.softmax(scores.double(), -1).float().cpu().numpy()
             if bar is not None:

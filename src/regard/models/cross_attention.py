@@ -29,7 +29,7 @@ class Simple(nn.Module):
         self.width = memory_width
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
-        return _look(query, memory.states, memory.states, memory, DOT)
+        return _attend(query, memory.states, memory.states, memory, DOT)
 
 
 class Parameterised(nn.Module):
@@ -43,7 +43,7 @@ class Parameterised(nn.Module):
         self.width = width
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
-        return _look(self.Wq(query), self.Wk(memory.states), self.Wv(memory.states), memory, DOT)
+        return _attend(self.Wq(query), self.Wk(memory.states), self.Wv(memory.states), memory, DOT)
 
 
 class BilinearCrossAttention(nn.Module):
@@ -55,7 +55,7 @@ class BilinearCrossAttention(nn.Module):
         self.width = memory_width
 
     def forward(self, query: Tensor, memory: Memory) -> Tensor:
-        return _look(query, memory.states, memory.states, memory, self.energy)
+        return _attend(query, memory.states, memory.states, memory, self.energy)
 
 
 class AdditiveCrossAttention(nn.Module):
@@ -70,10 +70,10 @@ class AdditiveCrossAttention(nn.Module):
         return self.energy.Wk(memory.states)
 
     def forward(self, query: Tensor, memory: Memory, projected: Tensor) -> Tensor:
-        return _look(query, projected, memory.states, memory, ProjectedAdditive(self.energy))
+        return _attend(query, projected, memory.states, memory, ProjectedAdditive(self.energy))
 
 
-def _look(query: Tensor, key: Tensor, value: Tensor, memory: Memory, energy: Energy) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, memory: Memory, energy: Energy) -> Tensor:
     """(batch, T, ·) as attention with one head."""
     if not torch.is_autocast_enabled(query.device.type if query.device.type != "meta" else "cpu"):
         query, key, value = (x.to(value.dtype) for x in (query, key, value))

@@ -109,7 +109,7 @@ class TransformerDecoder(nn.Module):
 class RecurrentDecoder(nn.Module):
     """y^d(t) = cell(y^d(t−1), y(t−1)); features y^d(t), or [y^d(t); y^a(t)] with a look at the memory.
 
-    The look does not enter the recurrence, so all steps of a known target run at once.
+    The attention does not enter the recurrence, so all steps of a known target run at once.
     """
 
     joins = True
@@ -118,32 +118,36 @@ class RecurrentDecoder(nn.Module):
         self,
         stack: RecurrentStack,
         *,
-        first: nn.Module | None = None,
-        look: nn.Module | None = None,
+        initial_state: nn.Module | None = None,
+        attention: nn.Module | None = None,
         dropout: float = 0.0,
         before: nn.Module | None = None,
         after: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.stack, self.first, self.look = stack, first, look
-        self.width = stack.width + (0 if look is None else look.width)  # type: ignore[operator]
+        self.stack, self.initial_state, self.attention = stack, initial_state, attention
+        self.width = stack.width + (0 if attention is None else attention.width)  # type: ignore[operator]
         self.before = Dropout(dropout) if before is None else before
         self.after = Dropout(dropout) if after is None else after
 
-    def begin(self, memory: Memory | None, like: Tensor) -> RecurrentState:
-        return self.stack.zero_state(like) if memory is None or self.first is None else self.first(memory)
+    def initial_hidden(self, memory: Memory | None, like: Tensor) -> RecurrentState:
+        return (
+            self.stack.zero_state(like)
+            if memory is None or self.initial_state is None
+            else self.initial_state(memory)
+        )
 
     def forward(
         self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
     ) -> tuple[Tensor, DecoderState]:
         carried = self.start(memory, x) if carried is None else carried
         y, hidden = self.stack(self.before(x), carried.hidden)
-        if self.look is not None and carried.memory is not None:
-            y = torch.cat([y, self.look(y, carried.memory).to(y.dtype)], -1)
+        if self.attention is not None and carried.memory is not None:
+            y = torch.cat([y, self.attention(y, carried.memory).to(y.dtype)], -1)
         return self.after(y), DecoderState(carried.memory, hidden)
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        return DecoderState(memory, self.begin(memory, batch))
+        return DecoderState(memory, self.initial_hidden(memory, batch))
 
     def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
         features, carried = self.forward(x[:, None], None, carried)
@@ -168,14 +172,14 @@ class InputFeedingDecoder(_StepByStep):
     """The context of the step before is fed in beside the word: cell(y^d(t−1), [y(t−1); y^a(t−1)]) (Luong et al. 2015, 3.3)."""
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        hidden = self.begin(memory, batch)
-        return DecoderState(memory, hidden, context=hidden[0][0].new_zeros(len(batch), self.look.width))  # type: ignore[union-attr]
+        hidden = self.initial_hidden(memory, batch)
+        return DecoderState(memory, hidden, context=hidden[0][0].new_zeros(len(batch), self.attention.width))  # type: ignore[union-attr]
 
     def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        assert carried.context is not None and carried.memory is not None and self.look is not None
+        assert carried.context is not None and carried.memory is not None and self.attention is not None
         fed = torch.cat([self.before(x), carried.context.to(x.dtype)], -1)
         y, hidden = self.stack(fed[:, None], carried.hidden)
-        context = self.look(y, carried.memory)
+        context = self.attention(y, carried.memory)
         features = self.after(torch.cat([y, context.to(y.dtype)], -1))[:, 0]
         return features, DecoderState(carried.memory, hidden, context[:, 0])
 
@@ -188,24 +192,26 @@ class BahdanauDecoder(_StepByStep):
         dim: int,
         stack: RecurrentStack,
         *,
-        first: nn.Module,
-        look: AdditiveCrossAttention,
+        initial_state: nn.Module,
+        attention: AdditiveCrossAttention,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(stack, first=first, look=look, dropout=dropout)
+        super().__init__(stack, initial_state=initial_state, attention=attention, dropout=dropout)
         self.width += dim
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        if memory is None or not isinstance(self.look, AdditiveCrossAttention):
+        if memory is None or not isinstance(self.attention, AdditiveCrossAttention):
             raise ShapeError(
                 "Bahdanau's decoder attends to an encoder; for a language model use a recurrent or Transformer decoder"
             )
-        return DecoderState(memory, self.begin(memory, batch), projected=self.look.project(memory))
+        return DecoderState(
+            memory, self.initial_hidden(memory, batch), projected=self.attention.project(memory)
+        )
 
     def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        assert carried.memory is not None and carried.projected is not None and self.look is not None
+        assert carried.memory is not None and carried.projected is not None and self.attention is not None
         x = self.before(x)
-        context = self.look(carried.hidden[-1][0][:, None], carried.memory, carried.projected)[:, 0].to(
+        context = self.attention(carried.hidden[-1][0][:, None], carried.memory, carried.projected)[:, 0].to(
             x.dtype
         )
         y, hidden = self.stack(torch.cat([x, context], -1)[:, None], carried.hidden)

@@ -21,7 +21,7 @@ LONGEST = 512  # tokens of a text that are read, unless a table of positions end
 
 
 class Embedder(Model):
-    """pooling(encoder(words)), divided by its length. `begin` puts BOS in front of a text, where BERT has its CLS.
+    """pooling(encoder(words)), divided by its length. `prepend_bos` puts BOS in front of a text, where BERT has its CLS.
 
     Trained on pairs of texts that mean the same: each should find its partner among all texts of the batch,
     −log softmax(cos(x, y)/τ) in both directions (InfoNCE, van den Oord et al. 2018, with in-batch negatives).
@@ -35,12 +35,12 @@ class Embedder(Model):
         encoder: nn.Module,
         pooling: nn.Module,
         *,
-        begin: bool = False,
+        prepend_bos: bool = False,
         temperature: float = 0.05,
     ) -> None:
         super().__init__()
         self.source, self.encoder, self.pooling = source, encoder, pooling
-        self.begin, self.temperature = begin, temperature
+        self.prepend_bos, self.temperature = prepend_bos, temperature
 
     @classmethod
     def of(cls, model: Any) -> Embedder:
@@ -54,7 +54,7 @@ class Embedder(Model):
                 f"a {type(model).__name__} reads no source, so it makes no document vectors; use a model with an encoder"
             )
         found = cls(model.source, model.encoder, getattr(model, "pooling", None) or Mean(model.encoder.width))
-        found.begin = getattr(model, "begin", False)
+        found.prepend_bos = getattr(model, "prepend_bos", False)
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
                 setattr(found, name, getattr(model, name))
@@ -87,13 +87,13 @@ class Embedder(Model):
 
     def _begun(self, tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """x1 … xn EOS, with BOS in front where it belongs there."""
-        return put_bos_first(tokens, lengths) if self.begin else (tokens, lengths)
+        return put_bos_first(tokens, lengths) if self.prepend_bos else (tokens, lengths)
 
     def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The target of a batch, which begins with BOS, as a text to be read."""
         return (
             (batch.target, batch.target_lengths + 1)
-            if self.begin
+            if self.prepend_bos
             else (batch.target[:, 1:], batch.target_lengths)
         )
 
@@ -109,7 +109,7 @@ class Embedder(Model):
 
     def fingerprint(self) -> str:
         """SHA-256 of weights, tokenizer and pooling. Not of `config`, to which a newer regard may add keys."""
-        found = hashlib.sha256(f"{self.begin} {type(self.pooling).__name__}".encode())
+        found = hashlib.sha256(f"{self.prepend_bos} {type(self.pooling).__name__}".encode())
         tokenizer: Any = getattr(self, "source_tokenizer", None)
         found.update(b"" if tokenizer is None else tokenizer.fingerprint.encode())
         for name, p in sorted(self.named_parameters()):
@@ -139,7 +139,9 @@ def build_embedder(config: dict[str, Any], vocabulary: int) -> Embedder:
         make_encoder(config["encoder"], config),
     )
     pooling = make_pooling(config["pooling"], int(encoder.width))  # type: ignore[arg-type]
-    return Embedder(words, encoder, pooling, begin=config["begin"], temperature=config["temperature"])
+    return Embedder(
+        words, encoder, pooling, prepend_bos=config["prepend_bos"], temperature=config["temperature"]
+    )
 
 
 def _same(batch: Batch) -> Tensor:

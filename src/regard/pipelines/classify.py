@@ -93,7 +93,7 @@ def fitting(model: Classifier, texts: Sequence[str]) -> list[str]:
     most = positions(model.encoder)
     if most is None:
         return list(texts)
-    room = most - model.begin
+    room = most - model.prepend_bos
     found = list(texts)
     for i, text in enumerate(texts):
         if len(text.encode("utf-8", "surrogatepass")) < room - 1:  # no token is less than a byte
@@ -119,8 +119,8 @@ def word_attention(texts: Sequence[str], model: Classifier, batch_tokens: int = 
         for rows, tokens, lengths in batches(model, texts, batch_tokens):
             with watch(model) as seen:
                 model(tokens.to(model.device), lengths.to(model.device))
-            for i, weights in zip(rows, _received(seen, (lengths + model.begin).tolist()), strict=True):
-                found[i] = weights[model.begin :].tolist()
+            for i, weights in zip(rows, _received(seen, (lengths + model.prepend_bos).tolist()), strict=True):
+                found[i] = weights[model.prepend_bos :].tolist()
     finally:
         model.train(training)
     return [_by_word(model, text, found[i]) for i, text in enumerate(texts)]

@@ -63,8 +63,8 @@ def _encoded(embedder: Embedder, texts: Sequence[str]) -> list[list[int]]:
     tokenizer: Any = getattr(embedder, "source_tokenizer", None)
     if tokenizer is None:
         raise OptionError("this model has no tokenizer; load it from a folder with regard.load")
-    room = embedder.longest - 1 - embedder.begin
-    first = [BOS] if embedder.begin else []
+    room = embedder.longest - 1 - embedder.prepend_bos
+    first = [BOS] if embedder.prepend_bos else []
     return [[*first, *ids[:room], EOS] for ids in tokenizer.encode_batch(texts)]
 
 

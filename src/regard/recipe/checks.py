@@ -14,13 +14,13 @@ from regard.models.schema import (
     RecurrentDecoder,
     Stacked,
     Transformer,
-    Words,
+    EmbeddingOnly,
 )
-from regard.models.text_schema import AttentionPooling, BesidePooling, Classifier, Embedder, Pooling
+from regard.models.text_schema import AttentionPooling, ConcatPooling, Classifier, Embedder, Pooling
 from regard.recipe.schema import Cosine, InverseSqrt, Recipe
 from regard.tasks import task_of
 
-AnyEncoder = Transformer | Recurrent | Convolutional | Stacked | Words | Kim
+AnyEncoder = Transformer | Recurrent | Convolutional | Stacked | EmbeddingOnly | Kim
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
@@ -58,7 +58,7 @@ def decoder_width(recipe: Recipe) -> int:
 def _task(recipe: Recipe) -> Iterator[str]:
     task = task_of(recipe.task)
     if recipe.model.kind != task.model:
-        yield f"model.kind is {recipe.model.kind}, and task {recipe.task} trains a {task.model}; leave model.kind out"
+        yield f"model.kind is {recipe.model.kind}, and task {recipe.task} trains a model of kind {task.model}; leave model.kind out"
         return
     yield from task.fits(recipe)
 
@@ -134,7 +134,7 @@ def _reading(recipe: Recipe) -> Iterator[str]:
 
 
 def _pooling(pooling: Pooling, width: int, place: str) -> Iterator[str]:
-    if isinstance(pooling, BesidePooling):
+    if isinstance(pooling, ConcatPooling):
         for at, each in enumerate(pooling.of):
             yield from _pooling(each, width, f"{place}.of[{at}]")
     elif isinstance(pooling, AttentionPooling) and width % pooling.heads:
@@ -152,7 +152,11 @@ def _writing(recipe: Recipe) -> Iterator[str]:
         yield from _shared(encoder, decoder, model.dim)
     if isinstance(decoder, RecurrentDecoder):
         yield from _attention(recipe, decoder)
-    if isinstance(decoder, RecurrentDecoder | Bahdanau) and decoder.first == "copy" and encoder is not None:
+    if (
+        isinstance(decoder, RecurrentDecoder | Bahdanau)
+        and decoder.initial_state == "copy"
+        and encoder is not None
+    ):
         yield from _copied(recipe, decoder)
 
 
@@ -222,9 +226,9 @@ def _attention(recipe: Recipe, decoder: RecurrentDecoder) -> Iterator[str]:
 def _copied(recipe: Recipe, decoder: RecurrentDecoder | Bahdanau) -> Iterator[str]:
     """The encoder's final state can be the decoder's first only when the two have the same shape."""
     encoder = recipe.model.encoder
-    start = "model.decoder.first is copy"
+    start = "model.decoder.initial_state is copy"
     if not isinstance(encoder, Recurrent):
-        yield f"{start}, and this encoder has no final state to copy; take first: mean or final, which learn a map"
+        yield f"{start}, and this encoder has no final state to copy; take initial_state: mean or final, which learn a map"
         return
     dim = recipe.model.dim
     widths = (encoder.width or dim), (decoder.width or dim), decoder_width(recipe)
@@ -234,10 +238,10 @@ def _copied(recipe: Recipe, decoder: RecurrentDecoder | Bahdanau) -> Iterator[st
         ("width", *widths[:2]),
     ):
         if a != b:
-            yield f"{start}, and the encoder's {key} is {a} and the decoder's {b}; take first: final, or make them equal"
+            yield f"{start}, and the encoder's {key} is {a} and the decoder's {b}; take initial_state: final, or make them equal"
             return
     if widths[2] != widths[0]:
-        yield f"{start}, and the decoder's last layer is {widths[2]} wide, the encoder's {widths[0]}; take first: final"
+        yield f"{start}, and the decoder's last layer is {widths[2]} wide, the encoder's {widths[0]}; take initial_state: final"
 
 
 def _course(recipe: Recipe) -> Iterator[str]:

@@ -266,11 +266,11 @@ class Decoding(Block):
 
 
 AnyModel = Annotated[
-    Annotated[AutoregressiveBlock, Tag("writer")]
+    Annotated[AutoregressiveBlock, Tag("autoregressive")]
     | Annotated[Classifier, Tag("classifier")]
     | Annotated[Tagger, Tag("tagger")]
     | Annotated[Embedder, Tag("embedder")],
-    by_kind("writer"),
+    by_kind("autoregressive"),
 ]
 
 

@@ -155,8 +155,8 @@ def _encoder(found: Described, task: str, source: str) -> dict[str, Any]:
         raise RecipeError(
             f"{source} reads words with their spelling, so its encoder belongs to that tagger; fine-tune it with training.start"
         )
-    taken = {key: found.config[key] for key in ("dim", "scale_words", "dropout", "encoder")}
-    taken |= {"begin": found.config.get("begin", False), "vectors": None, "freeze_vectors": False}
+    taken = {key: found.config[key] for key in ("dim", "scale_embeddings", "dropout", "encoder")}
+    taken |= {"prepend_bos": found.config.get("prepend_bos", False), "vectors": None, "freeze_vectors": False}
     return taken | ({"characters": None, "subwords": found.tokenizer != "word"} if task == "tag" else {})
 
 
@@ -205,7 +205,7 @@ def _data(raw: dict[str, Any], model: dict[str, Any], found: Described, source: 
     usual = ((found.card.get("recipe") or {}).get("data") or {}).get("max_length", Data().max_length)
     if not isinstance(encoder, dict) or not str(encoder.get("position")).startswith("learned"):
         return {"max_length": usual, **data}
-    room = encoder["max_positions"] - 1 - bool(model.get("begin"))  # EOS, and BOS where there is one
+    room = encoder["max_positions"] - 1 - bool(model.get("prepend_bos"))  # EOS, and BOS where there is one
     given = data.get("max_length")
     if isinstance(given, int) and given > room and not model.get("characters"):
         raise RecipeError(

@@ -19,7 +19,7 @@ class Task(ABC):
     """One task. Scores are a flat dictionary of numbers with a `loss`; `figure` names the one that is quoted."""
 
     name: ClassVar[str]  # as a recipe says it
-    model: ClassVar[str] = "writer"  # the kind of its `model:` block
+    model: ClassVar[str] = "autoregressive"  # the kind of its `model:` block
     figure: ClassVar[str]  # the score by which checkpoints are told apart
     title: ClassVar[str]  # the figure's name for people
     shares: ClassVar[bool] = False  # whether its figures are shares of 1

@@ -83,7 +83,7 @@ def _config(model: Any) -> Any:
         d_model=config["dim"],
         activation_function=ACTIVATIONS[config["decoder"]["activation"]],
         max_position_embeddings=POSITIONS,
-        scale_embedding=config.get("scale_words", True),
+        scale_embedding=config.get("scale_embeddings", True),
         share_encoder_decoder_embeddings=config["tie"] == "all",
         tie_word_embeddings=config["tie"] != "none",
         dropout=config["dropout"],
