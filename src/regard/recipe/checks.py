@@ -9,14 +9,14 @@ from regard.models.schema import (
     AutoregressiveBlock,
     Bahdanau,
     Convolutional,
+    EmbeddingOnly,
     Kim,
     Recurrent,
     RecurrentDecoder,
     Stacked,
     Transformer,
-    EmbeddingOnly,
 )
-from regard.models.text_schema import AttentionPooling, ConcatPooling, Classifier, Embedder, Pooling
+from regard.models.text_schema import AttentionPooling, Classifier, ConcatPooling, Embedder, Pooling
 from regard.recipe.schema import Cosine, InverseSqrt, Recipe
 from regard.tasks import task_of
 
