@@ -1,25 +1,97 @@
-"""The public names are a reviewed list, and importing them needs torch alone."""
+"""The public names are a reviewed list: the top level, and what each subpackage lists. Importing regard needs torch alone."""
 
 import subprocess
 import sys
+from importlib import import_module
+from inspect import ismodule
+
+import pytest
 
 import regard
 
-NAMES = """
-ALiBi Additive Bias Bilinear Cache Causal Channel Convolution Cosine Cost Dense DeviceError Diagonal Dilated Distance Documents Dot
-DtypeError Energy Entmax Hard KernelError Learned Mask Match MultiHead Normalizer OptionError Packed Padding Plan Prefix
-PropertyResult Raw Recorded Recurrence RegardError RelativeBuckets RelativeVectors Rotary ScaledDot Seen ShapeError Sigmoid
-Sinusoidal SlicedMultiHead Softmax Sparsemax StaticCache Window attend cost explain is_equivariant is_separable lookup watch weights
-Batch Beam DataError FolderError LanguageModel Recipe RecipeError Tokenizer Translator build load resume scores sentence_bleu train
-translate Ensemble Hypothesis Sample Translation fast generate attention_maps align
-Classification Classifier Embedder Index Tagger classify embed tag
-huggingface
-""".split()
+# What a user types first.
+TOP = """
+attend explain weights watch lookup
+ScaledDot Additive Bilinear Causal Window Padding ALiBi Rotary Sinusoidal Softmax Sparsemax MultiHead Cache
+train resume build load Recipe Tokenizer Index huggingface RegardError
+translate generate classify tag embed align fast Beam Sample Ensemble
+Translator LanguageModel Classifier Tagger Embedder
+"""
+# Everything, by subpackage. A class at the top level is listed by its subpackage too; a function is in one place.
+SUBPACKAGES = {
+    "attention": """
+        ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot Energy Entmax
+        Hard Learned Mask Match Normalizer Packed Padding Plan Prefix Raw Recorded RelativeBuckets RelativeVectors
+        Rotary ScaledDot Seen Sigmoid Sinusoidal Softmax Sparsemax Window
+    """,
+    "conformance": "CLASSES Case Outcome Refused case check load",
+    "data": """
+        BIO Batch Batches BpeDropout IO IOBES Parser Span Tokenizer corpora get load_corpus read_vectors spans
+    """,
+    "decoding": "Beam Ensemble Hypothesis Sample attention_maps fast why_not",
+    "errors": """
+        DataError DeviceError DtypeError FolderError KernelError OptionError RecipeError RegardError ShapeError
+    """,
+    "evaluation": """
+        Cost LanguageScores PropertyResult RATES TrainingCost bleu_by_length brevity_penalty by_length classification
+        corpus_bleu cost count_text estimated_flops is_equivariant is_separable ngrams precision sentence_bleu
+        tagging_scores training_cost translation_scores
+    """,
+    "huggingface": "register",
+    "interactions": """
+        FactorizationMachine FactorizationMachineClassifier Linear LinearClassifier LowRank MatrixFactorization
+        MatrixFactorizationClassifier Polynomial2 Polynomial2Classifier Recommender
+    """,
+    "layers": """
+        Cache Convolution FeedForward LayerNorm MultiHead Recurrence Residual SlicedMultiHead StaticCache
+    """,
+    "models": "Classifier Embedder LanguageModel Tagger Translator crf",
+    "pipelines": "Classification Translation View pharaoh stream word_attention",
+    "recipe": "Recipe difference dump_recipe load_recipe",
+    "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",
+    "tasks": "TASKS Task task_of",
+}
 
 
-def test_the_public_names_are_these():
-    assert sorted(regard.__all__) == sorted(NAMES)
-    assert all(getattr(regard, name).__doc__ for name in NAMES)
+def test_the_names_at_the_top_level_are_these():
+    assert sorted(regard.__all__) == sorted(TOP.split())
+    assert all(getattr(regard, name).__doc__ for name in regard.__all__)
+
+
+@pytest.mark.parametrize("package", SUBPACKAGES)
+def test_the_names_of_a_subpackage_are_these(package):
+    module = import_module(f"regard.{package}")
+    assert sorted(module.__all__) == sorted(SUBPACKAGES[package].split())
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("package", SUBPACKAGES)
+def test_a_name_in_two_places_is_one_object(package):
+    module = import_module(f"regard.{package}")
+    shared = set(module.__all__) & set(regard.__all__) - ({"load"} if package == "conformance" else set())
+    assert all(getattr(module, name) is getattr(regard, name) for name in shared)
+    assert all(isinstance(getattr(regard, name), type) or name == "fast" for name in shared)
+
+
+def test_subpackages_need_no_import_of_their_own():
+    code = (
+        "import regard; print(regard.evaluation.cost, regard.attention.Dot, regard.layers.Convolution, "
+        "regard.models.Translator, regard.errors.ShapeError, regard.search.Index)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_missing_name_is_reported_by_its_package():
+    with pytest.raises(AttributeError, match="module 'regard' has no attribute 'Attention'"):
+        getattr(regard, "Attention")  # noqa: B009
+    with pytest.raises(AttributeError, match="module 'regard.layers' has no attribute 'Attention'"):
+        getattr(regard.layers, "Attention")  # noqa: B009
+
+
+def test_dir_shows_the_public_names_and_the_subpackages():
+    listed = dir(regard)
+    assert set(regard.__all__) <= set(listed)
+    assert all(ismodule(getattr(regard, name)) for name in set(listed) - set(regard.__all__))
 
 
 def test_importing_regard_loads_nothing_beside_torch_and_the_standard_library():

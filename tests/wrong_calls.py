@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import signal
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -25,8 +26,25 @@ WRONG = {
 }  # fmt: skip
 SECONDS = 20
 OPTIONS = ("energy", "mask", "bias", "normalize", "gate", "softcap", "dropout")
-# Errors and modules are no calls of a user.
-NAMES = [name for name in regard.__all__ if name != "huggingface" and not name.endswith("Error")]
+# Errors and modules are not called by a user.
+AT_THE_TOP = {name: regard for name in regard.__all__ if name != "huggingface" and not name.endswith("Error")}
+OTHERS = {
+    name: import_module(f"regard.{package}")
+    for package, names in {
+        "attention": (
+            "Bias Channel Cosine Dense Diagonal Dilated Distance Documents Dot Energy Entmax Hard Learned Mask Match "
+            "Normalizer Packed Plan Prefix Raw Recorded RelativeBuckets RelativeVectors Seen Sigmoid"
+        ),
+        "data": "Batch",
+        "decoding": "Hypothesis attention_maps",
+        "evaluation": "Cost PropertyResult cost is_equivariant is_separable sentence_bleu translation_scores",
+        "layers": "Convolution Recurrence SlicedMultiHead StaticCache",
+        "pipelines": "Classification Translation",
+    }.items()
+    for name in names.split()
+}
+HOMES = AT_THE_TOP | OTHERS
+NAMES = list(HOMES)
 # Their right arguments would need more than is made here; train and resume get folders that they refuse, so that few calls train.
 FAILING = ("tag", "Index", "Recorded", "train", "resume")
 
@@ -79,7 +97,7 @@ def right(name, models):
         "is_separable": {"layer": nn.Linear(8, 8).double(), "dim": 8, "trials": 2},
         "load": {"folder": models["place"] / "language"},
         "attention_maps": {"model": translator, "sources": [[5, 6]], "targets": [[5, 6, 3]]},
-        "scores": {"hypotheses": ["a b"], "references": ["a b"]}, "sentence_bleu": {"reference": ["a"], "hypothesis": ["a"]},
+        "translation_scores": {"hypotheses": ["a b"], "references": ["a b"]}, "sentence_bleu": {"reference": ["a"], "hypothesis": ["a"]},
         "tag": {"model": None, "texts": ["a"]}, "translate": {"model": translator, "texts": ["ab"], "max_length": 3},
         "Recorded": {"call": None}, "build": {"model": {"dim": 8}, "source_vocab": 10, "target_vocab": 10},
         "resume": {"folder": models["place"] / "none", "quiet": True},
@@ -89,7 +107,7 @@ def right(name, models):
 
 
 def parameters(name):
-    found = inspect.signature(getattr(regard, name)).parameters.values()
+    found = inspect.signature(getattr(HOMES[name], name)).parameters.values()
     names = [p.name for p in found if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return names + [
         option for option in OPTIONS if any(p.kind == p.VAR_KEYWORD for p in found) and option not in names
@@ -117,7 +135,7 @@ def attempt(name, arguments):
     """What is wrong with how the call ends, or None."""
     try:
         with torch.random.fork_rng(devices=[]):
-            found = getattr(regard, name)(**arguments)
+            found = getattr(HOMES[name], name)(**arguments)
             if name == "watch":
                 with found:
                     pass

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import regard
 from benchmarks.attend.cases import Case
+from regard.attention import Cosine, Distance, Documents, Energy, RelativeBuckets, Sigmoid
 
 SEED = 0
 WINDOW = 256
@@ -35,7 +36,7 @@ class Problem:
         starts = torch.rand(case.B, case.T) < 8 / case.T  # about eight documents to a row
         self.ids = starts.cumsum(-1).to(case.device)
         self.energy = _energy(case).to(**kind) if case.energy in ("bilinear", "additive") else _energy(case)
-        self.table = regard.RelativeBuckets(case.H).to(**kind) if case.bias == "T5" else None
+        self.table = RelativeBuckets(case.H).to(**kind) if case.bias == "T5" else None
         self.dense_bias = torch.randn(case.H, case.T, case.T).to(**kind) if case.bias == "dense" else None
         for x in self.leaves.values():
             x.requires_grad_(case.train)
@@ -160,12 +161,12 @@ class Problem:
             f"window {WINDOW}": lambda: regard.Window.centered(WINDOW),
             f"causal & window {WINDOW}": lambda: regard.Causal() & regard.Window(WINDOW - 1),
             "padding": lambda: regard.Padding(self.lengths[sequences]),
-            "documents": lambda: regard.Documents(self.ids[sequences]),
+            "documents": lambda: Documents(self.ids[sequences]),
         }[case.mask]()
         bias = {"none": None, "ALiBi": regard.ALiBi(case.H), "T5": self.table, "dense": self.dense_bias}[
             case.bias
         ]
-        normalize = {"softmax": regard.Softmax, "sparsemax": regard.Sparsemax, "sigmoid": regard.Sigmoid}[
+        normalize = {"softmax": regard.Softmax, "sparsemax": regard.Sparsemax, "sigmoid": Sigmoid}[
             case.normalize
         ]()
         return {
@@ -207,13 +208,13 @@ class Problem:
         return {"out": out.detach(), **dict(zip(exact.leaves, grads, strict=True))}
 
 
-def _energy(case: Case) -> regard.Energy:
+def _energy(case: Case) -> Energy:
     if case.energy == "cosine":
-        return regard.Cosine(scale=10.0)
+        return Cosine(scale=10.0)
     if case.energy == "bilinear":
         return regard.Bilinear(case.D, rank=case.D // 4, scale=1 / math.sqrt(case.D // 4))
     if case.energy == "distance":
-        return regard.Distance()
+        return Distance()
     if case.energy == "additive":
         return regard.Additive(case.D)
     return regard.ScaledDot()

@@ -12,6 +12,7 @@ from benchmarks.attend.measure import peak_memory
 from benchmarks.watch import model as models
 from benchmarks.watch.measure import seconds_of
 from benchmarks.watch.model import Shape, name_of
+from regard.attention import Recorded, Seen
 
 GIB = 2**30
 
@@ -19,7 +20,7 @@ GIB = 2**30
 @torch.no_grad()
 def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
     ids, name = models.tokens(T, device), name_of(shape.layer)
-    kept: dict[str, regard.Seen] = {}
+    kept: dict[str, Seen] = {}
 
     def plain() -> None:
         model(ids, use_cache=False, logits_to_keep=1)
@@ -62,7 +63,7 @@ def run(model: Any, shape: Shape, T: int, device: str) -> dict[str, Any]:
 
 
 def _errors(
-    model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: regard.Recorded
+    model: Any, shape: Shape, ids: torch.Tensor, rows: torch.Tensor, call: Recorded
 ) -> dict[str, float]:
     """max |x − float64| over max |float64| of each answer, at sampled rows and at all columns of one head."""
     q, k = models.vectors(model, ids, shape.layer, shape.head)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
+from regard.attention import Recorded
 
 VOCABULARY = 1000
 
@@ -96,7 +97,7 @@ def vectors(model: Any, ids: Tensor, layer: int, head: int) -> tuple[Tensor, Ten
     """Queries and keys of one head, (T, dim), as the model computes them, in float64."""
     found: list[tuple[Tensor, Tensor]] = []
 
-    def take(name: str, recorded: regard.Recorded) -> None:
+    def take(name: str, recorded: Recorded) -> None:
         call = recorded.call
         found.append(
             (call.query[0, head].double(), call.key[0, head * call.key.shape[1] // call.heads].double())

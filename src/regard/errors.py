@@ -6,6 +6,18 @@ import re
 import shlex
 from pathlib import Path
 
+__all__ = [
+    "DataError",
+    "DeviceError",
+    "DtypeError",
+    "FolderError",
+    "KernelError",
+    "OptionError",
+    "RecipeError",
+    "RegardError",
+    "ShapeError",
+]
+
 _TENSOR = re.compile(
     r"(?:tensor|array|Parameter containing:\s*tensor)\(\[.*?\](?:,\s*[a-z_]+=[^()]*(?:\([^()]*\))?)*\)",
     re.DOTALL,

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import regard
+from regard.attention import Dense, Dot, Energy, Mask, Normalizer
 from tests.attention.onnx_cases import Case
 
 # by ONNX's type numbers
@@ -94,23 +95,23 @@ def _heads(x: Tensor, heads: int | None) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2) if x.ndim == 3 else x
 
 
-def _dot(given: dict) -> regard.Energy:
-    return regard.Dot(given["scale"]) if "scale" in given else regard.ScaledDot()
+def _dot(given: dict) -> Energy:
+    return Dot(given["scale"]) if "scale" in given else regard.ScaledDot()
 
 
-def _capped(energy: regard.Energy, cap: float) -> Callable[[Tensor, Tensor], Tensor]:
+def _capped(energy: Energy, cap: float) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda query, key: cap * torch.tanh(energy(query, key) / cap)
 
 
 def _mask_and_bias(
     given: dict, inputs: dict, offset: int | Tensor, Tk: int
-) -> tuple[regard.Mask | None, Tensor | None]:
+) -> tuple[Mask | None, Tensor | None]:
     masks, bias = [], None
     if "attn_mask" in inputs:
         x = inputs["attn_mask"]
         missing = Tk - x.shape[-1]  # keys that the mask does not reach are not seen
         if x.dtype == torch.bool:
-            masks.append(regard.Dense(pad(x, (0, missing), value=False)))
+            masks.append(Dense(pad(x, (0, missing), value=False)))
         else:
             bias = pad(x, (0, missing), value=-torch.inf)
     if given.get("is_causal"):
@@ -125,7 +126,7 @@ def _mask_and_bias(
     return (reduce(and_, masks) if masks else None), bias
 
 
-def _softmax(precision: torch.dtype, dtype: torch.dtype) -> regard.Normalizer | Callable[[Tensor], Tensor]:
+def _softmax(precision: torch.dtype, dtype: torch.dtype) -> Normalizer | Callable[[Tensor], Tensor]:
     """Softmax in its own precision; the weights come back in that of the call."""
     if precision == dtype:
         return regard.Softmax()

@@ -8,7 +8,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import regard
 from regard import Causal, attend
+from regard.attention import Dot
 from regard.attention.plan import KERNELS
+from regard.errors import KernelError
 
 SDPA = [op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention"]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -26,7 +28,7 @@ def ours(q, k, v, kernel, options):
     if options.get("is_causal"):
         arguments["mask"] = Causal(offset=0)
     scale = options.get("scale")
-    energy = regard.ScaledDot() if scale is None else regard.Dot(scale)
+    energy = regard.ScaledDot() if scale is None else Dot(scale)
     return attend(q, k, v, energy=energy, kernel=kernel, **arguments)
 
 
@@ -50,7 +52,7 @@ def check(kernel, dtype):
         }
         try:
             found = results(lambda *x: ours(*x, kernel, options), tensors)
-        except regard.KernelError:
+        except KernelError:
             assert kernel is not None
             continue
         torchs = torch.nn.functional.scaled_dot_product_attention

@@ -9,23 +9,11 @@ import pytest
 import torch
 
 import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Causal,
-    Dense,
-    Documents,
-    Dot,
-    Padding,
-    Raw,
-    ScaledDot,
-    Softmax,
-    Window,
-    attend,
-    weights,
-)
+from regard import Additive, ALiBi, Causal, Padding, ScaledDot, Softmax, Window, attend, weights
+from regard.attention import Dense, Documents, Dot, Energy, Hard, Mask, Raw
 from regard.attention.kernels import tiled
 from regard.conformance import case
+from regard.errors import KernelError
 
 KERNELS = ["reference", "cpp", "sdpa", "tiled", "additive", None]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -45,7 +33,7 @@ def attend_or_skip(kernel, q, k, v, **options):
     """attend by a kernel, or skip the test if the kernel refuses the call."""
     try:
         return attend(q, k, v, kernel=kernel, **options)
-    except regard.KernelError as error:
+    except KernelError as error:
         pytest.skip(str(error))
 
 
@@ -225,7 +213,7 @@ def test_minus_infinity_in_a_bias_masks(kernel):
 def test_permuting_the_keys_changes_nothing(seed):
     (q, k, v), drawn = options_of(seed)
     options = drawn | {"mask": None, "bias": None, "gate": None}
-    if isinstance(options.get("normalize"), regard.Hard):
+    if isinstance(options.get("normalize"), Hard):
         options["normalize"] = Softmax()  # Hard takes the first of equal energies, so order matters
     order = torch.randperm(k.shape[-2])
     a, b = attend(q, k, v, **options), attend(q, k[..., order, :], v[..., order, :], **options)
@@ -346,7 +334,7 @@ def test_autocast_computes_in_its_dtype():
 
 
 def test_a_user_defined_mask_runs_on_every_kernel():
-    class SameParity(regard.Mask):
+    class SameParity(Mask):
         """A query sees the keys of its own parity."""
 
         def allowed(self, grid):
@@ -386,10 +374,10 @@ def test_functions_run_on_the_reference_and_subclasses_in_tiles():
     for options in ({"energy": centred}, {"normalize": shared}):
         options["mask"] = Window.centered(20)
         assert regard.explain(q, k, v, **options).kernel == "reference"
-        with pytest.raises(regard.KernelError, match="a function may depend on the full matrix"):
+        with pytest.raises(KernelError, match="a function may depend on the full matrix"):
             attend(q, k, v, kernel="tiled", **options)
 
-    class Cubed(regard.Energy):
+    class Cubed(Energy):
         def __call__(self, query, key):
             return (query @ key.transpose(-1, -2)) ** 3
 

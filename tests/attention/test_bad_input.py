@@ -9,21 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Bilinear,
-    Causal,
-    Dense,
-    Documents,
-    MultiHead,
-    Padding,
-    Prefix,
-    SlicedMultiHead,
-    attend,
-    explain,
-    weights,
-)
+from regard import Additive, ALiBi, Bilinear, Causal, MultiHead, Padding, attend, explain, weights
+from regard.attention import Cosine, Dense, Distance, Documents, Dot, Entmax, Hard, Match, Prefix, Raw
+from regard.errors import DeviceError, DtypeError, KernelError, OptionError, ShapeError
+from regard.layers import SlicedMultiHead
 
 q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
 
@@ -33,107 +22,107 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
     [
         (
             lambda: attend(q[0, 0, 0], k, v),
-            regard.ShapeError,
+            ShapeError,
             r"query needs at least \(time, dim\), got shape \(8,\)",
         ),
-        (lambda: attend(q, k, v[:, :, :4]), regard.ShapeError, r"5 keys \(key \(2, 4, 5, 8\)\) and 4 values"),
+        (lambda: attend(q, k, v[:, :, :4]), ShapeError, r"5 keys \(key \(2, 4, 5, 8\)\) and 4 values"),
         (
             lambda: attend(q, k[..., :7], v),
-            regard.ShapeError,
+            ShapeError,
             r"queries and keys of one width, got query \(2, 4, 5, 8\)",
         ),
         (
             lambda: attend(q, k[:, :3], v[:, :3]),
-            regard.ShapeError,
+            ShapeError,
             "4 heads of queries, 3 of keys and 3 of values",
         ),
-        (lambda: attend(q, k[:1].expand(3, 4, 5, 8), v), regard.ShapeError, "the batch axes of query"),
+        (lambda: attend(q, k[:1].expand(3, 4, 5, 8), v), ShapeError, "the batch axes of query"),
         (
             lambda: attend(q, k, v, mask=torch.ones(5, 4, dtype=torch.bool)),
-            regard.ShapeError,
+            ShapeError,
             r"\(5, 4\) does not broadcast",
         ),
         (
             lambda: attend(q, k, v, mask=torch.ones(5, 5)),
-            regard.DtypeError,
+            DtypeError,
             "a mask is boolean.*got torch.float32; write mask.bool",
         ),
-        (lambda: attend(q, k, v, mask=torch.ones(5, 5).int()), regard.DtypeError, "got torch.int32"),
+        (lambda: attend(q, k, v, mask=torch.ones(5, 5).int()), DtypeError, "got torch.int32"),
         (
             lambda: attend(q, k, v, mask=torch.ones(5, 5, device="meta").bool()),
-            regard.DeviceError,
+            DeviceError,
             "the mask is on meta and the query on cpu",
         ),
-        (lambda: attend(q, k.to("meta"), v), regard.DeviceError, "query is on cpu, key on meta"),
-        (lambda: attend(q, k.double(), v), regard.DtypeError, "query is torch.float32, key torch.float64"),
+        (lambda: attend(q, k.to("meta"), v), DeviceError, "query is on cpu, key on meta"),
+        (lambda: attend(q, k.double(), v), DtypeError, "query is torch.float32, key torch.float64"),
         (
             lambda: attend(q.to(torch.complex64), k, v),
-            regard.DtypeError,
+            DtypeError,
             "query must be float16, bfloat16, float32 or float64",
         ),
-        (lambda: attend(q.int(), k, v), regard.DtypeError, "got torch.int32; use .float"),
-        (lambda: attend(q, k, [1.0]), regard.OptionError, "value must be a tensor"),
-        (lambda: attend(q, k, v, dropout=1.0), regard.OptionError, r"dropout must be in \[0, 1\), got 1.0"),
-        (lambda: attend(q, k, v, dropout=-0.1), regard.OptionError, "got -0.1"),
-        (lambda: attend(q, k, v, softcap=0), regard.OptionError, "softcap must be a number above 0"),
-        (lambda: attend(q, k, v, kernel="sdap"), regard.KernelError, "did you mean 'sdpa'"),
-        (lambda: attend(q, k, v, energy=regard.Dot), regard.OptionError, r"the class Dot \(call it"),
-        (lambda: attend(q, k, v, mask="causal"), regard.OptionError, "mask must be a Mask such as Causal"),
-        (lambda: attend(q, k, v, normalize=None), regard.OptionError, r"for none use Raw\(\)"),
-        (lambda: attend(q, k, v, bias=3.0), regard.OptionError, "bias must be a Bias"),
-        (lambda: attend(q, k, v, gate="x"), regard.OptionError, "gate must be a tensor"),
+        (lambda: attend(q.int(), k, v), DtypeError, "got torch.int32; use .float"),
+        (lambda: attend(q, k, [1.0]), OptionError, "value must be a tensor"),
+        (lambda: attend(q, k, v, dropout=1.0), OptionError, r"dropout must be in \[0, 1\), got 1.0"),
+        (lambda: attend(q, k, v, dropout=-0.1), OptionError, "got -0.1"),
+        (lambda: attend(q, k, v, softcap=0), OptionError, "softcap must be a number above 0"),
+        (lambda: attend(q, k, v, kernel="sdap"), KernelError, "did you mean 'sdpa'"),
+        (lambda: attend(q, k, v, energy=Dot), OptionError, r"the class Dot \(call it"),
+        (lambda: attend(q, k, v, mask="causal"), OptionError, "mask must be a Mask such as Causal"),
+        (lambda: attend(q, k, v, normalize=None), OptionError, r"for none use Raw\(\)"),
+        (lambda: attend(q, k, v, bias=3.0), OptionError, "bias must be a Bias"),
+        (lambda: attend(q, k, v, gate="x"), OptionError, "gate must be a tensor"),
         (
             lambda: attend(q, k, v, mask=Padding([1, 2, 3])),
-            regard.ShapeError,
+            ShapeError,
             r"one entry for each of \(3,\) sequences and the batch is \(2,\)",
         ),
         (
             lambda: attend(q, k, v, mask=Documents(torch.zeros(6).long())),
-            regard.ShapeError,
+            ShapeError,
             "made for 6 positions and the call has 5",
         ),
         (
             lambda: attend(q, k, v, mask=Prefix(9)),
-            regard.ShapeError,
+            ShapeError,
             r"Prefix\(9\) was made for at least 9 keys and the call has 5",
         ),
         (
             lambda: attend(q, k, v, mask=Causal(offset=torch.tensor([1, 2, 3]))),
-            regard.ShapeError,
+            ShapeError,
             "Causal's offset",
         ),
         (
             lambda: attend(q, k, v, mask=Causal() & Dense(torch.ones(4, 4).bool())),
-            regard.ShapeError,
+            ShapeError,
             "does not broadcast",
         ),
-        (lambda: attend(q, k, v, energy=Additive(9)), regard.ShapeError, "takes queries of width 9"),
+        (lambda: attend(q, k, v, energy=Additive(9)), ShapeError, "takes queries of width 9"),
         (
             lambda: attend(q, k, v, energy=Additive(8, heads=3)),
-            regard.ShapeError,
+            ShapeError,
             "has 3 heads and the call has 4",
         ),
-        (lambda: attend(q, k, v, energy=Bilinear(8, 9)), regard.ShapeError, "takes keys of width 9"),
-        (lambda: attend(q, k, v, energy=lambda q, k: q), regard.ShapeError, "the energy function gave"),
+        (lambda: attend(q, k, v, energy=Bilinear(8, 9)), ShapeError, "takes keys of width 9"),
+        (lambda: attend(q, k, v, energy=lambda q, k: q), ShapeError, "the energy function gave"),
         (
             lambda: attend(q, k, v, normalize=lambda e: e.sum(-1)),
-            regard.ShapeError,
+            ShapeError,
             "the normaliser function gave",
         ),
-        (lambda: attend(q, k, v, energy=Additive(8).to("meta")), regard.DeviceError, "is on meta"),
-        (lambda: attend(q, k, v, gate=torch.ones(3, 3)), regard.ShapeError, "does not broadcast"),
-        (lambda: weights(q, k, stage="none"), regard.OptionError, "stage must be one of"),
-        (lambda: explain(q, k, v[:, :, :1]), regard.ShapeError, "every key needs its value"),
-        (lambda: MultiHead(10, 3), regard.OptionError, "dim 10 does not divide into 3 heads"),
-        (lambda: MultiHead(8, 4, key_heads=3), regard.OptionError, "key_heads must divide"),
+        (lambda: attend(q, k, v, energy=Additive(8).to("meta")), DeviceError, "is on meta"),
+        (lambda: attend(q, k, v, gate=torch.ones(3, 3)), ShapeError, "does not broadcast"),
+        (lambda: weights(q, k, stage="none"), OptionError, "stage must be one of"),
+        (lambda: explain(q, k, v[:, :, :1]), ShapeError, "every key needs its value"),
+        (lambda: MultiHead(10, 3), OptionError, "dim 10 does not divide into 3 heads"),
+        (lambda: MultiHead(8, 4, key_heads=3), OptionError, "key_heads must divide"),
         (
             lambda: MultiHead(8, 2)(torch.randn(2, 3, 7)),
-            regard.ShapeError,
+            ShapeError,
             r"query is \(…, T, 8\), got \(2, 3, 7\)",
         ),
-        (lambda: MultiHead(0, 2), regard.OptionError, "dim must be a whole number of at least 1"),
-        (lambda: SlicedMultiHead(10, 4), regard.OptionError, "does not divide into 4 equal slices"),
-        (lambda: Additive(0), regard.OptionError, "query_dim must be a whole number"),
+        (lambda: MultiHead(0, 2), OptionError, "dim must be a whole number of at least 1"),
+        (lambda: SlicedMultiHead(10, 4), OptionError, "does not divide into 4 equal slices"),
+        (lambda: Additive(0), OptionError, "query_dim must be a whole number"),
     ],
 )
 def test_one_sentence_names_the_thing_the_value_and_the_fix(run, error, message):
@@ -158,16 +147,14 @@ SIZES = st.integers(0, 4)
     energy=st.sampled_from(
         [
             regard.ScaledDot(),
-            regard.Distance(),
-            regard.Match(),
-            regard.Cosine(),
+            Distance(),
+            Match(),
+            Cosine(),
             Additive(2),
             Bilinear(3, 2, rank=1),
         ]
     ),
-    normalize=st.sampled_from(
-        [regard.Softmax(), regard.Sparsemax(), regard.Hard(), regard.Raw(), regard.Entmax()]
-    ),
+    normalize=st.sampled_from([regard.Softmax(), regard.Sparsemax(), Hard(), Raw(), Entmax()]),
     kernel=st.sampled_from([None, "reference", "sdpa", "tiled", "additive", "cpp"]),
 )
 def test_random_arguments_work_or_raise_an_error_of_regard(shapes, mask, bias, energy, normalize, kernel):

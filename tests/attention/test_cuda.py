@@ -10,7 +10,6 @@ from regard import (
     Additive,
     ALiBi,
     Causal,
-    Documents,
     MultiHead,
     Padding,
     ScaledDot,
@@ -20,8 +19,10 @@ from regard import (
     explain,
     watch,
 )
+from regard.attention import Documents, Dot, Mask
 from regard.conformance import CLASSES, backends, case, check
 from regard.conformance.cases import copy_option
+from regard.errors import DeviceError, KernelError
 
 pytestmark = [
     pytest.mark.cuda,
@@ -58,8 +59,7 @@ def inputs(dtype, T=256, D=64, grad=True):
 
 def on_gpu(options):
     return {
-        n: copy_option(x, torch.float32, "cuda") if isinstance(x, regard.Mask) else x
-        for n, x in options.items()
+        n: copy_option(x, torch.float32, "cuda") if isinstance(x, Mask) else x for n, x in options.items()
     }
 
 
@@ -71,7 +71,7 @@ def test_fused_kernels_and_their_gradients(name, kernel, dtype):
     options = on_gpu(CASES[name])
     try:
         out = attend(q, k, v, kernel=kernel, **options)
-    except regard.KernelError as error:
+    except KernelError as error:
         pytest.skip(str(error))
     grad = torch.randn_like(out)
     found = (out, *torch.autograd.grad(out, (q, k, v), grad))
@@ -120,9 +120,9 @@ def test_layers_watching_and_devices():
     assert out.dtype == torch.bfloat16
     assert seen["self"].weights(head=1, query=5).shape == (2, 33)
     assert torch.allclose(seen["self"].entropy()[..., 0].float(), torch.zeros(2, 4, device="cuda"), atol=1e-3)
-    with pytest.raises(regard.DeviceError, match="Padding's counts is on cpu and the query on cuda"):
+    with pytest.raises(DeviceError, match="Padding's counts is on cpu and the query on cuda"):
         layer(x, mask=Padding([1, 2]))
-    with pytest.raises(regard.DeviceError, match="is on cpu and the query on cuda"):
+    with pytest.raises(DeviceError, match="is on cpu and the query on cuda"):
         attend(*inputs(torch.float32), energy=Additive(64))
 
 
@@ -184,7 +184,7 @@ def test_a_bias_of_positions_with_padding_is_not_rounded_to_half_precision():
         for kernel in (None, "sdpa", "flex", "triton", "reference"):
             try:
                 out = attend(*(x.detach() for x in (q, k, v)), mask=mask, kernel=kernel, **options)
-            except regard.KernelError:
+            except KernelError:
                 continue
             assert (out.double() - true).abs().max() < 0.03, kernel
 
@@ -213,7 +213,7 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
     for kernel in (None, "sdpa", "flex", "triton"):
         try:
             found = penalty(kernel, dtype)
-        except regard.KernelError:
+        except KernelError:
             continue
         for a, b in zip(found, true, strict=True):
             assert (a.double() - b).abs().max() <= (
@@ -224,7 +224,7 @@ def test_a_gradient_penalty_on_the_gpu_equals_the_reference(name, T, dtype):
 def test_flex_evaluates_functions_and_unknown_classes_on_full_matrices():
     q, k, v = inputs(torch.float32, T=600, grad=False)
 
-    class Mine(regard.Mask):
+    class Mine(Mask):
         def allowed(self, grid):
             return torch.cat([grid.k.expand(len(grid.q), -1) <= grid.position()])
 
@@ -242,7 +242,7 @@ def test_a_mask_that_changes_before_the_backward_pass_of_flex_is_noticed():
     ids = torch.arange(600, device="cuda") // 100
     out = attend(q, k, v, mask=Documents(ids), kernel="flex")
     ids.fill_(0)
-    with pytest.raises((regard.KernelError, RuntimeError), match=r"changed in place|modified by an inplace"):
+    with pytest.raises((KernelError, RuntimeError), match=r"changed in place|modified by an inplace"):
         out.sum().backward()
 
 
@@ -307,7 +307,7 @@ def test_the_triton_kernel_accepts_any_strides_and_scales():
     q, k, v = inputs(torch.float16, T=200)
     strided = [x.detach().mT.contiguous().mT.requires_grad_() for x in (q, k, v)]
     for scale in (0.3, -0.3, 0.0):
-        options = {"energy": regard.Dot(scale), "mask": Window(9, 9)}
+        options = {"energy": Dot(scale), "mask": Window(9, 9)}
         a, b = (attend(*x, kernel="triton", **options) for x in ((q, k, v), strided))
         exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
         true = attend(*exact, kernel="reference", **options)

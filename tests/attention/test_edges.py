@@ -14,20 +14,9 @@ import regard
 from regard import (
     Additive,
     ALiBi,
-    Bias,
     Bilinear,
     Causal,
-    Cosine,
-    Dense,
-    Diagonal,
-    Dilated,
-    Distance,
-    Documents,
-    Entmax,
-    Mask,
     Padding,
-    Prefix,
-    RelativeVectors,
     Softmax,
     Window,
     attend,
@@ -35,7 +24,22 @@ from regard import (
     watch,
     weights,
 )
+from regard.attention import (
+    Bias,
+    Cosine,
+    Dense,
+    Diagonal,
+    Dilated,
+    Distance,
+    Documents,
+    Entmax,
+    Hard,
+    Mask,
+    Prefix,
+    RelativeVectors,
+)
 from regard.attention.plan import KERNELS
+from regard.errors import KernelError, OptionError, ShapeError
 
 CHECKED = [name for name in KERNELS if name != "flex"]  # Flex would compile for every call
 
@@ -50,7 +54,7 @@ def runs(*args, **options):
     for name in CHECKED:
         try:
             outputs.append((name, attend(*args, kernel=name, **options)))
-        except regard.KernelError:
+        except KernelError:
             continue
     return outputs
 
@@ -401,7 +405,7 @@ def test_an_option_modified_before_the_backward_pass_raises_or_has_no_effect(kin
             kernel = None if name == "auto" else name
             try:
                 before = grads(attend(q, k, v, kernel=kernel, **options), (q, k, v))
-            except regard.KernelError:
+            except KernelError:
                 continue
             out = attend(q, k, v, kernel=kernel, **options)
             x.copy_(~x if kind == "mask" else x + 1 if kind == "bias" else x // 2)
@@ -409,7 +413,7 @@ def test_an_option_modified_before_the_backward_pass_raises_or_has_no_effect(kin
                 after = grads(out, (q, k, v))
             except RuntimeError:  # torch's own error
                 continue
-            except regard.KernelError as error:
+            except KernelError as error:
                 assert "changed in place" in str(error)
                 continue
             assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), name
@@ -499,9 +503,7 @@ def test_cosine_has_no_gradient_at_zero_and_is_exact_at_any_scale():
 @pytest.mark.parametrize("temperature", [1e-40, 1e-12, 1e12])
 def test_extreme_temperatures_give_the_limits(temperature):
     q, k, v = inputs(1, 2, 5, 8)
-    limit = (
-        attend(q, k, v, normalize=regard.Hard()) if temperature < 1 else v.mean(-2, keepdim=True).expand_as(v)
-    )
+    limit = attend(q, k, v, normalize=Hard()) if temperature < 1 else v.mean(-2, keepdim=True).expand_as(v)
     for name, out in runs(q, k, v, normalize=Softmax(temperature)):
         assert close(out, limit), name
 
@@ -740,7 +742,7 @@ def test_tensors_and_masks_combine_from_both_sides():
 
 def test_a_mask_of_two_axes_is_queries_by_keys_and_the_error_suggests_padding():
     q, k, v = inputs(3, 2, 5, 8)
-    with pytest.raises(regard.ShapeError, match=r"\(batch, Tk\), write mask\[:, None, None, :\] or Padding"):
+    with pytest.raises(ShapeError, match=r"\(batch, Tk\), write mask\[:, None, None, :\] or Padding"):
         attend(q, k, v, mask=torch.ones(3, 5, dtype=torch.bool))
 
 
@@ -752,7 +754,7 @@ def test_nested_and_sparse_tensors_are_refused(make):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         x = make(q)
-    with pytest.raises(regard.OptionError, match="must be a plain tensor"):
+    with pytest.raises(OptionError, match="must be a plain tensor"):
         attend(x, q, q)
 
 
@@ -771,7 +773,7 @@ def test_second_derivatives_when_one_input_is_a_function_of_another(options, dty
         k = leaf.sin()
         try:
             out = attend(leaf, k, k.cos(), kernel=name, **options)
-        except regard.KernelError:
+        except KernelError:
             continue
         (g,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
         results.append((name, torch.autograd.grad(g.square().sum(), leaf)[0]))
@@ -818,7 +820,7 @@ def test_additive_kernels_agree_for_few_and_many_queries(Tq, size, learned_bias)
         projected = e.Wk(leaves[1])
         try:
             out = attend(leaves[0], projected, leaves[2], energy=ProjectedAdditive(e), kernel=name, **options)
-        except regard.KernelError:
+        except KernelError:
             continue
         wanted = [*leaves[: 4 if learned_bias else 3], e.v, e.Wq.weight, e.Wk.weight]
         results[name] = (out, *torch.autograd.grad(out.square().sum(), wanted))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-import regard
-from regard import Dot, lookup
+from regard import lookup
+from regard.attention import Dot
+from regard.errors import OptionError
 
 RECORD = {
     "name": "Jane Doe",
@@ -61,5 +62,5 @@ def test_equal_keys_are_averaged_by_a_soft_lookup_and_summed_by_a_hard_one():
 
 
 def test_bad_temperatures_are_refused():
-    with pytest.raises(regard.OptionError, match="temperature must be a number above 0"):
+    with pytest.raises(OptionError, match="temperature must be a number above 0"):
         lookup(torch.randn(1, 2), torch.randn(3, 2), torch.randn(3, 1), temperature=0)

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import randoms
 
 import regard
-from regard import Causal, Dense, Diagonal, Dilated, Documents, Padding, Prefix, Window
+from regard import Causal, Padding, Window
+from regard.attention import Dense, Diagonal, Dilated, Documents, Mask, Prefix, RelativeBuckets
 from regard.attention.bias import DenseBias, PositionBias
 from regard.attention.kernel_inputs import rows_and_keys_seen
 from regard.attention.mask import EMPTY, FULL, PARTIAL
 from regard.conformance.cases import draw_mask
+from regard.errors import DeviceError, OptionError
 
 EXACT_BLOCKS = (Causal, Window, Diagonal, Dilated, Padding, Prefix, Dense)
 
@@ -150,7 +152,7 @@ def test_bad_masks_are_refused_with_the_reason(make, says):
         make()
 
 
-class NestedTensors(regard.Mask):
+class NestedTensors(Mask):
     """A user-defined mask with tensors inside a list, a dict and another mask."""
 
     def __init__(self, tensor):
@@ -197,7 +199,7 @@ def test_to_moves_every_tensor_of_an_option_and_keeps_its_type(name):
 
 
 def test_to_moves_a_module_in_place_as_torch_does():
-    bias, around = regard.RelativeBuckets(2), PositionBias(torch.nn.Linear(1, 1))
+    bias, around = RelativeBuckets(2), PositionBias(torch.nn.Linear(1, 1))
     assert bias.to("meta") is bias and bias.weight.device.type == "meta"
     assert around.to("meta").function.weight.device.type == "meta"
     assert regard.ScaledDot().to("meta").form == "dot" and Causal().to("meta").offset is None
@@ -207,10 +209,10 @@ def test_the_error_for_an_option_on_another_device_says_how_to_move_it():
     q = torch.randn(2, 1, 3, 4)
     for name, option in {"mask": Padding([1, 2]), "bias": torch.zeros(3, 3)}.items():
         with pytest.raises(
-            regard.DeviceError, match=rf"is on meta and the query on cpu; move it with {name}.to\('cpu'\)"
+            DeviceError, match=rf"is on meta and the query on cpu; move it with {name}.to\('cpu'\)"
         ):
             regard.attend(q, q, q, **{name: option.to("meta")})
-    with pytest.raises(regard.OptionError, match="takes a device such as 'cpu' or 'cuda', got torch.float16"):
+    with pytest.raises(OptionError, match="takes a device such as 'cpu' or 'cuda', got torch.float16"):
         Padding([1]).to(torch.float16)
 
 

@@ -84,7 +84,7 @@ from regard.attention.kernels import native
 from regard.errors import KernelError
 loaded = native.library(native._SOURCE)
 torch.manual_seed(0)
-for energy in (regard.ScaledDot(), regard.Distance(), regard.Additive(16)):
+for energy in (regard.ScaledDot(), regard.attention.Distance(), regard.Additive(16)):
     for Tq in (1, 40):
         q, k = (torch.randn(1, 2, T, 16, requires_grad=True) for T in (Tq, 40))
         call = lambda: regard.attend(q, k, k, energy=energy, kernel="cpp")

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import regard
-from regard import Causal, Entmax, Hard, Raw, Sigmoid, Softmax, Sparsemax, attend, weights
+from regard import Causal, Softmax, Sparsemax, attend, weights
+from regard.attention import Dot, Entmax, Hard, Raw, Sigmoid
+from regard.errors import KernelError, OptionError, ShapeError
 
 ALL = [
     Softmax(),
@@ -89,9 +91,9 @@ def test_temperature_has_the_mean_and_the_maximum_as_limits():
     for kernel in ("reference", "sdpa", "cpp", "tiled"):
         try:
             out = attend(q, k, k, normalize=Softmax(0.2), mask=Causal(), kernel=kernel)
-        except regard.KernelError:
+        except KernelError:
             continue
-        assert torch.allclose(out, weights(q, k, energy=regard.Dot(5 * 0.5), mask=Causal()) @ k, atol=1e-5)
+        assert torch.allclose(out, weights(q, k, energy=Dot(5 * 0.5), mask=Causal()) @ k, atol=1e-5)
 
 
 @pytest.mark.parametrize("normalize", [n for n in ALL if not isinstance(n, Hard)], ids=repr)
@@ -126,7 +128,7 @@ def test_scores_of_minus_infinity_count_as_masked():
     ],
 )
 def test_bad_normalisers_are_refused(make):
-    with pytest.raises(regard.OptionError, match="must be a number"):
+    with pytest.raises(OptionError, match="must be a number"):
         make()
 
 
@@ -162,7 +164,7 @@ def test_every_kernel_computes_sinks_correctly_or_refuses_them():
     for kernel in regard.attention.plan.KERNELS:
         try:
             out = attend(q, k, v, mask=Causal(), normalize=Softmax(sinks=sinks), kernel=kernel)
-        except regard.KernelError as error:
+        except KernelError as error:
             assert "sinks" in str(error) or kernel in ("additive", "triton")
             continue
         ran.append(kernel)
@@ -189,7 +191,7 @@ def test_watched_weights_of_one_head_use_the_sink_of_that_head():
 
 def test_invalid_sinks_are_refused():
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(regard.OptionError, match="one per head"):
+    with pytest.raises(OptionError, match="one per head"):
         Softmax(sinks=3.0)
-    with pytest.raises(regard.ShapeError, match="sinks were given for 5 heads and the call has 2"):
+    with pytest.raises(ShapeError, match="sinks were given for 5 heads and the call has 2"):
         attend(q, q, q, normalize=Softmax(sinks=torch.zeros(5)))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import regard
+from regard.errors import KernelError
 from tests.attention.onnx_adapter import Adapted, adapt, tensor
 from tests.attention.onnx_cases import (
     COMMAND,
@@ -56,7 +57,7 @@ def check(case: Case) -> None:
 def accepts(kernel: str, adapted: Adapted) -> bool:
     try:
         regard.explain(adapted.query, adapted.key, adapted.value, kernel=kernel, **adapted.options)
-    except regard.KernelError:
+    except KernelError:
         return False
     return True
 

@@ -4,23 +4,11 @@ import pytest
 import torch
 
 import regard
-from regard import (
-    ALiBi,
-    Causal,
-    Dense,
-    Diagonal,
-    Dilated,
-    Documents,
-    MultiHead,
-    Packed,
-    Padding,
-    Prefix,
-    RelativeBuckets,
-    Window,
-    attend,
-)
+from regard import ALiBi, Causal, MultiHead, Padding, Window, attend
+from regard.attention import Dense, Diagonal, Dilated, Documents, Packed, Prefix, RelativeBuckets
 from regard.attention.mask import EMPTY, FULL, Mask
 from regard.attention.plan import KERNELS
+from regard.errors import KernelError
 
 H, D = 2, 8
 SELF = [3, 0, 7, 1, 5]
@@ -85,7 +73,7 @@ def test_every_kernel_computes_packed_sequences_correctly_or_refuses(kernel, key
     mask = Packed.of_lengths(lengths, key_lengths, mask=Causal())
     try:
         out = attend(q, k, v, mask=mask, kernel=kernel)
-    except regard.KernelError as error:
+    except KernelError as error:
         pytest.skip(str(error))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     true = alone(*exact, lengths, key_lengths, Causal())

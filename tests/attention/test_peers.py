@@ -5,20 +5,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Causal,
-    Distance,
-    Documents,
-    Dot,
-    MultiHead,
-    Padding,
-    RelativeBuckets,
-    Sparsemax,
-    Window,
-    attend,
-)
+from regard import Additive, ALiBi, Causal, MultiHead, Padding, Sparsemax, Window, attend
+from regard.attention import Distance, Documents, Dot, RelativeBuckets
 
 
 @pytest.mark.parametrize("kernel", ["reference", "sdpa", "tiled", None])

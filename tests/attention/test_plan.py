@@ -5,29 +5,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Causal,
+from regard import Additive, ALiBi, Causal, Padding, Softmax, Sparsemax, Window, attend, explain
+from regard.attention import (  # fmt: skip
     Cosine,
     Dense,
     Dilated,
     Documents,
     Hard,
     Match,
-    Padding,
     RelativeBuckets,
-    Softmax,
-    Sparsemax,
-    Window,
-    attend,
-    explain,
-)  # fmt: skip
-from regard.attention import plan
+    plan,
+)
 from regard.attention.call import make_call
 from regard.attention.kernels import sdpa, tiled, triton
 from regard.attention.machine import Machine
+from regard.errors import KernelError
 
 H200, A100, V100 = (Machine("cuda", c) for c in ((9, 0), (8, 0), (7, 0)))
 
@@ -149,7 +141,7 @@ def test_tiles_and_sdpa_are_used_without_a_cpp_compiler(monkeypatch):
     assert explain(*inputs(), normalize=Sparsemax()).kernel == "tiled"
     assert explain(*inputs(T=4, B=1, H=1), energy=Match(), normalize=Hard()).kernel == "reference"
     assert explain(*inputs(), mask=Causal()).not_used["cpp"] == "no C++ compiler was found"
-    with pytest.raises(regard.KernelError, match="no C\\+\\+ compiler was found"):
+    with pytest.raises(KernelError, match="no C\\+\\+ compiler was found"):
         attend(*inputs(), kernel="cpp")
 
 
@@ -180,9 +172,9 @@ def test_explain_gives_a_reason_against_every_faster_kernel():
     ],
 )
 def test_a_requested_kernel_that_cannot_run_is_an_error_with_the_reason(kernel, options, says):
-    with pytest.raises(regard.KernelError, match=says):
+    with pytest.raises(KernelError, match=says):
         attend(*inputs(T=70), kernel=kernel, **options)
-    with pytest.raises(regard.KernelError, match=says):
+    with pytest.raises(KernelError, match=says):
         explain(*inputs(T=70), kernel=kernel, **options)
 
 

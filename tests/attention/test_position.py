@@ -6,19 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard import (
-    ALiBi,
-    Causal,
-    Channel,
-    Learned,
-    MultiHead,
-    RelativeBuckets,
-    RelativeVectors,
-    Rotary,
-    Sinusoidal,
-    attend,
-    weights,
-)  # fmt: skip
+from regard import ALiBi, Causal, MultiHead, Rotary, Sinusoidal, attend, weights
+from regard.attention import Channel, Learned, RelativeBuckets, RelativeVectors  # fmt: skip
+from regard.errors import ShapeError
 
 
 def test_sinusoidal_is_vaswanis_formula():
@@ -54,10 +44,10 @@ def test_channel_appends_the_position():
 def test_a_learned_table_has_a_maximum_length_and_other_encodings_do_not():
     x = torch.randn(1, 9, 8)
     with pytest.raises(
-        regard.ShapeError, match="ends at position 7 and position 8 was requested; make it with maxlen=9"
+        ShapeError, match="ends at position 7 and position 8 was requested; make it with maxlen=9"
     ):
         Learned(8, 8)(x)
-    with pytest.raises(regard.ShapeError, match="maxlen=10"):
+    with pytest.raises(ShapeError, match="maxlen=10"):
         Learned(8, 8)(x[:, :1], offset=9)
     assert Learned(9, 8)(x).shape == x.shape
     for position in (Sinusoidal(8), Channel(), Rotary(8)):

@@ -9,23 +9,9 @@ import pytest
 import torch
 
 import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Bilinear,
-    Causal,
-    Documents,
-    Dot,
-    Entmax,
-    Padding,
-    RelativeVectors,
-    Softmax,
-    Window,
-    attend,
-    watch,
-    weights,
-)
-from regard.attention import score_tiles, selection
+from regard import Additive, ALiBi, Bilinear, Causal, Padding, Softmax, Window, attend, watch, weights
+from regard.attention import Dense, Documents, Dot, Entmax, RelativeVectors, score_tiles, selection
+from regard.errors import OptionError
 
 T = 37
 
@@ -202,7 +188,7 @@ def test_tiles_have_bounded_size_and_leave_out_hidden_keys(monkeypatch):
 
 @pytest.mark.parametrize("k", [0, 38, 2.0, True])
 def test_an_invalid_k_is_refused(k):
-    with pytest.raises(regard.OptionError, match="k must be between 1 and the 37 keys"):
+    with pytest.raises(OptionError, match="k must be between 1 and the 37 keys"):
         watched(torch.randn(1, 1, T, 8), torch.randn(1, 1, T, 8)).top(k)
 
 
@@ -222,13 +208,11 @@ def test_invalid_indices_are_quoted_as_given():
         ("x", "head must be"),
         (9, "head=9 is out"),
     ):
-        with pytest.raises(regard.OptionError, match=sentence):
+        with pytest.raises(OptionError, match=sentence):
             call.weights(head=pick)
 
 
 def test_the_repr_of_a_long_mask_is_shortened():
-    mask = (
-        regard.Dense(torch.ones(T, T, dtype=torch.bool)) & regard.Documents(torch.arange(T)) & regard.Causal()
-    )
+    mask = Dense(torch.ones(T, T, dtype=torch.bool)) & Documents(torch.arange(T)) & regard.Causal()
     shown = repr(watched(torch.randn(1, 4, T, 8), torch.randn(1, 4, T, 8), mask=mask))
     assert "…" in shown and "\n" not in shown

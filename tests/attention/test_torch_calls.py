@@ -15,6 +15,7 @@ import regard
 from regard import Causal, attend, watch
 from regard.attention import watching
 from regard.attention.call import make_call
+from regard.errors import OptionError
 
 
 @pytest.fixture(autouse=True)
@@ -266,7 +267,7 @@ def test_column_sums_accumulated_while_generating_equal_those_of_the_full_matrix
         model(whole[:, :-1])
     for name in full:
         assert torch.allclose(sums[name], full[name].weights().sum(-2), atol=1e-5)
-    with pytest.raises(regard.OptionError, match="on_call was given, so none of the 10 calls was kept"):
+    with pytest.raises(OptionError, match="on_call was given, so none of the 10 calls was kept"):
         seen["model.layers.0.self_attn"]
 
 
@@ -307,7 +308,7 @@ def test_compiled_models_run_compiled_again_after_watch():
     model, x = Attention(), torch.randn(2, 6, 8)
     compiled = torch.compile(model, backend=backend)
     compiled(x)
-    with pytest.raises(regard.OptionError, match="nothing called"), watch(model), watch(compiled) as seen:
+    with pytest.raises(OptionError, match="nothing called"), watch(model), watch(compiled) as seen:
         assert compiled(x) is not seen["elsewhere"]
     assert len(runs) == 1
     compiled(x)
@@ -364,7 +365,7 @@ def test_watch_inside_a_compiled_function_is_refused():
         with watch():
             return F.scaled_dot_product_attention(x, x, x)
 
-    with pytest.raises(regard.OptionError, match="cannot begin inside a compiled function"):
+    with pytest.raises(OptionError, match="cannot begin inside a compiled function"):
         run(torch.randn(1, 1, 3, 4))
 
 
@@ -381,7 +382,7 @@ def test_only_some_layers_are_kept():
         "encoder.layers.1.self_attn",
         "decoder.layers.1.self_attn",
     ]
-    with pytest.raises(regard.OptionError, match="left out decoder.layers.0.self_attn"):
+    with pytest.raises(OptionError, match="left out decoder.layers.0.self_attn"):
         seen["decoder.layers.0.self_attn"]
 
 
@@ -405,7 +406,7 @@ def test_kinds_are_part_of_the_names_that_only_matches():
 )
 def test_patterns_that_cannot_match_are_refused_at_once(given, says):
     with (
-        pytest.raises(regard.OptionError, match=says),
+        pytest.raises(OptionError, match=says),
         watch(nn.Sequential(Attention(), Attention()), **given),
     ):
         pass
@@ -415,7 +416,7 @@ def test_the_error_says_if_only_matched_no_call():
     model = nn.Sequential(Attention())
     with watch(model, only="0.cross") as seen:
         model(torch.randn(1, 3, 8))
-    with pytest.raises(regard.OptionError, match=r"only=\['0.cross'\] matches none of the calls that ran, 0"):
+    with pytest.raises(OptionError, match=r"only=\['0.cross'\] matches none of the calls that ran, 0"):
         seen["0.cross"]
 
 
@@ -477,7 +478,7 @@ def test_the_error_names_attention_that_cannot_be_recorded_and_the_fix(model, sa
     with watch(model) as seen:
         model(torch.randn(1, 2, 4, 16))
     assert len(seen) == 0
-    with pytest.raises(regard.OptionError, match=says):
+    with pytest.raises(OptionError, match=says):
         seen["0"]
 
 
@@ -486,11 +487,11 @@ def test_the_error_names_scripted_models_and_models_that_did_not_run():
     scripted = torch.jit.trace(Attention(), torch.randn(1, 3, 8))
     with watch(scripted) as seen:
         scripted(torch.randn(1, 3, 8))
-    with pytest.raises(regard.OptionError, match="is a torch.jit module"):
+    with pytest.raises(OptionError, match="is a torch.jit module"):
         seen["0"]
     with watch(Attention()) as seen:
         pass
-    with pytest.raises(regard.OptionError, match="no model ran inside watch"):
+    with pytest.raises(OptionError, match="no model ran inside watch"):
         seen["0"]
 
 
@@ -594,7 +595,7 @@ def test_a_call_given_to_on_call_expires_when_it_returns():
     layer = regard.MultiHead(8, 2)
     with regard.watch(layer, on_call=lambda name, recorded: kept.append(recorded)):
         layer(torch.randn(1, 5, 8))
-    with pytest.raises(regard.OptionError, match="until it returns"):
+    with pytest.raises(OptionError, match="until it returns"):
         kept[0].weights()
     assert "no longer kept" in repr(kept[0])
 
@@ -607,5 +608,5 @@ def test_the_error_explains_hand_written_attention_beside_recorded_attention():
     net = nn.Sequential(Own(), Plain())
     with regard.watch(net) as seen:
         net(torch.randn(2, 5, 8))
-    with pytest.raises(regard.OptionError, match="'1' was seen: 1 computes softmax of .* written out"):
+    with pytest.raises(OptionError, match="'1' was seen: 1 computes softmax of .* written out"):
         seen["1"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import ALiBi, Causal, Documents, Padding, ScaledDot, Sparsemax, Window
+from regard import ALiBi, Causal, Padding, ScaledDot, Sparsemax, Window
+from regard.attention import Documents
 from regard.attention.call import make_call
 from regard.attention.kernels import triton
 from regard.attention.machine import Machine

@@ -11,21 +11,10 @@ import torch
 from torch import nn
 
 import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Cache,
-    Causal,
-    Documents,
-    MultiHead,
-    Padding,
-    RelativeVectors,
-    Window,
-    attend,
-    watch,
-    weights,
-)
+from regard import Additive, ALiBi, Cache, Causal, MultiHead, Padding, Window, attend, watch, weights
+from regard.attention import Documents, RelativeVectors
 from regard.conformance import case
+from regard.errors import KernelError, OptionError
 
 
 class Block(nn.Module):
@@ -85,7 +74,7 @@ def test_nothing_is_recorded_outside_and_hooks_are_removed():
     with pytest.raises(RuntimeError, match="stop"), watch(model) as seen:
         raise RuntimeError("stop")
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    with pytest.raises(regard.OptionError, match="nothing called 'x' was seen"):
+    with pytest.raises(OptionError, match="nothing called 'x' was seen"):
         seen["x"]
 
 
@@ -151,7 +140,7 @@ def test_weights_are_available_after_a_fused_kernel(kernel):
     with watch() as seen:
         try:
             out = attend(q, k, v, energy=energy, mask=Causal() & Padding([100, 130]), kernel=kernel)
-        except regard.KernelError as error:
+        except KernelError as error:
             pytest.skip(str(error))
     assert torch.allclose(seen["attend.0"].weights() @ v, out, atol=1e-5)
 
@@ -254,12 +243,12 @@ def test_invalid_selections_are_refused(ask, says):
     q = torch.randn(1, 2, 4, 3)
     with watch() as seen:
         attend(q, q, q)
-    with pytest.raises(regard.OptionError, match=says):
+    with pytest.raises(OptionError, match=says):
         ask(seen["attend.0"])
 
 
 def test_only_models_can_be_watched():
-    with pytest.raises(regard.OptionError, match="takes a torch module"), watch("model"):
+    with pytest.raises(OptionError, match="takes a torch module"), watch("model"):
         pass
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from regard.cli import main
-from regard.evaluation.translation import scores
+from regard.evaluation.translation import translation_scores
 from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE
 
 
@@ -48,14 +48,14 @@ def files(tmp_path):
 def test_scores_with_signatures_from_packed_files(run, files):
     code, out, err = run(files / "hyp", files / "ref.gz")
     assert code == 0, err
-    assert out.strip() == str(scores(HYPOTHESIS, REFERENCE))
+    assert out.strip() == str(translation_scores(HYPOTHESIS, REFERENCE))
     assert "warning" not in err
     code, out, _ = run(
         files / "hyp", files / "ref.gz", files / "ref.xz", "--json", "--tokenize", "intl", "--lowercase"
     )
     found = json.loads(out)
     assert found["signatures"]["bleu"].startswith("nrefs:2|case:lc|eff:no|tok:intl|")
-    assert found["bleu"] == scores(HYPOTHESIS, REFERENCE, tokenize="intl", lowercase=True).bleu
+    assert found["bleu"] == translation_scores(HYPOTHESIS, REFERENCE, tokenize="intl", lowercase=True).bleu
 
 
 def test_by_length_prints_a_table_and_draws_a_picture(run, files):
@@ -121,5 +121,5 @@ def test_a_process_of_its_own_does_the_same(files):
         for name in ("ref.gz", "short")
     ]
     assert [d.returncode for d in done] == [0, 2]
-    assert done[0].stdout.strip() == str(scores(HYPOTHESIS, REFERENCE))
+    assert done[0].stdout.strip() == str(translation_scores(HYPOTHESIS, REFERENCE))
     assert done[1].stderr.strip().startswith("regard: the hypothesis has 120 lines but the reference has 119")

@@ -6,16 +6,10 @@ import pytest
 import torch
 
 import regard
-from regard import (
-    Causal,
-    Convolution,
-    MultiHead,
-    Recurrence,
-    SlicedMultiHead,
-    Window,
-    is_equivariant,
-    is_separable,
-)
+from regard import Causal, MultiHead, Window
+from regard.errors import OptionError
+from regard.evaluation import is_equivariant, is_separable
+from regard.layers import Convolution, Recurrence, SlicedMultiHead
 
 CASES = [  # layer, separable, equivariant
     (Convolution(8, 1), True, True),
@@ -57,7 +51,7 @@ def test_any_function_can_be_tested_and_the_layer_is_left_as_it_was():
 
 
 def test_invalid_input_is_an_error():
-    with pytest.raises(regard.OptionError, match="give it as dim="):
+    with pytest.raises(OptionError, match="give it as dim="):
         is_separable(lambda x: x)
-    with pytest.raises(regard.OptionError, match="T must be a whole number of at least 2"):
+    with pytest.raises(OptionError, match="T must be a whole number of at least 2"):
         is_equivariant(Convolution(8, 1), T=1)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from regard.errors import DataError, OptionError
-from regard.evaluation.translation import corpus_bleu, scores
+from regard.evaluation.translation import corpus_bleu, translation_scores
 from tests.evaluation.test_input_checks import HYPOTHESIS, REFERENCE, translated
 
 
@@ -30,7 +30,7 @@ def peers(hypotheses, documents, lowercase=False):
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_the_scores_are_sacrebleus_with_its_signatures(references, lowercase):
     documents = [REFERENCE, translated(REFERENCE, 0.3, seed=4)][:references]
-    found = scores(HYPOTHESIS, documents if references > 1 else documents[0], lowercase=lowercase)
+    found = translation_scores(HYPOTHESIS, documents if references > 1 else documents[0], lowercase=lowercase)
     for name, (score, signature) in peers(HYPOTHESIS, documents, lowercase).items():
         assert getattr(found, name) == pytest.approx(score, abs=1e-9)
         assert found.signatures[name] == signature
@@ -40,22 +40,22 @@ def test_the_scores_are_sacrebleus_with_its_signatures(references, lowercase):
 
 
 def test_edges_of_the_scores():
-    assert scores(["", ""], ["a b", "c"]).ter == 100
-    assert scores(["a", "b"], ["", ""]).ter == 100
-    assert scores(["", ""], ["", ""]).ter == 0
-    same = scores(REFERENCE, REFERENCE)
+    assert translation_scores(["", ""], ["a b", "c"]).ter == 100
+    assert translation_scores(["a", "b"], ["", ""]).ter == 100
+    assert translation_scores(["", ""], ["", ""]).ter == 0
+    same = translation_scores(REFERENCE, REFERENCE)
     assert (same.bleu, same.chrf, same.ter) == (pytest.approx(100), pytest.approx(100), 0)
 
 
 def test_progress_reaches_the_last_line():
     done = []
-    scores(HYPOTHESIS, REFERENCE, advance=done.append)
+    translation_scores(HYPOTHESIS, REFERENCE, advance=done.append)
     assert sum(done) == len(HYPOTHESIS)
     assert len(done) > 1
 
 
 def test_scores_print_and_become_json():
-    found = scores(["", *HYPOTHESIS[1:]], REFERENCE)
+    found = translation_scores(["", *HYPOTHESIS[1:]], REFERENCE)
     text = str(found)
     for part in (
         f"BLEU  {found.bleu:6.2f}",
@@ -75,30 +75,30 @@ def test_scores_print_and_become_json():
 
 def test_warnings_come_with_the_scores():
     moved = [*HYPOTHESIS[1:], HYPOTHESIS[0]]
-    found = scores([line.replace(".", " .") for line in moved], REFERENCE)
+    found = translation_scores([line.replace(".", " .") for line in moved], REFERENCE)
     assert len(found.warnings) == 2
-    assert found.bleu < 5 < scores(HYPOTHESIS, REFERENCE).bleu
+    assert found.bleu < 5 < translation_scores(HYPOTHESIS, REFERENCE).bleu
 
 
 def test_invalid_input_is_an_error():
     with pytest.raises(DataError, match="the hypothesis has 119 lines but the reference has 120"):
-        scores(HYPOTHESIS[1:], REFERENCE)
+        translation_scores(HYPOTHESIS[1:], REFERENCE)
     with pytest.raises(DataError, match="look transposed: 120 lists of 2 for 120 hypotheses"):
-        scores(HYPOTHESIS, [[a, a] for a in REFERENCE])
+        translation_scores(HYPOTHESIS, [[a, a] for a in REFERENCE])
     with pytest.raises(OptionError, match="tokenize must be one of none, zh, 13a"):
-        scores(HYPOTHESIS, REFERENCE, tokenize="moses")
+        translation_scores(HYPOTHESIS, REFERENCE, tokenize="moses")
 
 
 @pytest.mark.skipif(find_spec("MeCab") is not None, reason="MeCab is installed")
 def test_a_tokenisation_whose_package_is_missing_says_so():
     with pytest.raises(OptionError, match="tokenize='ja-mecab' needs a package or file that is missing"):
-        scores(HYPOTHESIS, REFERENCE, tokenize="ja-mecab")
+        translation_scores(HYPOTHESIS, REFERENCE, tokenize="ja-mecab")
 
 
 def test_the_order_of_lines_does_not_matter_to_a_corpus():
     order = random.Random(0).sample(range(len(HYPOTHESIS)), len(HYPOTHESIS))
-    turned = scores([HYPOTHESIS[i] for i in order], [REFERENCE[i] for i in order])
-    assert turned.bleu == pytest.approx(scores(HYPOTHESIS, REFERENCE).bleu, abs=1e-9)
+    turned = translation_scores([HYPOTHESIS[i] for i in order], [REFERENCE[i] for i in order])
+    assert turned.bleu == pytest.approx(translation_scores(HYPOTHESIS, REFERENCE).bleu, abs=1e-9)
 
 
 def test_importing_the_scores_loads_neither_sacrebleu_nor_matplotlib():

@@ -10,7 +10,8 @@ pytest.importorskip("transformers", minversion="5")
 from transformers import DynamicCache, GPT2Config, LlamaConfig
 from transformers import masking_utils as theirs
 
-from regard import Causal, Dense, Documents, Padding, Prefix, Window
+from regard import Causal, Padding, Window
+from regard.attention import Dense, Documents, Prefix
 from regard.attention.mask import And, Not, Or
 from regard.huggingface import register
 from regard.huggingface.masks import ModelMask, make_mask

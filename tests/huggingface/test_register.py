@@ -17,19 +17,9 @@ pytest.importorskip("transformers", minversion="5")
 import transformers as hf
 
 import regard
-from regard import (
-    ALiBi,
-    Causal,
-    Cosine,
-    Documents,
-    Entmax,
-    OptionError,
-    Prefix,
-    RelativeBuckets,
-    Softmax,
-    Sparsemax,
-    Window,
-)
+from regard import ALiBi, Causal, Softmax, Sparsemax, Window
+from regard.attention import Cosine, Documents, Energy, Entmax, Prefix, RelativeBuckets
+from regard.errors import OptionError, ShapeError
 from regard.huggingface import masks, register
 from regard.huggingface.interface import make_attention
 from tests.huggingface.families import FAMILIES, model_of
@@ -188,7 +178,7 @@ def test_layers_by_name_hold_for_a_model_that_is_made_with_the_variant():
 
 
 def test_a_new_part_can_be_trained_within_a_pretrained_model():
-    class PerKey(nn.Module, regard.Energy):
+    class PerKey(nn.Module, Energy):
         """q·k/√d times a learned number."""
 
         def __init__(self):
@@ -421,9 +411,7 @@ def test_invalid_masks_are_refused_with_the_name_of_the_module():
             OptionError, match=rf"LlamaAttention \(model.layers.0.self_attn\) got a .*{why}|{why}"
         ):
             attention(x, position, attention_mask=mask)
-    with pytest.raises(
-        regard.ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"
-    ):
+    with pytest.raises(ShapeError, match=r"LlamaAttention \(model.layers.0.self_attn\): the mask of shape"):
         llama()(ids, attention_mask=torch.ones(2, 1, 11, 9, dtype=torch.bool))
 
 

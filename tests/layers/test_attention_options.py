@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 import regard
-from regard import Causal, Dense, Documents, MultiHead, Padding, SlicedMultiHead
+from regard import Causal, MultiHead, Padding
+from regard.attention import Dense, Documents, Dot, Mask, RelativeBuckets
 from regard.attention.bias import Bias, DenseBias, PositionBias
 from regard.attention.normalize import CustomNormalizer, Normalizer
+from regard.layers import SlicedMultiHead
 
 T = 5
 LAYERS = [MultiHead, SlicedMultiHead]
@@ -94,7 +96,7 @@ LEARNED = {
         "options.gate.tensor",
     ),
     "gate around a module": (lambda: dict(gate=PositionBias(Slope())), "options.gate.function.weight"),
-    "gate that is a module": (lambda: dict(gate=regard.RelativeBuckets(2)), "gate.weight"),
+    "gate that is a module": (lambda: dict(gate=RelativeBuckets(2)), "gate.weight"),
 }
 
 
@@ -150,12 +152,7 @@ def tensors_of(x):
     """All tensors of an option, also of the masks it is made of."""
     if isinstance(x, torch.Tensor):
         return [x]
-    return [
-        t
-        for part in vars(x).values()
-        if isinstance(part, torch.Tensor | regard.Mask)
-        for t in tensors_of(part)
-    ]
+    return [t for part in vars(x).values() if isinstance(part, torch.Tensor | Mask) for t in tensors_of(part)]
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -196,7 +193,7 @@ def _same(layer):
 
 
 def test_an_option_without_tensors_stays_the_same_object():
-    mask, energy = Causal(), regard.Dot()
+    mask, energy = Causal(), Dot()
     layer = MultiHead(8, 2, mask=mask, energy=energy)
     assert layer.mask is mask and layer.energy is energy
 

@@ -5,24 +5,12 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import regard
-from regard import (
-    ALiBi,
-    Cache,
-    Causal,
-    Diagonal,
-    Dilated,
-    MultiHead,
-    Prefix,
-    RelativeBuckets,
-    RelativeVectors,
-    Rotary,
-    SlicedMultiHead,
-    StaticCache,
-    Window,
-    attend,
-)
+from regard import ALiBi, Cache, Causal, MultiHead, Rotary, Window, attend
+from regard.attention import Diagonal, Dilated, Prefix, RelativeBuckets, RelativeVectors
 from regard.attention.mask import Mask
 from regard.attention.plan import KERNELS
+from regard.errors import KernelError, ShapeError
+from regard.layers import SlicedMultiHead, StaticCache
 
 B, H, D, ROOM = 3, 2, 4, 12
 
@@ -97,7 +85,7 @@ def test_every_kernel_gives_the_same_result_on_a_static_cache_or_refuses(kernel,
         true = attend(q.double(), keys.double(), values.double(), mask=given, kernel="reference")
         try:
             out = attend(q, keys, values, mask=given, kernel=kernel)
-        except regard.KernelError as error:
+        except KernelError as error:
             assert kernel != "reference" and str(error)
             continue
         torch.testing.assert_close(out.double(), true, atol=1e-5, rtol=1e-5)
@@ -268,6 +256,6 @@ def test_wrong_uses_of_a_cache_are_refused_with_a_fix(make, says):
 def test_a_failed_append_leaves_the_cache_unchanged():
     cache, _ = filled([5, 2, 9])
     before = cache.key.clone(), cache.lengths.clone()
-    with pytest.raises(regard.ShapeError):
+    with pytest.raises(ShapeError):
         cache.append(draw(B, H, 4, D), draw(B, H, 4, D))
     assert torch.equal(cache.key, before[0]) and torch.equal(cache.lengths, before[1])

@@ -8,21 +8,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import regard
-from regard import (
-    Additive,
-    ALiBi,
-    Cache,
-    Causal,
-    Convolution,
-    MultiHead,
-    Padding,
-    Recurrence,
-    Rotary,
-    SlicedMultiHead,
-    Window,
-    weights,
-)
-from regard.layers import multihead
+from regard import Additive, ALiBi, Cache, Causal, MultiHead, Padding, Rotary, Window, weights
+from regard.attention import Dot
+from regard.errors import OptionError, ShapeError
+from regard.layers import Convolution, Recurrence, SlicedMultiHead, multihead
 from regard.layers.linear import Linear
 
 
@@ -67,7 +56,7 @@ def test_the_interaction_matrix_of_sliced_heads_is_block_diagonal_and_gives_the_
     assert (inside[:4, 4:] == 0).all()
     assert (inside[4:, :4] == 0).all()
     x = torch.randn(5, 8)
-    energy = weights(layer.queries(x), layer.keys_values(x, x)[0], energy=regard.Dot(), stage="energy")
+    energy = weights(layer.queries(x), layer.keys_values(x, x)[0], energy=Dot(), stage="energy")
     for h in range(2):
         block = torch.zeros(8, 8)
         block[4 * h : 4 * h + 4, 4 * h : 4 * h + 4] = inside[4 * h : 4 * h + 4, 4 * h : 4 * h + 4]
@@ -192,10 +181,10 @@ def test_convolution_and_recurrence_keep_the_length():
         lambda: Convolution(6, 0),
         lambda: Recurrence(5, bidirectional=True),
     ):
-        with pytest.raises(regard.OptionError):
+        with pytest.raises(OptionError):
             make()
     for layer in (Recurrence(6), Convolution(6, 3)):
-        with pytest.raises(regard.ShapeError, match="make the layer for 7"):
+        with pytest.raises(ShapeError, match="make the layer for 7"):
             layer(torch.randn(2, 9, 7))
 
 

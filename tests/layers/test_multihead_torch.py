@@ -6,6 +6,8 @@ from torch import nn
 
 import regard
 from regard import MultiHead
+from regard.attention import Cosine
+from regard.errors import OptionError, ShapeError
 
 CASES = {
     "plain": {},
@@ -77,7 +79,7 @@ def test_device_dtype_and_mode_are_kept():
     ],
 )
 def test_layers_that_cannot_be_expressed_are_refused(layer, says):
-    with pytest.raises(regard.OptionError, match=says):
+    with pytest.raises(OptionError, match=says):
         MultiHead.from_torch(layer)
 
 
@@ -88,7 +90,7 @@ def test_layers_that_cannot_be_expressed_are_refused(layer, says):
         ({"head_dim": 3}, "heads of width 3 and 3 in 8"),
         ({"project": False}, "leave project and out_dim out"),
         ({"out_dim": 5}, "leave project and out_dim out"),
-        ({"energy": regard.Cosine()}, "energy Cosine"),
+        ({"energy": Cosine()}, "energy Cosine"),
         ({"normalize": regard.Softmax(2.0)}, "Softmax"),
         ({"mask": regard.Causal()}, "mask of its own; leave it out of the layer and give attn_mask"),
         ({"bias": regard.ALiBi(2)}, "bias of its own"),
@@ -96,14 +98,14 @@ def test_layers_that_cannot_be_expressed_are_refused(layer, says):
     ],
 )
 def test_options_that_torch_lacks_are_refused(options, says):
-    with pytest.raises(regard.OptionError, match=says):
+    with pytest.raises(OptionError, match=says):
         MultiHead(8, 2, **options).to_torch()
 
 
 def test_a_layer_with_hooks_on_a_projection_is_refused():
     layer = MultiHead(8, 2)
     layer.Wo.register_forward_hook(lambda module, args, out: out * 2)
-    with pytest.raises(regard.OptionError, match="no place for hooks, adapters"):
+    with pytest.raises(OptionError, match="no place for hooks, adapters"):
         layer.to_torch()
 
 
@@ -111,7 +113,7 @@ def test_a_sequence_of_the_wrong_width_is_named_in_the_error():
     layer = MultiHead(8, 2, memory_dim=6, value_dim=4)
     q, k = torch.randn(1, 3, 8), torch.randn(1, 5, 6)
     assert layer(q, k, torch.randn(1, 5, 4)).shape == (1, 3, 8)
-    with pytest.raises(regard.ShapeError, match="this layer's value is .*4"):
+    with pytest.raises(ShapeError, match="this layer's value is .*4"):
         layer(q, k)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import regard
+from regard.attention import Learned
 from regard.decoding.constraints import Constraints
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
@@ -168,7 +169,7 @@ def test_what_is_no_list_of_texts_is_refused(texts):
 
 def test_a_table_of_positions_bounds_source_and_text():
     model = translator(dim=32)
-    learned = regard.Learned(12, 32).double()
+    learned = Learned(12, 32).double()
     model.decoder.position = learned
     found = translate(["the cat"], model, min_length=11)[0].hypotheses[0]
     assert len(found.tokens) <= 12

@@ -56,7 +56,7 @@ def command(
     if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
         print(f"regard: drawn into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:
-        found = translation.scores(hypotheses, references, **settings, advance=progress.advance)
+        found = translation.translation_scores(hypotheses, references, **settings, advance=progress.advance)
     for warning in found.warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
     if as_json:

@@ -31,7 +31,7 @@ def command(
     from rich.progress import Progress
     from rich.table import Table
 
-    from regard.evaluation.cost import comparison, cost
+    from regard.evaluation.layer_cost import comparison, cost
 
     console = Console()
     table = Table(title=f"T = {T}, M = {dim}, K = {window}", title_justify="left")

@@ -107,7 +107,7 @@ def _model():  # noqa: ANN202
         def __init__(self, dim: int = 64) -> None:
             super().__init__()
             self.letters = nn.Embedding(len(LETTERS) + 1, dim)
-            self.places = regard.Learned(16, dim)
+            self.places = regard.attention.Learned(16, dim)
             self.attention = regard.MultiHead(dim, heads=1)
             self.out = nn.Linear(dim, len(LETTERS))
 

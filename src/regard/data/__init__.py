@@ -36,22 +36,25 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.data import corpora
-    from regard.data.batches import Batches
+    from regard.data.batches import Batch, Batches
     from regard.data.bpe_dropout import BpeDropout
     from regard.data.conll import Parser
     from regard.data.datasets import load_corpus
     from regard.data.download import get
     from regard.data.tag_schemes import BIO, IO, IOBES, Span, spans
+    from regard.data.tokenizer import Tokenizer
     from regard.data.word_vectors import read_vectors
 
 __all__ = [
     "BIO",
     "IO",
     "IOBES",
+    "Batch",
     "Batches",
     "BpeDropout",
     "Parser",
     "Span",
+    "Tokenizer",
     "corpora",
     "get",
     "load_corpus",
@@ -61,6 +64,8 @@ __all__ = [
 __getattr__ = exported(
     __name__,
     {
+        "Batch": "batches",
+        "Tokenizer": "tokenizer",
         "BIO": "tag_schemes",
         "IO": "tag_schemes",
         "IOBES": "tag_schemes",
@@ -73,4 +78,5 @@ __getattr__ = exported(
         "read_vectors": "word_vectors",
         "spans": "tag_schemes",
     },
+    ["corpora"],
 )

@@ -8,32 +8,48 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.evaluation import by_length, classification, training_cost
-    from regard.evaluation.bleu import brevity_penalty, ngrams, precision
+    from regard.evaluation.bleu import brevity_penalty, ngrams, precision, sentence_bleu
     from regard.evaluation.by_length import bleu_by_length
+    from regard.evaluation.layer_cost import Cost, cost
     from regard.evaluation.perplexity import LanguageScores, count_text
+    from regard.evaluation.properties import PropertyResult, is_equivariant, is_separable
     from regard.evaluation.tagging import tagging_scores
     from regard.evaluation.training_cost import RATES, TrainingCost, estimated_flops
-    from regard.evaluation.translation import corpus_bleu
+    from regard.evaluation.translation import corpus_bleu, translation_scores
 
 __all__ = [
     "RATES",
+    "Cost",
     "LanguageScores",
+    "PropertyResult",
     "TrainingCost",
     "bleu_by_length",
     "brevity_penalty",
     "by_length",
     "classification",
     "corpus_bleu",
+    "cost",
     "count_text",
     "estimated_flops",
+    "is_equivariant",
+    "is_separable",
     "ngrams",
     "precision",
+    "sentence_bleu",
     "tagging_scores",
     "training_cost",
+    "translation_scores",
 ]
 __getattr__ = exported(
     __name__,
     {
+        "Cost": "layer_cost",
+        "cost": "layer_cost",
+        "PropertyResult": "properties",
+        "is_equivariant": "properties",
+        "is_separable": "properties",
+        "translation_scores": "translation",
+        "sentence_bleu": "bleu",
         "LanguageScores": "perplexity",
         "RATES": "training_cost",
         "TrainingCost": "training_cost",
@@ -46,4 +62,5 @@ __getattr__ = exported(
         "estimated_flops": "training_cost",
         "tagging_scores": "tagging",
     },
+    ["by_length", "classification", "training_cost"],
 )

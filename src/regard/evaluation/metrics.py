@@ -15,7 +15,7 @@ from regard.errors import OptionError
 from regard.evaluation.by_length import BleuByLength, bleu_by_length
 from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import LanguageScores, count_text
-from regard.evaluation.translation import Scores, scores
+from regard.evaluation.translation import Scores, translation_scores
 from regard.files.progress import track
 from regard.pipelines.translate import translate
 
@@ -124,7 +124,7 @@ class TranslatorEvaluator(Evaluator):
         tokenisations = ("13a", "none") if looks_tokenised(split.targets) else ("13a",)
         for tokenize in tokenisations:
             with track(len(split.targets), f"scoring ({tokenize})", "lines") as bar:
-                result.text[tokenize] = scores(
+                result.text[tokenize] = translation_scores(
                     result.predictions, split.targets, tokenize=tokenize, advance=bar.advance
                 )
         if options.lengths or options.plot is not None:

@@ -11,7 +11,7 @@ from regard.errors import OptionError
 from regard.evaluation.bleu import bleu_metric, corpus_bleu, reference_documents
 from regard.evaluation.input_checks import input_warnings
 
-__all__ = ["Scores", "corpus_bleu", "scores"]
+__all__ = ["Scores", "corpus_bleu", "translation_scores"]
 TER_CHUNK = 50  # lines per progress update; TER takes most of the time
 
 
@@ -56,7 +56,7 @@ class Scores:
         )
 
 
-def scores(
+def translation_scores(
     hypotheses: Sequence[str],
     references: Sequence[str] | Sequence[Sequence[str]],
     *,

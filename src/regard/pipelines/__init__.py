@@ -8,11 +8,18 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.pipelines.align import View, pharaoh
-    from regard.pipelines.classify import word_attention
-    from regard.pipelines.translate import stream
+    from regard.pipelines.classify import Classification, word_attention
+    from regard.pipelines.translate import Translation, stream
 
-__all__ = ["View", "pharaoh", "stream", "word_attention"]
+__all__ = ["Classification", "Translation", "View", "pharaoh", "stream", "word_attention"]
 __getattr__ = exported(
     __name__,
-    {"View": "align", "pharaoh": "align", "stream": "translate", "word_attention": "classify"},
+    {
+        "Classification": "classify",
+        "Translation": "translate",
+        "View": "align",
+        "pharaoh": "align",
+        "stream": "translate",
+        "word_attention": "classify",
+    },
 )

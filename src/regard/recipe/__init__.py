@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.recipe.loading import difference, dump_recipe, load_recipe
+    from regard.recipe.loading import Recipe, difference, dump_recipe, load_recipe
 
-__all__ = ["difference", "dump_recipe", "load_recipe"]
+__all__ = ["Recipe", "difference", "dump_recipe", "load_recipe"]
 __getattr__ = exported(
-    __name__, {"difference": "loading", "dump_recipe": "loading", "load_recipe": "loading"}
+    __name__,
+    {"Recipe": "loading", "difference": "loading", "dump_recipe": "loading", "load_recipe": "loading"},
 )

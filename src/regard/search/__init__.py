@@ -9,17 +9,27 @@ from regard.lazy import exported
 if TYPE_CHECKING:
     from regard.search import build_index
     from regard.search.documents import read_documents
-    from regard.search.index import IndexInfo
+    from regard.search.index import Index, IndexInfo
     from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 
-__all__ = ["Bm25Search", "HybridSearch", "IndexInfo", "VectorSearch", "build_index", "read_documents"]
+__all__ = [
+    "Bm25Search",
+    "HybridSearch",
+    "Index",
+    "IndexInfo",
+    "VectorSearch",
+    "build_index",
+    "read_documents",
+]
 __getattr__ = exported(
     __name__,
     {
+        "Index": "index",
         "VectorSearch": "methods",
         "Bm25Search": "methods",
         "IndexInfo": "index",
         "HybridSearch": "methods",
         "read_documents": "documents",
     },
+    ["build_index"],
 )

@@ -4,21 +4,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import regard
-from regard import (
-    Additive,
-    Bilinear,
-    Causal,
-    Convolution,
-    Dilated,
-    MultiHead,
-    Recurrence,
-    SlicedMultiHead,
-    Window,
-    cost,
-)
-from regard.attention import plan
-from regard.evaluation.cost import comparison
+from regard import Additive, Bilinear, Causal, MultiHead, Window
+from regard.attention import Dilated, plan
+from regard.errors import OptionError
+from regard.evaluation import cost
+from regard.evaluation.layer_cost import comparison
+from regard.layers import Convolution, Recurrence, SlicedMultiHead
 
 T, M, K = 48, 16, 8
 
@@ -127,7 +118,7 @@ def test_learned_energies_and_gates_are_counted():
 
 
 def test_unsupported_layers_are_an_error():
-    with pytest.raises(regard.OptionError, match="the cost of Tanh cannot be counted"):
+    with pytest.raises(OptionError, match="the cost of Tanh cannot be counted"):
         cost(torch.nn.Tanh(), 4)
-    with pytest.raises(regard.OptionError, match="T must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="T must be a whole number of at least 1, got 0"):
         cost(Convolution(M, 3), 0)
