@@ -65,14 +65,22 @@ def padded(q: Tensor, k: Tensor, v: Tensor):
 
 
 def window(q: Tensor, k: Tensor, v: Tensor):
-    """Beside the launch of our own Triton kernel, which `attend` takes here."""
+    """Beside the function of our own Triton kernel, which `attend` takes here."""
     from regard.attention.kernels import triton
 
     mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton.Band(-128, 128)
     if q.requires_grad:
-        call = make_call(q, k, v, mask=mask)
-        none = (None, scale, band, triton.Slopes(), call, mask)
+        none = (None, scale, band, triton.Slopes(), make_call(q, k, v, mask=mask), mask)
         return lambda: triton._Attention.apply(q, k, v, *none), lambda: attend(q, k, v, mask=mask)
+    direct = lambda: triton.banded(q, k, v, scale, band, triton.Slopes(), logs=False)[0]  # noqa: E731
+    return direct, lambda: attend(q, k, v, mask=mask)
+
+
+def window_launch(q: Tensor, k: Tensor, v: Tensor):
+    """Beside a launch with everything prepared but the output."""
+    from regard.attention.kernels import triton
+
+    mask, scale, band = Window(128, 128), 1 / math.sqrt(q.shape[-1]), triton.Band(-128, 128)
     launch = triton.PreparedForward(q, k, v, scale, band, triton.Slopes())
     return lambda: launch(q, k, v, None), lambda: attend(q, k, v, mask=mask)
 
@@ -98,11 +106,14 @@ def measure(device: str, rounds: int = 15) -> list[Overhead]:
                 "plain": plain,
                 "causal": causal,
                 "window 128 + 128": window,
+                "window beside its launch": window_launch,
                 "window beside Flex": window_flex,
             }
         for name, make in kinds.items():
             for grad in ("no", "forward", "forward + backward"):
                 if device == "cuda" and grad == "forward + backward":
+                    continue
+                if make is window_launch and grad != "no":
                     continue
                 found.append(_one(name, make, device, first, second, grad, rounds))
                 print(_row(found[-1]), flush=True)

@@ -31,7 +31,6 @@ from regard.attention.kernels import reference
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
 from regard.attention.plan import Plan, choose, make_plan, requested, run
-from regard.attention.tracing import is_eager
 
 
 def attend(
@@ -59,11 +58,11 @@ def attend(
     instead of the fastest one, and is an error if that kernel cannot run the call; `regard.explain` takes the
     same arguments and says which kernel runs.
     """
-    call_signature = prepared = None
-    if is_eager(query, key, value):
-        call_signature = signature(
-            query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel
-        )
+    call_signature = signature(
+        query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel
+    )
+    prepared = None
+    if call_signature is not None:
         try:
             prepared = _prepared.get(call_signature)
         except TypeError:  # unhashable options are wrong; the checks below raise

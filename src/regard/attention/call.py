@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch._C import (
     _is_any_autocast_enabled,  # type: ignore[attr-defined]  # four times as fast as asking for one device
 )
+from torch.cuda import is_current_stream_capturing
 
 from regard.arguments import quoted
 from regard.attention.bias import Bias, DenseBias, PositionBias
@@ -23,6 +24,7 @@ from regard.attention.mask import Dense, Mask
 from regard.attention.normalize import CustomNormalizer, Normalizer, Softmax
 from regard.attention.packed import check_alignment
 from regard.attention.precision import DTYPES
+from regard.attention.tracing import is_eager
 from regard.errors import DeviceError, DtypeError, OptionError, ShapeError
 
 EnergyLike = Energy | Callable[[Tensor, Tensor], Tensor]
@@ -214,34 +216,30 @@ def signature(
     dropout: float,
     kernel: str | None,
 ) -> Hashable | None:
-    """A key for cached plans: everything that checks and planning read. None: do not cache.
+    """A key for cached plans: everything that checks and planning read. None: plan every call.
 
     Calls with the same signature differ only in the values of their tensors.
     """
+    if not is_eager(query, key, value):
+        return None
     dtype = query.dtype
-    if query.is_nested or key.dtype is not dtype or value.dtype is not dtype:
+    if key.dtype is not dtype or value.dtype is not dtype or query.is_nested:
         return None
-    if query.is_cpu and key.is_cpu and value.is_cpu:
-        device: Hashable = (
-            _is_any_autocast_enabled()
-            and torch.is_autocast_enabled("cpu")
-            and torch.get_autocast_dtype("cpu")
-        )
-    elif query.is_cuda:
-        autocast = (
-            _is_any_autocast_enabled()
-            and torch.is_autocast_enabled("cuda")
-            and torch.get_autocast_dtype("cuda")
-        )
-        may_use_flex = (mask is not None or bias is not None) and query.shape[-2] >= LONG
-        capturing = may_use_flex and torch.cuda.is_current_stream_capturing()
-        device = (query.get_device(), key.get_device(), value.get_device(), autocast, capturing)
-    else:
+    device = capturing = None
+    if query.is_cuda:
+        device = query.get_device()
+        if key.get_device() != device or value.get_device() != device:
+            return None
+        if (mask is not None or bias is not None) and query.shape[-2] >= LONG:  # Flex may run
+            capturing = is_current_stream_capturing()
+    elif not (query.is_cpu and key.is_cpu and value.is_cpu):
         return None
-    requires_grad = (
-        (query.requires_grad, key.requires_grad, value.requires_grad) if torch.is_grad_enabled() else None
-    )
-    inputs = (query.shape, key.shape, value.shape, dtype, device, requires_grad, softcap, dropout, kernel)
+    autocast = _is_any_autocast_enabled() and _autocast(query)
+    requires_grad = is_grad_enabled() and (query.requires_grad, key.requires_grad, value.requires_grad)
+    inputs = (
+        query.shape, key.shape, value.shape, dtype, device, capturing, autocast, requires_grad,
+        softcap, dropout, kernel,
+    )  # fmt: skip
     if energy is SCALED_DOT and normalize is SOFTMAX and bias is None and gate is None:
         if mask is None:
             return inputs

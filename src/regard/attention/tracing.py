@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C import (
-    _functorch,  # type: ignore[attr-defined]
-    _get_tracing_state,
-    _len_torch_dispatch_stack,
-)
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Buffer, Parameter
 
 PLAIN = (Tensor, Parameter, Buffer)
@@ -21,9 +19,9 @@ PLAIN = (Tensor, Parameter, Buffer)
 
 def transform() -> str | None:
     """A description of the transform (torch.func, forward-mode AD) of this call, or None."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return None
-    if _functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         return "torch.func transforms this call"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation is on"
@@ -32,7 +30,7 @@ def transform() -> str | None:
 
 def tracer(*tensors: Tensor) -> str | None:
     """A description of what traces or transforms this call, or None."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return "torch.compile traces this call"
     if _len_torch_dispatch_stack():
         return "a dispatch mode (fake tensors, make_fx, a counter) watches this call"
@@ -48,15 +46,15 @@ def tracer(*tensors: Tensor) -> str | None:
 
 def is_eager(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether nothing traces or transforms this call; faster than `tracer`."""
-    if torch.compiler.is_compiling() or not (
-        type(query) in PLAIN and type(key) in PLAIN and type(value) in PLAIN
-    ):
-        return False
-    return not (
-        _len_torch_dispatch_stack()
-        or _functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or _get_tracing_state() is not None
+    return (
+        type(query) in PLAIN
+        and type(key) in PLAIN
+        and type(value) in PLAIN
+        and not is_dynamo_compiling()  # torch.export's other tracers are dispatch modes
+        and not _len_torch_dispatch_stack()
+        and peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+        and _get_tracing_state() is None
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 
 from regard.attention.call import Call
 from regard.attention.eager_stance import compiled_frames, eager_stance
@@ -165,7 +166,7 @@ _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("regard_watches", default=
 
 
 def is_watching() -> bool:
-    return not torch.compiler.is_compiling() and bool(_watches.get())
+    return not is_compiling() and bool(_watches.get())
 
 
 def interception_targets() -> tuple[_Watch, ...]:
