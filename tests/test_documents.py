@@ -26,7 +26,10 @@ def blocks(page):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_every_python_block_runs(page, capsys):
+def test_every_python_block_runs(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if page.name == "README.md":
+        train_small()
     names = {}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), names)
@@ -36,6 +39,12 @@ def test_every_python_block_runs(page, capsys):
     assert capsys.readouterr().out  # each page prints something to look at
     if page.name == "README.md":
         check_int8_where_the_machine_can(names["model"], names["engine"])
+
+
+def train_small():
+    """The model that the README loads, runs/small, trained for some steps."""
+    short = "model.dim=64 data.limit=500 tokenizer.size=400 schedule.warmup=10 training.steps=20 training.validate_every=20"
+    regard.train("small", folder="runs/small", overrides=short.split(), quiet=True)
 
 
 def check_int8_where_the_machine_can(model, engine):
@@ -70,9 +79,10 @@ def test_the_readme_runs_and_is_true_without_native_code(machine, tmp_path):
     patch, says = ONE_LINE[machine]
     code = f"""
 from pathlib import Path
-from tests.test_documents import ROOT, blocks
+from tests.test_documents import ROOT, blocks, train_small
 from regard.attention.kernels import build_cpp
 {patch}
+train_small()
 names = {{}}
 for block in blocks(ROOT / "README.md"):
     exec(compile(block, "README.md", "exec"), names)
@@ -85,7 +95,9 @@ assert names["engine"] is names["model"]
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         **native,
     }
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "int8" in line]
     assert len(lines) == 1 and says in lines[0], done.stderr

@@ -1,4 +1,4 @@
-"""The first steps of the README, as a new user takes them: train on a file of one's own, evaluate, serve, send a request."""
+"""The walks of docs/first-steps.md, as a new user takes them: train on a file, evaluate, serve, send a request."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from regard.cli import main
 from tests.serving.server import process
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README.split("## Train on your own files")[1].split("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "first-steps.md").read_text(encoding="utf-8")
+SECTION = PAGE.split("## Train on your own files")[1].split("\n## ")[0]
 WALKS = [block.strip().splitlines() for block in re.findall(r"^```sh\n(.*?)^```", SECTION, re.M | re.S)]
 SHORT = [
     "training.steps=4",
@@ -43,7 +43,7 @@ def command(monkeypatch, capfd, line, *more):
     return out
 
 
-def test_the_three_walks_of_the_readme_lead_to_an_answer(monkeypatch, capfd, tmp_path):
+def test_the_three_walks_lead_to_an_answer(monkeypatch, capfd, tmp_path):
     assert [line.split()[2] for line, *_ in WALKS] == ["classifier", "tagger", "translator"]
     monkeypatch.chdir(tmp_path)
     built = {
@@ -58,7 +58,7 @@ def test_the_three_walks_of_the_readme_lead_to_an_answer(monkeypatch, capfd, tmp
             for line in (evaluate, serve):
                 assert (
                     f"  {line.split('#')[0].strip()}\n" in next_steps
-                )  # what the README shows is what training suggests
+                )  # the page shows what training suggests
             assert SCORES[name] in command(monkeypatch, capfd, evaluate)
             asked.append(
                 (servers.enter_context(process(shlex.split(serve)[2], env=built)), shlex.split(curl))

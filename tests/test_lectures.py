@@ -1,0 +1,40 @@
+"""docs/lectures.md: all 51 rows, names that import, test files that exist, and a state for each row."""
+
+import re
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "lectures.md").read_text(encoding="utf-8")
+ROWS = {
+    int(number): [cell.strip() for cell in cells.split("|")]
+    for number, cells in re.findall(r"^\| (\d+) \| (.+) \|$", TEXT, re.M)
+}
+
+
+def test_every_row_of_the_lectures_is_there_once():
+    assert list(ROWS) == list(range(1, 52))
+    assert len(re.findall(r"^\| \d+ \|", TEXT, re.M)) == 51
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_a_row_names_code_and_tests_that_exist(number):
+    _, where, tests, state = ROWS[number]
+    names, files = re.findall(r"`(regard(?:\.\w+)+)`", where), re.findall(r"`([^`]+)`", tests)
+    for name in names:
+        assert reduce(getattr, name.split(".")[1:], import_module("regard")) is not None
+    for file in files:
+        assert (ROOT / file).is_file(), file
+    assert re.match(r"done$|partly: \w|not yet$", state)
+    assert files if state != "not yet" else not (files or names)
+
+
+def test_options_that_a_row_names_are_in_the_schema():
+    schema = (ROOT / "src/regard/models/schema.py").read_text(encoding="utf-8")
+    for option in re.findall(r"`attention: (\w+)`", TEXT):
+        assert f'"{option}"' in schema
+    for recipe in re.findall(r"`(sst2[\w-]*)`", TEXT):
+        assert (ROOT / "recipes" / f"{recipe}.yaml").is_file()
