@@ -1,4 +1,4 @@
-"""regard runs, trains and shows attention models.
+"""Run, train and see attention models.
 
 Look at attention (`watch`), change it (`attend` with another energy, mask or normaliser; `explain` says what runs), and
 use the models trained with it (`train`, `translate`, `classify`, …). The names here are those typed most often; each
