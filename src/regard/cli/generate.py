@@ -13,7 +13,8 @@ import typer
 from regard.cli import search_options
 
 if TYPE_CHECKING:
-    from regard.pipelines.generate_file import Settings
+    from regard.decoding.strategy import Strategy
+    from regard.pipelines.generate_file import GenerateOptions
     from regard.pipelines.input import Source
 
 
@@ -78,28 +79,29 @@ def command(
         regard generate -i prompts.txt --model runs/shakespeare -o texts.jsonl
     """
     from regard.cli.text_options import How, check_paths, model_folder, work_through
-    from regard.pipelines.generate_file import Generating, Settings, load_writer
+    from regard.decoding.constraints import Constraints
+    from regard.decoding.limits import Limits
+    from regard.pipelines.generate_file import GenerateJob, GenerateOptions, load_language_model
     from regard.pipelines.output import output as place_of
     from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
     search_options.check_text("forbid", *(forbid or ()))
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    rules = {
-        "forbidden": forbid,
-        "no_repeat": no_repeat,
-        "min_length": min_length,
-        "lines": lines,
-        "max_length": length,
-    }
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    sampling = {key: value for key, value in sampling.items() if value is not None}
     job = bool(files) or str(output) != "-"
-    beams, sample = _search(
-        beam, {key: value for key, value in drawing.items() if value is not None}, count, job
+    settings = GenerateOptions(
+        strategy=_strategy(beam, sampling, count, job),
+        constraints=Constraints(forbidden=forbid or (), no_repeat=no_repeat or 0, min_length=min_length or 0),
+        limits=Limits(max_length=length),
+        multiline=lines,
+        count=count,
+        json=as_json or _named_json(output),
+        precision=precision,
+        output=str(output),
     )
-    search = {key: value for key, value in (rules | beams).items() if value is not None}
-    settings = Settings(search, sample, count, as_json or _named_json(output), precision, str(output))
     folder = model_folder(model, "generate", text or [])
-    load = lambda: load_writer(folder, pick_device(device), precision)  # noqa: E731
+    load = lambda: load_language_model(folder, pick_device(device), precision)  # noqa: E731
     if not job:
         _print(_prompts(text), load, settings, seed is None)
         return
@@ -107,26 +109,23 @@ def command(
     check_paths(source, [output])
     places = [place_of(output)]
     about = lambda: settings.about(fingerprint([folder]))  # noqa: E731
-    work_through(source, places, Generating(load(), settings), about, How("generate", restart, quiet))
+    work_through(source, places, GenerateJob(load(), settings), about, How("generate", restart, quiet))
 
 
-def _search(
-    beam: int | None, drawing: dict[str, Any], count: int, job: bool
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The arguments of a beam, or those of a sample."""
+def _strategy(beam: int | None, sampling: dict[str, Any], count: int, job: bool) -> Strategy:
+    """Beam search with --beam, else sampling."""
+    from regard.decoding.beam import Beam
     from regard.decoding.sampling import Sample
     from regard.errors import OptionError
 
     if beam is None:
-        drawing = {"seed": 0 if job else Sample().seed} | drawing
-        Sample(count=count, **drawing)  # checks them
-        return {}, drawing
-    if drawing:
-        name = next(iter(drawing)).replace("_", "-")
+        return Sample(count=count, **({"seed": 0 if job else None} | sampling))
+    if sampling:
+        name = next(iter(sampling)).replace("_", "-")
         raise OptionError(f"--{name} is about drawing words, which --beam does not; leave out one of them")
     if count > beam:
         raise OptionError(f"--count {count} needs a beam of at least as many; give --beam {count}")
-    return {"beam": beam}, None
+    return Beam(beam)
 
 
 def _named_json(output: Path) -> bool:
@@ -153,16 +152,17 @@ def _prompts(texts: list[str] | None) -> list[str]:
         ) from None
 
 
-def _print(prompts: list[str], load: Callable[[], Any], settings: Settings, tell_seed: bool) -> None:
+def _print(prompts: list[str], load: Callable[[], Any], settings: GenerateOptions, tell_seed: bool) -> None:
     """Each text with what follows; one sample is shown token by token."""
+    from regard.decoding.sampling import Sample
     from regard.pipelines.generate import generate, stream
-    from regard.pipelines.generate_file import written
+    from regard.pipelines.generate_file import format_lines
 
     writer, arguments = load(), settings.arguments()
     try:
         for prompt in prompts:
-            if settings.sample is None or settings.count > 1 or settings.json:
-                _write("".join(written(generate(prompt, writer, **arguments), settings.count, settings.json)))
+            if not isinstance(settings.strategy, Sample) or settings.count > 1 or settings.json:
+                _write("".join(format_lines(generate(prompt, writer, **arguments), settings)))
                 continue
             pieces = stream(prompt, writer, **arguments)
             _write(prompt)
@@ -174,8 +174,8 @@ def _print(prompts: list[str], load: Callable[[], Any], settings: Settings, tell
     except KeyboardInterrupt:
         _write("\n")  # what was written stays, as a whole line
         raise typer.Exit(130) from None
-    if tell_seed and settings.sample is not None and os.isatty(2):
-        print(f"regard: drawn with --seed {settings.sample['seed']}", file=sys.stderr)
+    if tell_seed and isinstance(settings.strategy, Sample) and os.isatty(2):
+        print(f"regard: drawn with --seed {settings.strategy.seed}", file=sys.stderr)
 
 
 def _source(

@@ -11,6 +11,7 @@ import typer
 from regard.cli import search_options
 
 if TYPE_CHECKING:
+    from regard.decoding.strategy import Strategy
     from regard.pipelines.input import Source
     from regard.pipelines.result_lines import Result
     from regard.pipelines.translate_file import TranslateOptions
@@ -104,6 +105,8 @@ def command(
         zcat big.gz | regard translate --model runs/small --beam 4 | gzip > translated.gz
     """
     from regard.cli.text_options import find_place, find_source, model_folder
+    from regard.decoding.constraints import Constraints
+    from regard.decoding.limits import Limits
     from regard.pipelines.input import Column, Field
     from regard.pipelines.translate_file import TranslateOptions
 
@@ -113,20 +116,18 @@ def command(
     layout = place.layout
     for name, words in (("prefix", [prefix]), ("forbid", forbid), ("require", require)):
         search_options.check_text(name, *(words or ()))
-    search = {
-        "beam": beam, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty, "min_length": min_length,
-        "max_length": max_length, "no_repeat": no_repeat, "forbidden": forbid or None, "workers": workers,
-        "batch_tokens": batch_tokens,
-    }  # fmt: skip
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    beam_options = {"size": beam, "length_penalty": length_penalty, "coverage_penalty": coverage_penalty}
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     settings = TranslateOptions(
-        search={key: value for key, value in search.items() if value is not None}, sample=_sample(sample, beam, drawing),
-        prefix=prefix, required=require or [], split=not no_split, form=_form(output, as_json), to=to, column=column,
-        field=layout.name if isinstance(layout, Field) else None,
+        strategy=_strategy(sample, nbest, beam_options, sampling),
+        constraints=Constraints(prefix, require or (), forbid or (), no_repeat or 0, min_length or 0),
+        limits=Limits(max_length, batch_tokens, workers),
+        nbest=nbest, to=to, split=not no_split, output_format=_form(output, as_json), column=column,
         separator=layout.separator if isinstance(layout, Column) else None,
-        quotes=isinstance(layout, Column) and layout.quotes, names=list(place.names),
-        nbest=nbest, align=align or show or align_to is not None, aligned=str(align_to or ""), attention=str(attention or ""),
-        output=str(output), precision=precision, shortlist=shortlist,
+        quotes=isinstance(layout, Column) and layout.quotes, names=place.names,
+        field=layout.name if isinstance(layout, Field) else None,
+        align=align or show or align_to is not None, alignment_file=str(align_to or ""),
+        attention_file=str(attention or ""), output=str(output), precision=precision, shortlist=shortlist,
     )  # fmt: skip
     _fit_together(settings, source, show, on)
     _run(
@@ -158,23 +159,31 @@ class Shown:
     def write(self, answer: Result) -> str:
         from regard.cli.weight_matrix import render
 
-        drawn = [render(look.weights, look.source, look.target) for look in answer.looks if look.target]
+        drawn = [
+            render(alignment.weights, alignment.source_words, alignment.target_words)
+            for alignment in answer.alignments
+            if alignment.target_words
+        ]
         return "\n".join([answer.line, *drawn, ""]) + "\n" * bool(drawn)
 
 
-def _sample(wanted: bool, beam: int | None, drawing: dict[str, Any]) -> dict[str, Any] | None:
-    """How words are drawn, if they are."""
+def _strategy(wanted: bool, count: int, beam_options: dict[str, Any], sampling: dict[str, Any]) -> Strategy:
+    """Beam search, or sampling with --sample."""
+    from regard.decoding.beam import Beam
+    from regard.decoding.sampling import Sample
     from regard.errors import OptionError
 
-    given = {key: value for key, value in drawing.items() if value is not None}
-    if wanted and beam is not None:
+    given = {key: value for key, value in sampling.items() if value is not None}
+    if wanted and beam_options["size"] is not None:
         raise OptionError("--sample draws one word at a time and keeps no beam; give --sample or --beam")
     if not wanted and given:
         name = next(iter(given)).replace("_", "-")
         raise OptionError(
             f"--{name} is about drawing words and does nothing without --sample; add it, or leave --{name} out"
         )
-    return {"seed": 0, **given} if wanted else None
+    if wanted:
+        return Sample(count=count, **{"seed": 0, **given})
+    return Beam(**{key: value for key, value in beam_options.items() if value is not None})
 
 
 def _form(output: Path, as_json: bool) -> str:
@@ -190,28 +199,28 @@ def _form(output: Path, as_json: bool) -> str:
 def _fit_together(settings: TranslateOptions, source: Source, show: bool, on: str | None) -> None:
     """Stop in one sentence at options that exclude each other."""
     from regard.cli.text_options import check_paths
+    from regard.decoding.beam import Beam
     from regard.errors import OptionError
     from regard.pipelines.attention_file import check_attention_path
 
-    beam = settings.search.get("beam", 1)
-    if settings.nbest > beam and settings.sample is None:
+    if isinstance(settings.strategy, Beam) and settings.nbest > settings.strategy.size:
         raise OptionError(
             f"--nbest {settings.nbest} needs a beam of at least as many; add --beam {settings.nbest}"
         )
     if (
-        settings.form == "text"
+        settings.output_format == "text"
         and settings.nbest > 1
         and settings.align
-        and not settings.aligned
+        and not settings.alignment_file
         and not show
     ):
         raise OptionError("lines of --nbest have no place for --align; use --align-to FILE, or --json")
-    if show and (settings.output != "-" or settings.form == "json" or on):
+    if show and (settings.output != "-" or settings.output_format == "json" or on):
         raise OptionError("--show draws on the terminal; leave out -o, --json and --on, or --show")
     if on not in (None, "ray"):
         raise OptionError(f"--on is followed by ray, got {on!r}")
-    if settings.attention:
-        check_attention_path(settings.attention)
+    if settings.attention_file:
+        check_attention_path(settings.attention_file)
     check_paths(source, settings.paths)
 
 

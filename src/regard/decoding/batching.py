@@ -1,4 +1,4 @@
-"""Many sentences through one search: batches of like length, sentences that enter as others leave, workers side by side."""
+"""Continuous batching: sort sentences by length, fill freed rows with waiting sentences, one worker per core."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,198 +15,186 @@ from torch import Tensor
 
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.constraints import Constraints
+from regard.decoding.constraints import TokenConstraints
+from regard.decoding.limits import Limits
 from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask, Strategy
 from regard.files.progress import Progress, track
 
-Begin = Callable[
-    [list[SearchTask]], tuple[Any, Tensor]
-]  # sentences → what the writer carries for them, and their first tokens
-BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16}  # a GPU takes about as long for many sentences as for few
-BIG = 4_000  # tokens × texts: from here on workers are worth their start
+BATCH_TOKENS = {"cpu": 4096, "cuda": 1 << 16}  # a GPU needs about the same time for few and many sentences
+PARALLEL_TOKENS = 4_000  # tokens × hypotheses from which on starting workers pays off
+
+
+@dataclass(frozen=True)
+class Job:
+    """How sentences are searched.
+
+    Attributes:
+        model: the autoregressive model or engine.
+        start: encodes sentences; returns the decoder state and the first token of each.
+        strategy: how tokens are chosen.
+        constraints: the constraints that apply at each step.
+        end: the end-of-sentence id; −1: none.
+        equal_lengths: True if the inputs of a batch must have the same length.
+    """
+
+    model: Any
+    start: Callable[[list[SearchTask]], tuple[Any, Tensor]]
+    strategy: Strategy
+    constraints: TokenConstraints
+    end: int = EOS
+    equal_lengths: bool = False
+
+    def uses_own_search(self, tasks: list[SearchTask]) -> bool:
+        """Whether the model has a search of its own for this job: the GPU engine has one for plain beam search."""
+        plain = type(self.strategy) is Beam and self.strategy.groups == 1
+        free = not self.constraints.filters_tokens and not any(task.prefix for task in tasks)
+        return plain and free and hasattr(self.model, "search")
 
 
 class Queue:
-    """Sentences that wait, longest first: memory runs out at once if at all, and the short ones fill the end evenly."""
+    """The waiting sentences, longest first: if memory is too small this shows at once, and short ones fill the end."""
 
-    def __init__(self, tasks: list[SearchTask], alike: bool) -> None:
-        self._waiting = deque(sorted(tasks, key=lambda task: -len(task.given)))
-        self._alike = alike  # whether the sentences of a batch must have one length
+    def __init__(self, tasks: list[SearchTask], equal_lengths: bool) -> None:
+        self._waiting = deque(sorted(tasks, key=lambda task: -len(task.input_ids)))
+        self._equal_lengths = equal_lengths
         self._lock = threading.Lock()
 
-    def take(self, room: int, least: int) -> list[SearchTask]:
-        """The next sentences that, padded to one length, fit into `room` tokens; at least so many of them."""
+    def take(self, capacity: int, minimum: int) -> list[SearchTask]:
+        """Return the next sentences that, padded, fit into `capacity` tokens; at least `minimum` of them."""
         batch: list[SearchTask] = []
         with self._lock:
             while self._waiting:
                 if (cancelled := self._waiting[0].cancelled) is not None and cancelled():
                     self._waiting.popleft()
                     continue
-                longest = cost(batch[0] if batch else self._waiting[0])
-                if len(batch) >= least and (len(batch) + 1) * longest > room:
+                longest = size(batch[0] if batch else self._waiting[0])
+                if len(batch) >= minimum and (len(batch) + 1) * longest > capacity:
                     break
-                if batch and self._alike and len(batch[0].given) != len(self._waiting[0].given):
+                if batch and self._equal_lengths and size(batch[0]) != size(self._waiting[0]):
                     break
                 batch.append(self._waiting.popleft())
         return batch
 
 
-def cost(task: SearchTask) -> int:
-    return len(task.given) + 1
+def size(task: SearchTask) -> int:
+    """Return the tokens of the input with its end-of-sentence token."""
+    return len(task.input_ids) + 1
 
 
-def search_all(
-    writer: Any,
-    tasks: list[SearchTask],
-    begin: Begin,
-    strategy: Strategy,
-    bar: Progress,
-    *,
-    rules: Constraints | None = None,
-    end: int = EOS,
-    batch_tokens: int | None = None,
-    workers: int | None = None,
-    alike: bool = False,
-) -> None:
-    """Find the texts of all tasks."""
-    texts = max((strategy.most_rows(task) for task in tasks), default=1)
-    total = sum(map(cost, tasks))
-    workers = min(len(tasks), default_workers(writer, total * texts) if workers is None else workers)
-    room = (batch_tokens or BATCH_TOKENS.get(writer.device.type, 4096)) // texts
+def search_all(tasks: list[SearchTask], job: Job, limits: Limits, bar: Progress) -> None:
+    """Search all tasks; their hypotheses are in `task.hypotheses` afterwards."""
+    if not tasks:
+        return
+    rows = max(job.strategy.max_rows(task) for task in tasks)
+    total = sum(map(size, tasks))
+    workers = default_workers(job.model, total * rows) if limits.workers is None else limits.workers
+    workers = min(len(tasks), workers)
+    capacity = (limits.batch_tokens or BATCH_TOKENS.get(job.model.device.type, 4096)) // rows
     if workers > 1:
-        room = min(room, -(-total // (2 * workers)))  # everybody has something to do
-    queue, stop = Queue(tasks, alike), threading.Event()
+        capacity = min(capacity, -(-total // (2 * workers)))  # at least two batches per worker
+    queue, stop = Queue(tasks, job.equal_lengths), threading.Event()
+    work = _search_batches if job.uses_own_search(tasks) else _search_continuously
 
-    def work() -> None:
+    def run() -> None:
         with torch.inference_mode():
-            if isinstance(strategy, Beam) and searches_itself(writer, tasks, strategy, rules):
-                _hand_over(writer, strategy, end, queue, begin, room, bar, stop)
-                return
-            _work(Search(writer, strategy, rules, end), queue, begin, room, bar, stop)
+            work(job, queue, capacity, bar, stop)
 
-    with reading(writer):
+    with evaluation_mode(job.model):
         if workers <= 1:
-            work()
+            run()
         else:
-            run_workers(work, workers, stop)
+            run_workers(run, workers, stop)
 
 
-def default_workers(writer: Any, amount: int) -> int:
-    """One for a GPU or for little work, else one for each core that torch may use."""
-    if writer.device.type != "cpu" or amount < BIG:
+def default_workers(model: Any, amount: int) -> int:
+    """Return 1 for a GPU or little work, else the number of cores that torch may use."""
+    if model.device.type != "cpu" or amount < PARALLEL_TOKENS:
         return 1
-    return max(
-        1,
-        min(
-            torch.get_num_threads(),
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1 << 10,
-        ),
-    )
+    threads = torch.get_num_threads()
+    if hasattr(os, "sched_getaffinity"):
+        threads = min(threads, len(os.sched_getaffinity(0)))
+    return max(1, threads)
 
 
-def _work(
-    search: Search, queue: Queue, begin: Begin, room: int, bar: Progress, stop: threading.Event
-) -> None:
+def _search_continuously(job: Job, queue: Queue, capacity: int, bar: Progress, stop: threading.Event) -> None:
+    """Step one batch until the queue is empty; sentences enter when a quarter of the batch is free."""
+    search = Search(job.model, job.strategy, job.constraints, job.end)
     used = 0
     while not stop.is_set():
-        if not search or (
-            search.writer.joins and 4 * (room - used) >= room
-        ):  # a few at a time would cost as much as many
-            batch = queue.take(room - used, 0 if search else 1)
+        # A few sentences at a time would cost as much as many.
+        if not search or (job.model.joins and 4 * (capacity - used) >= capacity):
+            batch = queue.take(capacity - used, 0 if search else 1)
             if batch:
-                search.add(batch, *begin(batch))
-                used += sum(map(cost, batch))
+                search.add(batch, *job.start(batch))
+                used += sum(map(size, batch))
             elif not search:
                 return
         done = search.step()
         if done:
-            used -= sum(map(cost, done))
+            used -= sum(map(size, done))
             bar.advance(len(done))
 
 
-def searches_itself(
-    writer: Any, tasks: list[SearchTask], strategy: Strategy, rules: Constraints | None
-) -> bool:
-    """Whether the writer has a search of its own for this: an engine on a GPU has one for plain beams."""
-    plain = (
-        type(strategy) is Beam
-        and strategy.groups == 1
-        and not rules
-        and not any(task.prefix for task in tasks)
-    )
-    return plain and hasattr(writer, "search")
-
-
-def _hand_over(
-    writer: Any,
-    beam: Beam,
-    end: int,
-    queue: Queue,
-    begin: Begin,
-    room: int,
-    bar: Progress,
-    stop: threading.Event,
-) -> None:
+def _search_batches(job: Job, queue: Queue, capacity: int, bar: Progress, stop: threading.Event) -> None:
+    """Hand batch after batch to the search of the model itself."""
     while not stop.is_set():
-        batch = queue.take(room, 1)
+        batch = queue.take(capacity, 1)
         if not batch:
             return
-        writer.search(batch, *begin(batch), beam, end)
+        job.model.search(batch, *job.start(batch), job.strategy, job.end)
         bar.advance(len(batch))
 
 
 def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
-    """Threads of one core each: torch and the engine compute without Python's lock. An error or Ctrl-C stops them all."""
+    """Run `work` in threads of one core each; torch and the engine release the GIL. An error or Ctrl-C stops all."""
     errors: list[BaseException] = []
-    # Not Thread.join: when Ctrl-C interrupts it, Python 3.11 takes a running thread for an ended one.
+    # Not Thread.join: when Ctrl-C interrupts it, Python 3.11 regards a running thread as ended.
     ended = [threading.Event() for _ in range(workers)]
 
-    def guarded(mine: threading.Event) -> None:
+    def guarded(event: threading.Event) -> None:
         try:
             torch.set_num_threads(1)
             work()
-        except BaseException as error:  # raised again where it can be seen
+        except BaseException as error:  # raised again in the calling thread
             errors.append(error)
             stop.set()
         finally:
-            mine.set()
+            event.set()
 
-    threads, before = (
-        [threading.Thread(target=guarded, args=(event,), daemon=True) for event in ended],
-        torch.get_num_threads(),
-    )
+    threads = [threading.Thread(target=guarded, args=(event,), daemon=True) for event in ended]
+    threads_before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         for thread in threads:
             thread.start()
         for event in ended:
-            while not event.wait(0.1):  # now and then, so that Ctrl-C is noticed
+            while not event.wait(0.1):  # with a timeout, so that Ctrl-C is noticed
                 pass
     finally:
         stop.set()
         for thread, event in zip(threads, ended, strict=True):
             if thread.ident is not None:  # it was started
                 event.wait()
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads_before)
     if errors:
         raise errors[0]
 
 
-def show(progress: bool, total: int, what: str, unit: str) -> AbstractContextManager[Progress]:
-    """A bar that is seen, or one that only counts."""
-    bar = track(total, what, unit)
-    return bar if progress else nullcontext(bar)
+def progress_bar(visible: bool, total: int, name: str, unit: str) -> AbstractContextManager[Progress]:
+    """Return a progress bar; if not visible, one that only counts."""
+    bar = track(total, name, unit)
+    return bar if visible else nullcontext(bar)
 
 
 @contextmanager
-def reading(writer: Any) -> Iterator[None]:
-    """Without dropout, and as it was afterwards."""
-    training = getattr(writer, "training", False)
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Put the model into evaluation mode inside the block."""
+    training = getattr(model, "training", False)
     if training:
-        writer.eval()
+        model.eval()
     try:
         yield
     finally:
         if training:
-            writer.train()
+            model.train()

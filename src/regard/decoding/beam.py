@@ -1,8 +1,7 @@
-"""Beam search: the best few texts at each step, in one group or in several that keep apart."""
+"""Beam search, also diverse beam search."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,38 +10,38 @@ from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import EOS
-from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Reals, Rows, Shape, Strategy
+from regard.decoding.strategy import (
+    Choice,
+    Floats,
+    Groups,
+    Hypothesis,
+    Integers,
+    Rows,
+    SearchTask,
+    Shape,
+    Strategy,
+)
 from regard.errors import OptionError
 
-WIDEST = 1 << 16  # texts kept at a step
-STEEPEST = 100.0  # of length penalties: lengthᵃ must stay a number
-
-
-def whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    arguments.integer(name, value, least)
-
-
-def real(name: str, value: Any, least: float, most: float = math.inf, *, above: bool = False) -> None:
-    """Refuse what is not a finite number from `least` (itself excluded with `above`) to `most`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least or value > most or (above and value == least):
-        edge = f"above {least:g}" if above else f"of at least {least:g}"
-        raise OptionError(
-            f"{name} must be a number {edge}{'' if most == math.inf else f' and at most {most:g}'}, got {value!r}"
-        )
+MAX_SIZE = 1 << 16
+MAX_PENALTY = 100.0  # lengthᵃ must stay finite
 
 
 @dataclass(frozen=True)
 class Beam(Strategy):
-    """Keep the `size` best texts at each step, until as many have ended. Size 1 is greedy.
+    """Beam search: keep the `size` best hypotheses at each step, until as many have ended.
 
-    Texts are ranked by log p / lengthᵃ, the end mark counted, with a = `length_penalty`; `coverage_penalty` β adds
-    β Σ_s log min(1, attention to source word s) (Wu et al. 2016, eq. 14) to the score of what was found.
+    >>> regard.translate(texts, model, strategy=regard.Beam(5, length_penalty=0.6))
 
-    With `groups` above 1 the beam is cut into groups that choose one after the other, each word at `diversity` less for every
-    time that a group before chose it at this step (Vijayakumar et al. 2018, Hamming diversity). The penalty guides the choice
-    alone: scores stay log p.
+    Args:
+        size: number of hypotheses; 1 is greedy search.
+        length_penalty: exponent a of the score log p / lengthᵃ, where the end-of-sentence token counts.
+        coverage_penalty: β of the term β Σ_s log min(1, attention to source token s) (Wu et al. 2016, eq. 14); it is
+            added to the scores after the search.
+        groups: number of groups of diverse beam search (Vijayakumar et al. 2018); it divides `size`. Groups choose
+            one after the other.
+        diversity: what a token costs for each earlier group that chose it at this step (Hamming diversity). The cost
+            guides the choice only; scores stay log p.
     """
 
     size: int = 1
@@ -52,79 +51,115 @@ class Beam(Strategy):
     diversity: float = 0.5
 
     def __post_init__(self) -> None:
-        arguments.integer("beam", self.size, 1, WIDEST)
-        whole("groups", self.groups, 1)
-        real("length_penalty", self.length_penalty, 0, STEEPEST)
-        real("coverage_penalty", self.coverage_penalty, 0)
-        real("diversity", self.diversity, 0)
+        arguments.integer("beam", self.size, 1, MAX_SIZE)
+        arguments.integer("groups", self.groups, 1)
+        arguments.number("length_penalty", self.length_penalty, 0, MAX_PENALTY)
+        arguments.number("coverage_penalty", self.coverage_penalty, 0)
+        arguments.number("diversity", self.diversity, 0)
         if self.size % self.groups:
             raise OptionError(
-                f"a beam of {self.size} cannot be cut into {self.groups} equal groups; choose groups that divide it"
+                f"a beam of {self.size} cannot be divided into {self.groups} equal groups; choose a divisor"
             )
 
     @property
     def width(self) -> int:
+        """Rows per group."""
         return self.size // self.groups
 
     def shape(self) -> Shape:
-        # A row gives at most `width` texts that go on and one that ends; words chosen by other groups may all rank above.
-        return Shape(
-            self.groups,
-            self.width,
-            1 if self.size == 1 else self.width + 1 + (self.size if self.groups > 1 else 0),
-        )
+        # A row contributes at most `width` tokens that continue and one that ends. With groups, the tokens that
+        # earlier groups chose may all rank above these.
+        top = 1 if self.size == 1 else self.width + 1 + (self.size if self.groups > 1 else 0)
+        return Shape(self.groups, self.width, top)
 
-    def rank(self, log_p: float, length: int) -> float:
+    def score(self, log_p: float, length: int) -> float:
         return log_p / max(1, length) ** self.length_penalty
 
-    def draw(self, log_p: Tensor, words: Tensor | None, rows: Rows, groups: Groups) -> tuple[Reals, Numbers]:
-        if words is None:
-            log_p, words = log_p.topk(min(self.shape().top or 1, log_p.shape[-1]), -1)
-        return log_p.cpu().numpy().astype(np.float64), words.cpu().numpy().astype(np.int64, copy=False)
+    def candidates(
+        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+    ) -> tuple[Floats, Integers]:
+        if tokens is None:
+            log_p, tokens = log_p.topk(min(self.shape().top or 1, log_p.shape[-1]), -1)
+        return log_p.cpu().numpy().astype(np.float64), tokens.cpu().numpy().astype(np.int64, copy=False)
 
-    def choose(self, log_p: Reals, words: Numbers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
         if self.size == 1:
-            return super().choose(log_p, words, rows, groups, end)
+            return super().choose(log_p, tokens, rows, groups, end)
         count, k = len(groups.tasks), log_p.shape[1]
         first = np.searchsorted(rows.group, np.arange(count))
         slot = np.arange(len(rows.group)) - first[rows.group]
         total = np.full((count, self.width, k), -np.inf)
-        total[rows.group, slot] = rows.score[:, None] + log_p
-        word = np.zeros((count, self.width, k), np.int64)
-        word[rows.group, slot] = words
-        total, word = total.reshape(count, -1), word.reshape(count, -1)  # (groups, candidates)
-        order = self._order(total, word, groups)
-        total, word = np.take_along_axis(total, order, 1), np.take_along_axis(word, order, 1)
+        total[rows.group, slot] = rows.log_p[:, None] + log_p
+        token = np.zeros((count, self.width, k), np.int64)
+        token[rows.group, slot] = tokens
+        total, token = total.reshape(count, -1), token.reshape(count, -1)  # (groups, width · k)
+        order = self._order(total, token, groups)
+        total, token = np.take_along_axis(total, order, 1), np.take_along_axis(token, order, 1)
         row = first[:, None] + order // k
-        alive, ends = total > -np.inf, word == end
-        over = alive & ends
-        over[:, self.width :] = False  # an end counts when it is among the best `width`
-        on = alive & ~ends
-        on &= np.cumsum(on, 1) <= self.width
-        return Choice(row[on], word[on], total[on], row[over], total[over])
+        possible, ends = total > -np.inf, token == end
+        ended = possible & ends
+        ended[:, self.width :] = False  # an end counts if it is among the best `width` candidates
+        continued = possible & ~ends
+        continued &= np.cumsum(continued, 1) <= self.width
+        return Choice(row[continued], token[continued], total[continued], row[ended], total[ended])
 
-    def _order(self, total: Reals, word: Numbers, groups: Groups) -> Numbers:
-        """The places of each group's candidates, best first."""
-        most = 2 * self.width  # at most `width` of them end
+    def _order(self, total: Floats, token: Integers, groups: Groups) -> Integers:
+        """Return the indices of each group's best candidates, best first, (groups, 2 · width)."""
+        kept = 2 * self.width  # at most `width` of them end
         if self.groups == 1:
-            return np.argsort(-total, axis=1, kind="stable")[:, :most]
-        places: dict[int, int] = {}
-        sentence = np.array([places.setdefault(id(task), len(places)) for task in groups.tasks])
-        chosen = np.full((len(places), self.size), -1)  # words of the groups before, at this step
-        order = np.zeros((len(total), min(most, total.shape[1])), np.int64)
-        for nth in range(self.groups):
-            mine = np.flatnonzero(groups.nth == nth)
-            again = (word[mine][..., None] == chosen[sentence[mine]][:, None]).sum(-1)
-            order[mine] = np.argsort(self.diversity * again - total[mine], axis=1, kind="stable")[:, :most]
-            best = np.take_along_axis(word[mine], order[mine][:, : self.width], 1)
-            chosen[sentence[mine][:, None], nth * self.width + np.arange(best.shape[1])] = best
+            return np.argsort(-total, axis=1, kind="stable")[:, :kept]
+        sentences: dict[int, int] = {}
+        sentence = np.array([sentences.setdefault(id(task), len(sentences)) for task in groups.tasks])
+        chosen = np.full((len(sentences), self.size), -1)  # tokens of earlier groups at this step
+        order = np.zeros((len(total), min(kept, total.shape[1])), np.int64)
+        for index in range(self.groups):
+            here = np.flatnonzero(groups.index == index)
+            repeats = (token[here][..., None] == chosen[sentence[here]][:, None]).sum(-1)
+            order[here] = np.argsort(self.diversity * repeats - total[here], axis=1, kind="stable")[:, :kept]
+            best = np.take_along_axis(token[here], order[here][:, : self.width], 1)
+            chosen[sentence[here][:, None], index * self.width + np.arange(best.shape[1])] = best
         return order
 
-    def order(self, found: list[Hypothesis]) -> list[Hypothesis]:
-        """Best first, and each text once: two groups may find the same."""
-        if len(found) < 2:
-            return found
-        different: dict[tuple[object, ...], Hypothesis] = {}
-        for hypothesis in sorted(found, key=lambda h: -h.score):
-            different.setdefault((hypothesis.ended, *hypothesis.tokens), hypothesis)
-        return list(different.values())[: self.size]
+    def sort(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Best first and without duplicates: two groups may find the same hypothesis."""
+        if len(hypotheses) < 2:
+            return hypotheses
+        distinct: dict[tuple[object, ...], Hypothesis] = {}
+        for hypothesis in sorted(hypotheses, key=lambda h: -h.score):
+            distinct.setdefault((hypothesis.ended, *hypothesis.tokens), hypothesis)
+        return list(distinct.values())[: self.size]
+
+    def rescore(self, model: Any, tasks: list[SearchTask]) -> None:
+        """Add the coverage penalty."""
+        if self.coverage_penalty:
+            from regard.decoding.coverage import add_coverage_penalty
+
+            add_coverage_penalty(model, tasks, self)
+
+    def with_required(self) -> Strategy:
+        if self.groups > 1:
+            return super().with_required()
+        from regard.decoding.grid_beam import GridBeam
+
+        return GridBeam(self)
+
+    def check_nbest(self, nbest: int | None) -> int:
+        """Return `nbest`; 1 by default."""
+        if nbest is not None and nbest > self.size:
+            raise OptionError(f"nbest {nbest} needs a beam of at least {nbest}, got {self.size}")
+        return 1 if nbest is None else nbest
+
+
+GREEDY = Beam(1)
+
+
+def as_strategy(beam: Any, strategy: Any) -> Strategy:
+    """Check the arguments `beam` and `strategy` of a public function; greedy search if both are None."""
+    if strategy is None:
+        return GREEDY if beam is None else Beam(beam)
+    arguments.instance("strategy", strategy, Strategy, "a strategy such as Beam(4) or Sample(top_p=0.9)")
+    if beam is not None:
+        raise OptionError(
+            f"give beam or strategy, not both, got beam={arguments.quoted(beam)} and {strategy}"
+        )
+    return strategy

@@ -1,9 +1,9 @@
-"""Rules about what may be written: not too short, nothing forbidden, no phrase twice."""
+"""Constraints on the output: a prefix, required and forbidden phrases, no repeated n-grams, a minimum length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,81 +13,184 @@ from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import EOS, UNK
-from regard.decoding.beam import whole
-from regard.decoding.strategy import Numbers
+from regard.decoding.strategy import Integers
 from regard.errors import OptionError
 
-Written = NDArray[np.int32]
+Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """At least `min_length` words; no `no_repeat` words in a row twice (0: no such rule); no forbidden sequence of tokens.
+    """What every output must and must not contain, as text.
 
-    What a rule forbids gets no probability; the rest keeps its own, so that scores stay log p under the model.
+    >>> regard.translate(texts, model, beam=4, constraints=regard.Constraints(required=["Hund"], no_repeat=3))
+
+    Args:
+        prefix: the beginning of every output; or a list with one for each text.
+        required: phrases that every output contains; or a list with one such list for each text.
+        forbidden: phrases that no output contains.
+        no_repeat: no n-gram of this many tokens occurs twice in an output; 0 is off.
+        min_length: minimum number of tokens.
+    """
+
+    prefix: str | Sequence[str] = ""
+    required: Sequence[str] | Sequence[Sequence[str]] = ()
+    forbidden: Sequence[str] = ()
+    no_repeat: int = 0
+    min_length: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str):
+            object.__setattr__(self, "prefix", tuple(arguments.string_list("prefix", self.prefix)))
+        required = arguments.as_list(
+            "required", self.required, "a list of words, or one such list for each text"
+        )
+        if not all(isinstance(phrase, str) for phrase in required):
+            required = [tuple(arguments.string_list("required", phrases, "words")) for phrases in required]
+        object.__setattr__(self, "required", tuple(required))
+        forbidden = tuple(arguments.string_list("forbidden", self.forbidden, "words"))
+        if not all(forbidden):
+            raise OptionError("forbidden is a list of words, got '' among them")
+        object.__setattr__(self, "forbidden", forbidden)
+        arguments.integer("no_repeat", self.no_repeat, 0)
+        arguments.integer("min_length", self.min_length, 0)
+
+    def prefixes(self, count: int) -> list[str]:
+        """Return the prefix of each of `count` texts."""
+        return (
+            [self.prefix] * count if isinstance(self.prefix, str) else _one_each("prefix", self.prefix, count)
+        )
+
+    def required_phrases(self, count: int) -> list[list[str]]:
+        """Return the required phrases of each of `count` texts."""
+        if all(isinstance(phrase, str) for phrase in self.required):
+            return [list(self.required)] * count  # type: ignore[list-item]
+        return [list(phrases) for phrases in _one_each("required", self.required, count)]
+
+    def only_where(self, applies: Sequence[bool]) -> Constraints:
+        """Restrict prefix and required phrases to some texts, for a call with `len(applies)` texts."""
+        if not self.prefix and not self.required:
+            return self
+        prefixes, required = self.prefixes(len(applies)), self.required_phrases(len(applies))
+        return replace(
+            self,
+            prefix=[prefix if applied else "" for prefix, applied in zip(prefixes, applies, strict=True)],
+            required=[phrases if applied else [] for phrases, applied in zip(required, applies, strict=True)],
+        )
+
+    def encode(self, tokenizer: Any, count: int) -> TokenConstraints:
+        """Convert the texts into tokens, for a call with `count` texts."""
+        prefixes = [_spell(tokenizer, "prefix", text) for text in self.prefixes(count)]
+        required = [
+            [_spell(tokenizer, "required word", phrase) for phrase in phrases]
+            for phrases in self.required_phrases(count)
+        ]
+        # A phrase that the vocabulary cannot spell is never generated.
+        encoded = tokenizer.encode_batch(list(self.forbidden)) if self.forbidden else []
+        forbidden = tuple(tuple(tokens) for tokens in encoded if UNK not in tokens)
+        return TokenConstraints(self.min_length, self.no_repeat, forbidden, prefixes, required)
+
+
+@dataclass(frozen=True)
+class TokenConstraints:
+    """`Constraints` as token ids; prefixes and required phrases are one entry per sentence, or None.
+
+    Forbidden continuations get probability 0. The other probabilities stay as they are, so scores are log p under
+    the model.
     """
 
     min_length: int = 0
     no_repeat: int = 0
     forbidden: tuple[tuple[int, ...], ...] = ()
+    prefixes: Sequence[Sequence[int]] | None = None
+    required: Sequence[Sequence[Sequence[int]]] | None = None
 
     def __post_init__(self) -> None:
-        whole("min_length", self.min_length, 0)
-        whole("no_repeat", self.no_repeat, 0)
-        object.__setattr__(self, "forbidden", tuple(tuple(words) for words in self.forbidden))
+        arguments.integer("min_length", self.min_length, 0)
+        arguments.integer("no_repeat", self.no_repeat, 0)
+        object.__setattr__(self, "forbidden", tuple(tuple(phrase) for phrase in self.forbidden))
         if not all(self.forbidden):
-            raise OptionError("a forbidden word is empty; leave it out")
+            raise OptionError("a forbidden phrase is empty; leave it out")
 
-    def __bool__(self) -> bool:
+    @property
+    def filters_tokens(self) -> bool:
+        """Whether `apply` can forbid a token."""
         return bool(self.min_length or self.no_repeat or self.forbidden)
 
-    def apply(self, log_p: Tensor, written: Written, length: Numbers, end: int = EOS) -> None:
-        """Put −∞ into log p (rows, vocabulary) at what the texts, `length` words of each row of `written`, may not go on with."""
-        for rows, words in self._banned(written[:, : max(1, int(length.max(initial=1)))], length, end):
-            if len(rows):
-                at = (torch.from_numpy(rows).to(log_p.device), torch.as_tensor(words, device=log_p.device))
-                log_p.index_put_(at, log_p.new_full((), -torch.inf))
+    def prefix_of(self, index: int) -> list[int]:
+        """Return the prefix of a sentence."""
+        return [] if self.prefixes is None else list(self.prefixes[index])
 
-    def _banned(self, written: Written, length: Numbers, end: int) -> Iterator[tuple[Numbers, Numbers | int]]:
+    def required_of(self, index: int) -> list[list[int]]:
+        """Return the required phrases of a sentence, without duplicates and empty phrases."""
+        phrases = [] if self.required is None else map(tuple, self.required[index])
+        return [list(phrase) for phrase in dict.fromkeys(phrases) if phrase]
+
+    def apply(self, log_p: Tensor, tokens: Tokens, length: Integers, end: int = EOS) -> None:
+        """Set log p (rows, vocabulary) of forbidden continuations to −∞; `tokens` holds `length` tokens per row."""
+        for rows, forbidden in self._forbidden(tokens[:, : max(1, int(length.max(initial=1)))], length, end):
+            if len(rows):
+                columns = torch.as_tensor(forbidden, device=log_p.device)
+                index = torch.from_numpy(rows).to(log_p.device), columns
+                log_p.index_put_(index, log_p.new_full((), -torch.inf))
+
+    def _forbidden(
+        self, tokens: Tokens, length: Integers, end: int
+    ) -> Iterator[tuple[Integers, Integers | int]]:
+        """Yield rows and the token (or tokens) that may not follow."""
         if self.min_length and end >= 0:
             yield np.flatnonzero(length < self.min_length), end
-        for words in self.forbidden:
-            if len(words) > written.shape[1] + 1:
-                continue  # longer than any text so far
-            yield np.flatnonzero(_ends_with(written, length, np.array(words[:-1], np.int64))), words[-1]
+        for phrase in self.forbidden:
+            if len(phrase) <= tokens.shape[1] + 1:
+                yield np.flatnonzero(_ends_with(tokens, length, np.array(phrase[:-1], np.int64))), phrase[-1]
         if self.no_repeat:
-            yield _repeats(written, length, self.no_repeat)
+            yield _repeats(tokens, length, self.no_repeat)
 
 
-def forbid(tokenizer: Any, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The tokens that forbidden words are made of. What the vocabulary cannot spell is not written anyway."""
-    if isinstance(words, str):
-        raise OptionError("forbidden is a list of words, got one string; write [word]")
-    if not all(words := arguments.string_list("forbidden", words, "words")):
-        raise OptionError("forbidden is a list of words, got '' among them")
-    return tuple(tuple(tokens) for tokens in tokenizer.encode_batch(list(words)) if UNK not in tokens)
+NO_CONSTRAINTS = Constraints()
 
 
-def _ends_with(written: Written, length: Numbers, words: Numbers) -> NDArray[np.bool_]:
-    """Which rows' last words are these; all, when there are none."""
-    at = length[:, None] - len(words) + np.arange(len(words))
-    return (length >= len(words)) & (
-        np.take_along_axis(written, at.clip(0, written.shape[1] - 1), 1) == words
-    ).all(1)
+def as_constraints(constraints: Any) -> Constraints:
+    """Check the argument `constraints` of a public function; None is no constraints."""
+    if constraints is None:
+        return NO_CONSTRAINTS
+    what = "a Constraints object such as Constraints(no_repeat=3)"
+    return arguments.instance("constraints", constraints, Constraints, what)
 
 
-def _repeats(written: Written, length: Numbers, n: int) -> tuple[Numbers, Numbers]:
-    """Rows and words that would make some n words in a row stand twice in the text."""
-    if written.shape[1] < n:
+def _one_each(name: str, values: Sequence[Any], count: int) -> list[Any]:
+    if len(values) != count:
+        raise OptionError(f"{name} has {len(values)} entries for {count} texts; give one for each")
+    return list(values)
+
+
+def _spell(tokenizer: Any, what: str, text: str) -> list[int]:
+    tokens = tokenizer.encode(text) if text else []
+    if UNK in tokens:
+        raise OptionError(
+            f"the {what} {text!r} has characters that are not in the vocabulary of this model; "
+            "leave it out or change the spelling"
+        )
+    return tokens
+
+
+def _ends_with(tokens: Tokens, length: Integers, phrase: Integers) -> NDArray[np.bool_]:
+    """Return which rows end with the phrase; all rows for an empty phrase."""
+    at = length[:, None] - len(phrase) + np.arange(len(phrase))
+    last = np.take_along_axis(tokens, at.clip(0, tokens.shape[1] - 1), 1)  # (rows, phrase)
+    return (length >= len(phrase)) & (last == phrase).all(1)
+
+
+def _repeats(tokens: Tokens, length: Integers, n: int) -> tuple[Integers, Integers]:
+    """Return rows and tokens that would complete an n-gram which the row already contains."""
+    if tokens.shape[1] < n:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     at = length[:, None] - (n - 1) + np.arange(n - 1)
-    last = np.take_along_axis(written, at.clip(0, written.shape[1] - 1), 1)  # (rows, n − 1)
-    rows, places = np.nonzero(np.arange(written.shape[1] - n + 1) + n <= length[:, None])
-    for i in range(
-        n - 2, -1, -1
-    ):  # token by token from the last: few places are left after the first comparison
+    last = np.take_along_axis(tokens, at.clip(0, tokens.shape[1] - 1), 1)  # (rows, n − 1)
+    rows, starts = np.nonzero(np.arange(tokens.shape[1] - n + 1) + n <= length[:, None])
+    for i in range(n - 2, -1, -1):  # from the last token: few starts are left after the first comparison
         if not len(rows):
             break
-        same = written[rows, places + i] == last[rows, i]
-        rows, places = rows[same], places[same]
-    return rows, written[rows, places + n - 1].astype(np.int64)
+        same = tokens[rows, starts + i] == last[rows, i]
+        rows, starts = rows[same], starts[same]
+    return rows, tokens[rows, starts + n - 1].astype(np.int64)

@@ -1,24 +1,26 @@
-"""The coverage penalty: texts that leave source words unread rank lower (Wu et al. 2016, eq. 14)."""
+"""The coverage penalty: hypotheses that attend to no more than a part of the source rank lower (Wu et al. 2016, eq. 14)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from regard.decoding.beam import Beam
 from regard.decoding.strategy import SearchTask
 
+if TYPE_CHECKING:
+    from regard.decoding.beam import Beam
 
-def rescore(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
-    """Add β Σ_s log min(1, Σ_t a_ts) to the score of each text and order them again.
 
-    a is the mean of all heads and layers of cross-attention, recomputed by one pass over each text that was found, which is the
-    simplest way that is the same for every decoder and engine; the texts themselves are searched for without it. The end
-    mark of the source is no word to be covered.
+def add_coverage_penalty(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
+    """Add β Σ_s log min(1, Σ_t a_ts) to the score of each hypothesis and sort them again.
+
+    a is the mean over all cross-attention heads and layers. It is recomputed after the search, in one forward pass
+    over the hypotheses, because that works for every decoder and engine. The end-of-sentence token of the source
+    does not count.
     """
     from regard.decoding.attention import attention_of_tokens
 
-    pairs = [(task, hypothesis) for task in tasks for hypothesis in task.found]
-    sources, targets = [task.given for task, _ in pairs], [h.whole for _, h in pairs]
+    pairs = [(task, hypothesis) for task in tasks for hypothesis in task.hypotheses]
+    sources, targets = [task.input_ids for task, _ in pairs], [h.all_tokens for _, h in pairs]
 
     def cancelled(i: int) -> bool:
         task = pairs[i][0]
@@ -28,12 +30,12 @@ def rescore(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
         sources, targets, torch_model(model), kinds=("cross",), skip=cancelled
     ):
         task, hypothesis = pairs[i]
-        covered = attention.cross().double().sum(0)[: len(task.given)]
+        covered = attention.cross().double().sum(0)[: len(task.input_ids)]  # (source tokens,)
         hypothesis.score += beam.coverage_penalty * float(covered.clamp(1e-9, 1).log().sum())
     for task in tasks:
-        task.found = beam.order(task.found)
+        task.hypotheses = beam.sort(task.hypotheses)
 
 
-def torch_model(writer: Any) -> Any:
-    """The torch model behind an engine, which keeps it as `.model`; a torch model itself."""
-    return getattr(writer, "model", writer)
+def torch_model(model: Any) -> Any:
+    """Return the torch model of an engine, which has it as `.model`; a torch model itself."""
+    return getattr(model, "model", model)

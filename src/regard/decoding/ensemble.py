@@ -1,7 +1,8 @@
-"""Several models write one text together: the mean of their probabilities."""
+"""Ensembles: decode with the mean of the probabilities of several models."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,33 +16,39 @@ from regard.models.autoregressive import log_probabilities
 
 
 @dataclass
-class DecoderState:
-    """What each model carries."""
+class EnsembleState:
+    """The decoder states of the models."""
 
-    each: list[Any]
+    states: list[Any]
 
-    def reorder(self, rows: Tensor) -> DecoderState:
-        return DecoderState([carried.reorder(rows) for carried in self.each])
+    def reorder(self, rows: Tensor) -> EnsembleState:
+        return EnsembleState([state.reorder(rows) for state in self.states])
 
-    def join(self, other: DecoderState) -> DecoderState:
-        return DecoderState([mine.join(theirs) for mine, theirs in zip(self.each, other.each, strict=True)])
+    def join(self, other: EnsembleState) -> EnsembleState:
+        pairs = zip(self.states, other.states, strict=True)
+        return EnsembleState([state.join(other_state) for state, other_state in pairs])
 
 
 class Ensemble:
-    """p(y_t) = mean over the models of their p(y_t): a writer like each of them. They share their vocabularies."""
+    """Several translators or language models as one: p(y_t) is the mean of their probabilities.
+
+    >>> regard.translate("Tom is happy.", regard.Ensemble([first, second]), beam=5)
+
+    The models must share their vocabularies and their device.
+    """
 
     def __init__(self, models: Sequence[Any]) -> None:
         self.models = arguments.as_list("models", models, "a list of translators or of language models")
         for model in self.models:
             if not hasattr(model, "start") or not hasattr(model, "device"):
                 raise OptionError(
-                    f"an ensemble holds translators or language models, got {arguments.quoted(model)}"
+                    f"an ensemble consists of translators or language models, got {arguments.quoted(model)}"
                 )
         if not self.models:
             raise OptionError("an ensemble needs at least one model, got none")
         if len({hasattr(model, "encode") for model in self.models}) > 1:
             raise OptionError(
-                "an ensemble holds translators or language models, not both; leave out one kind"
+                "an ensemble consists of translators or of language models, not of both; leave out one kind"
             )
         first = self.models[0]
         for side in ("source_tokenizer", "target_tokenizer"):
@@ -49,12 +56,12 @@ class Ensemble:
             for i, tokenizer in enumerate(tokenizers):
                 if tokenizer != tokenizers[0]:
                     raise OptionError(
-                        f"model {i + 1} of the ensemble has another {side.replace('_', ' ')} than model 1 ({tokenizer!r} and "
-                        f"{tokenizers[0]!r}); take models that were trained with the same"
+                        f"model {i + 1} of the ensemble has another {side.replace('_', ' ')} than model 1 "
+                        f"({tokenizer!r} and {tokenizers[0]!r}); use models trained with the same"
                     )
             setattr(self, side, tokenizers[0])
         if len({str(model.device) for model in self.models}) > 1:
-            raise OptionError("the models of an ensemble lie on different devices; load them on one")
+            raise OptionError("the models of an ensemble are on different devices; load them on one")
         self.card, self.device = getattr(first, "card", {}), first.device
         if hasattr(first, "encode"):
             self.encode = self._encode
@@ -75,26 +82,23 @@ class Ensemble:
     def _encode(self, source: Tensor, lengths: Tensor | None = None) -> list[Any]:
         return [model.encode(source, lengths) for model in self.models]
 
-    def start(self, memory: list[Any] | None, first: Tensor) -> DecoderState:
+    def start(self, memory: list[Any] | None, first: Tensor) -> EnsembleState:
         memories = memory or [None] * len(self.models)
-        return DecoderState(
-            [model.start(each, first) for model, each in zip(self.models, memories, strict=True)]
-        )
+        pairs = zip(self.models, memories, strict=True)
+        return EnsembleState([model.start(model_memory, first) for model, model_memory in pairs])
 
-    def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
-        return DecoderState(
-            [model.read(tokens, each) for model, each in zip(self.models, carried.each, strict=True)]
-        )
+    def read(self, tokens: Tensor, state: EnsembleState) -> EnsembleState:
+        pairs = zip(self.models, state.states, strict=True)
+        return EnsembleState([model.read(tokens, model_state) for model, model_state in pairs])
 
-    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        """log of the mean probability of every next word."""
-        found = [model.step(tokens, each) for model, each in zip(self.models, carried.each, strict=True)]
-        log_p = torch.stack([log_probabilities(scores) for scores, _ in found]).logsumexp(0)
-        return log_p - torch.tensor(float(len(found)), dtype=torch.float64).log().to(log_p), DecoderState(
-            [each for _, each in found]
-        )
+    def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+        """Return the log of the mean probability of every next token, (rows, vocabulary)."""
+        pairs = zip(self.models, state.states, strict=True)
+        results = [model.step(tokens, model_state) for model, model_state in pairs]
+        log_p = torch.stack([log_probabilities(scores) for scores, _ in results]).logsumexp(0)
+        return log_p - math.log(len(results)), EnsembleState([model_state for _, model_state in results])
 
-    def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        log_p, carried = self.step(tokens, carried)
-        found, words = log_p.topk(min(k, log_p.shape[-1]), -1)
-        return found, words, carried
+    def best(self, tokens: Tensor, state: EnsembleState, k: int) -> tuple[Tensor, Tensor, EnsembleState]:
+        log_p, state = self.step(tokens, state)
+        best, ids = log_p.topk(min(k, log_p.shape[-1]), -1)
+        return best, ids, state

@@ -1,4 +1,4 @@
-"""Sampling: each word drawn by its probability, the unlikely ones left out if so wished."""
+"""Sampling: draw each token from the model's distribution, optionally truncated (top-k, nucleus, min-p)."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import arguments
-from regard.decoding.beam import real, whole
-from regard.decoding.strategy import Groups, Hypothesis, Numbers, Reals, Rows, SearchTask, Shape, Strategy
+from regard.decoding.strategy import (
+    Floats,
+    Groups,
+    Hypothesis,
+    Integers,
+    Rows,
+    SearchTask,
+    Shape,
+    Strategy,
+)
+from regard.errors import OptionError
 
-TEMPERATURES = (
-    1e-4,
-    100.0,
-)  # below, log p / temperature leaves the range of numbers; above, all tokens are equally likely
+# Below, log p / temperature overflows; above, all tokens are equally likely.
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 100.0
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Sample(Strategy):
-    """`count` texts drawn word by word from p^(1/temperature).
+    """Sampling: draw hypotheses token by token from p^(1/temperature).
 
-    Of each step's words only the `top_k` best can come (0: all), of these the best that together have `top_p` (Holtzman et al.
-    2020), of these the ones at least `min_p` times as likely as the best (Nguyen et al. 2024). The texts of a sentence depend on
-    the seed and the sentence alone, not on what else is translated: the same line twice gives the same texts twice. Without a
-    seed one is drawn, and is there to be read. Scores are log p under the model itself, before all of this.
+    >>> regard.generate("To be, or", model, strategy=regard.Sample(temperature=0.8, top_p=0.95, seed=1))
+
+    The samples of a text depend on the seed and the text only, not on the other texts of the call; a repeated text
+    gives repeated samples. Scores are log p under the model itself, before temperature and truncation.
+
+    Args:
+        temperature: below 1 sharpens the distribution, above 1 flattens it.
+        top_k: sample from the k most likely tokens; 0 is all.
+        top_p: nucleus sampling (Holtzman et al. 2020): the smallest set of tokens whose probability reaches top_p.
+        min_p: keep tokens with at least min_p times the probability of the best (Nguyen et al. 2024).
+        count: number of samples per text.
+        seed: drawn if None; the attribute `seed` then holds the drawn value.
     """
 
     temperature: float = 1.0
@@ -42,11 +55,13 @@ class Sample(Strategy):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        real("temperature", self.temperature, *TEMPERATURES)
-        whole("top_k", self.top_k, 0)
-        real("top_p", self.top_p, 0, 1, above=True)
-        real("min_p", self.min_p, 0, 1)
-        whole("count", self.count, 1)
+        arguments.number("temperature", self.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)
+        arguments.integer("top_k", self.top_k, 0)
+        arguments.number("top_p", self.top_p, 0, 1)
+        if self.top_p == 0:
+            raise OptionError("top_p must be above 0 and at most 1, got 0; use top_k=1 for greedy search")
+        arguments.number("min_p", self.min_p, 0, 1)
+        arguments.integer("count", self.count, 1)
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(32))
         arguments.integer("seed", self.seed, 0, 1 << 256)
@@ -54,72 +69,68 @@ class Sample(Strategy):
     def shape(self) -> Shape:
         return Shape(self.count, 1, self.top_k or None)
 
-    def rank(self, log_p: float, length: int) -> float:
+    def score(self, log_p: float, length: int) -> float:
         return log_p
 
-    def draw(self, log_p: Tensor, words: Tensor | None, rows: Rows, groups: Groups) -> tuple[Reals, Numbers]:
-        if words is None and self.top_k:  # rules wanted to see all
-            log_p, words = log_p.topk(min(self.top_k, log_p.shape[-1]), -1)
-        uniform = self.uniform(groups)[rows.group]
-        at = self.pick(log_p, torch.from_numpy(uniform).to(log_p.device))[:, None]
-        word = at if words is None else words.gather(-1, at)
-        return log_p.gather(-1, at).cpu().numpy().astype(np.float64), word.cpu().numpy()
+    def candidates(
+        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+    ) -> tuple[Floats, Integers]:
+        """One candidate per row: the sampled token."""
+        if tokens is None and self.top_k:  # constraints needed the whole vocabulary
+            log_p, tokens = log_p.topk(min(self.top_k, log_p.shape[-1]), -1)
+        uniform = torch.from_numpy(self.uniform(groups)[rows.group]).to(log_p.device)
+        sampled = self.sample(log_p, uniform)[:, None]
+        token = sampled if tokens is None else tokens.gather(-1, sampled)
+        return log_p.gather(-1, sampled).cpu().numpy().astype(np.float64), token.cpu().numpy()
 
-    def pick(self, log_p: Tensor, uniform: Tensor) -> Tensor:
-        """Where the sum of probabilities passes `uniform` (rows,) in [0, 1): places in the rows of log_p."""
+    def sample(self, log_p: Tensor, uniform: Tensor) -> Tensor:
+        """Sample by inverting the cumulative distribution at `uniform` (rows,) in [0, 1); return columns of log_p."""
         p = torch.softmax(log_p.double() / self.temperature, -1)
-        dead = (log_p == -torch.inf).all(
-            -1
-        )  # rules forbid every token: any choice has log p −∞, and the search drops the row
-        p = p.masked_fill(dead[:, None], 0)
+        # Where constraints forbid every token any choice has log p −∞, and the search drops the row.
+        impossible = (log_p == -torch.inf).all(-1)
+        p = p.masked_fill(impossible[:, None], 0)
         order = None
         if self.top_p < 1:
             p, order = p.sort(dim=-1, descending=True, stable=True)
             p = p.masked_fill(p.cumsum(-1) - p >= self.top_p, 0)
         if self.min_p:
             p = p.masked_fill(p < self.min_p * p.amax(-1, keepdim=True), 0)
-        total = p.cumsum(-1)
-        all_ = total[:, -1]
-        goal = torch.minimum(
-            uniform * all_, torch.nextafter(all_, torch.zeros_like(all_))
-        )  # rounding may not reach past the end
-        at = torch.searchsorted(total, goal[:, None], right=True)
-        at = at.masked_fill(dead[:, None], 0)
-        return (at if order is None else order.gather(-1, at))[:, 0]
+        cumulative = p.cumsum(-1)
+        total = cumulative[:, -1]
+        # Rounding must not reach beyond the last token.
+        goal = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+        column = torch.searchsorted(cumulative, goal[:, None], right=True)
+        column = column.masked_fill(impossible[:, None], 0)
+        return (column if order is None else order.gather(-1, column))[:, 0]
 
-    def uniform(self, groups: Groups) -> NDArray[np.float64]:
-        """A number in [0, 1) for this step of each group: SplitMix64 (Steele et al. 2014) counted from the sentence's own key."""
+    def uniform(self, groups: Groups) -> Floats:
+        """Return a number in [0, 1) per group for this step: SplitMix64 (Steele et al. 2014) from the sample's key."""
+        pairs = zip(groups.tasks, groups.index.tolist(), strict=True)
         with np.errstate(over="ignore"):
-            x = np.array(
-                [self._key(task, nth) for task, nth in zip(groups.tasks, groups.nth.tolist(), strict=True)],
-                np.uint64,
-            )
+            x = np.array([self._key(task, index) for task, index in pairs], np.uint64)
             x = x + (groups.length.astype(np.uint64) + np.uint64(1)) * GOLDEN
             x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             x = x ^ (x >> np.uint64(31))
         return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def order(self, found: list[Hypothesis]) -> list[Hypothesis]:
-        """As drawn: the first is a fair sample whatever the count."""
-        return sorted(found, key=lambda h: h.group)
+    def sort(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """In the order of sampling: the first is a fair sample for every count."""
+        return sorted(hypotheses, key=lambda h: h.group)
 
-    def _key(self, task: SearchTask, nth: int) -> int:
-        if nth not in task.keys:
-            task.keys[nth] = key(self.seed or 0, nth, task.given)
-        return task.keys[nth]
+    def check_nbest(self, nbest: int | None) -> int:
+        """Return `nbest`; all samples by default."""
+        if nbest is not None and nbest > self.count:
+            raise OptionError(f"nbest {nbest} needs at least {nbest} samples, got a count of {self.count}")
+        return self.count if nbest is None else nbest
+
+    def _key(self, task: SearchTask, index: int) -> int:
+        if index not in task.sample_keys:
+            task.sample_keys[index] = sample_key(self.seed or 0, index, task.input_ids)
+        return task.sample_keys[index]
 
 
-def key(seed: int, nth: int, given: Sequence[int]) -> int:
-    """64 bits for the nth sample of a sentence."""
-    text = ",".join(map(str, (seed, nth, *given))).encode()
+def sample_key(seed: int, index: int, input_ids: Sequence[int]) -> int:
+    """Return 64 bits for one sample of a text."""
+    text = ",".join(map(str, (seed, index, *input_ids))).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-
-
-def check_sample(sample: Any) -> Sample | None:
-    """A `Sample` or None; anything else is refused."""
-    return (
-        None
-        if sample is None
-        else arguments.instance("sample", sample, Sample, "a Sample such as Sample(top_p=0.9) or None")
-    )

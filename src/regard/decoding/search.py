@@ -1,7 +1,8 @@
-"""One search for every decoder, recurrent or Transformer, and every strategy: start, step, reorder.
+"""The search loop for every decoder, recurrent or Transformer, and every strategy.
 
-It asks of a writer: `start(memory, first)`, `best(tokens, carried, k)`, `step(tokens, carried)`, and of what it carries
-`reorder(rows)`; with `joins`, also `join(other)`, and then new sentences enter a batch as others leave it.
+A model provides `start(memory, first) → state`, `step(tokens, state) → scores, state`, `best(tokens, state, k) → log
+p, tokens, state`, and its state provides `reorder(rows)`. If `model.joins` is True the state also provides
+`join(other)`, and new sentences enter a batch as others leave it.
 """
 
 from __future__ import annotations
@@ -10,222 +11,192 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.tokenizer import EOS
-from regard.decoding.beam import Beam
-from regard.decoding.constraints import Constraints
-from regard.decoding.required_words import RequiredWords
-from regard.decoding.sampling import Sample
-from regard.decoding.strategy import Choice, Groups, Hypothesis, Numbers, Rows, SearchTask, Strategy
+from regard.decoding.constraints import TokenConstraints
+from regard.decoding.strategy import Choice, Floats, Groups, Hypothesis, Integers, Rows, SearchTask, Strategy
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
-from regard.models.memory import Memory
 
-__all__ = [
-    "Beam",
-    "Constraints",
-    "Hypothesis",
-    "RequiredWords",
-    "Sample",
-    "Search",
-    "SearchTask",
-    "Strategy",
-    "search",
-]
+CAPACITY = 32  # tokens per row at first; doubled when full
 
-ROOM = 32  # words a row has room for at first
+Flags = NDArray[np.bool_]
 
 
 class Search:
-    """Sentences being searched for, a step at a time. `end` is the word that ends a text; −1: none does."""
+    """The search over a changing batch of sentences, one step at a time. `end` is the end-of-sentence id; −1: none."""
 
     def __init__(
-        self, writer: Any, strategy: Strategy, rules: Constraints | None = None, end: int = EOS
+        self, model: Any, strategy: Strategy, constraints: TokenConstraints | None = None, end: int = EOS
     ) -> None:
-        self.writer, self.strategy, self.rules, self.end = writer, strategy, rules or Constraints(), end
+        self.model, self.strategy, self.end = model, strategy, end
+        self.constraints = constraints or TokenConstraints()
         self.shape = strategy.shape()
-        self.carried: Any = None
-        self.tokens = np.zeros(0, np.int64)  # the last word of each row
+        self.state: Any = None  # of the decoder
+        self.last_tokens = np.zeros(0, np.int64)  # of each row
         self.groups = Groups.start([], self.shape.groups)
-        self.rows = Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, ROOM), np.int32))
+        self.rows = Rows(np.zeros(0, np.int64), np.zeros(0), np.zeros((0, CAPACITY), np.int32))
 
     def __bool__(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any sentence is being searched."""
         return bool(self.groups.tasks)
 
-    def add(self, tasks: list[SearchTask], carried: Any, first: Tensor) -> None:
-        """Sentences that begin: what the writer carries for them and their first tokens, one row each."""
-        each = self.shape.groups
-        groups, tokens = Groups.start(tasks, each), first.cpu().numpy()
-        if each > 1:
-            rows = np.repeat(np.arange(len(tasks)), each)
-            carried, tokens = carried.reorder(torch.from_numpy(rows).to(self.writer.device)), tokens[rows]
+    def add(self, tasks: list[SearchTask], state: Any, first: Tensor) -> None:
+        """Add sentences, with the decoder state and the first token of each."""
+        groups_per_task = self.shape.groups
+        groups, tokens = Groups.start(tasks, groups_per_task), first.cpu().numpy()
+        if groups_per_task > 1:
+            repeated = np.repeat(np.arange(len(tasks)), groups_per_task)
+            state, tokens = state.reorder(self._on_device(repeated)), tokens[repeated]
         for task in tasks:
-            task.groups = each
-        notes = [self.strategy.note(task) for task in groups.tasks]
+            task.open_groups = groups_per_task
+        count = len(groups.tasks)
+        states = [self.strategy.initial_state(task) for task in groups.tasks]
         new = Rows(
-            np.arange(len(groups.tasks)) + len(self.groups.tasks),
-            np.zeros(len(groups.tasks)),
-            np.zeros((len(groups.tasks), ROOM), np.int32),
-            None if notes and notes[0] is None else notes,
+            np.arange(count) + len(self.groups.tasks),
+            np.zeros(count),
+            np.zeros((count, CAPACITY), np.int32),
+            None if states and states[0] is None else states,
         )
-        if self:
-            self.rows, self.groups, self.carried = (
-                self.rows.join(new),
-                self.groups.join(groups),
-                self.carried.join(carried),
-            )
-            self.tokens = np.concatenate([self.tokens, tokens])
-        else:
-            self.rows, self.groups, self.carried, self.tokens = new, groups, carried, tokens
+        if not self:
+            self.rows, self.groups, self.state, self.last_tokens = new, groups, state, tokens
+            return
+        self.rows, self.groups = self.rows.join(new), self.groups.join(groups)
+        self.state = self.state.join(state)
+        self.last_tokens = np.concatenate([self.last_tokens, tokens])
 
     def step(self) -> list[SearchTask]:
-        """One more word of every row. Gives the sentences that are done; cancelled ones leave first, without a text."""
-        gone = self._drop_cancelled()
+        """Extend every row by one token. Return the sentences that are finished or cancelled."""
+        cancelled = self._remove_cancelled()
         if not self:
-            return gone
-        log_p, words = self._candidates()
-        choice = self.strategy.choose(log_p, words, self.rows, self.groups, self.end)
+            return cancelled
+        log_p, tokens = self._candidates()
+        choice = self.strategy.choose(log_p, tokens, self.rows, self.groups, self.end)
         self.groups.length += 1
-        self._put_away(choice.ended_row, choice.ended_score)
-        over = self.strategy.closed(self.rows, self.groups, choice)
-        at_limit = (self.groups.length >= self.groups.limit) & ~over
-        group = self.rows.group[choice.row]
+        self._store_ended(choice.ended_rows, choice.ended_log_p)
+        finished = self.strategy.finished(self.rows, self.groups, choice)
+        at_limit = (self.groups.length >= self.groups.max_length) & ~finished
+        group = self.rows.group[choice.rows]
         if at_limit.any():
-            self._cut_off(choice, at_limit[group])
-        over |= at_limit | (np.bincount(group, minlength=len(over)) == 0)
-        self._go_on(choice, ~over[group])
-        return gone + (self._leave(over) if over.any() else [])
+            self._store_cut_off(choice, at_limit[group])
+        finished |= at_limit | (np.bincount(group, minlength=len(finished)) == 0)
+        self._continue(choice, ~finished[group])
+        return cancelled + (self._remove_finished(finished) if finished.any() else [])
 
-    def _drop_cancelled(self) -> list[SearchTask]:
-        """Take the rows of cancelled sentences out of the batch; the others stay as they are."""
+    def _on_device(self, array: Integers) -> Tensor:
+        return torch.from_numpy(array).to(self.model.device)
+
+    def _remove_cancelled(self) -> list[SearchTask]:
+        """Remove the rows of cancelled sentences from the batch; the others stay as they are."""
         tasks = {id(task): task for task in self.groups.tasks if task.cancelled is not None}
-        gone = [task for task in tasks.values() if task.cancelled is not None and task.cancelled()]
-        if not gone:
+        cancelled = [task for task in tasks.values() if task.cancelled is not None and task.cancelled()]
+        if not cancelled:
             return []
-        for task in gone:
-            task.groups, task.found = 0, []
-        numbers = set(map(id, gone))
-        over = np.array([id(task) in numbers for task in self.groups.tasks])
-        pick = np.flatnonzero(~over[self.rows.group])
-        notes = self.rows.notes and [self.rows.notes[i] for i in pick.tolist()]
-        self.rows, self.tokens = self.rows.keep(pick), self.tokens[pick]
-        self.rows.notes = notes
-        self.rows.group = (np.cumsum(~over) - 1)[self.rows.group]
-        self.groups = self.groups.keep(~over)
-        if len(pick):
-            self.carried = self.carried.reorder(torch.from_numpy(pick).to(self.writer.device))
-        return gone
+        for task in cancelled:
+            task.open_groups, task.hypotheses = 0, []
+        ids = set(map(id, cancelled))
+        removed = np.array([id(task) in ids for task in self.groups.tasks])
+        kept = np.flatnonzero(~removed[self.rows.group])
+        states = self.rows.states and [self.rows.states[i] for i in kept.tolist()]
+        self.rows, self.last_tokens = self.rows.keep(kept), self.last_tokens[kept]
+        self.rows.states = states
+        self.rows.group = (np.cumsum(~removed) - 1)[self.rows.group]
+        self.groups = self.groups.keep(~removed)
+        if len(kept):
+            self.state = self.state.reorder(self._on_device(kept))
+        return cancelled
 
-    def _candidates(self) -> tuple[Any, Numbers]:
-        """log p and numbers of words that each row may go on with, (rows, candidates)."""
-        tokens = torch.from_numpy(self.tokens).to(self.writer.device)
-        forced = self._forced()
+    def _candidates(self) -> tuple[Floats, Integers]:
+        """Run the decoder; return log p and ids of the tokens that each row may continue with, (rows, candidates)."""
+        tokens = self._on_device(self.last_tokens)
+        rows, forced = self._forced_tokens()
         top = self.shape.top
-        if top is not None and not self.rules and not len(forced):
-            log_p, words, self.carried = self.writer.best(tokens, self.carried, top)
-            return self.strategy.draw(log_p, words, self.rows, self.groups)
-        scores, self.carried = self.writer.step(tokens, self.carried)
-        log_p = log_probabilities(scores)
-        rows, words = forced.T.tolist()
-        kept = log_p[rows, words].clone()
-        if self.rules:
-            self.rules.apply(log_p, self.rows.written, self.groups.length[self.rows.group], self.end)
-        if rows:  # a prefix stands above the rules
+        if top is not None and not self.constraints.filters_tokens and not rows:
+            log_p, best, self.state = self.model.best(tokens, self.state, top)
+            return self.strategy.candidates(log_p, best, self.rows, self.groups)
+        scores, self.state = self.model.step(tokens, self.state)
+        log_p = log_probabilities(scores)  # (rows, vocabulary)
+        log_p_of_forced = log_p[rows, forced].clone()
+        if self.constraints.filters_tokens:
+            lengths = self.groups.length[self.rows.group]
+            self.constraints.apply(log_p, self.rows.tokens, lengths, self.end)
+        if rows:  # a prefix has priority over the other constraints
             log_p[rows] = -torch.inf
-            log_p[rows, words] = kept
-        return self.strategy.draw(log_p, None, self.rows, self.groups)
+            log_p[rows, forced] = log_p_of_forced
+        return self.strategy.candidates(log_p, None, self.rows, self.groups)
 
-    def _forced(self) -> Numbers:
-        """Rows whose next word is given, and the word."""
-        length = self.groups.length.tolist()
-        words = {
-            i: t.prefix[n]
-            for i, (t, n) in enumerate(zip(self.groups.tasks, length, strict=True))
-            if len(t.prefix) > n
+    def _forced_tokens(self) -> tuple[list[int], list[int]]:
+        """Return the rows that are still within their prefix, and the next token of each."""
+        lengths = self.groups.length.tolist()
+        forced = {
+            group: task.prefix[length]
+            for group, (task, length) in enumerate(zip(self.groups.tasks, lengths, strict=True))
+            if len(task.prefix) > length
         }
-        found = (
-            [(row, words[group]) for row, group in enumerate(self.rows.group.tolist()) if group in words]
-            if words
-            else []
-        )
-        return np.array(found, np.int64).reshape(-1, 2)
+        if not forced:
+            return [], []
+        rows = [row for row, group in enumerate(self.rows.group.tolist()) if group in forced]
+        return rows, [forced[int(self.rows.group[row])] for row in rows]
 
-    def _put_away(self, rows: Numbers, scores: Any) -> None:
-        """Texts that end at this step."""
-        for row, log_p in zip(rows.tolist(), scores.tolist(), strict=True):
-            group = int(self.rows.group[row])
-            length = int(self.groups.length[group])  # the end mark counted
-            text = self.rows.written[row, : length - 1].tolist()
-            found = Hypothesis(
-                text, log_p, self.strategy.rank(log_p, length), True, group=int(self.groups.nth[group])
-            )
-            self.groups.tasks[group].found.append(found)
-            self.groups.ended[group] += 1
+    def _store_ended(self, rows: Integers, log_probabilities: Floats) -> None:
+        """Store the hypotheses that end at this step."""
+        for row, log_p in zip(rows.tolist(), log_probabilities.tolist(), strict=True):
+            length = int(self.groups.length[self.rows.group[row]])  # with the end-of-sentence token
+            self._store(row, self.rows.tokens[row, : length - 1].tolist(), log_p, ended=True)
 
-    def _cut_off(self, choice: Choice, here: Any) -> None:
-        """At the limit the best texts under way stand in for those that did not end."""
-        for at in np.flatnonzero(here).tolist():
-            row, log_p = int(choice.row[at]), float(choice.score[at])
+    def _store_cut_off(self, choice: Choice, here: Flags) -> None:
+        """At the length limit, store the best rows in place of hypotheses that did not end."""
+        for i in np.flatnonzero(here).tolist():
+            row = int(choice.rows[i])
             group = int(self.rows.group[row])
             task, length = self.groups.tasks[group], int(self.groups.length[group])
-            if self.groups.ended[group] < self.shape.width and self.strategy.whole(
-                task, choice.notes and choice.notes[at]
-            ):
-                text = [*self.rows.written[row, : length - 1].tolist(), int(choice.word[at])]
-                nth = int(self.groups.nth[group])
-                task.found.append(
-                    Hypothesis(text, log_p, self.strategy.rank(log_p, length), False, group=nth)
-                )
-                self.groups.ended[group] += 1
+            complete = self.strategy.is_complete(task, choice.states and choice.states[i])
+            if complete and self.groups.ended[group] < self.shape.width:
+                tokens = [*self.rows.tokens[row, : length - 1].tolist(), int(choice.tokens[i])]
+                self._store(row, tokens, float(choice.log_p[i]), ended=False)
 
-    def _go_on(self, choice: Choice, stay: Any) -> None:
-        """The rows become those that were chosen and whose groups stay."""
-        pick, words = choice.row[stay], choice.word[stay]
-        if not len(pick):
-            self.rows = self.rows.keep(pick)
+    def _store(self, row: int, tokens: list[int], log_p: float, ended: bool) -> None:
+        group = int(self.rows.group[row])
+        score = self.strategy.score(log_p, int(self.groups.length[group]))
+        hypothesis = Hypothesis(tokens, log_p, score, ended, group=int(self.groups.index[group]))
+        self.groups.tasks[group].hypotheses.append(hypothesis)
+        self.groups.ended[group] += 1
+
+    def _continue(self, choice: Choice, kept: Flags) -> None:
+        """Replace the rows by the chosen ones, except those of finished groups."""
+        rows, tokens = choice.rows[kept], choice.tokens[kept]
+        if not len(rows):
+            self.rows = self.rows.keep(rows)
             return
-        if len(pick) != len(self.tokens) or (pick != np.arange(len(pick))).any():
-            self.carried = self.carried.reorder(torch.from_numpy(pick).to(self.writer.device))
-            self.rows = self.rows.keep(pick)
-        place = self.groups.length[self.rows.group] - 1
-        if place.max() >= self.rows.written.shape[1]:
-            self.rows.written = np.pad(self.rows.written, ((0, 0), (0, self.rows.written.shape[1])))
-        self.rows.written[np.arange(len(pick)), place] = words
-        self.rows.score = choice.score[stay]
-        if choice.notes is not None:
-            self.rows.notes = [choice.notes[i] for i in np.flatnonzero(stay).tolist()]
-        self.tokens = words
+        if len(rows) != len(self.last_tokens) or (rows != np.arange(len(rows))).any():
+            self.state = self.state.reorder(self._on_device(rows))
+            self.rows = self.rows.keep(rows)
+        position = self.groups.length[self.rows.group] - 1
+        if position.max() >= self.rows.tokens.shape[1]:
+            self.rows.tokens = np.pad(self.rows.tokens, ((0, 0), (0, self.rows.tokens.shape[1])))
+        self.rows.tokens[np.arange(len(rows)), position] = tokens
+        self.rows.log_p = choice.log_p[kept]
+        if choice.states is not None:
+            self.rows.states = [choice.states[i] for i in np.flatnonzero(kept).tolist()]
+        self.last_tokens = tokens
 
-    def _leave(self, over: Any) -> list[SearchTask]:
-        """Groups that are over leave, and with its last group a sentence."""
+    def _remove_finished(self, finished: Flags) -> list[SearchTask]:
+        """Remove finished groups; return the sentences whose last group this was."""
         done = []
-        for group in np.flatnonzero(over).tolist():
+        for group in np.flatnonzero(finished).tolist():
             task = self.groups.tasks[group]
-            task.groups -= 1
-            if task.groups:
+            task.open_groups -= 1
+            if task.open_groups:
                 continue
-            if not task.found:
+            if not task.hypotheses:
                 raise OptionError(
-                    f"no text of at most {task.limit} words keeps the rules for sentence {task.index + 1}; "
-                    "allow a longer one, or ask for less"
+                    f"no output of at most {task.max_length} tokens satisfies the constraints of sentence "
+                    f"{task.index + 1}; raise max_length or relax the constraints"
                 )
-            task.found = self.strategy.order(task.found)
+            task.hypotheses = self.strategy.sort(task.hypotheses)
             done.append(task)
-        self.rows.group = (np.cumsum(~over) - 1)[self.rows.group]
-        self.groups = self.groups.keep(~over)
+        self.rows.group = (np.cumsum(~finished) - 1)[self.rows.group]
+        self.groups = self.groups.keep(~finished)
         return done
-
-
-@torch.inference_mode()
-def search(
-    model: Any, memory: Memory | None, first: Tensor, limits: list[int], strategy: Strategy
-) -> list[list[Hypothesis]]:
-    """Write on from `first` (batch,), at most `limits` words each: the texts of each sentence, as the strategy orders them."""
-    tasks = [SearchTask(limit, index=i) for i, limit in enumerate(limits)]
-    under_way = Search(model, strategy)
-    under_way.add(tasks, model.start(memory, first), first)
-    while under_way:
-        under_way.step()
-    return [task.found for task in tasks]

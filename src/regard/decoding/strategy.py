@@ -1,9 +1,10 @@
-"""What a search asks of a strategy, such as a beam or a sample, and the rows it works on.
+"""The interface of search strategies, and the hypotheses they work on.
 
-A sentence is searched for by one or more groups of rows; each row is a text under way. A beam is one group of `size` rows, a
-diverse beam several, and each sample is a group of one row. Rows of a group stand together and have the same length.
+A strategy searches a sentence with one or more groups of rows; a row is one partial hypothesis. Beam search is one
+group of `size` rows, diverse beam search several groups, and each sample is a group of one row. The rows of a
+group are adjacent and equally long.
 
-The bookkeeping of a step is numpy on the CPU whatever the device of the model: it is a few numbers a row, and small arrays cost
+The bookkeeping of a step is numpy on the CPU for every device: it is a few numbers per row, and small arrays cost
 less there.
 """
 
@@ -19,16 +20,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.tokenizer import EOS
+from regard.errors import OptionError
 
-Numbers = NDArray[np.int64]
-Reals = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass
 class Hypothesis:
-    """A text that was found: its words without the end mark, log p of it, the score it was ranked by, and whether it ended.
+    """An output sequence of a search.
 
-    A text that did not end was cut off by the length limit. `text` and `attention` are filled in by `translate`.
+    Attributes:
+        tokens: token ids without the end-of-sentence token.
+        log_p: log probability under the model.
+        score: the value that hypotheses are ranked by.
+        ended: False if the length limit cut it off before its end-of-sentence token.
+        text: the decoded tokens; filled in by `translate` and `generate`.
+        attention: the attention maps; filled in by `translate(…, attention=True)`.
+        group: index of the group that found it; for samples the index of the sample.
     """
 
     tokens: list[int]
@@ -37,95 +46,106 @@ class Hypothesis:
     ended: bool
     text: str = ""
     attention: Any = None
-    group: int = 0  # of those of its sentence: the number of a sample
+    group: int = 0
 
     @property
-    def whole(self) -> list[int]:
-        """All that was written: the tokens, and the end mark if it came."""
+    def all_tokens(self) -> list[int]:
+        """The tokens, with the end-of-sentence token if there was one."""
         return [*self.tokens, EOS] if self.ended else self.tokens
 
 
 @dataclass(eq=False)
 class SearchTask:
-    """A sentence to be searched for: how long it may become, what it must begin with and hold, and what was found."""
+    """One sentence to search: its input, its limits, and the hypotheses found.
 
-    limit: int
-    given: list[int] = field(default_factory=list)  # the source, or a prompt: what samples of it are drawn by
+    Attributes:
+        max_length: maximum number of tokens of a hypothesis.
+        input_ids: token ids of the source sentence or of the prompt.
+        prefix: token ids that every hypothesis starts with.
+        required: phrases (token ids) that every hypothesis contains.
+        index: position among the sentences of the call, for error messages.
+        cancelled: called at every step; when it returns True the sentence leaves the search without hypotheses.
+        hypotheses: the result.
+        open_groups: number of groups still being searched.
+        sample_keys: keys of the random numbers, by sample; see `Sample`.
+    """
+
+    max_length: int
+    input_ids: list[int] = field(default_factory=list)
     prefix: list[int] = field(default_factory=list)
     required: list[list[int]] = field(default_factory=list)
     index: int = 0
-    cancelled: Callable[[], bool] | None = (
-        None  # asked at every step; a sentence for which it is true leaves the search
-    )
-    found: list[Hypothesis] = field(default_factory=list)
-    groups: int = 0  # still under way
-    keys: dict[int, int] = field(default_factory=dict)  # of its samples
+    cancelled: Callable[[], bool] | None = None
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    open_groups: int = 0
+    sample_keys: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class Groups:
-    """Groups under way, each of a sentence: how far they are, and how many of their texts have ended."""
+    """The groups being searched, as arrays with one entry per group."""
 
     tasks: list[SearchTask]
-    nth: Numbers  # the number of the group within its sentence
-    limit: Numbers
-    length: Numbers
-    ended: Numbers
+    index: Integers  # index of the group within its sentence
+    max_length: Integers
+    length: Integers  # tokens so far
+    ended: Integers  # hypotheses that have ended
 
     @classmethod
-    def start(cls, tasks: list[SearchTask], each: int) -> Groups:
-        repeated = [task for task in tasks for _ in range(each)]
-        limit = np.array([task.limit for task in repeated], np.int64)
-        return cls(
-            repeated, np.tile(np.arange(each), len(tasks)), limit, np.zeros_like(limit), np.zeros_like(limit)
-        )
+    def start(cls, tasks: list[SearchTask], groups_per_task: int) -> Groups:
+        """Create the groups of sentences that begin."""
+        repeated = [task for task in tasks for _ in range(groups_per_task)]
+        index = np.tile(np.arange(groups_per_task), len(tasks))
+        max_length = np.array([task.max_length for task in repeated], np.int64)
+        return cls(repeated, index, max_length, np.zeros_like(max_length), np.zeros_like(max_length))
 
-    def keep(self, stay: NDArray[np.bool_]) -> Groups:
-        tasks = [task for task, kept in zip(self.tasks, stay.tolist(), strict=True) if kept]
-        return Groups(tasks, self.nth[stay], self.limit[stay], self.length[stay], self.ended[stay])
+    def keep(self, kept: NDArray[np.bool_]) -> Groups:
+        """Select groups with a boolean array."""
+        tasks = [task for task, keep in zip(self.tasks, kept.tolist(), strict=True) if keep]
+        return Groups(tasks, self.index[kept], self.max_length[kept], self.length[kept], self.ended[kept])
 
     def join(self, other: Groups) -> Groups:
-        pairs = ((getattr(self, name), getattr(other, name)) for name in ("nth", "limit", "length", "ended"))
-        return Groups(self.tasks + other.tasks, *map(np.concatenate, pairs))
+        """Append other groups."""
+        names = ("index", "max_length", "length", "ended")
+        arrays = [np.concatenate([getattr(self, name), getattr(other, name)]) for name in names]
+        return Groups(self.tasks + other.tasks, *arrays)
 
 
 @dataclass
 class Rows:
-    """Texts under way: the group, log p and words of each, and what the strategy noted about it."""
+    """The partial hypotheses being searched, as arrays with one entry per row."""
 
-    group: Numbers
-    score: Reals
-    written: NDArray[np.int32]  # (rows, room)
-    notes: list[Any] | None = None
+    group: Integers
+    log_p: Floats
+    tokens: NDArray[np.int32]  # (rows, capacity)
+    states: list[Any] | None = None  # what the strategy stores for each row
 
-    def keep(self, rows: Numbers) -> Rows:
-        return Rows(self.group[rows], self.score[rows], self.written[rows], self.notes)
+    def keep(self, rows: Integers) -> Rows:
+        """Select rows by index; the caller sets `states`."""
+        return Rows(self.group[rows], self.log_p[rows], self.tokens[rows], self.states)
 
     def join(self, other: Rows) -> Rows:
-        room = max(self.written.shape[1], other.written.shape[1])
-        fit = lambda x: np.pad(x, ((0, 0), (0, room - x.shape[1])))  # noqa: E731
-        notes = None if self.notes is None or other.notes is None else self.notes + other.notes
-        return Rows(
-            np.concatenate([self.group, other.group]),
-            np.concatenate([self.score, other.score]),
-            np.concatenate([fit(self.written), fit(other.written)]),
-            notes,
-        )
+        """Append other rows."""
+        capacity = max(self.tokens.shape[1], other.tokens.shape[1])
+        padded = [np.pad(x.tokens, ((0, 0), (0, capacity - x.tokens.shape[1]))) for x in (self, other)]
+        states = None if self.states is None or other.states is None else self.states + other.states
+        group, log_p = np.concatenate([self.group, other.group]), np.concatenate([self.log_p, other.log_p])
+        return Rows(group, log_p, np.concatenate(padded), states)
 
 
 class Choice(NamedTuple):
-    """What becomes of the rows at a step: those that go on with a word, by group and best first, and those that end."""
+    """The outcome of a step: rows that continue with a token (by group, best first) and rows that end."""
 
-    row: Numbers
-    word: Numbers
-    score: Reals
-    ended_row: Numbers
-    ended_score: Reals
-    notes: list[Any] | None = None
+    rows: Integers
+    tokens: Integers
+    log_p: Floats
+    ended_rows: Integers
+    ended_log_p: Floats
+    states: list[Any] | None = None
 
 
 class Shape(NamedTuple):
-    """Groups a sentence, texts a group, and how many best words of a row are enough to choose from; None: it takes all."""
+    """The size of a search: groups per sentence, rows per group, and candidates per row (None: all tokens)."""
 
     groups: int
     width: int
@@ -133,43 +153,73 @@ class Shape(NamedTuple):
 
 
 class Strategy(ABC):
-    """How words are chosen."""
+    """How tokens are chosen at each step of a search.
+
+    A strategy must define `shape`, `candidates` and `score`. The other methods have defaults that fit strategies
+    with one row per group.
+    """
 
     @abstractmethod
     def shape(self) -> Shape:
-        """The rows and words that the search provides."""
-
-    def most_rows(self, task: SearchTask) -> int:
-        """Upper bound on the rows that a sentence takes in a batch."""
-        return self.shape().groups * self.shape().width
+        """Return the rows and candidates that the search provides."""
 
     @abstractmethod
-    def draw(self, log_p: Tensor, words: Tensor | None, rows: Rows, groups: Groups) -> tuple[Reals, Numbers]:
-        """Candidates from log p of all words (words None) or of the best: log p and number, (rows, candidates)."""
+    def candidates(
+        self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
+    ) -> tuple[Floats, Integers]:
+        """Return the log probabilities and ids of the tokens that each row may continue with, (rows, candidates).
+
+        `log_p` and `tokens` are those of the `shape().top` best tokens; with `tokens` None, `log_p` is (rows, vocabulary).
+        """
 
     @abstractmethod
-    def rank(self, log_p: float, length: int) -> float:
-        """The score that texts of a sentence are ordered by."""
+    def score(self, log_p: float, length: int) -> float:
+        """Return the value that the hypotheses of a sentence are ranked by."""
 
-    def note(self, task: SearchTask) -> Any:
-        """What to remember about a row that has no word yet; None: nothing, ever."""
-        return None
+    def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
+        """Choose the rows of the next step among the candidates. By default each row takes its first candidate."""
+        total, token = rows.log_p + log_p[:, 0], tokens[:, 0]
+        possible, ends = total > -np.inf, token == end
+        continued, ended = np.flatnonzero(possible & ~ends), np.flatnonzero(possible & ends)
+        return Choice(continued, token[continued], total[continued], ended, total[ended])
 
-    def choose(self, log_p: Reals, words: Numbers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
-        """Of one candidate a row: it ends or goes on."""
-        total, word = rows.score + log_p[:, 0], words[:, 0]
-        alive, ends = total > -np.inf, word == end
-        on, over = np.flatnonzero(alive & ~ends), np.flatnonzero(alive & ends)
-        return Choice(on, word[on], total[on], over, total[over])
-
-    def whole(self, task: SearchTask, note: Any) -> bool:
-        """Whether a text may be handed out when the length limit cuts it off."""
-        return True
-
-    def closed(self, rows: Rows, groups: Groups, choice: Choice) -> NDArray[np.bool_]:
-        """Which groups need no more steps: as many texts ended as were asked for."""
+    def finished(self, rows: Rows, groups: Groups, choice: Choice) -> NDArray[np.bool_]:
+        """Return which groups need no more steps: by default those where `width` hypotheses have ended."""
         return groups.ended >= self.shape().width
 
-    def order(self, found: list[Hypothesis]) -> list[Hypothesis]:
-        """What was found for a sentence as it is handed out."""
-        return found
+    def sort(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        """Return the hypotheses of a sentence in the order of the result."""
+        return hypotheses
+
+    def max_rows(self, task: SearchTask) -> int:
+        """Return an upper bound on the rows that a sentence occupies in a batch."""
+        return self.shape().groups * self.shape().width
+
+    def initial_state(self, task: SearchTask) -> Any:
+        """Return what to store for the first row of a sentence; None if the strategy stores nothing."""
+        return None
+
+    def is_complete(self, task: SearchTask, state: Any) -> bool:
+        """Return whether a hypothesis with this state may be returned when the length limit cuts it off."""
+        return True
+
+    def rescore(self, model: Any, tasks: list[SearchTask]) -> None:
+        """Change scores and order of the hypotheses after the search; by default they stay."""
+        return
+
+    def with_required(self) -> Strategy:
+        """Return the strategy for sentences with required phrases."""
+        raise OptionError(
+            f"constraints.required needs a beam without groups, got {type(self).__name__}; "
+            "leave out the required words or use Beam(size)"
+        )
+
+    def check_nbest(self, nbest: int | None) -> int:
+        """Return how many hypotheses per sentence the result has: all of them by default."""
+        rows = self.shape().groups * self.shape().width
+        if nbest is not None and nbest > rows:
+            name = type(self).__name__
+            raise OptionError(
+                f"nbest {nbest} needs at least {nbest} hypotheses per sentence, and {name} gives {rows}"
+            )
+        return rows if nbest is None else nbest

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, Protocol
 
 from regard.data.batches import Batch, Batches, Windows
 from regard.data.datasets import Split
+from regard.decoding.beam import Beam
 from regard.decoding.engine import fast
+from regard.decoding.limits import Limits
 from regard.decoding.scoring import negative_log_likelihood
 from regard.errors import OptionError
 from regard.evaluation.by_length import BleuByLength, bleu_by_length
@@ -115,9 +117,8 @@ class TranslatorEvaluator(Evaluator):
         result.predictions = translate(
             split.sources,
             fast(model),
-            beam=result.beam or 1,
-            length_penalty=penalty,
-            max_length=longest,
+            strategy=Beam(result.beam or 1, penalty),
+            limits=Limits(max_length=longest),
             progress=options.progress,
         )
         # Tokenised text is also scored without further tokenisation, as published results on it are.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import arguments
 from regard.attention.watching import Seen, watch
-from regard.decoding.length_limits import positions
+from regard.decoding.limits import max_positions
 from regard.errors import OptionError
 from regard.models.classifier import BATCH, Classifier, batches, predict
 from regard.models.default import as_model
@@ -90,7 +90,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
 
 def fitting(model: Classifier, texts: Sequence[str]) -> list[str]:
     """The texts, cut where a learned table of positions ends (the mark at the end takes one)."""
-    most = positions(model.encoder)
+    most = max_positions(model.encoder)
     if most is None:
         return list(texts)
     room = most - model.prepend_bos

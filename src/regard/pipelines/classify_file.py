@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from regard.pipelines.classify import Classification, WordWeights, classify, fit
 from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
 from regard.pipelines.output import packing
 from regard.pipelines.table import one_line, split_row, table_line
-from regard.pipelines.translate_file import in_common
+from regard.pipelines.translate_file import job_settings
 
 TO_LOOK_AT = ("model", "", "x")  # texts by which it is seen early whether there is attention to show
 
@@ -35,7 +35,7 @@ class ClassifyOptions:
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it goes on with."""
-        return in_common(asdict(self), fingerprint)
+        return job_settings(self, fingerprint)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS
-from regard.decoding.batching import default_workers, reading, run_workers, show
+from regard.decoding.batching import default_workers, evaluation_mode, progress_bar, run_workers
 from regard.errors import OptionError
 from regard.files.progress import Progress
 from regard.models.default import as_model
@@ -47,9 +47,9 @@ def embed(
             arguments.integer(name, value)
     (texts, one), progress = arguments.one_or_more("texts", texts), arguments.flag("progress", progress)
     embedder = Embedder.of(as_model(model, "embed"))
-    with reading(embedder), torch.inference_mode():
+    with evaluation_mode(embedder), torch.inference_mode():
         out = np.empty((len(texts), embedder.width), np.float32)
-        with show(progress, len(texts), "embedding", "texts") as bar:
+        with progress_bar(progress, len(texts), "embedding", "texts") as bar:
             for start in range(0, len(texts), PART):
                 part = texts[start : start + PART]
                 _run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from regard.models.embedder import Embedder
 from regard.pipelines.embed import Vectors, embed
 from regard.pipelines.input import Chunk
 from regard.pipelines.output import packing
-from regard.pipelines.translate_file import in_common
+from regard.pipelines.translate_file import job_settings
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Settings:
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it resumes."""
-        return in_common(asdict(self), fingerprint)
+        return job_settings(self, fingerprint)
 
 
 class Embedding:

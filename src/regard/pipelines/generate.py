@@ -1,4 +1,4 @@
-"""A language model goes on with a text, by the same search."""
+"""`generate`: continue texts with a language model; `stream`: one continuation token by token."""
 
 from __future__ import annotations
 
@@ -10,29 +10,35 @@ from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import BOS, EOS
-from regard.decoding.batching import search_all, show
-from regard.decoding.beam import Beam, whole
-from regard.decoding.constraints import Constraints, forbid
+from regard.decoding.batching import Job, progress_bar, search_all
+from regard.decoding.beam import as_strategy
+from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
 from regard.decoding.coverage import torch_model
-from regard.decoding.length_limits import positions
-from regard.decoding.sampling import Sample, check_sample
+from regard.decoding.limits import Limits, as_limits, max_positions
 from regard.decoding.search import Search
-from regard.decoding.strategy import Hypothesis, SearchTask
-from regard.decoding.streaming import one_row, stream_tokens
+from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
+from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
 from regard.models.default import as_model
 
+MAX_LENGTH = 100  # tokens of a continuation by default
+
 
 class Generation(str):
-    """What a model wrote behind a prompt, without the prompt; all texts in `.hypotheses`, best first (samples: as drawn)."""
+    """The continuation of a prompt, without the prompt; a string with attributes.
+
+    Attributes:
+        prompt: the prompt.
+        hypotheses: all hypotheses, best first; samples in the order of sampling.
+    """
 
     prompt: str
     hypotheses: list[Hypothesis]
 
     def __new__(cls, text: str, prompt: str = "", hypotheses: Sequence[Hypothesis] = ()) -> Generation:
-        made = super().__new__(cls, text)
-        made.prompt, made.hypotheses = prompt, list(hypotheses)
-        return made
+        generation = super().__new__(cls, text)
+        generation.prompt, generation.hypotheses = prompt, list(hypotheses)
+        return generation
 
 
 @overload
@@ -45,132 +51,143 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
     texts: str | Sequence[str],
     model: Any = None,
     *,
-    sample: Sample | None = None,
-    beam: int | Beam = 1,
-    lines: bool | None = None,
-    forbidden: Sequence[str] = (),
-    no_repeat: int = 0,
-    min_length: int = 0,
-    max_length: int = 100,
-    batch_tokens: int | None = None,
-    workers: int | None = None,
+    beam: int | None = None,
+    strategy: Strategy | None = None,
+    constraints: Constraints | None = None,
+    limits: Limits | None = None,
+    multiline: bool | None = None,
     progress: bool = False,
     cancelled: Sequence[Callable[[], bool]] | None = None,
 ) -> Generation | list[Generation]:
-    """Continue one text, or each of a list, for at most `max_length` tokens: the best text by a beam (1: greedy), or samples.
+    """Continue a text or each text of a list with a language model.
 
-    >>> regard.generate("To be, or", "runs/shakespeare", sample=regard.Sample(seed=1))
+    >>> regard.generate("To be, or", "runs/shakespeare", strategy=regard.Sample(seed=1))
     ' not to be: that is the question'
 
-    `model` is a folder, a loaded language model, or left out for the default (the folder in REGARD_MODEL). With `lines` the end
-    of a line does not end the text. That is the default for a model that learned a text as a whole (its recipe's batch.mode is
-    stream or crops) and not line by line. `cancelled` is that of `translate`.
+    Args:
+        texts: one prompt or a list of prompts; the result has the same form and order.
+        model: a model folder or a loaded language model. By default the folder in REGARD_MODEL.
+        beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
+        strategy: a `Beam`, a `Sample` or another `Strategy`.
+        constraints: forbidden words, no repeated n-grams, minimum length; see `Constraints`. A prefix is part of the
+            prompt, and required words are for `translate`.
+        limits: maximum length (100 tokens by default), batch size and threads, see `Limits`.
+        multiline: continue after the end of a line. By default True for a model trained on running text (batch.mode
+            stream or crops in its recipe), False for one trained on lines.
+        progress: show a progress bar.
+        cancelled: as for `translate`.
     """
-    (texts, one), progress = arguments.one_or_more("texts", texts), arguments.flag("progress", progress)
+    strategy, limits = as_strategy(beam, strategy), as_limits(limits)
+    texts, single = arguments.one_or_more("texts", texts)
+    progress = arguments.flag("progress", progress)
     cancelled = arguments.function_list("cancelled", cancelled, len(texts), "texts")
     model = as_model(model, "generate")
-    for name, value in (("batch_tokens", batch_tokens), ("workers", workers)):
-        if value is not None:
-            arguments.integer(name, value)
-    text = Lines(model, None if lines is None else arguments.flag("lines", lines))
-    strategy = check_sample(sample) or (beam if isinstance(beam, Beam) else Beam(beam))
-    rules = Constraints(min_length, no_repeat, forbid(text.tokenizer, forbidden))
-    tasks = [text.task(prompt, i, max_length) for i, prompt in enumerate(texts)]
-    for task, asked in zip(tasks, cancelled or (), strict=False):
-        task.cancelled = asked
-    with show(progress, len(tasks), "generate", "texts") as bar:
-        search_all(
-            model, tasks, lambda tasks: start(model, tasks), strategy, bar, rules=rules, end=text.end,
-            batch_tokens=batch_tokens, workers=workers, alike=True,
-        )  # fmt: skip
-    for task in tasks:
-        for hypothesis in task.found:
-            hypothesis.text = text.decode(task, hypothesis.tokens)
-    found = [
-        Generation(task.found[0].text if task.found else "", prompt, task.found)
-        for task, prompt in zip(tasks, texts, strict=True)
-    ]
-    return found[0] if one else found
+    prompts = PromptEncoder(model, None if multiline is None else arguments.flag("multiline", multiline))
+    encoded = _encode_constraints(constraints, prompts.tokenizer)
+    tasks = [prompts.task(prompt, i, limits.max_length) for i, prompt in enumerate(texts)]
+    for task, is_cancelled in zip(tasks, cancelled or (), strict=False):
+        task.cancelled = is_cancelled
+    job = Job(model, lambda batch: start(model, batch), strategy, encoded, prompts.end, equal_lengths=True)
+    with progress_bar(progress, len(tasks), "generate", "texts") as bar:
+        search_all(tasks, job, limits, bar)
+    generations = []
+    for task, prompt in zip(tasks, texts, strict=True):
+        for hypothesis in task.hypotheses:
+            hypothesis.text = prompts.decode(task, hypothesis.tokens)
+        best = task.hypotheses[0].text if task.hypotheses else ""
+        generations.append(Generation(best, prompt, task.hypotheses))
+    return generations[0] if single else generations
 
 
 def stream(
     prompt: str,
     model: Any = None,
     *,
-    sample: Sample | None = None,
-    lines: bool | None = None,
-    forbidden: Sequence[str] = (),
-    no_repeat: int = 0,
-    min_length: int = 0,
-    max_length: int = 100,
+    strategy: Strategy | None = None,
+    constraints: Constraints | None = None,
+    limits: Limits | None = None,
+    multiline: bool | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
-    """What `generate` writes behind a prompt, piece by piece as words are found. Greedy or one sample."""
+    """Yield a continuation in pieces as tokens are generated; joined, they are what `generate` returns.
+
+    `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of `generate`.
+    """
+    strategy = check_streamable(as_strategy(None, strategy))
     model = as_model(model, "generate")
-    text = Lines(model, lines)
-    rules = Constraints(min_length, no_repeat, forbid(text.tokenizer, forbidden))
-    task = text.task(prompt, 0, max_length)
+    prompts = PromptEncoder(model, multiline)
+    search = Search(model, strategy, _encode_constraints(constraints, prompts.tokenizer), prompts.end)
+    task = prompts.task(prompt, 0, as_limits(limits).max_length)
     task.cancelled = cancelled
     return stream_tokens(
-        Search(model, one_row(sample), rules, text.end),
-        task,
-        lambda: start(model, [task]),
-        lambda tokens: text.decode(task, tokens),
+        search, task, lambda: start(model, [task]), lambda tokens: prompts.decode(task, tokens)
     )
 
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
-    """Read the prompts, all of one length, but for their last token, which the first step takes."""
-    given = torch.tensor([task.given for task in tasks], device=model.device)
-    carried = model.start(None, given[:, 0])
-    if given.shape[1] > 1:
-        carried = model.read(given[:, :-1], carried)
-    return carried, given[:, -1]
+    """Run the decoder over the prompts, all of one length, without their last token, which is the first step's input."""
+    prompts = torch.tensor([task.input_ids for task in tasks], device=model.device)  # (texts, length)
+    state = model.start(None, prompts[:, 0])
+    if prompts.shape[1] > 1:
+        state = model.read(prompts[:, :-1], state)
+    return state, prompts[:, -1]
 
 
-class Lines:
-    """How the text of a language model becomes tokens. Line by line: BOS first, EOS ends it. As a whole: an end of line is EOS, or
-    the character itself where the vocabulary has it, and stands before the text too, as it did in training.
+def _encode_constraints(constraints: Any, tokenizer: Any) -> TokenConstraints:
+    constraints = as_constraints(constraints)
+    for name, fix in (("prefix", "add it to the prompt"), ("required", "leave it out")):
+        if getattr(constraints, name):
+            raise OptionError(f"constraints.{name} is for translate; {fix}")
+    return constraints.encode(tokenizer, 1)
+
+
+class PromptEncoder:
+    """Convert prompts into tokens and tokens into text.
+
+    A model trained on lines reads BOS first, and EOS ends its text. A model trained on running text has seen line
+    ends as EOS, or as the character itself if the vocabulary has it; its prompts begin with a line end.
     """
 
-    def __init__(self, model: Any, lines: bool | None) -> None:
+    def __init__(self, model: Any, multiline: bool | None) -> None:
         tokenizer: Any = getattr(model, "target_tokenizer", None)
         if tokenizer is None or hasattr(model, "encode"):
             raise OptionError(
-                "generate takes a language model with its tokenizer, as regard.load gives it; for a translator use translate"
+                "generate needs a language model with its tokenizer, as regard.load returns it; "
+                "for a translator use translate"
             )
         self.tokenizer = tokenizer
-        self.room = positions(getattr(torch_model(model), "decoder", None))
+        self.positions = max_positions(getattr(torch_model(model), "decoder", None))
         mode = ((getattr(model, "card", {}).get("recipe") or {}).get("batch") or {}).get("mode") or "lines"
-        self.whole = mode != "lines"
-        self.end = -1 if (self.whole if lines is None else lines) else EOS
+        self.running_text = mode != "lines"
+        self.end = -1 if (self.running_text if multiline is None else multiline) else EOS
         newline = tokenizer.vocabulary.get("\n") if tokenizer.kind == "character" else None
         self.newline = EOS if newline is None else newline
 
-    def task(self, prompt: str, index: int, max_length: int) -> SearchTask:
+    def task(self, prompt: str, index: int, max_length: int | None) -> SearchTask:
+        """Create the task of a prompt and check its length."""
         if not isinstance(prompt, str):
-            raise OptionError(f"prompts are texts, got {prompt!r} among them")
-        whole("max_length", max_length, 1)
-        given = [self.newline if self.whole else BOS, *self._encode(prompt)]
-        if self.room is not None and len(given) + max_length > self.room:
+            raise OptionError(f"a prompt is a text, got {arguments.quoted(prompt)}")
+        max_length = max_length or MAX_LENGTH
+        input_ids = [self.newline if self.running_text else BOS, *self._encode(prompt)]
+        if self.positions is not None and len(input_ids) + max_length > self.positions:
             raise OptionError(
-                f"this model has {self.room} positions, and prompt {index + 1} has {len(given)} tokens; "
-                f"set max_length to at most {max(0, self.room - len(given))}, or shorten the prompt"
+                f"this model has {self.positions} positions, and prompt {index + 1} has {len(input_ids)} tokens; "
+                f"set max_length to at most {max(0, self.positions - len(input_ids))}, or shorten the prompt"
             )
-        return SearchTask(max_length, given, index=index)
+        return SearchTask(max_length, input_ids, index=index)
 
     def _encode(self, text: str) -> list[int]:
         if not text:
             return []
-        if self.newline != EOS or not self.whole:
+        if self.newline != EOS or not self.running_text:
             return self.tokenizer.encode(text)
-        parts = [self.tokenizer.encode(line) if line else [] for line in text.split("\n")]
-        return [token for i, part in enumerate(parts) for token in ([EOS] if i else []) + part]
+        lines = [self.tokenizer.encode(line) if line else [] for line in text.split("\n")]
+        return [token for i, line in enumerate(lines) for token in ([EOS] if i else []) + line]
 
     def decode(self, task: SearchTask, tokens: list[int]) -> str:
-        """What tokens behind the prompt add to its text."""
-        before = self._text(task.given[1:])
-        return self._text([*task.given[1:], *tokens])[len(before) :]
+        """Return the text that the tokens add to the prompt."""
+        prompt = self._text(task.input_ids[1:])
+        return self._text([*task.input_ids[1:], *tokens])[len(prompt) :]
 
     def _text(self, tokens: list[int]) -> str:
         lines: list[list[int]] = [[]]

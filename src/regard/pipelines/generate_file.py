@@ -1,77 +1,90 @@
-"""A job that continues texts: chunks of lines in, bytes out, in order; what is written depends on chunk and settings alone."""
+"""Continue the texts of files: chunks of lines in, bytes out, in order and resumable."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.decoding.beam import GREEDY
+from regard.decoding.constraints import NO_CONSTRAINTS, Constraints
 from regard.decoding.engine import fast
-from regard.decoding.sampling import Sample
+from regard.decoding.limits import DEFAULT_LIMITS, Limits
+from regard.decoding.strategy import Strategy
 from regard.errors import FolderError
 from regard.models.folder import load
 from regard.models.language_model import LanguageModel
 from regard.pipelines.generate import Generation, generate
 from regard.pipelines.input import Chunk
 from regard.pipelines.output import packing
-from regard.pipelines.translate_file import in_common
+from regard.pipelines.translate_file import job_settings
 
-_BREAKS = re.compile(r"[\r\n]+")
+_LINE_ENDS = re.compile(r"[\r\n]+")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Everything but the model and the text that decides what is written."""
+class GenerateOptions:
+    """Everything except the model and the input that determines the output of a generation job.
 
-    search: dict[str, Any] = field(default_factory=dict)  # arguments of `generate`
-    sample: dict[str, Any] | None = None  # of `Sample`, when tokens are drawn
-    count: int = 1  # texts for each prompt
+    Attributes:
+        strategy, constraints, limits, multiline: as for `generate`.
+        count: number of texts per prompt.
+        json: write JSON lines.
+        precision: of the engine.
+        output: file for the texts; `-` is standard output.
+    """
+
+    strategy: Strategy = GREEDY
+    constraints: Constraints = NO_CONSTRAINTS
+    limits: Limits = DEFAULT_LIMITS
+    multiline: bool | None = None
+    count: int = 1
     json: bool = False
     precision: str = "auto"
     output: str = "-"
 
     def arguments(self) -> dict[str, Any]:
-        """What `generate` is told about every prompt."""
-        return self.search | (
-            {} if self.sample is None else {"sample": Sample(count=self.count, **self.sample)}
-        )
+        """The keyword arguments of `generate` and `stream`."""
+        names = ("strategy", "constraints", "limits", "multiline")
+        return {name: getattr(self, name) for name in names}
 
     def about(self, fingerprint: str) -> dict[str, Any]:
-        """What a job must have in common with the one it resumes."""
-        return in_common(self.search | asdict(self), fingerprint, ("search", "output"))
+        """The settings that an interrupted job must share with the one that resumes it."""
+        return job_settings(self, fingerprint)
 
 
-class Generating:
-    """What is done to a chunk, with the model at hand."""
+class GenerateJob:
+    """Continue a chunk of prompts; the result depends on the chunk and the options only."""
 
-    def __init__(self, writer: Any, settings: Settings) -> None:
-        self.writer, self.settings = writer, settings
-        self._packing = packing(Path(settings.output))
+    def __init__(self, decoder: Any, options: GenerateOptions) -> None:
+        self.decoder, self.options = decoder, options
+        self._packing = packing(Path(options.output))
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
-        found = generate([row.text for row in chunk.rows], self.writer, **self.settings.arguments())
-        lines = (line for each in found for line in written(each, self.settings.count, self.settings.json))
-        text = "".join(
-            lines if self.settings.json else (f"{_BREAKS.sub(' ', line[:-1])}\n" for line in lines)
-        )
-        return [self._packing.pack(text.encode("utf-8", "replace"))]
+        prompts = [row.text for row in chunk.rows]
+        generations = generate(prompts, self.decoder, **self.options.arguments())
+        lines = [line for each in generations for line in format_lines(each, self.options)]
+        if not self.options.json:
+            lines = [f"{_LINE_ENDS.sub(' ', line[:-1])}\n" for line in lines]
+        return [self._packing.pack("".join(lines).encode("utf-8", "replace"))]
 
 
-def written(found: Generation, count: int, as_json: bool) -> list[str]:
-    """The prompt with what follows, for each of the first texts; or a JSON object for each."""
-    if not as_json:
-        return [f"{found.prompt}{each.text}\n" for each in found.hypotheses[:count]]
+def format_lines(generation: Generation, options: GenerateOptions) -> list[str]:
+    """Return prompt and continuation of each of the first `count` hypotheses; with `json` an object for each."""
+    hypotheses = generation.hypotheses[: options.count]
+    if not options.json:
+        return [f"{generation.prompt}{hypothesis.text}\n" for hypothesis in hypotheses]
     records = [
-        {"prompt": found.prompt, "text": each.text, "log_p": round(each.log_p, 6), "ended": each.ended}
-        for each in found.hypotheses[:count]
+        {"prompt": generation.prompt, "text": h.text, "log_p": round(h.log_p, 6), "ended": h.ended}
+        for h in hypotheses
     ]
     return [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
 
 
-def load_writer(folder: Path, device: Any, precision: str) -> Any:
-    """The language model of a folder in its fastest form, or a sentence about what else is in there."""
+def load_language_model(folder: Path, device: Any, precision: str) -> Any:
+    """Load a language model as the fastest engine for it; an error if the folder has another kind of model."""
     model = load(folder, device)
     if not isinstance(model, LanguageModel):
         raise FolderError(

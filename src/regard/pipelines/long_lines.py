@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from regard.decoding.length_limits import positions
+from regard.decoding.limits import max_positions
 from regard.decoding.strategy import Hypothesis
 from regard.models.translator import Translator
 from regard.pipelines.sentence_split import Piece, join, pieces
@@ -40,7 +40,10 @@ class LongLineSplitter:
 def longest(model: Translator) -> int | None:
     """How many tokens a line may have: what the model was trained on, and no more than it has positions for (one for the end)."""
     card: dict[str, Any] = getattr(model, "card", {})
-    trained, room = ((card.get("recipe") or {}).get("data") or {}).get("max_length"), positions(model.encoder)
+    trained, room = (
+        ((card.get("recipe") or {}).get("data") or {}).get("max_length"),
+        max_positions(model.encoder),
+    )
     return min([each for each in (trained, room and room - 1) if each], default=None)
 
 

@@ -13,7 +13,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ AHEAD = 8  # chunks per worker that are under way at once; so many are in memory
 _kept: dict[str, TranslateJob] = {}  # the model of a worker process
 
 
-def run_on_ray(folders: Sequence[Path], settings: TranslateOptions, device: str = "cpu") -> Over:
+def run_on_ray(folders: Sequence[Path], options: TranslateOptions, device: str = "cpu") -> Over:
     """Connect to the cluster of RAY_ADDRESS, or start one on this machine; gives what `job.run` spreads chunks with."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     try:
@@ -37,14 +37,14 @@ def run_on_ray(folders: Sequence[Path], settings: TranslateOptions, device: str 
         raise OptionError(f'this needs {error.name}; pip install "regard[ray]"') from None
     _connect(ray)
     models = ray.put([{path.name: path.read_bytes() for path in model_files(folder)} for folder in folders])
-    alone = replace(settings, search=settings.search | {"workers": 1})  # one task, one core
-    told = {"models": [models], "settings": json.dumps(asdict(alone)), "device": device}
+    options = replace(options, limits=replace(options.limits, workers=1))  # one task, one core
+    arguments = {"models": [models], "options": options, "device": device}
     resource = "GPU" if device == "cuda" else "CPU"
 
     def over(_: Work, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, list[bytes]]]:
         most = AHEAD * max(1, int(ray.cluster_resources().get(resource, 1)))
         while window := list(islice(chunks, most)):
-            yield from zip(window, _done(ray, window, told, device), strict=True)
+            yield from zip(window, _done(ray, window, arguments, device), strict=True)
 
     return over
 
@@ -71,7 +71,7 @@ def _connect(ray: Any) -> None:
         raise OptionError(f"{where} cannot be reached or started ({reason}); {hint}") from None
 
 
-def _done(ray: Any, window: list[Chunk], told: dict[str, Any], device: str) -> Iterator[list[bytes]]:
+def _done(ray: Any, window: list[Chunk], arguments: dict[str, Any], device: str) -> Iterator[list[bytes]]:
     """The bytes of each chunk, in order."""
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -83,7 +83,7 @@ def _done(ray: Any, window: list[Chunk], told: dict[str, Any], device: str) -> I
     ]
     tasks = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         _translate,
-        fn_kwargs=told,
+        fn_kwargs=arguments,
         num_cpus=1,
         num_gpus=1 if device == "cuda" else None,
     )
@@ -99,17 +99,19 @@ def _done(ray: Any, window: list[Chunk], told: dict[str, Any], device: str) -> I
         ) from None
 
 
-def _translate(row: dict[str, Any], models: list[Any], settings: str, device: str) -> dict[str, Any]:
+def _translate(
+    row: dict[str, Any], models: list[Any], options: TranslateOptions, device: str
+) -> dict[str, Any]:
     """In a worker: one chunk."""
     first, digest, rows = json.loads(row["chunk"])
-    key = f"{models[0].hex()} {settings}"
+    key = f"{models[0].hex()} {options}"
     if key not in _kept:
         _kept.clear()  # one model at a time
-        _kept[key] = _load(models[0], settings, device)
+        _kept[key] = _load(models[0], options, device)
     return {"data": _kept[key](Chunk(first, [Row(*each) for each in rows], digest))}
 
 
-def _load(models: Any, settings: str, device: str) -> TranslateJob:
+def _load(models: Any, options: TranslateOptions, device: str) -> TranslateJob:
     import ray
     import torch
 
@@ -121,4 +123,4 @@ def _load(models: Any, settings: str, device: str) -> TranslateJob:
             folders[i].mkdir()
             for name, content in files.items():
                 (folders[i] / name).write_bytes(content)
-        return make_job(folders, TranslateOptions(**json.loads(settings)), device)
+        return make_job(folders, options, device)

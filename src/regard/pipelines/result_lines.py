@@ -23,12 +23,12 @@ _BREAKS = re.compile(
 
 
 @dataclass(frozen=True)
-class Look:
-    """Which words of a part were looked at: weights (target words, source words), and the words."""
+class WordAlignment:
+    """The attention between the words of a piece and its translation: weights (target words, source words)."""
 
     weights: Tensor
-    source: list[str]
-    target: list[str]
+    source_words: list[str]
+    target_words: list[str]
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Result:
     row: Row
     pieces: Sequence[Piece] = ()
     parts: Sequence[Translation] = ()
-    looks: Sequence[Look] = ()  # of each part, where asked for
+    alignments: Sequence[WordAlignment] = ()  # of each part, on request
 
     @property
     def line(self) -> str:
@@ -59,9 +59,10 @@ class Result:
         """Each target word and the source word it looks at most; a part's words are counted on from those of the parts before."""
         links: set[tuple[int, int]] = set()
         source = target = 0
-        for look in self.looks:
-            links |= {(s + source, t + target) for s, t in strongest(look.weights)}
-            source, target = source + len(look.source), target + len(look.target)
+        for alignment in self.alignments:
+            links |= {(s + source, t + target) for s, t in strongest(alignment.weights)}
+            source += len(alignment.source_words)
+            target += len(alignment.target_words)
         return frozenset(links)
 
 

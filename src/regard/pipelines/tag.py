@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Protocol, cast, overload
@@ -17,7 +17,7 @@ from regard.data.conll import Parser, Sentence
 from regard.data.tag_schemes import Span, scheme, spans
 from regard.data.text_files import lines
 from regard.data.word_tokenize import Word, WordTokenizer, split_at_spaces
-from regard.decoding.length_limits import positions
+from regard.decoding.limits import max_positions
 from regard.errors import FolderError, OptionError
 from regard.files.progress import track
 from regard.models.default import as_model
@@ -25,7 +25,7 @@ from regard.models.folder import load
 from regard.models.tagger import BATCH, Tagger
 from regard.pipelines.input import Chunk, Row, parsed
 from regard.pipelines.output import packing
-from regard.pipelines.translate_file import in_common
+from regard.pipelines.translate_file import job_settings
 
 LONGEST = 1000  # words that are read at once; a longer line is tagged in parts
 
@@ -144,7 +144,7 @@ def _cutter(model: Tagger) -> Callable[[str], list[Word]]:
 
 def _tag_words(model: Tagger, sentences: list[list[str]], batch_tokens: int) -> list[list[str]]:
     """The tags of each sentence; one that is longer than the model reads is tagged in parts."""
-    room = min(LONGEST, positions(model.encoder) or LONGEST)
+    room = min(LONGEST, max_positions(model.encoder) or LONGEST)
     parts = [[words[at : at + room] for at in range(0, len(words), room)] for words in sentences]
     found = iter(model.tag([part for each in parts for part in each], batch_tokens))
     return [list(chain.from_iterable(next(found) for _ in each)) for each in parts]
@@ -165,7 +165,7 @@ class TagOptions:
 
     def about(self, fingerprint: str) -> dict[str, Any]:
         """What a job must have in common with the one it goes on with."""
-        return in_common(asdict(self), fingerprint)
+        return job_settings(self, fingerprint)
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,27 @@
-"""A translation job: chunks of lines in, bytes for every output out, in order, and a stop at any moment costs one chunk at most.
-
-What is done to a chunk depends on nothing but the chunk and the settings. So it may run here or on another machine, now or
-after the job was stopped, and the output is the same.
-"""
+"""Translate files: chunks of lines in, bytes of every output out, in order and resumable."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from dataclasses import field as made
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from regard.data.tokenizer import EOS
+from regard.decoding.beam import GREEDY
+from regard.decoding.constraints import NO_CONSTRAINTS, Constraints
 from regard.decoding.engine import fast
 from regard.decoding.engine.shortlist import NAME as SHORTLIST
 from regard.decoding.engine.shortlist import load as load_shortlist
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.sampling import Sample
+from regard.decoding.limits import DEFAULT_LIMITS, Limits
+from regard.decoding.strategy import Strategy
 from regard.errors import FolderError, OptionError
 from regard.files.checksums import file_sha256
 from regard.files.progress import track
@@ -31,202 +30,242 @@ from regard.models.translator import Translator
 from regard.pipelines.input import Chunk, Column, Reader, Source, WholeLine
 from regard.pipelines.long_lines import LongLineSplitter, longest
 from regard.pipelines.output import Outputs, packing
-from regard.pipelines.result_lines import Alignment, Json, Look, Nbest, OutputFormat, Result, Table, Text
+from regard.pipelines.result_lines import (
+    Alignment,
+    Json,
+    Nbest,
+    OutputFormat,
+    Result,
+    Table,
+    Text,
+    WordAlignment,
+)
 from regard.pipelines.table import split_row
 from regard.pipelines.translate import translate
 from regard.version import __version__
 
-LOOKED = 32  # lines whose attention is in memory at once
+ATTENTION_LINES = 32  # lines whose attention maps are in memory at once
 Work = Callable[[Chunk], list[bytes]]
 Over = Callable[[Work, Iterator[Chunk]], Iterable[tuple[Chunk, list[bytes]]]]
 
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """Everything but the model and the text that decides what is written; plain values, to be told to other machines."""
+    """Everything except the model and the input that determines the output of a translation job.
 
-    search: dict[str, Any] = made(default_factory=dict)  # arguments of `translate`
-    sample: dict[str, Any] | None = None  # of `Sample`, when words are drawn
-    prefix: str = ""
-    required: list[str] = made(default_factory=list)
-    split: bool = True
-    form: str = "text"  # text, table, csv or json
-    to: str | None = None  # the language to translate into
-    column: str | None = None  # of a table that the text is in
-    separator: str | None = None  # of its columns; None where lines are no rows of a table
-    quotes: bool = False  # around its cells
-    names: list[str] = made(default_factory=list)  # of its columns
-    field: str | None = None  # of a JSON object
+    Attributes:
+        strategy, constraints, limits, nbest, to: as for `translate`. Constraints apply to each line.
+        split: translate lines that are longer than the training sentences in pieces.
+        output_format: text, table, csv or json.
+        column: name or number of the column of a table.
+        separator: of the columns; None if lines are not rows of a table.
+        quotes: cells may be quoted.
+        names: names of the columns.
+        field: name of the field of JSON lines.
+        align: compute word alignments.
+        alignment_file: file for the alignments; written beside the text if empty.
+        attention_file: file for the attention maps.
+        output: file for the translations; `-` is standard output.
+        precision: of the engine.
+        shortlist: restrict the output to the tokens of the model's shortlist.
+    """
+
+    strategy: Strategy = GREEDY
+    constraints: Constraints = NO_CONSTRAINTS
+    limits: Limits = DEFAULT_LIMITS
     nbest: int = 1
-    align: bool = False  # word alignments are wanted
-    aligned: str = ""  # the file they go to; beside the text unless given
-    attention: str = ""  # the file attention goes to
+    to: str | None = None
+    split: bool = True
+    output_format: str = "text"
+    column: str | None = None
+    separator: str | None = None
+    quotes: bool = False
+    names: Sequence[str] = ()
+    field: str | None = None
+    align: bool = False
+    alignment_file: str = ""
+    attention_file: str = ""
     output: str = ""
     precision: str = "auto"
-    shortlist: bool = False  # only words that the model's shortlist names
+    shortlist: bool = False
 
     @property
     def paths(self) -> list[str]:
-        """The files beside standard output or in its place, in the order of what a chunk gives."""
-        return [self.output, *(path for path in (self.aligned, self.attention) if path)]
-
-    def arguments(self) -> dict[str, Any]:
-        """What `translate` is told about every line."""
-        sample = None if self.sample is None else Sample(count=self.nbest, **self.sample)
-        return {"to": self.to, "nbest": self.nbest, "sample": sample, **self.search}
+        """The output files, in the order of the outputs of a chunk."""
+        return [self.output, *(path for path in (self.alignment_file, self.attention_file) if path)]
 
     def about(self, fingerprint: str) -> dict[str, Any]:
-        """What a job must have in common with the one it goes on with."""
-        return in_common(self.search | asdict(self), fingerprint, ("search", "output", "workers"))
+        """The settings that an interrupted job must share with the one that resumes it."""
+        return job_settings(self, fingerprint, ("output", "workers"))
 
 
-def in_common(
-    settings: dict[str, Any], fingerprint: str, left_out: Sequence[str] = ("output",)
-) -> dict[str, Any]:
-    """What one job must share with another to go on with it: the version, the model and the settings but for some."""
-    given = {"version": __version__, "model": fingerprint} | settings
-    return {key.replace("_", " "): value for key, value in given.items() if key not in left_out}
+def job_settings(options: Any, fingerprint: str, left_out: Sequence[str] = ("output",)) -> dict[str, Any]:
+    """Return version, model and options as JSON values, by names for error messages; nested options are flattened."""
+    settings = asdict(options)
+    for name in ("strategy", "constraints", "limits"):
+        if name in settings:
+            nested = settings.pop(name)
+            settings |= {"beam" if key == "size" else key: value for key, value in nested.items()}
+    if hasattr(options, "strategy"):
+        settings["strategy"] = type(options.strategy).__name__
+    settings = {"version": __version__, "model": fingerprint} | settings
+    return json.loads(
+        json.dumps({key.replace("_", " "): value for key, value in settings.items() if key not in left_out})
+    )
 
 
 class TranslateJob:
-    """What is done to a chunk, with the model at hand."""
+    """Translate a chunk of lines into the bytes of each output.
+
+    The result depends on the chunk and the options only, so a job can be resumed or distributed.
+    """
 
     def __init__(
-        self, model: Translator, writer: Any, settings: TranslateOptions, form: OutputFormat | None = None
+        self,
+        model: Translator,
+        decoder: Any,
+        options: TranslateOptions,
+        output_format: OutputFormat | None = None,
     ) -> None:
-        self.model, self.writer, self.settings = model, writer, settings
-        self._forms = [form or _form(settings)] + [Alignment()] * bool(settings.aligned)
-        self.cut = LongLineSplitter(model, longest(model) if settings.split else None)
-        self._packings = [packing(Path(path)) for path in settings.paths]
+        """`decoder` runs the search: the model, its engine or an ensemble."""
+        self.model, self.decoder, self.options = model, decoder, options
+        self._formats = [output_format or _make_format(options)]
+        if options.alignment_file:
+            self._formats.append(Alignment())
+        self._split = LongLineSplitter(model, longest(model) if options.split else None)
+        self._packings = [packing(Path(path)) for path in options.paths]
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
-        answers = self.answers(chunk)
-        top = chunk.first == 0
-        data = [
-            (form.begin() * top + "".join(map(form.write, answers))).encode("utf-8") for form in self._forms
-        ]
-        if self.settings.attention:
-            data.append(self._attention(answers))
-        return [packing.pack(each) for packing, each in zip(self._packings, data, strict=True)]
+        results = self.translate(chunk)
+        outputs = []
+        for form in self._formats:
+            header = form.begin() if chunk.first == 0 else ""
+            outputs.append((header + "".join(map(form.write, results))).encode("utf-8"))
+        if self.options.attention_file:
+            outputs.append(self._attention(results))
+        return [packing.pack(data) for packing, data in zip(self._packings, outputs, strict=True)]
 
-    def answers(self, chunk: Chunk) -> list[Result]:
-        """Each line's parts, translated all together and dealt out again."""
-        cut = self.cut([row.text for row in chunk.rows])
-        flat = [piece.text for line in cut for piece in line]
-        first = [
-            i == 0 for line in cut for i in range(len(line))
-        ]  # what a line must begin with and hold is up to its first part
-        more: dict[str, Any] = {}
-        if self.settings.prefix:
-            more["prefixes"] = [self.settings.prefix if leads else "" for leads in first]
-        if self.settings.required:
-            more["required"] = [self.settings.required if leads else [] for leads in first]
-        found = iter(translate(flat, self.writer, **more, **self.settings.arguments()))
-        answers = [
-            Result(chunk.first + i, row, line, [next(found) for _ in line])
-            for i, (row, line) in enumerate(zip(chunk.rows, cut, strict=True))
+    def translate(self, chunk: Chunk) -> list[Result]:
+        """Split long lines, translate all pieces in one call, and group them by line."""
+        options = self.options
+        lines = self._split([row.text for row in chunk.rows])
+        pieces = [piece.text for line in lines for piece in line]
+        # Prefix and required words of a line apply to its first piece.
+        is_first = [i == 0 for line in lines for i in range(len(line))]
+        translations = iter(
+            translate(
+                pieces,
+                self.decoder,
+                options.to,
+                strategy=options.strategy,
+                constraints=options.constraints.only_where(is_first),
+                limits=options.limits,
+                nbest=options.nbest,
+            )
+        )
+        results = [
+            Result(chunk.first + i, row, line, [next(translations) for _ in line])
+            for i, (row, line) in enumerate(zip(chunk.rows, lines, strict=True))
         ]
-        if self.settings.align:
-            self._look(answers)
-        return answers
+        if options.align:
+            self._add_alignments(results)
+        return results
 
-    def _look(self, answers: list[Result]) -> None:
-        """Where the words of each best translation looked."""
+    def _add_alignments(self, results: list[Result]) -> None:
+        """Compute the word alignment of each best translation."""
         from regard.pipelines.align import Words, word_weights
 
         tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
-        for answer, seen in self._looked(answers, ("cross",), 1):
-            found = []
-            for piece, part, attentions in zip(answer.pieces, answer.parts, seen, strict=True):
-                tokens = part.hypotheses[0].tokens if attentions else []
-                source, target = (
-                    Words.of_text(tokenizers[0], piece.text),
-                    Words.of_tokens(tokenizers[1], tokens),
-                )
-                weights = (
-                    word_weights(attentions[0].cross(), source, target)
-                    if attentions
-                    else torch.zeros(0, len(source.words))
-                )
-                found.append(Look(weights, source.words, target.words))
-            answer.looks = found
+        for result, attention in self._attention_of(results, ("cross",), 1):
+            result.alignments = []
+            for piece, part, maps in zip(result.pieces, result.parts, attention, strict=True):
+                source = Words.of_text(tokenizers[0], piece.text)
+                target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
+                weights = torch.zeros(0, len(source.words))
+                if maps:
+                    weights = word_weights(maps[0].cross(), source, target)
+                result.alignments.append(WordAlignment(weights, source.words, target.words))
 
-    def _attention(self, answers: list[Result]) -> bytes:
+    def _attention(self, results: list[Result]) -> bytes:
+        """Return the attention maps of all hypotheses as .npz or JSON lines."""
         from regard.decoding.attention import KINDS
         from regard.pipelines.attention_file import AttentionArchive, AttentionLines
 
-        archive = Path(self.settings.attention).suffix == ".npz"
-        held, text = io.BytesIO(), io.StringIO(newline="\n")
-        file: Any = AttentionArchive(held) if archive else AttentionLines(text)
-        for answer, seen in self._looked(answers, KINDS, self.settings.nbest):
-            for i, (part, attentions) in enumerate(zip(answer.parts, seen, strict=True)):
-                line = answer.number if len(answer.parts) == 1 else f"{answer.number}.{i}"  # a part of a line
-                for rank, attention in enumerate(attentions):
-                    file.add(line, rank, attention, part.hypotheses[rank].score)
-        if archive:
+        is_archive = Path(self.options.attention_file).suffix == ".npz"
+        data, text = io.BytesIO(), io.StringIO(newline="\n")
+        file: Any = AttentionArchive(data) if is_archive else AttentionLines(text)
+        for result, attention in self._attention_of(results, KINDS, self.options.nbest):
+            for i, (part, maps) in enumerate(zip(result.parts, attention, strict=True)):
+                line = result.number if len(result.parts) == 1 else f"{result.number}.{i}"
+                for rank, attention_maps in enumerate(maps):
+                    file.add(line, rank, attention_maps, part.hypotheses[rank].score)
+        if is_archive:
             file.close()
-        return held.getvalue() if archive else text.getvalue().encode("utf-8")
+        return data.getvalue() if is_archive else text.getvalue().encode("utf-8")
 
-    def _looked(
-        self, answers: list[Result], kinds: Sequence[str], most: int
+    def _attention_of(
+        self, results: list[Result], kinds: Sequence[str], nbest: int
     ) -> Iterator[tuple[Result, list[list[Any]]]]:
-        """Each answer with the attention of its parts' hypotheses; a few lines at a time, since matrices are large."""
+        """Yield each result with the maps of its parts' hypotheses, computed for a few lines at a time."""
         from regard.decoding.attention import attention_maps
 
-        for start in range(0, len(answers), LOOKED):
-            few = answers[start : start + LOOKED]
-            flat = [(part, h) for answer in few for part in answer.parts for h in part.hypotheses[:most]]
-            sources, targets = [part.source_tokens for part, _ in flat], [h.whole for _, h in flat]
-            found = iter(attention_maps(sources, targets, self.model, kinds) if flat else [])
-            for answer in few:
-                yield answer, [[next(found) for _ in part.hypotheses[:most]] for part in answer.parts]
+        for start in range(0, len(results), ATTENTION_LINES):
+            some = results[start : start + ATTENTION_LINES]
+            pairs = [(part, h) for result in some for part in result.parts for h in part.hypotheses[:nbest]]
+            sources, targets = [part.source_tokens for part, _ in pairs], [h.all_tokens for _, h in pairs]
+            maps = iter(attention_maps(sources, targets, self.model, kinds) if pairs else [])
+            for result in some:
+                yield result, [[next(maps) for _ in part.hypotheses[:nbest]] for part in result.parts]
 
 
 def make_job(
-    folders: Sequence[Path], settings: TranslateOptions, device: Any = "cpu", form: OutputFormat | None = None
+    folders: Sequence[Path],
+    options: TranslateOptions,
+    device: Any = "cpu",
+    output_format: OutputFormat | None = None,
 ) -> TranslateJob:
-    """Load a model, or several that translate together, and get ready; what is wrong with them or the settings is said now."""
+    """Load the model, or several for an ensemble, and check them and the options before the job starts."""
     models = [load(folder, device) for folder in folders]
     for folder, model in zip(folders, models, strict=True):
         if not isinstance(model, Translator):
             raise FolderError(
                 f"{folder} is {model.what}, and translating takes a translator; `{model.command}` uses it"
             )
-    if settings.shortlist and len(models) > 1:
+    if options.shortlist and len(models) > 1:
         raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
-    shortlist = load_shortlist(folders[0]) if settings.shortlist else None
-    writers = [fast(model, settings.precision, shortlist) for model in models]
-    made = TranslateJob(
-        cast(Translator, models[0]), writers[0] if len(writers) == 1 else Ensemble(writers), settings, form
-    )
-    translate([], made.writer, **settings.arguments())  # nothing to do, so this only looks at the options
-    if settings.align or settings.attention:
-        _check_looks(models)
-    return made
+    shortlist = load_shortlist(folders[0]) if options.shortlist else None
+    decoders = [fast(model, options.precision, shortlist) for model in models]
+    decoder = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
+    job = TranslateJob(cast(Translator, models[0]), decoder, options, output_format)
+    translate([], decoder, options.to, strategy=options.strategy, nbest=options.nbest)  # checks the options
+    constraints = options.constraints.encode(decoder.target_tokenizer, 1)
+    if constraints.required_of(0):
+        options.strategy.with_required()
+    if options.align or options.attention_file:
+        _check_attention(models)
+    return job
 
 
-def _check_looks(models: Sequence[Any]) -> None:
+def _check_attention(models: Sequence[Any]) -> None:
     from regard.decoding.attention import attention_maps
 
     if len(models) > 1:
         raise OptionError(
-            "several models have no attention in common; ask for it from one of them, without --with"
+            "alignments and attention are those of one model, got an ensemble; leave out --with"
         )
-    seen = attention_maps([[EOS]], [[EOS]], models[0], ("cross",))
-    if not seen[0].names("cross"):
-        raise OptionError(
-            "this model's decoder does not look at the source, so there is no alignment to show"
-        )
+    maps = attention_maps([[EOS]], [[EOS]], models[0], ("cross",))
+    if not maps[0].names("cross"):
+        raise OptionError("this model's decoder has no attention to the source, so there is no alignment")
 
 
-def _form(settings: TranslateOptions) -> OutputFormat:
-    beside = settings.align and not settings.aligned
-    if settings.form == "json":
-        return Json(settings.field is not None, settings.nbest > 1, beside)
-    if settings.form in ("table", "csv"):
-        layout = WholeLine() if settings.separator is None else Column(1, settings.separator, settings.quotes)
-        return Table(split_row(layout), beside, settings.form == "csv", tuple(settings.names))
-    return Nbest() if settings.nbest > 1 else Text(beside)
+def _make_format(options: TranslateOptions) -> OutputFormat:
+    align = options.align and not options.alignment_file
+    if options.output_format == "json":
+        return Json(options.field is not None, options.nbest > 1, align)
+    if options.output_format in ("table", "csv"):
+        layout = WholeLine() if options.separator is None else Column(1, options.separator, options.quotes)
+        return Table(split_row(layout), align, options.output_format == "csv", tuple(options.names))
+    return Nbest() if options.nbest > 1 else Text(align)
 
 
 def model_files(folder: Path) -> list[Path]:

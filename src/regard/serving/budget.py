@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from regard.decoding.beam import Beam
-from regard.decoding.constraints import Constraints, forbid
-from regard.decoding.required_words import RequiredWords
-from regard.decoding.sampling import Sample
+from regard.decoding.constraints import Constraints, TokenConstraints
 from regard.decoding.strategy import SearchTask, Strategy
 from regard.serving.request_limits import Refusal, RequestLimits
-from regard.serving.requests import Ruled
 
 
 class Budget:
@@ -26,15 +21,15 @@ class Budget:
 
     def add(self, name: str, task: SearchTask, passes: int = 1) -> None:
         most = self.limits.tokens
-        read_tokens(name, len(task.given), self.limits)
-        if task.limit > most:
+        read_tokens(name, len(task.input_ids), self.limits)
+        if task.max_length > most:
             raise Refusal(
                 422,
-                f"the answer to {name} may have {task.limit:,} tokens (prefix and required words counted) and at most {most:,} are "
+                f"the answer to {name} may have {task.max_length:,} tokens (prefix and required words counted) and at most {most:,} are "
                 "written; shorten the text, or set max_length",
             )
         tries = 1 + len({token for phrase in task.required for token in phrase})
-        self.work += self.strategy.most_rows(task) * task.limit * tries * passes
+        self.work += self.strategy.max_rows(task) * task.max_length * tries * passes
         if self.work > self.limits.work:
             raise Refusal(
                 422,
@@ -51,21 +46,12 @@ def read_tokens(name: str, count: int, limits: RequestLimits) -> None:
         )
 
 
-def strategy_of(beam: Beam, sample: Sample | None, required: Sequence[Sequence[int]]) -> Strategy:
-    return sample or (RequiredWords(beam) if required else beam)
-
-
-def rules_of(asked: Ruled, tokenizer: Any, limits: RequestLimits) -> Constraints:
-    """The rules of a request, whose forbidden words are looked for at every step."""
-    forbidden = forbid(tokenizer, asked.forbidden)
-    count = sum(map(len, forbidden))
+def encoded_constraints(constraints: Constraints, tokenizer: Any, limits: RequestLimits) -> TokenConstraints:
+    """The constraints of a request for one text; its forbidden words are compared at every step."""
+    encoded = constraints.encode(tokenizer, 1)
+    count = sum(map(len, encoded.forbidden))
     if count > limits.tokens:
         raise Refusal(
             422, f"forbidden has {count:,} tokens and at most {limits.tokens:,} are taken; leave some out"
         )
-    return Constraints(asked.min_length, asked.no_repeat, forbidden)
-
-
-def phrases(encoded: Iterable[Sequence[int]]) -> list[list[int]]:
-    """Each required phrase once."""
-    return [list(phrase) for phrase in dict.fromkeys(map(tuple, encoded)) if phrase]
+    return encoded

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from regard.decoding.sampling import TEMPERATURES
+from regard.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 from regard.recipe.problems import closest, show
 from regard.serving.request_limits import Refusal, RequestLimits
 
@@ -28,8 +28,8 @@ class Draw(Body):
 
     temperature: float = Field(
         1.0,
-        ge=TEMPERATURES[0],
-        le=TEMPERATURES[1],
+        ge=MIN_TEMPERATURE,
+        le=MAX_TEMPERATURE,
         description="Below 1 likely words become likelier, above 1 less so.",
     )
     top_k: int = Field(0, ge=0, lt=2**31, description="Draw from so many words; 0 from all.")

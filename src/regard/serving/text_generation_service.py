@@ -15,9 +15,9 @@ from regard.data.tokenizer import EOS
 from regard.decoding.attention import Attention, attention_maps, kind_of
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import Constraints
-from regard.decoding.length_limits import LengthLimits as AnswerLimits
-from regard.decoding.search import Hypothesis, Sample
-from regard.decoding.strategy import SearchTask
+from regard.decoding.limits import LengthLimiter, Limits
+from regard.decoding.sampling import Sample
+from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.errors import OptionError
 from regard.models.autoregressive import writing
 from regard.models.translator import Translator
@@ -26,9 +26,9 @@ from regard.pipelines.long_lines import LongLineSplitter, joined, longest
 from regard.pipelines.sentence_split import Piece, gap
 from regard.pipelines.translate import Translation, translate
 from regard.pipelines.translate import stream as translated
-from regard.serving.budget import Budget, phrases, read_tokens, rules_of, strategy_of
+from regard.serving.budget import Budget, encoded_constraints, read_tokens
 from regard.serving.request_limits import Refusal, RequestLimits
-from regard.serving.requests import Generate, Look, LookBack, Search, Translate
+from regard.serving.requests import Generate, Look, LookBack, Ruled, Search, Translate
 from regard.serving.service_base import BaseService, Cancelled
 
 
@@ -96,20 +96,12 @@ class GenerationService(BaseService):
         self, options: Translate | Look, texts: list[str], cancelled: Callable[[], bool]
     ) -> None:
         """Every part of every text, with the longest answer that the search may give."""
-        asked = _options(options, [True])
-        names = ("length_penalty", "coverage_penalty", "groups", "diversity")
-        beam = Beam(asked.get("beam", 1), **{name: asked[name] for name in names if name in asked})
-        encode = self.model.target_tokenizer.encode
-        rules, prefix, required = Constraints(), [], []
-        if isinstance(options, Translate):
-            rules = rules_of(options, self.model.target_tokenizer, self.limits)
-            prefix, required = (
-                encode(options.prefix) if options.prefix else [],
-                phrases(map(encode, options.required)),
-            )
-        budget = Budget(self.limits, strategy_of(beam, asked.get("sample"), required))
-        limit = AnswerLimits(self.model, options.max_length, rules)
-        passes = 2 if beam.coverage_penalty else 1
+        strategy = _strategy(options)
+        constraints = encoded_constraints(_constraints(options), self.model.target_tokenizer, self.limits)
+        prefix, required = constraints.prefix_of(0), constraints.required_of(0)
+        budget = Budget(self.limits, strategy.with_required() if required else strategy)
+        limit = LengthLimiter(self.model, options.max_length, constraints)
+        passes = 2 if isinstance(strategy, Beam) and strategy.coverage_penalty else 1
         for i, text in enumerate(texts):
             if cancelled():
                 return
@@ -126,9 +118,8 @@ class GenerationService(BaseService):
                 )
 
     def _check_generate(self, options: Generate, texts: list[str]) -> None:
-        rules_of(options, self.model.target_tokenizer, self.limits)
-        sample = Sample(**options.sample.model_dump()) if options.beam is None else None
-        budget = Budget(self.limits, strategy_of(Beam(options.beam or 1), sample, ()))
+        encoded_constraints(_constraints(options), self.model.target_tokenizer, self.limits)
+        budget = Budget(self.limits, _strategy(options))
         for text in texts:
             tokens = self._tokens(text) if text else []
             read_tokens("the prompt with its answer", len(tokens) + options.max_length, self.limits)
@@ -158,17 +149,31 @@ class GenerationService(BaseService):
     def _found(
         self, options: Search, texts: list[str], leads: Sequence[bool], cancelled: Cancelled
     ) -> list[Translation]:
-        given = _options(options, leads)
-        if given.get("coverage_penalty"):  # which is seen by watching
+        given: dict[str, Any] = {
+            "to": getattr(options, "to", None),
+            "strategy": _strategy(options),
+            "constraints": _constraints(options).only_where(leads),
+            "limits": Limits(options.max_length, workers=1),
+            "nbest": getattr(options, "nbest", None),
+            "cancelled": cancelled,
+        }
+        if getattr(options, "coverage_penalty", 0):  # which is seen by watching
             with self._looking:
-                found = translate(texts, self._watched, cancelled=cancelled, **given)
+                found = translate(texts, self._watched, **given)
         else:
-            found = translate(texts, self.writer, cancelled=cancelled, **given)
+            found = translate(texts, self.writer, **given)
         self._count((t.source_tokens for t in found), chain.from_iterable(t.hypotheses for t in found))
         return found
 
     def _generate(self, options: Generate, texts: list[str], cancelled: Cancelled) -> list[dict[str, Any]]:
-        found = generate(texts, self.writer, **_drawn(options), workers=1, cancelled=cancelled)
+        found = generate(
+            texts,
+            self.writer,
+            strategy=_strategy(options),
+            constraints=_constraints(options),
+            limits=Limits(options.max_length, workers=1),
+            cancelled=cancelled,
+        )
         self._count(map(self._tokens, texts), chain.from_iterable(g.hypotheses for g in found))
         return [{"texts": [_hypothesis(h) for h in g.hypotheses]} for g in found]
 
@@ -178,28 +183,28 @@ class GenerationService(BaseService):
         """The words of one text as they are found."""
         if isinstance(asked, Translate):
             return self._stream_translation(asked, cancelled)
-        given = _drawn(asked)
-        if given.pop("beam", 1) > 1:
+        if (asked.beam or 1) > 1:
             raise OptionError(
                 "a stream is written word by word, which a beam is not; leave out stream, or set beam to 1"
             )
         torch.set_num_threads(1)  # of the thread that this is
-        return stream(asked.prompt, self.writer, cancelled=cancelled, **given)
+        return stream(
+            asked.prompt,
+            self.writer,
+            strategy=_strategy(asked),
+            constraints=_constraints(asked),
+            limits=Limits(asked.max_length),
+            cancelled=cancelled,
+        )
 
     def _stream_translation(self, asked: Translate, cancelled: Callable[[], bool] | None) -> Iterator[str]:
         """Of a long text, the parts one after the other; together the pieces are what `_translate` gives."""
         torch.set_num_threads(1)  # of the thread that this is
-        sample = asked.sample and Sample(**asked.sample.model_dump())
-        given = {
-            name: getattr(asked, name)
-            for name in ("to", "forbidden", "no_repeat", "min_length", "max_length")
-        }
+        given = {"strategy": _strategy(asked), "limits": Limits(asked.max_length), "cancelled": cancelled}
         parts, text = self.cut([asked.text or ""])[0], ""
         for i, part in enumerate(parts):
-            prefix, begun = ("" if i else asked.prefix or ""), False
-            for piece in translated(
-                part.text, self.writer, sample=sample, prefix=prefix, cancelled=cancelled, **given
-            ):
+            constraints, begun = _constraints(asked).only_where([i == 0]), False
+            for piece in translated(part.text, self.writer, asked.to, constraints=constraints, **given):
                 piece = piece if begun or not i else gap(parts[i - 1], text, piece) + piece
                 text, begun = text + piece, True
                 yield piece
@@ -321,21 +326,18 @@ def _matrix(found: Attention, name: str) -> dict[str, Any]:
     return {"name": name, "kind": kind_of(name), "rows": rows, "columns": columns, "weights": weights}
 
 
-def _options(asked: Search, leads: Sequence[bool]) -> dict[str, Any]:
-    """The options of a request as `translate` takes them, for sentences that lead a text or follow in one."""
-    given = asked.model_dump(
-        exclude={"text", "texts", "target", "kinds", "prefix", "sample", "stream"}, exclude_defaults=True
-    )
-    if isinstance(asked, Translate):
-        given["sample"] = asked.sample and Sample(**asked.sample.model_dump())
-        given["prefixes"] = [asked.prefix if first else "" for first in leads] if asked.prefix else None
-        given["required"] = [asked.required if first else () for first in leads] if asked.required else None
-    return given | {"workers": 1}
+def _strategy(asked: Search | Generate) -> Strategy:
+    """The strategy of a request: sampling if it has a `sample`, for `generate` unless it has a `beam`."""
+    sample = getattr(asked, "sample", None)
+    if sample is not None and not (isinstance(asked, Generate) and asked.beam is not None):
+        return Sample(**sample.model_dump())
+    names = ("length_penalty", "coverage_penalty", "groups", "diversity")
+    return Beam(asked.beam or 1, **{name: getattr(asked, name) for name in names if hasattr(asked, name)})
 
 
-def _drawn(asked: Generate) -> dict[str, Any]:
-    """The options of a request as `generate` takes them."""
-    given = asked.model_dump(exclude={"prompt", "sample", "stream", "beam"})
-    return given | (
-        {"sample": Sample(**asked.sample.model_dump())} if asked.beam is None else {"beam": asked.beam}
-    )
+def _constraints(asked: Search | Generate) -> Constraints:
+    """The constraints of a request; prefix and required words are for its first text or piece."""
+    prefix, required = getattr(asked, "prefix", None) or "", getattr(asked, "required", ())
+    if not isinstance(asked, Ruled):
+        return Constraints()
+    return Constraints(prefix, required, asked.forbidden, asked.no_repeat, asked.min_length)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from regard.decoding.beam import Beam
+from regard.decoding.limits import Limits
 from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import perplexity
 from regard.evaluation.translation import corpus_bleu
@@ -39,9 +41,8 @@ class Translate(Task):
         return translate(
             sources,
             model,
-            beam=beam,
-            length_penalty=options.length_penalty,
-            max_length=options.max_length,
+            strategy=Beam(beam, options.length_penalty),
+            limits=Limits(max_length=options.max_length),
             progress=progress,
         )
 

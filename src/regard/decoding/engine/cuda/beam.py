@@ -74,7 +74,7 @@ def search(
     """Find the texts of all tasks, on smaller boards as they get fewer."""
     start, longest, k = (
         carried.at,
-        max(task.limit for task in tasks),
+        max(task.max_length for task in tasks),
         min(beam.shape().top or 1, engine.vocab),
     )
     trail, ids = Backpointers(tasks, beam, longest), np.arange(len(tasks))
@@ -84,7 +84,7 @@ def search(
             board.load(carried.memory)
         else:
             board.follow(carried.board, torch.arange(len(tasks), device=engine.device), start)
-        board.begin(first, [task.limit for task in tasks], start)
+        board.begin(first, [task.max_length for task in tasks], start)
         step = 0
         while len(ids):
             count = min(EVERY, longest - step)
@@ -144,7 +144,7 @@ class Backpointers:
         cut_group, slot = np.nonzero(
             (last > -np.inf) & (np.cumsum(last > -np.inf, 1) <= width - count[:, None])
         )
-        limit = np.array([self.tasks[i].limit for i in ids.tolist()], np.int64)
+        limit = np.array([self.tasks[i].max_length for i in ids.tolist()], np.int64)
         groups, ended = (
             np.concatenate([group, cut_group]),
             np.arange(len(group) + len(cut_group)) < len(group),
@@ -160,13 +160,13 @@ class Backpointers:
             ended,
         )  # as lists: a number at a time out of an array is slow
         for i, text, n, p, whole in zip(*(column.tolist() for column in columns), strict=True):
-            self.tasks[i].found.append(Hypothesis(text[:n], p, self.beam.rank(p, n + whole), whole))
+            self.tasks[i].hypotheses.append(Hypothesis(text[:n], p, self.beam.score(p, n + whole), whole))
         for i in ids.tolist():
-            if not self.tasks[i].found:
+            if not self.tasks[i].hypotheses:
                 raise OptionError(
                     f"no text of sentence {self.tasks[i].index + 1} has a probability; are the weights NaN?"
                 )
-            self.tasks[i].found = self.beam.order(self.tasks[i].found)
+            self.tasks[i].hypotheses = self.beam.sort(self.tasks[i].hypotheses)
 
     def _read(self, ids: Any, rows: Any, lengths: Any) -> Any:
         """Words from the last to the first: (texts, longest)."""
