@@ -23,6 +23,7 @@ from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda import engine
 from regard.decoding.engine.cuda.graphs import at_once
+from regard.decoding.limits import Limits
 from regard.models.build import build
 from regard.pipelines.translate import translate_tokens
 
@@ -89,7 +90,10 @@ class Regard:
     def __call__(self, sentences: Sentences, beam: int) -> list[list[int]]:
         room = len(sentences) * (self.words + 2) * beam  # one batch
         found = translate_tokens(
-            self.writer, sentences, beam=Beam(beam), max_length=self.words, batch_tokens=room
+            self.writer,
+            sentences,
+            strategy=Beam(beam),
+            limits=Limits(max_length=self.words, batch_tokens=room),
         )
         return [texts[0].tokens for texts in found]
 
@@ -202,9 +206,13 @@ def check(given: argparse.Namespace, sizes: Sizes) -> str:
     ]
     writer, said = engine(model, torch.float32), []
     for beam in given.beams:
-        wanted = translate_tokens(model, sentences, beam=Beam(beam), max_length=sizes.words)
+        wanted = translate_tokens(
+            model, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
+        )
         for _ in range(2):  # the second time from recordings
-            found = translate_tokens(writer, sentences, beam=Beam(beam), max_length=sizes.words)
+            found = translate_tokens(
+                writer, sentences, strategy=Beam(beam), limits=Limits(max_length=sizes.words)
+            )
         same = sum(a[0].tokens == b[0].tokens for a, b in zip(found, wanted, strict=True))
         near = max(abs(a[0].score - b[0].score) for a, b in zip(found, wanted, strict=True))
         said.append(f"beam {beam}: {same} of {count} texts equal, scores differ by at most {near:.1e}")

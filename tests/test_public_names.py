@@ -14,7 +14,7 @@ TOP = """
 attend explain weights watch lookup
 ScaledDot Additive Bilinear Causal Window Padding ALiBi Rotary Sinusoidal Softmax Sparsemax MultiHead Cache
 train resume build load Recipe Tokenizer Index huggingface RegardError
-translate generate classify tag embed align fast Beam Sample Ensemble
+translate generate classify tag embed align fast Beam Sample Constraints Limits Ensemble
 Translator LanguageModel Classifier Tagger Embedder
 """
 # Everything, by subpackage. A class at the top level is listed by its subpackage too; a function is in one place.
@@ -28,7 +28,7 @@ SUBPACKAGES = {
     "data": """
         BIO Batch Batches BpeDropout IO IOBES Parser Span Tokenizer corpora get load_corpus read_vectors spans
     """,
-    "decoding": "Beam Ensemble Hypothesis Sample attention_maps fast why_not",
+    "decoding": "Beam Constraints Ensemble Hypothesis Limits Sample Strategy attention_maps fast why_not",
     "errors": """
         DataError DeviceError DtypeError FolderError KernelError OptionError RecipeError RegardError ShapeError
     """,

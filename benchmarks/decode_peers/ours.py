@@ -11,6 +11,7 @@ import regard
 from benchmarks.decode_peers.systems import THREADS, Sentences, Setting
 from regard.decoding.beam import Beam
 from regard.decoding.engine import fast, why_not
+from regard.decoding.limits import Limits
 from regard.pipelines.translate import translate_tokens
 
 
@@ -41,9 +42,8 @@ class Regard:
 
     def translate(self, prepared: Sentences, beam: int, limit: int, setting: Setting) -> Any:
         options: dict[str, Any] = {key: value for key, value in setting.items() if key != "threads"}
-        return translate_tokens(
-            self.writer, prepared, beam=Beam(beam, length_penalty=1.0), max_length=limit, **options
-        )
+        limits = Limits(max_length=limit, **options)
+        return translate_tokens(self.writer, prepared, strategy=Beam(beam, length_penalty=1.0), limits=limits)
 
     def tokens(self, found: Any, limit: int) -> Sentences:
-        return [hypotheses[0].whole for hypotheses in found]
+        return [hypotheses[0].all_tokens for hypotheses in found]

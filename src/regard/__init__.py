@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from regard import search as search
     from regard import training as training
     from regard.data.tokenizer import Tokenizer
+    from regard.decoding.beam import Beam
     from regard.decoding.engine import fast
     from regard.decoding.ensemble import Ensemble
     from regard.decoding.sampling import Sample
-    from regard.decoding.search import Beam
     from regard.models.classifier import Classifier
     from regard.models.embedder import Embedder
     from regard.models.folder import load
@@ -67,10 +67,12 @@ __all__ = [
     "Cache",
     "Causal",
     "Classifier",
+    "Constraints",
     "Embedder",
     "Ensemble",
     "Index",
     "LanguageModel",
+    "Limits",
     "MultiHead",
     "Padding",
     "Recipe",
@@ -106,12 +108,14 @@ __all__ = [
 
 # Imported on first use, so that `import regard` needs torch alone.
 _HOMES = {
-    "Beam": "decoding.search",
+    "Beam": "decoding.beam",
     "Classifier": "models.classifier",
+    "Constraints": "decoding.constraints",
     "Embedder": "models.embedder",
     "Ensemble": "decoding.ensemble",
     "Index": "search.index",
     "LanguageModel": "models.language_model",
+    "Limits": "decoding.limits",
     "Recipe": "recipe.loading",
     "Sample": "decoding.sampling",
     "Tagger": "models.tagger",

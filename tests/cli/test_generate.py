@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from regard.cli import generate
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
@@ -36,7 +37,9 @@ def regard(capfdbinary):
 
 
 def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard):
-    (expected,) = search(["Tom is"], load(folder), sample=Sample(seed=5, top_k=9), max_length=30)
+    (expected,) = search(
+        ["Tom is"], load(folder), strategy=Sample(seed=5, top_k=9), limits=Limits(max_length=30)
+    )
     assert regard("Tom is", "--seed", "5", "--top-k", "9", "--length", "30", "--model", folder) == (
         0,
         f"Tom is{expected}\n",
@@ -45,7 +48,9 @@ def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard
 
 
 def test_several_texts_are_drawn_by_count(folder, regard):
-    (expected,) = search(["Tom"], load(folder), sample=Sample(seed=5, count=3), max_length=10)
+    (expected,) = search(
+        ["Tom"], load(folder), strategy=Sample(seed=5, count=3), limits=Limits(max_length=10)
+    )
     texts = [h.text for h in expected.hypotheses]
     assert len(set(texts)) > 1
     assert regard("Tom", "--seed", "5", "--count", "3", "--length", "10", "--model", folder)[1] == "".join(
@@ -61,7 +66,7 @@ def test_several_texts_are_drawn_by_count(folder, regard):
 
 
 def test_a_beam_gives_the_likeliest(folder, regard):
-    (expected,) = search(["Tom"], load(folder), beam=4, max_length=10)
+    (expected,) = search(["Tom"], load(folder), beam=4, limits=Limits(max_length=10))
     assert regard("Tom", "--beam", "4", "--length", "10", "--model", folder)[1] == f"Tom{expected}\n"
     both = regard("Tom", "--beam", "4", "--count", "2", "--length", "10", "--model", folder)[1]
     assert both == "".join(f"Tom{h.text}\n" for h in expected.hypotheses[:2])

@@ -10,6 +10,7 @@ import pytest
 
 import regard as package
 from regard.cli import main
+from regard.decoding.limits import Limits
 from regard.models.folder import load, save
 from tests.decoding import folders
 from tests.search.small import TEXTS, embedder
@@ -149,7 +150,9 @@ def test_to_is_checked_before_any_work(place, run, tmp_path):
 def test_several_prompts_lines_of_a_file_and_a_file_to_write_to(place, run, tmp_path):
     model = load(place / "generate")
     (tmp_path / "in.txt").write_text("Tom\nBob\n", encoding="utf-8")
-    expected = package.generate(["Tom", "Bob"], model, sample=package.Sample(seed=0), max_length=9)
+    expected = package.generate(
+        ["Tom", "Bob"], model, strategy=package.Sample(seed=0), limits=Limits(max_length=9)
+    )
     more = ("--length", "9", "-m", place / "generate")
     assert run("generate", "-i", tmp_path / "in.txt", *more)[1].splitlines() == [
         f"{p.prompt}{p}" for p in expected
@@ -157,7 +160,7 @@ def test_several_prompts_lines_of_a_file_and_a_file_to_write_to(place, run, tmp_
     assert run("generate", "Tom", "Bob", "-o", tmp_path / "o.jsonl", *more)[0] == 0
     records = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(each["prompt"], each["text"]) for each in records] == [(p.prompt, str(p)) for p in expected]
-    alone = [package.generate(text, model, beam=2, max_length=9) for text in ("Tom", "Bob")]
+    alone = [package.generate(text, model, beam=2, limits=Limits(max_length=9)) for text in ("Tom", "Bob")]
     assert run("generate", "Tom", "Bob", "--beam", "2", *more)[1].splitlines() == [
         f"{p.prompt}{p}" for p in alone
     ]

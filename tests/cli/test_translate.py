@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from regard.cli import translate
+from regard.decoding.limits import Limits
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
 from regard.pipelines.translate import translate as search
@@ -197,7 +198,7 @@ def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, 
     (tmp_path / "long.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     code, out, _ = regard("-i", tmp_path / "long.txt", "--max-length", "5", "--model", folder)
     found = out.split("\n")
-    (sentence,) = search(["I see."], load(folder), max_length=5)
+    (sentence,) = search(["I see."], load(folder), limits=Limits(max_length=5))
     assert (code, len(found), found[3]) == (0, 4, "")
     assert len(found[0]) > 2_500  # at least 40 characters became one
     assert found[2].startswith(" ".join([sentence] * 14_000))

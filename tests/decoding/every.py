@@ -5,6 +5,8 @@ import itertools
 import torch
 
 from regard.data.tokenizer import BOS, EOS
+from regard.decoding.search import Search
+from regard.decoding.strategy import SearchTask
 from regard.models.autoregressive import log_probabilities
 from tests.models.small import DECODERS, ENCODERS, make
 
@@ -43,6 +45,17 @@ def ranked(texts, penalty=1.0):
     """Best first by log p / lengthᵃ, as (words, ended), score."""
     scores = {(text, ended): p / max(1, len(text) + ended) ** penalty for (text, ended), p in texts.items()}
     return sorted(scores.items(), key=lambda item: -item[1])
+
+
+@torch.inference_mode()
+def search(model, memory, first, max_lengths, strategy):
+    """The hypotheses of sentences that are encoded already, one batch."""
+    tasks = [SearchTask(max_length, index=i) for i, max_length in enumerate(max_lengths)]
+    running = Search(model, strategy)
+    running.add(tasks, model.start(memory, first), first)
+    while running:
+        running.step()
+    return [task.hypotheses for task in tasks]
 
 
 def near_ties(ours, theirs, best_two):

@@ -16,11 +16,13 @@ from regard.decoding.attention import (
     best_head,
     kind_of,
 )
-from regard.decoding.search import Beam, search
+from regard.decoding.beam import Beam
+from regard.decoding.limits import Limits
 from regard.errors import FolderError, OptionError
 from regard.models.autoregressive import AutoregressiveModel
 from regard.pipelines.attention_file import save_attention
 from regard.pipelines.translate import translate
+from tests.decoding.every import search
 from tests.models.small import DECODERS, ENCODERS, make
 
 LOOKING = ["simple", "parameterised", "bilinear", "input feeding", "bahdanau", "transformer"]
@@ -170,7 +172,7 @@ def test_translations_carry_the_attention_of_each_of_their_hypotheses():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model = make(ENCODERS["transformer"], DECODERS["transformer"], vocab=len(tokenizer)).eval()
     model.source_tokenizer = model.target_tokenizer = tokenizer
-    found = translate(["ab cd", "", "d"], model, beam=4, nbest=3, max_length=6, attention=True)
+    found = translate(["ab cd", "", "d"], model, beam=4, nbest=3, attention=True, limits=Limits(max_length=6))
     assert [len(t.hypotheses) for t in found] == [3, 0, 3]
     for translation in found:
         for h in translation.hypotheses:

@@ -11,9 +11,10 @@ import torch
 
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.constraints import Constraints
-from regard.decoding.coverage import rescore
-from regard.decoding.required_words import RequiredWords, advance
+from regard.decoding.constraints import Constraints, TokenConstraints
+from regard.decoding.coverage import add_coverage_penalty
+from regard.decoding.grid_beam import GridBeam, advance
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask
@@ -53,19 +54,21 @@ def shown(found):
     [
         {},
         {"beam": 3, "nbest": 3},
-        {"beam": 4, "groups": 2, "nbest": 4},
-        {"sample": Sample(seed=5, count=3)},
-        {"no_repeat": 2, "min_length": 3},
-        {"beam": 2, "required": [["Hu"]] * 4},
-        {"beam": 2, "coverage_penalty": 0.2},
+        {"strategy": Beam(4, groups=2), "nbest": 4},
+        {"strategy": Sample(seed=5, count=3)},
+        {"constraints": Constraints(no_repeat=2, min_length=3)},
+        {"beam": 2, "constraints": Constraints(required=["Hu"])},
+        {"strategy": Beam(2, coverage_penalty=0.2)},
     ],
-    ids=lambda options: ",".join(options) or "greedy",
+    ids=str,
 )
 def test_neighbours_of_a_cancelled_sentence_get_the_same_texts(model, options):
-    whole = shown(translate(TEXTS, model, max_length=20, workers=1, **options))
+    whole = shown(translate(TEXTS, model, limits=Limits(max_length=20, workers=1), **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2)]
-        found = shown(translate(TEXTS, model, max_length=20, workers=1, cancelled=flags, **options))
+        found = shown(
+            translate(TEXTS, model, cancelled=flags, limits=Limits(max_length=20, workers=1), **options)
+        )
         assert found[1] == found[3] == []
         assert (found[0], found[2]) == (whole[0], whole[2])
 
@@ -75,24 +78,26 @@ def test_neighbours_of_a_cancelled_sentence_get_the_same_texts(model, options):
     "options",
     [
         {},
-        {"beam": Beam(4)},
-        {"beam": Beam(4, groups=2)},
-        {"sample": Sample(seed=5, count=3)},
-        {"sample": Sample(seed=5, top_k=5)},
-        {"rules": Constraints(no_repeat=2, min_length=9, forbidden=((5,),))},
-        {"beam": Beam(2), "required": [[[6, 7]]] * 5},
-        {"prefixes": [[8, 9]] * 5},
+        {"strategy": Beam(4)},
+        {"strategy": Beam(4, groups=2)},
+        {"strategy": Sample(seed=5, count=3)},
+        {"strategy": Sample(seed=5, top_k=5)},
+        {"constraints": TokenConstraints(no_repeat=2, min_length=9, forbidden=((5,),))},
+        {"strategy": Beam(2), "constraints": TokenConstraints(required=[[[6, 7]]] * 5)},
+        {"constraints": TokenConstraints(prefixes=[[8, 9]] * 5)},
     ],
-    ids=lambda options: ",".join(options) or "greedy",
+    ids=str,
 )
 def test_on_the_engine_a_cancelled_sentence_changes_no_bit_of_its_neighbours(precision, options):
     engine = ready(small(), precision)
     exact = lambda found: [[(h.tokens, h.log_p, h.score, h.ended) for h in each] for each in found]  # noqa: E731
-    whole = exact(translate_tokens(engine, SENTENCES, max_length=20, workers=1, **options))
+    whole = exact(translate_tokens(engine, SENTENCES, limits=Limits(max_length=20, workers=1), **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2), never]
         found = exact(
-            translate_tokens(engine, SENTENCES, max_length=20, workers=1, cancelled=flags, **options)
+            translate_tokens(
+                engine, SENTENCES, cancelled=flags, limits=Limits(max_length=20, workers=1), **options
+            )
         )
         assert found[1] == found[3] == []
         assert [found[i] for i in (0, 2, 4)] == [whole[i] for i in (0, 2, 4)]
@@ -104,23 +109,25 @@ def test_a_cancelled_sentence_takes_no_more_steps(model):
     class Counting(Search):
         def _candidates(self):
             nonlocal steps
-            steps += len(self.tokens)
+            steps += len(self.last_tokens)
             return super()._candidates()
 
     tasks = [SearchTask(50, [5, 6, 7], index=i) for i in range(2)]
     tasks[0].cancelled = after(4)
     with torch.inference_mode():
-        search = Counting(model, Beam(1), Constraints(min_length=50))
+        search = Counting(model, Beam(1), TokenConstraints(min_length=50))
         search.add(tasks, *start(model, tasks))
         done = [task.index for _ in range(50) for task in search.step()]
     assert done == [0, 1]
     assert steps == 4 + 50
     assert not search
-    assert tasks[0].found == [] and len(tasks[1].found) == 1
+    assert tasks[0].hypotheses == [] and len(tasks[1].hypotheses) == 1
 
 
 def test_what_waits_is_not_begun_when_cancelled(model):
-    found = translate(TEXTS * 20, model, batch_tokens=20, workers=1, cancelled=[never, *[lambda: True] * 79])
+    found = translate(
+        TEXTS * 20, model, cancelled=[never, *[lambda: True] * 79], limits=Limits(batch_tokens=20, workers=1)
+    )
     assert found[0] == translate(TEXTS[:1], model)[0]
     assert all(not t.hypotheses for t in found[1:])
 
@@ -128,7 +135,7 @@ def test_what_waits_is_not_begun_when_cancelled(model):
 def test_generation_and_streams_stop(tmp_path):
     torch.manual_seed(4)
     model = write_model(tmp_path, encoder=None)
-    options = {"max_length": 30, "min_length": 30}
+    options = {"limits": Limits(max_length=30), "constraints": Constraints(min_length=30)}
     whole = generate(["ein", "Hun"], model, **options)
     found = generate(["ein", "Hun"], model, cancelled=[after(3), never], **options)
     assert (found[0], found[0].hypotheses) == ("", [])
@@ -144,9 +151,9 @@ def test_cancelled_texts_are_not_rescored(model, monkeypatch):
         while search:
             search.step()
     tasks[0].cancelled = lambda: True
-    before = [h.score for h in tasks[0].found]
-    rescore(model, tasks, Beam(2, coverage_penalty=0.5))
-    assert [h.score for h in tasks[0].found] == before
+    before = [h.score for h in tasks[0].hypotheses]
+    add_coverage_penalty(model, tasks, Beam(2, coverage_penalty=0.5))
+    assert [h.score for h in tasks[0].hypotheses] == before
 
 
 def test_progress_in_a_repeated_phrase_is_that_of_the_definition():
@@ -161,6 +168,6 @@ def test_progress_in_a_repeated_phrase_is_that_of_the_definition():
 
 
 def test_required_words_say_how_many_rows_they_may_take():
-    assert RequiredWords(Beam(3)).most_rows(SearchTask(9, required=[[4, 5], [6]])) == 3 * 4
-    assert Beam(4, groups=2).most_rows(SearchTask(9)) == 4
-    assert Sample(count=5).most_rows(SearchTask(9)) == 5
+    assert GridBeam(Beam(3)).max_rows(SearchTask(9, required=[[4, 5], [6]])) == 3 * 4
+    assert Beam(4, groups=2).max_rows(SearchTask(9)) == 4
+    assert Sample(count=5).max_rows(SearchTask(9)) == 5

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decoding.constraints import Constraints
-from regard.decoding.required_words import advance
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import TokenConstraints
+from regard.decoding.grid_beam import advance
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
-from regard.decoding.search import Beam
 from regard.errors import OptionError
 from regard.pipelines.translate import translate_tokens
 from tests.decoding.every import SOURCE, every_text, ranked, tiny
@@ -26,30 +27,34 @@ def repeats(text, n):
     return len(grams) != len(set(grams))
 
 
-def check(model, keeps, *, size=400, **options):
+def check(model, keeps, **constraints):
     """The search finds the texts that keep the rule, all of them and in order."""
     wanted = [(text, score) for text, score in ranked(every_text(model, LIMIT)) if keeps(text[0])]
-    found = translate_tokens(model, [SOURCE], beam=Beam(size), max_length=LIMIT, **options)[0]
+    found = translate_tokens(
+        model,
+        [SOURCE],
+        strategy=Beam(400),
+        constraints=TokenConstraints(**constraints),
+        limits=Limits(max_length=LIMIT),
+    )[0]
     assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
     assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-9)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 def test_a_minimum_length_leaves_all_texts_that_have_it(decoder):
-    check(tiny(decoder), lambda text: len(text) >= 2, rules=Constraints(min_length=2))
+    check(tiny(decoder), lambda text: len(text) >= 2, min_length=2)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("words", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
 def test_forbidden_words_occur_in_no_text_and_all_others_do(decoder, words):
-    check(
-        tiny(decoder), lambda text: not any(holds(text, w) for w in words), rules=Constraints(forbidden=words)
-    )
+    check(tiny(decoder), lambda text: not any(holds(text, w) for w in words), forbidden=words)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_no_words_in_a_row_come_twice(n):
-    check(tiny(), lambda text: not repeats(text, n), rules=Constraints(no_repeat=n))
+    check(tiny(), lambda text: not repeats(text, n), no_repeat=n)
 
 
 @pytest.mark.parametrize("decoder", FEW)
@@ -62,9 +67,8 @@ def test_a_prefix_stands_above_the_rules_and_what_follows_keeps_them():
     found = translate_tokens(
         tiny(),
         [SOURCE],
-        beam=Beam(4),
-        prefixes=[(4, 4, 4)],
-        rules=Constraints(no_repeat=1, forbidden=((4,),)),
+        strategy=Beam(4),
+        constraints=TokenConstraints(no_repeat=1, forbidden=((4,),), prefixes=[(4, 4, 4)]),
     )[0]
     assert all(h.tokens[:3] == [4, 4, 4] and not repeats((*h.tokens[2:],), 1) for h in found)
 
@@ -96,7 +100,13 @@ def test_required_words_are_found_by_every_decoder(decoder):
 def test_a_narrow_beam_holds_the_required_words_too(required, size):
     model = tiny()
     log_p = every_text(model, LIMIT + 2)
-    for h in translate_tokens(model, [SOURCE], beam=Beam(size), required=[required], max_length=LIMIT + 2)[0]:
+    for h in translate_tokens(
+        model,
+        [SOURCE],
+        strategy=Beam(size),
+        constraints=TokenConstraints(required=[required]),
+        limits=Limits(max_length=LIMIT + 2),
+    )[0]:
         assert all(holds((*h.tokens,), words) for words in required)
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 
@@ -105,18 +115,22 @@ def test_required_words_with_prefix_and_rules():
     check(
         tiny(),
         lambda text: text[:1] == (5,) and holds(text, (4, 6)) and not repeats(text, 1),
-        required=[[(4, 6)]], prefixes=[(5,)], rules=Constraints(no_repeat=1),
+        required=[[(4, 6)]], prefixes=[(5,)], no_repeat=1,
     )  # fmt: skip
 
 
 def test_words_required_of_some_sentences_leave_the_others_as_they_are():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     sentences = [[5, 9], [4, 9, 7, 6], [8, 8, 11, 5, 4]]
-    free = translate_tokens(model, sentences, beam=Beam(3))
-    some = translate_tokens(model, sentences, beam=Beam(3), required=[[], [(18,), (7, 12)], []])
+    free = translate_tokens(model, sentences, strategy=Beam(3))
+    some = translate_tokens(
+        model, sentences, strategy=Beam(3), constraints=TokenConstraints(required=[[], [(18,), (7, 12)], []])
+    )
     assert [[h.tokens for h in some[i]] for i in (0, 2)] == [[h.tokens for h in free[i]] for i in (0, 2)]
     assert all(18 in h.tokens and holds((*h.tokens,), (7, 12)) for h in some[1])
-    alone = translate_tokens(model, sentences[1:2], beam=Beam(3), required=[[(18,), (7, 12)]])[0]
+    alone = translate_tokens(
+        model, sentences[1:2], strategy=Beam(3), constraints=TokenConstraints(required=[[(18,), (7, 12)]])
+    )[0]
     assert [h.tokens for h in alone] == [h.tokens for h in some[1]]
 
 
@@ -134,29 +148,43 @@ def test_the_rules_look_at_the_words_of_each_row_alone():
     written = np.array([[4, 5, 4, 0], [4, 5, 4, 5], [7, 7, 7, 7]], np.int32)
     length = np.array([3, 1, 4])
     log_p = torch.zeros(3, 9)
-    Constraints(no_repeat=2, forbidden=((4, 8),)).apply(log_p, written, length)
+    TokenConstraints(no_repeat=2, forbidden=((4, 8),)).apply(log_p, written, length)
     assert [torch.isinf(row).nonzero()[:, 0].tolist() for row in log_p] == [[5, 8], [8], [7]]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(required=[[(4, 5, 6)]], max_length=2), "has 3 tokens, and it may have 2"),
-        (dict(prefixes=[(4, 5, 6)], max_length=2), "has 3 tokens, and it may have 2"),
         (
-            dict(required=[[(4, 5)]], rules=Constraints(forbidden=((5,),))),
-            "required of sentence 1 is forbidden too",
+            dict(constraints=TokenConstraints(required=[[(4, 5, 6)]]), limits=Limits(max_length=2)),
+            "have 3 tokens, and the translation may have 2",
         ),
-        (dict(rules=Constraints(min_length=9), max_length=8), "min_length 9 is more than max_length 8"),
-        (dict(required=[[(4,)]], sample=Sample(seed=1)), "required words need a plain beam"),
-        (dict(required=[[(4,)]], beam=Beam(4, groups=2)), "required words need a plain beam"),
+        (
+            dict(constraints=TokenConstraints(prefixes=[(4, 5, 6)]), limits=Limits(max_length=2)),
+            "have 3 tokens, and the translation may have 2",
+        ),
+        (
+            dict(constraints=TokenConstraints(forbidden=((5,),), required=[[(4, 5)]])),
+            "a required word of sentence 1 is also forbidden",
+        ),
+        (
+            dict(constraints=TokenConstraints(min_length=9), limits=Limits(max_length=8)),
+            "min_length 9 is more than max_length 8",
+        ),
+        (
+            dict(strategy=Sample(seed=1), constraints=TokenConstraints(required=[[(4,)]])),
+            "required needs a beam without groups",
+        ),
+        (
+            dict(strategy=Beam(4, groups=2), constraints=TokenConstraints(required=[[(4,)]])),
+            "required needs a beam without groups",
+        ),
         (
             dict(
-                required=[[(4,), (5,)]],
-                rules=Constraints(forbidden=((4, 5), (5, 4), (6,), (1,))),
-                max_length=3,
+                constraints=TokenConstraints(forbidden=((4, 5), (5, 4), (6,), (1,)), required=[[(4,), (5,)]]),
+                limits=Limits(max_length=3),
             ),
-            "no text of at most 3 words",
+            "no output of at most 3 tokens",
         ),
     ],
 )
@@ -168,4 +196,4 @@ def test_what_cannot_be_is_refused(options, message):
 def test_a_rule_that_cannot_be_is_refused():
     for options in (dict(min_length=-1), dict(no_repeat=1.5), dict(forbidden=((),))):
         with pytest.raises(OptionError):
-            Constraints(**options)
+            TokenConstraints(**options)

@@ -12,6 +12,7 @@ from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
 from regard.decoding.engine import Engine, fast, why_not
 from regard.decoding.engine.native import Slots
+from regard.decoding.limits import Limits
 from regard.errors import KernelError, OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import translate_tokens
@@ -124,14 +125,16 @@ def test_the_best_words_are_the_best_of_all_scores():
 def test_batch_order_and_workers_change_no_bit(precision, beam):
     engine = ready(small(), precision)
     sentences = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
-    alone = [translate_tokens(engine, [s], beam=Beam(beam))[0] for s in sentences]
+    alone = [translate_tokens(engine, [s], strategy=Beam(beam))[0] for s in sentences]
     key = lambda found: [[(h.tokens, h.log_p) for h in texts] for texts in found]  # noqa: E731
-    assert key(translate_tokens(engine, sentences, beam=Beam(beam))) == key(alone)
-    assert key(translate_tokens(engine, sentences[::-1], beam=Beam(beam)))[::-1] == key(alone)
-    assert key(translate_tokens(engine, sentences, beam=Beam(beam), batch_tokens=40)) == key(
-        alone
-    )  # enter as others leave
-    assert key(translate_tokens(engine, sentences, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
+    assert key(translate_tokens(engine, sentences, strategy=Beam(beam))) == key(alone)
+    assert key(translate_tokens(engine, sentences[::-1], strategy=Beam(beam)))[::-1] == key(alone)
+    assert key(
+        translate_tokens(engine, sentences, strategy=Beam(beam), limits=Limits(batch_tokens=40))
+    ) == key(alone)  # enter as others leave
+    assert key(
+        translate_tokens(engine, sentences, strategy=Beam(beam), limits=Limits(workers=3, batch_tokens=64))
+    ) == key(alone)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -140,8 +143,8 @@ def test_the_search_finds_what_it_finds_with_torch(beam):
     engine = ready(model)
     exact = make_exact(model)
     for ours, want in zip(
-        translate_tokens(engine, SENTENCES, beam=Beam(beam)),
-        translate_tokens(exact, SENTENCES, beam=Beam(beam)),
+        translate_tokens(engine, SENTENCES, strategy=Beam(beam)),
+        translate_tokens(exact, SENTENCES, strategy=Beam(beam)),
         strict=True,
     ):
         assert [h.score for h in ours] == pytest.approx([h.score for h in want], abs=1e-4)
@@ -150,7 +153,7 @@ def test_the_search_finds_what_it_finds_with_torch(beam):
 
 def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
     engine = ready(small())
-    want = translate_tokens(engine, SENTENCES, beam=Beam(3), max_length=40)
+    want = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
     tidied = []
     plain = Slots._tidy
     monkeypatch.setattr(Slots, "_tidy", lambda self, *given: (tidied.append(1), plain(self, *given))[1])
@@ -163,7 +166,7 @@ def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
             None,
         )[2],
     )
-    found = translate_tokens(engine, SENTENCES, beam=Beam(3), max_length=40)
+    found = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
     assert tidied
     assert [[h.log_p for h in texts] for texts in found] == [[h.log_p for h in texts] for texts in want]
 
@@ -182,7 +185,9 @@ def test_texts_longer_than_the_first_table_of_positions():
     model = small(layers=1)
     engine = ready(model)
     long = [[4 + i % 100 for i in range(400)]]
-    ours, want = (translate_tokens(w, long, max_length=300)[0][0] for w in (engine, make_exact(model)))
+    ours, want = (
+        translate_tokens(w, long, limits=Limits(max_length=300))[0][0] for w in (engine, make_exact(model))
+    )
     assert ours.log_p == pytest.approx(want.log_p, abs=1e-2) and len(ours.tokens) == len(want.tokens)
 
 
@@ -292,7 +297,7 @@ def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precisio
         for threads in (1, 2, 1):
             torch.set_num_threads(threads)
             for size in (1, 4):
-                texts = translate_tokens(engine, SENTENCES * 3, beam=Beam(size), workers=1)
+                texts = translate_tokens(engine, SENTENCES * 3, strategy=Beam(size), limits=Limits(workers=1))
                 found.append([[(h.tokens, h.log_p) for h in each] for each in texts])
     finally:
         torch.set_num_threads(before)
@@ -303,15 +308,15 @@ def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precisio
 def test_an_engine_without_memory_is_a_sentence_and_goes_on_afterwards():
     model = small()
     engine = ready(model)
-    before = translate_tokens(engine, SENTENCES[:2], max_length=5)
+    before = translate_tokens(engine, SENTENCES[:2], limits=Limits(max_length=5))
     limit = engine._library.engine_limit
     limit(ctypes.c_int64(16))
     try:
         with pytest.raises(KernelError, match="the decoding engine got no memory"):
             Engine(model)
         with pytest.raises(KernelError, match="the decoding engine got no memory"):
-            translate_tokens(engine, [[5, 6] * 200], max_length=5, workers=1)
+            translate_tokens(engine, [[5, 6] * 200], limits=Limits(max_length=5, workers=1))
     finally:
         limit(ctypes.c_int64(2**62))
-    after = translate_tokens(engine, SENTENCES[:2], max_length=5)
+    after = translate_tokens(engine, SENTENCES[:2], limits=Limits(max_length=5))
     assert [[h.tokens for h in row] for row in after] == [[h.tokens for h in row] for row in before]

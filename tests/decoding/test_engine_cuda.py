@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
-from regard.decoding.constraints import Constraints
+from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import fast
 from regard.decoding.engine.cuda import buffers as boards_module
 from regard.decoding.engine.cuda import engine, on_cuda
@@ -20,8 +20,10 @@ from regard.decoding.engine.cuda.beam import Backpointers, grow, top
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
 from regard.decoding.engine.cuda.graphs import CapturedGraph
 from regard.decoding.engine.layout import Unsupported
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
-from regard.decoding.search import Search, SearchTask
+from regard.decoding.search import Search
+from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import start, translate_tokens
@@ -83,27 +85,29 @@ def padded(sentences):
 def test_a_whole_search_finds_what_the_plain_one_finds(name, size):
     model = small(**VARIANTS[name])
     same(
-        translate_tokens(engine(model), SENTENCES, beam=Beam(size)),
-        translate_tokens(model, SENTENCES, beam=Beam(size)),
+        translate_tokens(engine(model), SENTENCES, strategy=Beam(size)),
+        translate_tokens(model, SENTENCES, strategy=Beam(size)),
     )
 
 
 @pytest.mark.parametrize(("size", "penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (5, 0.6), (40, 1.0)])
 def test_texts_that_end_anywhere_are_found_in_their_order(size, penalty):
     model = ends_early()
-    wanted = translate_tokens(model, SENTENCES, beam=Beam(size, penalty))
+    wanted = translate_tokens(model, SENTENCES, strategy=Beam(size, penalty))
     every = [h for texts in wanted for h in texts]
     assert len({len(h.tokens) for h in every if h.ended}) > 3 and (
         size == 40 or not all(h.ended for h in every)
     )
-    same(translate_tokens(engine(model), SENTENCES, beam=Beam(size, penalty)), wanted)
+    same(translate_tokens(engine(model), SENTENCES, strategy=Beam(size, penalty)), wanted)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(penalty):
     model = small(vocab=7)
     wanted = ranked(every_text(model, 3), penalty)
-    found = translate_tokens(engine(model), [[4, 5, 6]], beam=Beam(100, penalty), max_length=3)[0]
+    found = translate_tokens(
+        engine(model), [[4, 5, 6]], strategy=Beam(100, penalty), limits=Limits(max_length=3)
+    )[0]
     assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
     assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
 
@@ -112,8 +116,13 @@ def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(p
 def test_every_limit_is_kept(limit):
     model = ends_early()
     for size in (1, 3):
-        wanted = translate_tokens(model, SENTENCES[:5], beam=Beam(size), max_length=limit)
-        same(translate_tokens(engine(model), SENTENCES[:5], beam=Beam(size), max_length=limit), wanted)
+        wanted = translate_tokens(model, SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit))
+        same(
+            translate_tokens(
+                engine(model), SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit)
+            ),
+            wanted,
+        )
 
 
 def test_sentences_of_one_batch_have_limits_of_their_own():
@@ -122,7 +131,12 @@ def test_sentences_of_one_batch_have_limits_of_their_own():
     tasks = [SearchTask(n, SENTENCES[3]) for n in limits]
     writer.search(tasks, *start(writer, tasks), Beam(3), EOS)
     for task in tasks:
-        same([task.found], translate_tokens(model, [SENTENCES[3]], beam=Beam(3), max_length=task.limit))
+        same(
+            [task.hypotheses],
+            translate_tokens(
+                model, [SENTENCES[3]], strategy=Beam(3), limits=Limits(max_length=task.max_length)
+            ),
+        )
 
 
 def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
@@ -134,8 +148,8 @@ def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
     for size in (1, 3):
         same(
-            translate_tokens(engine(model), sentences, beam=Beam(size)),
-            translate_tokens(model, sentences, beam=Beam(size)),
+            translate_tokens(engine(model), sentences, strategy=Beam(size)),
+            translate_tokens(model, sentences, strategy=Beam(size)),
         )
     assert len(sizes) >= 2 and min(sizes) < 40
 
@@ -143,10 +157,17 @@ def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
 @pytest.mark.parametrize("size", [1, 4])
 def test_batches_order_and_workers_change_nothing(size):
     writer = engine(ends_early())
-    alone = [translate_tokens(writer, [s], beam=Beam(size))[0] for s in SENTENCES]
-    same(translate_tokens(writer, SENTENCES[::-1], beam=Beam(size))[::-1], alone)
-    same(translate_tokens(writer, SENTENCES, beam=Beam(size), batch_tokens=40 * size), alone)
-    same(translate_tokens(writer, SENTENCES, beam=Beam(size), batch_tokens=64 * size, workers=3), alone)
+    alone = [translate_tokens(writer, [s], strategy=Beam(size))[0] for s in SENTENCES]
+    same(translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size))[::-1], alone)
+    same(
+        translate_tokens(writer, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=40 * size)), alone
+    )
+    same(
+        translate_tokens(
+            writer, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=64 * size, workers=3)
+        ),
+        alone,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -164,7 +185,7 @@ def test_a_language_model_goes_on_from_its_prompt(size):
                 under_way.add(tasks, carried, prompts[:, -1])
                 while under_way:
                     under_way.step()
-        texts.extend(task.found for task in tasks)
+        texts.extend(task.hypotheses for task in tasks)
     same(found, wanted)
     assert not hasattr(writer, "encode")
 
@@ -173,8 +194,8 @@ def test_without_an_end_mark_texts_run_to_their_limit():
     model = ends_early(language=True)
     writer, tasks = engine(model), [SearchTask(11, [BOS]), SearchTask(5, [BOS])]
     writer.search(tasks, writer.start(None, torch.full((2,), BOS)), torch.full((2,), BOS), Beam(2), -1)
-    assert [[len(h.tokens) for h in task.found] for task in tasks] == [[11, 11], [5, 5]]
-    assert any(EOS in h.tokens for task in tasks for h in task.found)  # a word like others
+    assert [[len(h.tokens) for h in task.hypotheses] for task in tasks] == [[11, 11], [5, 5]]
+    assert any(EOS in h.tokens for task in tasks for h in task.hypotheses)  # a word like others
 
 
 def test_weights_that_are_not_numbers_are_named():
@@ -246,22 +267,22 @@ def test_the_best_of_chunks_are_the_best_of_all():
 @pytest.mark.parametrize(
     "options",
     [
-        {"beam": Beam(3), "rules": Constraints(min_length=5, no_repeat=2)},
-        {"beam": Beam(1), "prefixes": [s[:2] for s in SENTENCES]},
-        {"beam": Beam(4, groups=2)},
-        {"beam": Beam(3), "required": [[[7, 8]] for _ in SENTENCES]},
-        {"sample": Sample(count=3, seed=1, top_k=20)},
+        {"strategy": Beam(3), "constraints": TokenConstraints(min_length=5, no_repeat=2)},
+        {"constraints": TokenConstraints(prefixes=[s[:2] for s in SENTENCES])},
+        {"strategy": Beam(4, groups=2)},
+        {"strategy": Beam(3), "constraints": TokenConstraints(required=[[[7, 8]] for _ in SENTENCES])},
+        {"strategy": Sample(count=3, seed=1, top_k=20)},
         {
-            "beam": Beam(2),
-            "rules": Constraints(min_length=70),
-            "max_length": 80,
-        },  # longer than a board is at first
+            "strategy": Beam(2),
+            "constraints": TokenConstraints(min_length=70),  # more than the first buffer holds
+            "limits": Limits(max_length=80),
+        },
     ],
     ids=["rules", "prefixes", "groups", "required", "sample", "long"],
 )
 def test_all_else_goes_through_the_one_search(options):
     model = ends_early()
-    options = {**options, "max_length": options.get("max_length", 12)}
+    options = {"limits": Limits(max_length=12), **options}
     same(translate_tokens(engine(model), SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
 
 
@@ -269,8 +290,8 @@ def test_attention_and_coverage_find_the_torch_model():
     model = ends_early()
     beam = Beam(3, coverage_penalty=0.5)
     same(
-        translate_tokens(engine(model), SENTENCES[:4], beam=beam),
-        translate_tokens(model, SENTENCES[:4], beam=beam),
+        translate_tokens(engine(model), SENTENCES[:4], strategy=beam),
+        translate_tokens(model, SENTENCES[:4], strategy=beam),
     )
 
 
@@ -327,11 +348,13 @@ def test_a_step_can_be_recorded_once_and_replayed(monkeypatch, size):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)  # boards wait with their recordings, as on a GPU
-    wanted = translate_tokens(model, SENTENCES, beam=Beam(size))
-    same(translate_tokens(writer, SENTENCES, beam=Beam(size)), wanted)
+    wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
+    same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
     before = run.replays
-    same(translate_tokens(writer, SENTENCES, beam=Beam(size)), wanted)
-    again = translate_tokens(writer, SENTENCES[::-1], beam=Beam(size), batch_tokens=60 * size)[::-1]
+    same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
+    again = translate_tokens(
+        writer, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size)
+    )[::-1]
     same(again, wanted)
     assert run.replays > before > 0
 
@@ -341,8 +364,8 @@ def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)
     for options in (
-        {"beam": Beam(3), "rules": Constraints(min_length=4)},
-        {"sample": Sample(count=2, seed=3, top_k=9)},
+        {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
+        {"strategy": Sample(count=2, seed=3, top_k=9)},
     ) * 2:
         same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
     assert run.replays > 20
@@ -403,7 +426,7 @@ def judged(model, source, text):
     with torch.inference_mode():
         carried, words = start(model, [SearchTask(99, source)])
         total = 0.0
-        for word in text.whole:
+        for word in text.all_tokens:
             scores, carried = model.step(words, carried)
             total, words = total + float(log_probabilities(scores)[0, word]), torch.tensor([word])
     return total
@@ -412,7 +435,7 @@ def judged(model, source, text):
 def stays_near(writer, model):
     for source, texts in zip(SENTENCES, translate_tokens(writer, SENTENCES), strict=True):
         assert texts[0].log_p == pytest.approx(
-            judged(model, source, texts[0]), abs=0.03 * len(texts[0].whole)
+            judged(model, source, texts[0]), abs=0.03 * len(texts[0].all_tokens)
         )
 
 
@@ -457,16 +480,16 @@ def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
     translate_tokens(writer, SENTENCES[:9])
     assert writer.boards._free
     monkeypatch.setattr(boards_module, "Buffers", Scarce)
-    found = translate_tokens(writer, SENTENCES[:3], beam=Beam(2))
+    found = translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
     assert refused and {type(board) for board in writer.boards._free} == {Scarce}
-    same(found, translate_tokens(writer.model, SENTENCES[:3], beam=Beam(2)))
+    same(found, translate_tokens(writer.model, SENTENCES[:3], strategy=Beam(2)))
 
 
 def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
     writer = engine(small(), run=Taped())
     monkeypatch.setattr(writer.boards, "_most", 1 << 30)
-    translate_tokens(writer, SENTENCES[:3], beam=Beam(2), rules=Constraints(min_length=3))
-    translate_tokens(writer, SENTENCES[:3], beam=Beam(2))
+    translate_tokens(writer, SENTENCES[:3], strategy=Beam(2), constraints=TokenConstraints(min_length=3))
+    translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
     gone = [weakref.ref(x) for x in (writer, *writer.boards._free)]
     monkeypatch.undo()
     gc.disable()
@@ -493,11 +516,16 @@ def test_texts_are_read_back_through_their_parents():
 @pytest.mark.parametrize("size", [1, 4])
 def test_graphs_in_float64_find_what_the_cpu_finds(size):
     model = ends_early()
-    wanted = translate_tokens(model, SENTENCES, beam=Beam(size))
+    wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
     writer = fast(copy.deepcopy(model).cuda())
     for _ in range(3):  # in earnest, recorded, replayed
-        same(translate_tokens(writer, SENTENCES, beam=Beam(size)), wanted)
-    same(translate_tokens(writer, SENTENCES[::-1], beam=Beam(size), batch_tokens=60 * size)[::-1], wanted)
+        same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
+    same(
+        translate_tokens(writer, SENTENCES[::-1], strategy=Beam(size), limits=Limits(batch_tokens=60 * size))[
+            ::-1
+        ],
+        wanted,
+    )
 
 
 @pytest.mark.cuda
@@ -506,8 +534,8 @@ def test_graphs_of_the_one_search_find_what_the_cpu_finds():
     model = ends_early()
     writer = fast(copy.deepcopy(model).cuda())
     for options in (
-        {"beam": Beam(3), "rules": Constraints(min_length=4)},
-        {"sample": Sample(count=2, seed=3, top_k=9)},
+        {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
+        {"strategy": Sample(count=2, seed=3, top_k=9)},
     ) * 3:
         same(translate_tokens(writer, SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
 
@@ -516,9 +544,12 @@ def test_graphs_of_the_one_search_find_what_the_cpu_finds():
 @needs_cuda
 def test_threads_share_an_engine_on_a_gpu():
     model = ends_early()
-    wanted, writer = translate_tokens(model, SENTENCES, beam=Beam(3)), fast(copy.deepcopy(model).cuda())
+    wanted, writer = translate_tokens(model, SENTENCES, strategy=Beam(3)), fast(copy.deepcopy(model).cuda())
     for _ in range(3):
-        same(translate_tokens(writer, SENTENCES, beam=Beam(3), workers=3, batch_tokens=150), wanted)
+        same(
+            translate_tokens(writer, SENTENCES, strategy=Beam(3), limits=Limits(workers=3, batch_tokens=150)),
+            wanted,
+        )
 
 
 @pytest.mark.cuda
@@ -526,9 +557,9 @@ def test_threads_share_an_engine_on_a_gpu():
 @pytest.mark.parametrize("name", VARIANTS)
 def test_graphs_in_float32_differ_from_torch_in_near_ties_alone(name):
     model = small(**VARIANTS[name]).float()
-    exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, beam=Beam(2))
+    exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, strategy=Beam(2))
     writer = fast(model.cuda())
-    found = [translate_tokens(writer, SENTENCES, beam=Beam(2)) for _ in range(3)][-1]
+    found = [translate_tokens(writer, SENTENCES, strategy=Beam(2)) for _ in range(3)][-1]
     margin = [texts[0].score - texts[1].score for texts in exact]
     differ, tied = near_ties([t[0].tokens for t in found], [t[0].tokens for t in exact], margin)
     print(f"{name}: {differ} of {len(SENTENCES)} differ, {tied} of them near-ties")

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from regard.decoding.constraints import Constraints
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import TokenConstraints
 from regard.decoding.ensemble import Ensemble
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
-from regard.decoding.search import Beam
 from regard.errors import OptionError
 from regard.pipelines.generate import generate
 from regard.pipelines.translate import stream, translate, translate_tokens
@@ -39,7 +40,7 @@ def best_of_all(models, limit):
 def test_with_room_for_all_the_texts_come_by_the_mean_of_probabilities(kinds):
     models = [tiny(kind) for kind in kinds]
     wanted = best_of_all(models, 3)
-    found = translate_tokens(Ensemble(models), [SOURCE], beam=Beam(100), max_length=3)[0]
+    found = translate_tokens(Ensemble(models), [SOURCE], strategy=Beam(100), limits=Limits(max_length=3))[0]
     assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
     assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-9)
 
@@ -52,14 +53,18 @@ def test_an_ensemble_of_one_model_is_the_model():
 
 @pytest.mark.parametrize(
     "options",
-    [dict(beam=Beam(3)), dict(sample=Sample(count=2, seed=1)), dict(rules=Constraints(no_repeat=1))],
+    [
+        dict(strategy=Beam(3)),
+        dict(strategy=Sample(count=2, seed=1)),
+        dict(constraints=TokenConstraints(no_repeat=1)),
+    ],
 )
 def test_company_and_workers_change_nothing(options):
     models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("simple", "bahdanau")])
     assert models.joins
     sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
     alone = [[h.tokens for h in translate_tokens(models, [s], **options)[0]] for s in sentences]
-    for more in ({}, dict(workers=2), dict(batch_tokens=12)):
+    for more in ({}, dict(limits=Limits(workers=2)), dict(limits=Limits(batch_tokens=12))):
         assert [
             [h.tokens for h in texts] for texts in translate_tokens(models, sentences, **options, **more)
         ] == alone
@@ -70,7 +75,7 @@ def test_an_ensemble_streams_and_generates():
     assert "".join(stream(LINES[0], both)) == translate(LINES[:1], both)[0]
     assert not both.joins
     models = [language_model(), language_model("none")]
-    assert generate(["the cat"], Ensemble(models), max_length=9)[0].hypotheses[0].tokens
+    assert generate(["the cat"], Ensemble(models), limits=Limits(max_length=9))[0].hypotheses[0].tokens
 
 
 def test_models_that_do_not_fit_are_refused():
@@ -80,5 +85,5 @@ def test_models_that_do_not_fit_are_refused():
         OptionError, match="model 2 of the ensemble has another source tokenizer than model 1"
     ):
         Ensemble([translator(), translator(kind="word")])
-    with pytest.raises(OptionError, match="not both"):
+    with pytest.raises(OptionError, match="not of both"):
         Ensemble([translator(), language_model()])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decoding.constraints import Constraints
+from regard.decoding.constraints import TokenConstraints
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.translate import translate_tokens
@@ -19,7 +20,7 @@ SENTENCES = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11], [17, 5, 4, 9, 18, 10, 7, 7, 1
 def drawn(model, sample, sentences=(SOURCE,), **options):
     return [
         [((*h.tokens,), h.ended) for h in texts]
-        for texts in translate_tokens(model, sentences, sample=sample, **options)
+        for texts in translate_tokens(model, sentences, strategy=sample, **options)
     ]
 
 
@@ -54,9 +55,9 @@ def test_samples_have_the_frequencies_of_the_model(decoder):
     model, count = tiny(decoder), 3000
     p = {text: np.exp(log_p) for text, log_p in every_text(model, 3).items()}
     assert sum(p.values()) == pytest.approx(1)
-    assert abs(far(Counter(drawn(model, Sample(count=count, seed=1), max_length=3)[0]), p)) < 4
+    assert abs(far(Counter(drawn(model, Sample(count=count, seed=1), limits=Limits(max_length=3))[0]), p)) < 4
     wrong = {text: x**0.5 / sum(y**0.5 for y in p.values()) for text, x in p.items()}  # the check can fail
-    assert far(Counter(drawn(model, Sample(count=count, seed=1), max_length=3)[0]), wrong) > 10
+    assert far(Counter(drawn(model, Sample(count=count, seed=1), limits=Limits(max_length=3))[0]), wrong) > 10
 
 
 @pytest.mark.parametrize(
@@ -85,9 +86,9 @@ def test_words_come_by_the_probabilities_that_the_options_leave(options):
     uniform = (torch.arange(n) + 0.5) / n
     if sample.top_k:
         best, words = log_p.topk(sample.top_k)
-        found = words[sample.pick(best.expand(n, -1), uniform.double())]
+        found = words[sample.sample(best.expand(n, -1), uniform.double())]
     else:
-        found = sample.pick(log_p.expand(n, -1), uniform.double())
+        found = sample.sample(log_p.expand(n, -1), uniform.double())
     assert torch.bincount(found, minlength=6).double() / n == pytest.approx(p, abs=2e-5)
 
 
@@ -100,8 +101,8 @@ def test_samples_of_a_sentence_do_not_depend_on_the_company(decoder, sample):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     alone = [drawn(model, sample, [sentence])[0] for sentence in SENTENCES]
     assert drawn(model, sample, SENTENCES) == alone
-    assert drawn(model, sample, SENTENCES[::-1], workers=2)[::-1] == alone
-    assert drawn(model, sample, SENTENCES, batch_tokens=20) == alone
+    assert drawn(model, sample, SENTENCES[::-1], limits=Limits(workers=2))[::-1] == alone
+    assert drawn(model, sample, SENTENCES, limits=Limits(batch_tokens=20)) == alone
 
 
 def test_the_first_samples_of_many_are_those_of_few():
@@ -125,7 +126,10 @@ def test_log_p_is_that_of_the_model_whatever_the_temperature():
     model = tiny()
     log_p = every_text(model, 4)
     for h in translate_tokens(
-        model, [SOURCE], sample=Sample(temperature=3.0, top_p=0.9, count=4, seed=0), max_length=4
+        model,
+        [SOURCE],
+        strategy=Sample(temperature=3.0, top_p=0.9, count=4, seed=0),
+        limits=Limits(max_length=4),
     )[0]:
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 
@@ -139,15 +143,15 @@ def test_a_cold_sample_is_greedy():
         Sample(top_p=1e-9, seed=1),
         Sample(min_p=1.0, seed=1),
     ):
-        assert translate_tokens(model, [SOURCE], sample=sample)[0][0].tokens == greedy.tokens
+        assert translate_tokens(model, [SOURCE], strategy=sample)[0][0].tokens == greedy.tokens
 
 
 def test_samples_keep_the_rules_too():
     found = drawn(
         tiny(),
         Sample(count=40, seed=0, top_k=3),
-        rules=Constraints(min_length=2, forbidden=((4,),)),
-        max_length=5,
+        constraints=TokenConstraints(min_length=2, forbidden=((4,),)),
+        limits=Limits(max_length=5),
     )[0]
     assert all(4 not in text and len(text) >= 2 for text, _ in found)
 
@@ -156,21 +160,25 @@ def test_samples_keep_the_rules_too():
     "sample", [Sample(seed=1), Sample(seed=1, top_p=0.9), Sample(seed=1, top_k=3), Sample(seed=1, min_p=0.1)]
 )
 def test_rules_that_forbid_every_token_are_one_sentence(sample):
-    with pytest.raises(OptionError, match="no text of at most 300 words keeps the rules"):
-        drawn(tiny(), sample, rules=Constraints(min_length=300, no_repeat=1), max_length=300)
+    constraints = TokenConstraints(min_length=300, no_repeat=1)
+    with pytest.raises(OptionError, match="no output of at most 300 tokens satisfies the constraints"):
+        drawn(tiny(), sample, constraints=constraints, limits=Limits(max_length=300))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(temperature=0), "temperature must be a number of at least 0.0001 and at most 100, got 0"),
+        (
+            dict(temperature=0),
+            "temperature must be a finite number of at least 0.0001 and at most 100, got 0",
+        ),
         (
             dict(temperature=5e-324),
-            "temperature must be a number of at least 0.0001 and at most 100, got 5e-324",
+            "temperature must be a finite number of at least 0.0001 and at most 100, got 5e-324",
         ),
         (dict(top_k=-1), "top_k must be a whole number of at least 0, got -1"),
-        (dict(top_p=1.5), "top_p must be a number above 0 and at most 1, got 1.5"),
-        (dict(min_p=float("nan")), "min_p must be a number of at least 0 and at most 1, got nan"),
+        (dict(top_p=1.5), "top_p must be a finite number of at least 0 and at most 1, got 1.5"),
+        (dict(min_p=float("nan")), "min_p must be a finite number of at least 0 and at most 1, got nan"),
         (dict(count=0), "count must be a whole number of at least 1, got 0"),
         (dict(seed="one"), "seed must be a whole number of at least 0, got 'one'"),
     ],

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from regard.data.tokenizer import BOS, EOS
-from regard.decoding.constraints import Constraints
-from regard.decoding.search import Beam, Search, SearchTask, search
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import TokenConstraints
+from regard.decoding.limits import Limits
+from regard.decoding.search import Search
+from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.pipelines.translate import start, translate_tokens
 from tests.decoding.every import SOURCE, VOCAB, every_text, near_ties, ranked, tiny
@@ -40,7 +43,7 @@ def same(found, wanted):
 def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(decoder, penalty):
     model = tiny(decoder)
     wanted = ranked(every_text(model, 3), penalty)
-    found = translate_tokens(model, [SOURCE], beam=Beam(100, penalty), max_length=3)[0]
+    found = translate_tokens(model, [SOURCE], strategy=Beam(100, penalty), limits=Limits(max_length=3))[0]
     assert [((*h.tokens,), h.ended) for h in found] == [text for text, _ in wanted]
     assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
 
@@ -62,7 +65,7 @@ def test_a_narrow_beam_is_the_definition_followed_by_hand():
         if len(over) >= size:
             break
     over += [(text, p / limit) for text, p in beam][: max(0, size - len(over))]
-    found = translate_tokens(model, [SOURCE], beam=Beam(size), max_length=limit)[0]
+    found = translate_tokens(model, [SOURCE], strategy=Beam(size), limits=Limits(max_length=limit))[0]
     wanted = sorted(over, key=lambda t: -t[1])[:size]
     assert [(*h.tokens,) for h in found] == [text for text, _ in wanted]
     assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-8)
@@ -72,7 +75,7 @@ def test_a_narrow_beam_is_the_definition_followed_by_hand():
 def test_beam_one_is_the_greedy_loop_without_caches(decoder):
     model, batch = make(ENCODERS["transformer"], DECODERS[decoder]).eval(), make_batch()
     sentences = [row[: n - 1].tolist() for row, n in zip(batch.source, batch.source_lengths, strict=True)]
-    found = translate_tokens(model, sentences, beam=Beam(1), max_length=12)
+    found = translate_tokens(model, sentences, strategy=Beam(1), limits=Limits(max_length=12))
     for sentence, texts in zip(sentences, found, strict=True):
         text, source, log_p = [], torch.tensor([[*sentence, EOS]]), 0.0
         while len(text) < 12:
@@ -91,18 +94,20 @@ def test_beam_one_is_the_greedy_loop_without_caches(decoder):
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_sentence_is_translated_alike_alone_and_in_any_company(size, decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
-    alone = [translate_tokens(model, [sentence], beam=Beam(size))[0] for sentence in SENTENCES]
-    same(translate_tokens(model, SENTENCES, beam=Beam(size)), alone)
-    same(translate_tokens(model, SENTENCES[::-1], beam=Beam(size))[::-1], alone)
-    same(translate_tokens(model, SENTENCES, beam=Beam(size), batch_tokens=30 * size), alone)
-    same(translate_tokens(model, SENTENCES, beam=Beam(size), workers=3), alone)
+    alone = [translate_tokens(model, [sentence], strategy=Beam(size))[0] for sentence in SENTENCES]
+    same(translate_tokens(model, SENTENCES, strategy=Beam(size)), alone)
+    same(translate_tokens(model, SENTENCES[::-1], strategy=Beam(size))[::-1], alone)
+    same(
+        translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(batch_tokens=30 * size)), alone
+    )
+    same(translate_tokens(model, SENTENCES, strategy=Beam(size), limits=Limits(workers=3)), alone)
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "convolutional", "attention on gru"])
 def test_the_encoder_sees_no_padding_either(encoder):
     model = make(ENCODERS[encoder], DECODERS["transformer"]).eval()
-    alone = [translate_tokens(model, [sentence], beam=Beam(3))[0] for sentence in SENTENCES]
-    same(translate_tokens(model, SENTENCES, beam=Beam(3)), alone)
+    alone = [translate_tokens(model, [sentence], strategy=Beam(3))[0] for sentence in SENTENCES]
+    same(translate_tokens(model, SENTENCES, strategy=Beam(3)), alone)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,10 @@ def test_sentences_that_enter_a_running_batch_are_translated_as_ever(decoder):
             for _ in range(3 if i < 5 else 100):
                 if under_way:
                     under_way.step()
-    same([task.found for task in tasks], translate_tokens(model, SENTENCES, beam=Beam(3), max_length=25))
+    same(
+        [task.hypotheses for task in tasks],
+        translate_tokens(model, SENTENCES, strategy=Beam(3), limits=Limits(max_length=25)),
+    )
 
 
 def test_a_transformer_does_not_claim_that_sentences_can_join():
@@ -129,8 +137,11 @@ def test_in_float32_only_near_ties_depend_on_the_company():
     model = make(ENCODERS["transformer"], DECODERS["transformer"], dim=64).float().eval()
     draw = torch.Generator().manual_seed(0)
     sentences = [torch.randint(4, 20, (n,), generator=draw).tolist() for n in list(range(1, 16)) * 2]
-    together = translate_tokens(model, sentences, beam=Beam(2), max_length=12)
-    alone = [translate_tokens(model, [sentence], beam=Beam(2), max_length=12)[0] for sentence in sentences]
+    together = translate_tokens(model, sentences, strategy=Beam(2), limits=Limits(max_length=12))
+    alone = [
+        translate_tokens(model, [sentence], strategy=Beam(2), limits=Limits(max_length=12))[0]
+        for sentence in sentences
+    ]
     margin = [texts[0].score - texts[1].score for texts in alone]
     differ, tied = near_ties([t[0].tokens for t in together], [t[0].tokens for t in alone], margin)
     print(f"{differ} of {len(sentences)} differ, {tied} of them near-ties")
@@ -138,14 +149,14 @@ def test_in_float32_only_near_ties_depend_on_the_company():
 
 
 def test_texts_come_best_first_and_are_all_different():
-    found = translate_tokens(tiny(), [[4, 5]], beam=Beam(5))[0]
+    found = translate_tokens(tiny(), [[4, 5]], strategy=Beam(5))[0]
     assert len(found) == 5 and len({(*h.tokens, h.ended) for h in found}) == 5
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 
 def test_a_text_that_did_not_end_is_as_long_as_it_may_be():
     for limit in (1, 2, 4):
-        found = translate_tokens(tiny(), [SOURCE], beam=Beam(6), max_length=limit)[0]
+        found = translate_tokens(tiny(), [SOURCE], strategy=Beam(6), limits=Limits(max_length=limit))[0]
         assert all(len(h.tokens) == limit for h in found if not h.ended)
         assert all(len(h.tokens) < limit for h in found if h.ended)
 
@@ -153,8 +164,8 @@ def test_a_text_that_did_not_end_is_as_long_as_it_may_be():
 def test_one_group_is_the_plain_beam():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     same(
-        translate_tokens(model, SENTENCES, beam=Beam(4, groups=1, diversity=9.0)),
-        translate_tokens(model, SENTENCES, beam=Beam(4)),
+        translate_tokens(model, SENTENCES, strategy=Beam(4, groups=1, diversity=9.0)),
+        translate_tokens(model, SENTENCES, strategy=Beam(4)),
     )
 
 
@@ -183,7 +194,9 @@ def test_groups_are_the_definition_followed_by_hand():
         for g in range(2)
         for text, score in (*over[g], *((t, p / limit) for t, p in beams[g][: max(0, 2 - len(over[g]))]))
     }
-    found = translate_tokens(model, [SOURCE], beam=Beam(4, groups=2, diversity=strength), max_length=limit)[0]
+    found = translate_tokens(
+        model, [SOURCE], strategy=Beam(4, groups=2, diversity=strength), limits=Limits(max_length=limit)
+    )[0]
     assert {(*h.tokens,) for h in found} == set(wanted)
     for h in found:
         assert h.score == pytest.approx(wanted[(*h.tokens,)], abs=1e-8)
@@ -193,24 +206,20 @@ def test_diverse_groups_do_not_depend_on_the_company():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     beam = Beam(6, groups=3, diversity=1.0)
     same(
-        translate_tokens(model, SENTENCES, beam=beam),
-        [translate_tokens(model, [s], beam=beam)[0] for s in SENTENCES],
+        translate_tokens(model, SENTENCES, strategy=beam),
+        [translate_tokens(model, [s], strategy=beam)[0] for s in SENTENCES],
     )
 
 
 def test_strong_diversity_starts_every_group_with_another_word():
-    found = translate_tokens(tiny(), [SOURCE], beam=Beam(3, groups=3, diversity=1e3), max_length=3)[0]
+    found = translate_tokens(
+        tiny(), [SOURCE], strategy=Beam(3, groups=3, diversity=1e3), limits=Limits(max_length=3)
+    )[0]
     assert len({tuple(h.tokens[:1]) for h in found}) == 3
 
 
-def test_the_function_of_one_batch_is_the_same_search():
-    model, source = tiny(), torch.tensor([[*SOURCE, EOS]])
-    found = search(model, model.encode(source), torch.tensor([BOS]), [6], Beam(3))
-    same(found, translate_tokens(model, [SOURCE], beam=Beam(3), max_length=6))
-
-
 def test_an_empty_sentence_gives_no_text():
-    assert translate_tokens(tiny(), [[], [4]], beam=Beam(2))[0] == []
+    assert translate_tokens(tiny(), [[], [4]], strategy=Beam(2))[0] == []
 
 
 def test_a_model_in_training_is_searched_without_dropout_and_stays_in_training():
@@ -236,10 +245,8 @@ def test_an_interrupt_stops_all_workers_at_once():
         translate_tokens(
             model,
             [[5, 9]] * 400,
-            workers=2,
-            batch_tokens=30,
-            max_length=200,
-            rules=Constraints(min_length=199),
+            constraints=TokenConstraints(min_length=199),
+            limits=Limits(workers=2, batch_tokens=30, max_length=200),
         )
     assert len(steps) < 4000  # of 8000
     deadline = time.monotonic() + 5  # a thread that has ended is counted for a moment more
@@ -251,7 +258,9 @@ def test_an_interrupt_stops_all_workers_at_once():
 def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():
     model, before = tiny(), torch.get_num_threads()
     with pytest.raises(IndexError):
-        translate_tokens(model, [[4], [5], [VOCAB + 1]], workers=2)  # a word beyond the vocabulary
+        translate_tokens(
+            model, [[4], [5], [VOCAB + 1]], limits=Limits(workers=2)
+        )  # a word beyond the vocabulary
     assert torch.get_num_threads() == before
 
 
@@ -259,10 +268,10 @@ def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():
     ("options", "message"),
     [
         *(((dict(size=size)), "beam must be a whole number of at least 1") for size in (0, -1, 1.5, True)),
-        (dict(size=4, groups=3), "cannot be cut into 3 equal groups"),
-        (dict(length_penalty=float("nan")), "length_penalty must be a number"),
-        (dict(coverage_penalty=-1), "coverage_penalty must be a number of at least 0"),
-        (dict(diversity="much"), "diversity must be a number"),
+        (dict(size=4, groups=3), "cannot be divided into 3 equal groups"),
+        (dict(length_penalty=float("nan")), "length_penalty must be a finite number"),
+        (dict(coverage_penalty=-1), "coverage_penalty must be a finite number of at least 0"),
+        (dict(diversity="much"), "diversity must be a finite number"),
     ],
 )
 def test_a_beam_that_cannot_be_is_refused(options, message):
@@ -274,7 +283,7 @@ def test_a_beam_that_cannot_be_is_refused(options, message):
 def test_a_number_that_cannot_be_is_refused(name):
     for value in (0, -3, 1.5, True):
         with pytest.raises(OptionError, match=f"{name} must be a whole number of at least 1"):
-            translate_tokens(tiny(), [[4]], **{name: value})
+            Limits(**{name: value})
 
 
 def test_every_length_limit_is_kept_on_its_own():
@@ -286,5 +295,8 @@ def test_every_length_limit_is_kept_on_its_own():
         while under_way:
             under_way.step()
     for task, n in itertools.product(tasks, (1, 2, 4)):
-        if task.limit == n:
-            same([task.found], translate_tokens(model, [SOURCE], beam=Beam(2), max_length=n))
+        if task.max_length == n:
+            same(
+                [task.hypotheses],
+                translate_tokens(model, [SOURCE], strategy=Beam(2), limits=Limits(max_length=n)),
+            )

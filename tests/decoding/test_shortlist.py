@@ -13,8 +13,10 @@ from regard.data.prepare import prepare
 from regard.data.table_readers import from_files
 from regard.data.tokenizer import BOS, EOS, UNK, Tokenizer
 from regard.decoding.beam import Beam
+from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import Engine, fast, ibm1, shared_shortlists, why_not
 from regard.decoding.engine.shortlist import NAME, Shortlist, load
+from regard.decoding.limits import Limits
 from regard.errors import FolderError, OptionError, RegardError
 from regard.models.autoregressive import log_probabilities
 from regard.models.build import build
@@ -157,7 +159,7 @@ def test_a_list_of_all_words_changes_no_bit(precision):
     every = drawn(1, 0)
     every = Shortlist(every.best, np.arange(VOCAB, dtype=np.int32), "a", "b", VOCAB)
     found, want = (
-        translate_tokens(engine(each, precision), SENTENCES, beam=Beam(3)) for each in (every, None)
+        translate_tokens(engine(each, precision), SENTENCES, strategy=Beam(3)) for each in (every, None)
     )
     assert key(found) == key(want)
 
@@ -166,19 +168,21 @@ def test_a_list_of_all_words_changes_no_bit(precision):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch):
     listed = engine(drawn(), precision)
-    alone = [translate_tokens(listed, [s], beam=Beam(beam))[0] for s in MANY]
-    assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
-    assert key(translate_tokens(listed, MANY[::-1], beam=Beam(beam)))[::-1] == key(alone)
-    assert key(translate_tokens(listed, MANY, beam=Beam(beam), batch_tokens=40)) == key(
+    alone = [translate_tokens(listed, [s], strategy=Beam(beam))[0] for s in MANY]
+    assert key(translate_tokens(listed, MANY, strategy=Beam(beam))) == key(alone)
+    assert key(translate_tokens(listed, MANY[::-1], strategy=Beam(beam)))[::-1] == key(alone)
+    assert key(translate_tokens(listed, MANY, strategy=Beam(beam), limits=Limits(batch_tokens=40))) == key(
         alone
     )  # enter as others leave
-    assert key(translate_tokens(listed, MANY, beam=Beam(beam), workers=3, batch_tokens=64)) == key(alone)
+    assert key(
+        translate_tokens(listed, MANY, strategy=Beam(beam), limits=Limits(workers=3, batch_tokens=64))
+    ) == key(alone)
     monkeypatch.setattr(shared_shortlists, "SIZE", 3)
-    assert key(translate_tokens(listed, MANY, beam=Beam(beam))) == key(alone)
+    assert key(translate_tokens(listed, MANY, strategy=Beam(beam))) == key(alone)
     for given, texts in zip(MANY, alone, strict=True):
         (words,) = listed.shortlist.words([[*given, EOS]])
         assert all({*h.tokens} <= {*words.tolist()} for h in texts)
-    assert key(translate_tokens(engine(None, precision), MANY, beam=Beam(beam))) != key(alone)
+    assert key(translate_tokens(engine(None, precision), MANY, strategy=Beam(beam))) != key(alone)
 
 
 @torch.inference_mode()
@@ -208,16 +212,22 @@ def test_prefixes_and_required_words_need_not_be_listed():
     words = listed.shortlist.words([[*s, EOS] for s in MANY])
     outside = [np.setdiff1d(np.arange(4, VOCAB), each)[:2].tolist() for each in words]
     asked = [pair if i % 2 else [] for i, pair in enumerate(outside)]  # every second sentence
-    plain = key(translate_tokens(listed, MANY, beam=Beam(2)))
-    begun = translate_tokens(listed, MANY, beam=Beam(2), prefixes=asked)
-    held = translate_tokens(listed, MANY, beam=Beam(2), required=[[pair] if pair else [] for pair in asked])
+    plain = key(translate_tokens(listed, MANY, strategy=Beam(2)))
+    begun = translate_tokens(listed, MANY, strategy=Beam(2), constraints=TokenConstraints(prefixes=asked))
+    held = translate_tokens(
+        listed,
+        MANY,
+        strategy=Beam(2),
+        constraints=TokenConstraints(required=[[pair] if pair else [] for pair in asked]),
+    )
     for i, pair in enumerate(asked):
         assert all(h.tokens[: len(pair)] == pair and np.isfinite(h.log_p) for h in begun[i])
         assert all(str(pair)[1:-1] in str(h.tokens) for h in held[i])
         if not pair:  # its neighbours' prefixes do not change a sentence
             assert [h.tokens for h in begun[i]] == [tokens for tokens, _ in plain[i]]
     alone = [
-        translate_tokens(listed, [s], beam=Beam(2), prefixes=[p])[0] for s, p in zip(MANY, asked, strict=True)
+        translate_tokens(listed, [s], strategy=Beam(2), constraints=TokenConstraints(prefixes=[p]))[0]
+        for s, p in zip(MANY, asked, strict=True)
     ]
     assert [[h.tokens for h in texts] for texts in begun] == [[h.tokens for h in texts] for texts in alone]
 

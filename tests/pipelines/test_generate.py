@@ -4,12 +4,14 @@ import pytest
 import torch
 
 from regard.data.tokenizer import BOS, EOS
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
-from regard.decoding.search import Beam
 from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
-from regard.pipelines.generate import Lines, generate, start, stream
+from regard.pipelines.generate import PromptEncoder, generate, start, stream
 from tests.decoding.readers import LINES, language_model, translator
 
 DECODERS = ["none", "transformer"]
@@ -25,7 +27,7 @@ def log_p(model, given, tokens):
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_greedy_is_the_loop_without_caches(decoder):
     model = language_model(decoder)
-    for prompt, found in zip(PROMPTS, generate(PROMPTS, model, max_length=15), strict=True):
+    for prompt, found in zip(PROMPTS, generate(PROMPTS, model, limits=Limits(max_length=15)), strict=True):
         given, text = [BOS, *(model.target_tokenizer.encode(prompt) if prompt else [])], []
         while len(text) < 15:
             word = int(log_probabilities(model(torch.tensor([[*given, *text]])))[0, -1].argmax())
@@ -34,7 +36,7 @@ def test_greedy_is_the_loop_without_caches(decoder):
             text.append(word)
         best = found.hypotheses[0]
         assert best.tokens == text and found.prompt == prompt
-        assert best.log_p == pytest.approx(log_p(model, given, best.whole), abs=1e-9)
+        assert best.log_p == pytest.approx(log_p(model, given, best.all_tokens), abs=1e-9)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -52,14 +54,19 @@ def test_a_prompt_read_at_once_is_the_prompt_read_word_by_word(decoder):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(
-    "options", [dict(beam=3), dict(sample=Sample(count=2, seed=1)), dict(beam=Beam(4, groups=2))]
+    "options", [dict(beam=3), dict(strategy=Sample(count=2, seed=1)), dict(strategy=Beam(4, groups=2))]
 )
 def test_a_text_does_not_depend_on_the_company(decoder, options):
     model = language_model(decoder)
     tokens = lambda found: [[h.tokens for h in g.hypotheses] for g in found]  # noqa: E731
-    alone = [tokens(generate([prompt], model, max_length=12, **options))[0] for prompt in PROMPTS]
-    assert tokens(generate(PROMPTS, model, max_length=12, **options)) == alone
-    assert tokens(generate(PROMPTS[::-1], model, max_length=12, workers=2, **options))[::-1] == alone
+    alone = [
+        tokens(generate([prompt], model, limits=Limits(max_length=12), **options))[0] for prompt in PROMPTS
+    ]
+    assert tokens(generate(PROMPTS, model, limits=Limits(max_length=12), **options)) == alone
+    assert (
+        tokens(generate(PROMPTS[::-1], model, limits=Limits(max_length=12, workers=2), **options))[::-1]
+        == alone
+    )
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "word", "character"])
@@ -68,44 +75,62 @@ def test_the_pieces_of_a_stream_are_the_text(kind, mode):
     model = language_model(kind=kind, mode=mode)
     for prompt in ("the cat", "", "die Katze saß — süß"):
         for sample in (None, Sample(seed=2, temperature=2.0)):
-            pieces = list(stream(prompt, model, sample=sample, max_length=25))
-            assert "".join(pieces) == generate([prompt], model, sample=sample, max_length=25)[0]
+            pieces = list(stream(prompt, model, strategy=sample, limits=Limits(max_length=25)))
+            assert (
+                "".join(pieces) == generate([prompt], model, strategy=sample, limits=Limits(max_length=25))[0]
+            )
 
 
 def test_prompt_and_text_together_read_as_one():
     model = language_model(kind="byte-bpe")
-    found = generate(["the cat"], model, sample=Sample(seed=3), max_length=20)[0]
+    found = generate(["the cat"], model, strategy=Sample(seed=3), limits=Limits(max_length=20))[0]
     tokens = [*model.target_tokenizer.encode("the cat"), *found.hypotheses[0].tokens]
     assert found.prompt + found == model.target_tokenizer.decode(tokens)
 
 
 def test_a_model_of_lines_ends_with_its_line_and_a_model_of_texts_goes_on():
     line, whole = language_model(mode="lines"), language_model(mode="stream")
-    ended = generate([""], line, sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
+    ended = generate([""], line, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
+        0
+    ].hypotheses
     assert any(h.ended for h in ended) and not any("\n" in h.text for h in ended)
-    going = generate([""], whole, sample=Sample(count=20, seed=0), max_length=200)[0].hypotheses
+    going = generate([""], whole, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
+        0
+    ].hypotheses
     assert all(len(h.tokens) == 200 and not h.ended for h in going) and any("\n" in h.text for h in going)
     assert any(
         h.ended
-        for h in generate([""], whole, lines=False, sample=Sample(count=20, seed=0), max_length=200)[
-            0
-        ].hypotheses
+        for h in generate(
+            [""], whole, multiline=False, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200)
+        )[0].hypotheses
     )
 
 
 def test_a_text_as_a_whole_is_prompted_as_it_was_learned():
-    text = Lines(language_model(mode="stream"), None)
+    text = PromptEncoder(language_model(mode="stream"), None)
     encode = text.tokenizer.encode
-    assert text.task("the cat\n\na dog", 0, 5).given == [EOS, *encode("the cat"), EOS, EOS, *encode("a dog")]
+    assert text.task("the cat\n\na dog", 0, 5).input_ids == [
+        EOS,
+        *encode("the cat"),
+        EOS,
+        EOS,
+        *encode("a dog"),
+    ]
     assert text.decode(SearchTask(9, [EOS, *encode("the cat")]), [EOS, *encode("a dog")]) == "\na dog"
-    letters = Lines(language_model(kind="character", mode="stream"), None)
+    letters = PromptEncoder(language_model(kind="character", mode="stream"), None)
     newline = letters.tokenizer.vocabulary["\n"]
-    assert letters.task("a\n", 0, 5).given == [newline, letters.tokenizer.vocabulary["a"], newline]
+    assert letters.task("a\n", 0, 5).input_ids == [newline, letters.tokenizer.vocabulary["a"], newline]
 
 
 def test_rules_hold_for_generated_texts():
     model = language_model()
-    found = generate(["the"], model, beam=3, no_repeat=2, min_length=8, max_length=12)[0]
+    found = generate(
+        ["the"],
+        model,
+        beam=3,
+        constraints=Constraints(no_repeat=2, min_length=8),
+        limits=Limits(max_length=12),
+    )[0]
     for h in found.hypotheses:
         pairs = list(zip(h.tokens, h.tokens[1:], strict=False))
         assert len(h.tokens) >= 8 and len(pairs) == len(set(pairs))
@@ -118,16 +143,20 @@ def test_a_table_of_positions_bounds_the_length():
         OptionError,
         match=f"has 10 positions, and prompt 1 has {given} tokens; set max_length to at most {10 - given}",
     ):
-        generate(["the cat"], model, max_length=10)
-    assert generate(["the cat"], model, max_length=10 - given)
+        generate(["the cat"], model, limits=Limits(max_length=10))
+    assert generate(["the cat"], model, limits=Limits(max_length=10 - given))
 
 
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
         ([None], {}, "texts is a list of texts, got None among them"),
-        (["the cat"], dict(max_length=0), "max_length must be a whole number of at least 1"),
-        (["the cat"], dict(forbidden="the"), "forbidden is a list of words, got one string"),
+        (
+            ["the cat"],
+            dict(constraints=Constraints(prefix="the")),
+            "prefix is for translate; add it to the prompt",
+        ),
+        (["the cat"], dict(constraints=Constraints(required=["the"])), "required is for translate"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(prompts, options, message):

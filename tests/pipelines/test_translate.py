@@ -8,7 +8,9 @@ import torch
 
 import regard
 from regard.attention import Learned
-from regard.decoding.constraints import Constraints
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints, TokenConstraints
+from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.translate import Translation, stream, translate
@@ -45,16 +47,24 @@ def test_a_translation_survives_a_pickle():
     assert again.hypotheses == found.hypotheses and again.source_tokens == found.source_tokens
 
 
-def test_a_beam_may_be_given_as_an_object():
+def test_beam_is_short_for_a_beam_strategy():
     model = translator()
-    assert translate(LINES, model, beam=regard.Beam(3, 0.5)) == translate(
-        LINES, model, beam=3, length_penalty=0.5
-    )
+    assert translate(LINES, model, beam=3) == translate(LINES, model, strategy=regard.Beam(3))
+
+
+def test_one_prefix_and_one_list_of_required_words_are_for_all_texts():
+    constraints = Constraints("die", ["Hund"])
+    for translation in translate(LINES[:3], translator(), beam=2, constraints=constraints):
+        assert translation.startswith("die") and " Hund" in translation
 
 
 def test_prefixes_and_words_are_texts():
     found = translate(
-        LINES[:2], translator(), beam=3, prefixes=["die Katze", ""], required=[[], ["Hund", "the"]], nbest=3
+        LINES[:2],
+        translator(),
+        beam=3,
+        nbest=3,
+        constraints=Constraints(prefix=["die Katze", ""], required=[[], ["Hund", "the"]]),
     )
     assert all(h.text.startswith("die Katze") for h in found[0].hypotheses)
     assert all(" Hund" in " " + h.text and " the" in " " + h.text for h in found[1].hypotheses)
@@ -64,7 +74,7 @@ def test_forbidden_words_are_texts():
     model = translator()
     word = translate(LINES[:1], model)[0].split()[0]
     tokens = model.target_tokenizer.encode(word)
-    found = translate(LINES, model, beam=3, nbest=3, forbidden=[word])
+    found = translate(LINES, model, beam=3, nbest=3, constraints=Constraints(forbidden=[word]))
     for h in (h for t in found for h in t.hypotheses):
         assert not any(h.tokens[i : i + len(tokens)] == tokens for i in range(len(h.tokens)))
 
@@ -80,7 +90,7 @@ def test_attention_is_on_every_hypothesis_when_asked_for():
 def test_the_coverage_penalty_is_that_of_wu_and_orders_the_texts_again():
     model = translator()
     plain = {h.text: h for h in translate(LINES[:1], model, beam=6, nbest=6, attention=True)[0].hypotheses}
-    found = translate(LINES[:1], model, beam=6, nbest=6, coverage_penalty=2.0)[0]
+    found = translate(LINES[:1], model, strategy=Beam(6, coverage_penalty=2.0), nbest=6)[0]
     words = len(found.source_tokens)
     for h in found.hypotheses:
         covered = plain[h.text].attention.cross().sum(0)[:words].clamp(max=1).log().sum()
@@ -93,8 +103,8 @@ def test_the_coverage_penalty_is_that_of_wu_and_orders_the_texts_again():
 def test_the_pieces_of_a_stream_are_the_translation(kind, sample):
     model = translator(kind=kind)
     for text in LINES:
-        pieces = list(stream(text, model, sample=sample, max_length=30))
-        assert "".join(pieces) == translate([text], model, sample=sample, max_length=30)[0]
+        pieces = list(stream(text, model, strategy=sample, limits=Limits(max_length=30)))
+        assert "".join(pieces) == translate([text], model, strategy=sample, limits=Limits(max_length=30))[0]
         assert all(pieces)
     assert list(stream("", model)) == []
 
@@ -103,7 +113,12 @@ def test_a_stream_never_shows_half_a_character():
     model = translator(kind="byte-bpe")
     target = "süß 🐱 日本"
     pieces = list(
-        stream("the cat", model, prefix=target, max_length=len(model.target_tokenizer.encode(target)))
+        stream(
+            "the cat",
+            model,
+            constraints=Constraints(prefix=target),
+            limits=Limits(max_length=len(model.target_tokenizer.encode(target))),
+        )
     )
     assert "".join(pieces) == target and "\ufffd" not in "".join(pieces) and len(pieces) > 3
 
@@ -112,13 +127,15 @@ def test_a_stream_gives_its_first_words_before_the_last_are_found():
     model, steps = translator(), []
     step = model.step
     model.step = lambda *given: (steps.append(1), step(*given))[1]
-    pieces = stream("the cat sat", model, max_length=20, min_length=20)
+    pieces = stream(
+        "the cat sat", model, constraints=Constraints(min_length=20), limits=Limits(max_length=20)
+    )
     next(pieces)
     assert 1 <= len(steps) <= 3
 
 
 def test_a_stream_leaves_the_callers_gradients_alone():
-    pieces = stream("the cat", translator(), max_length=5)
+    pieces = stream("the cat", translator(), limits=Limits(max_length=5))
     next(pieces)
     assert not torch.is_inference_mode_enabled()
 
@@ -127,8 +144,8 @@ def test_many_workers_keep_the_order(monkeypatch):
     model = translator()
     lines = [f"{line} {n}" for n in range(8) for line in LINES]
     before = threading.active_count()
-    assert translate(lines, model, beam=2, workers=4, batch_tokens=200) == translate(
-        lines, model, beam=2, workers=1
+    assert translate(lines, model, beam=2, limits=Limits(workers=4, batch_tokens=200)) == translate(
+        lines, model, beam=2, limits=Limits(workers=1)
     )
     assert threading.active_count() == before
 
@@ -145,20 +162,40 @@ def test_nothing_is_shown_unless_asked_for(capsys, monkeypatch):
     ("options", "message"),
     [
         (dict(beam=4, nbest=5), "nbest 5 needs a beam of at least 5, got 4"),
-        (dict(sample=Sample(count=2), nbest=3), "nbest 3 needs a count of samples of at least 3, got 2"),
-        (dict(nbest=0), "nbest must be a whole number of at least 1, got 0"),
-        (dict(prefixes=["a"]), "prefixes has 1 entries for 2 sentences"),
-        (dict(required=[["a"]] * 3), "required has 3 entries for 2 sentences"),
-        (dict(required=["cat", "dog"]), "required is a list of words, got one string"),
-        (dict(forbidden="cat"), r"forbidden is a list of words, got one string; write \[word\]"),
-        (dict(forbidden=["cat", ""]), "forbidden is a list of words, got '' among them"),
-        (dict(prefixes=["\u0416", ""]), "the prefix '\u0416' has characters that this model cannot write"),
-        (dict(max_length=0), "max_length must be a whole number of at least 1"),
+        (dict(strategy=Sample(count=2), nbest=3), "nbest 3 needs at least 3 samples, got a count of 2"),
+        (dict(nbest=0), "nbest must be .* of at least 1, got 0"),
+        (dict(beam=2, strategy=Beam(2)), "give beam or strategy, not both"),
+        (dict(strategy=4), r"strategy must be a strategy such as Beam\(4\) .*, got 4"),
+        (dict(constraints="cat"), "constraints must be a Constraints object .*, got 'cat'"),
+        (dict(limits=9), "limits must be a Limits object .*, got 9"),
+        (dict(constraints=Constraints(prefix=["a"])), "prefix has 1 entries for 2 texts"),
+        (dict(constraints=Constraints(required=[["a"]] * 3)), "required has 3 entries for 2 texts"),
+        (
+            dict(constraints=Constraints("\u0416")),
+            "the prefix '\u0416' has characters that are not in the vocab",
+        ),
+        (dict(strategy=Sample(), constraints=Constraints(required=["cat"])), "needs a beam without groups"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_sentence(options, message):
+def test_a_wrong_option_is_an_error_in_one_sentence(options, message):
     with pytest.raises(OptionError, match=message):
         translate(["the cat", "a dog"], translator(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(required="cat"), "required is a list of words"),
+        (dict(required=["cat", ["dog"]]), "required is a list of words, got one string"),
+        (dict(forbidden="cat"), r"forbidden is a list of words, got one string; write \[word\]"),
+        (dict(forbidden=["cat", ""]), "forbidden is a list of words, got '' among them"),
+        (dict(prefix=4), "prefix is a list of texts, got 4"),
+        (dict(no_repeat=-1), "no_repeat must be .* of at least 0, got -1"),
+    ],
+)
+def test_a_wrong_constraint_is_an_error_in_one_sentence(options, message):
+    with pytest.raises(OptionError, match=message):
+        Constraints(**options)
 
 
 @pytest.mark.parametrize("texts", [[None], [b"the cat"]])
@@ -171,12 +208,12 @@ def test_a_table_of_positions_bounds_source_and_text():
     model = translator(dim=32)
     learned = Learned(12, 32).double()
     model.decoder.position = learned
-    found = translate(["the cat"], model, min_length=11)[0].hypotheses[0]
+    found = translate(["the cat"], model, constraints=Constraints(min_length=11))[0].hypotheses[0]
     assert len(found.tokens) <= 12
     model.encoder.position = learned
-    with pytest.raises(OptionError, match="sentence 2 has .* tokens and this model reads 12"):
+    with pytest.raises(OptionError, match="sentence 2 has .* tokens and this model has 12 positions"):
         translate(["the cat", "the cat sat on the mat and ran to the house"], model)
 
 
-def test_rules_that_ask_for_nothing_cost_nothing():
-    assert not Constraints() and Constraints(no_repeat=1)
+def test_empty_constraints_filter_no_tokens():
+    assert not TokenConstraints().filters_tokens and TokenConstraints(no_repeat=1).filters_tokens

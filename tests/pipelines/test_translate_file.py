@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints
+from regard.decoding.sampling import Sample
 from regard.errors import FolderError, OptionError
 from regard.pipelines import input as source_module
 from regard.pipelines.input import Chunk, Field, Row, Source
@@ -46,7 +49,7 @@ def test_lines_are_translated_in_order_and_empty_ones_stay(folder):
 
 
 def test_the_n_best_are_written_as_moses_did(folder):
-    (text,) = written(folder, TranslateOptions(output="-", nbest=2, search={"beam": 3}), *LINES)
+    (text,) = written(folder, TranslateOptions(output="-", nbest=2, strategy=Beam(3)), *LINES)
     found = plain(folder, LINES, beam=3, nbest=2)
     rows = [line.split(" ||| ") for line in text.splitlines()]
     assert [int(row[0]) for row in rows] == [0, 0, 1, 2, 2, 3, 4, 4, 5, 5]
@@ -89,7 +92,7 @@ def test_json_lines_keep_what_they_hold_and_gain_a_translation(folder, tmp_path)
     rows = [{"id": 1, "text": "hello world"}, {"text": "b\n\nTom", "odd": "\ud83d"}]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n", encoding="utf-8")
-    settings = TranslateOptions(output=str(tmp_path / "out.jsonl"), form="json", field="text")
+    settings = TranslateOptions(output=str(tmp_path / "out.jsonl"), output_format="json", field="text")
     run_job(
         Source((path,), layout=Field("text")),
         Outputs([output(Path(settings.output))], {}),
@@ -111,7 +114,7 @@ def test_json_lines_keep_what_they_hold_and_gain_a_translation(folder, tmp_path)
 @pytest.mark.parametrize("name", ["seen.jsonl", "seen.npz"])
 def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name):
     settings = TranslateOptions(
-        output=str(tmp_path / "o"), attention=str(tmp_path / name), nbest=2, search={"beam": 2}
+        output=str(tmp_path / "o"), attention_file=str(tmp_path / name), nbest=2, strategy=Beam(2)
     )
     source = Source(texts=("hello world", "", "Tom is here and there. I like cats. Do you?"))
     run_job(
@@ -133,7 +136,7 @@ def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name)
 @pytest.mark.parametrize("pieces", [1, 2, 5])
 def test_how_lines_fall_into_chunks_changes_nothing(folder, tmp_path, monkeypatch, pieces):
     settings = TranslateOptions(
-        output=str(tmp_path / "o"), search={"beam": 2}, aligned=str(tmp_path / "a"), align=True
+        output=str(tmp_path / "o"), strategy=Beam(2), alignment_file=str(tmp_path / "a"), align=True
     )
     whole = [data.decode() for data in make_job([folder], settings)(chunk(*LINES))]
     monkeypatch.setattr(source_module, "LINES", pieces)
@@ -171,18 +174,23 @@ def test_another_text_than_the_job_began_with_is_refused(folder, tmp_path, monke
 
 
 def test_prefixes_and_required_and_forbidden_words_reach_the_search(folder):
-    settings = TranslateOptions(output="-", prefix="abc", search={"beam": 4})
+    settings = TranslateOptions(output="-", constraints=Constraints(prefix="abc"), strategy=Beam(4))
     assert all(
         line.startswith("abc") for line in written(folder, settings, "b", "hello world")[0].splitlines()
     )
-    settings = TranslateOptions(output="-", required=["xyz"], search={"beam": 4})
+    settings = TranslateOptions(output="-", constraints=Constraints(required=["xyz"]), strategy=Beam(4))
     assert all("xyz" in line for line in written(folder, settings, "b", "hello world")[0].splitlines())
     first = written(folder, TranslateOptions(output="-"), "b")[0][0]
-    assert first not in written(folder, TranslateOptions(output="-", search={"forbidden": [first]}), "b")[0]
+    assert (
+        first
+        not in written(folder, TranslateOptions(output="-", constraints=Constraints(forbidden=[first])), "b")[
+            0
+        ]
+    )
 
 
 def test_samples_of_a_line_do_not_depend_on_its_neighbours(folder):
-    settings = TranslateOptions(output="-", sample={"seed": 3, "temperature": 1.5}, nbest=3)
+    settings = TranslateOptions(output="-", strategy=Sample(seed=3, temperature=1.5, count=3), nbest=3)
 
     def texts(*lines):
         return [line.split(" ||| ")[1] for line in written(folder, settings, *lines)[0].splitlines()]
@@ -190,7 +198,7 @@ def test_samples_of_a_line_do_not_depend_on_its_neighbours(folder):
     alone = texts("hello world")
     assert len(set(alone)) > 1
     assert texts("b", "hello world")[3:] == alone
-    settings = replace(settings, sample={"seed": 4, "temperature": 1.5})
+    settings = replace(settings, strategy=Sample(seed=4, temperature=1.5, count=3))
     assert texts("hello world") != alone
 
 
@@ -200,7 +208,7 @@ def test_models_translate_together_and_what_does_not_fit_is_refused(folder, tmp_
     assert both(chunk("hello world")) == make_job([other, folder], TranslateOptions(output="-"))(
         chunk("hello world")
     )
-    with pytest.raises(OptionError, match="without --with"):
+    with pytest.raises(OptionError, match="leave out --with"):
         make_job([folder, other], TranslateOptions(output="-", align=True))
     with pytest.raises(FolderError, match="is a language model"):
         make_job([language_model(tmp_path / "lm")], TranslateOptions())

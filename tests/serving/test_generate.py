@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from regard.decoding.attention import attention_maps
-from regard.decoding.search import Sample
+from regard.decoding.constraints import Constraints
+from regard.decoding.limits import Limits
+from regard.decoding.sampling import Sample
 from regard.pipelines.generate import generate
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_generation_service import GenerationService
@@ -43,13 +45,19 @@ def events(client, asked):
 
 def test_texts_are_those_of_the_python_call(model, client):
     sample = {"seed": 5, "top_k": 6, "count": 3, "temperature": 1.5}
-    drawn = generate(["ein"], model, sample=Sample(**sample), max_length=12, no_repeat=2)[0]
+    drawn = generate(
+        ["ein"],
+        model,
+        strategy=Sample(**sample),
+        constraints=Constraints(no_repeat=2),
+        limits=Limits(max_length=12),
+    )[0]
     status, found = client.post(
         "/generate", {"prompt": "ein", "sample": sample, "max_length": 12, "no_repeat": 2}
     )
     assert status == 200
     assert [t["text"] for t in found["texts"]] == [h.text for h in drawn.hypotheses]
-    best = generate(["ein"], model, beam=3, max_length=9)[0]
+    best = generate(["ein"], model, beam=3, limits=Limits(max_length=9))[0]
     found = client.post("/generate", {"prompt": "ein", "beam": 3, "max_length": 9})[1]
     assert [(t["text"], t["score"]) for t in found["texts"]] == [
         (h.text, round(h.score, 6)) for h in best.hypotheses
@@ -77,7 +85,7 @@ def test_draws_without_a_seed_differ_streamed_or_not(client):
     [
         ({"prompt": 3}, "prompt is 3, and must be text"),
         ({"stream": True, "beam": 2}, "leave out stream"),
-        ({"stream": True, "sample": {"count": 2}}, "a stream is one text"),
+        ({"stream": True, "sample": {"count": 2}}, "a stream is one hypothesis"),
         ({"max_length": 0}, "max_length is 0, and must be at least 1"),
         ({"text": "a"}, "there is no field 'text'"),
     ],

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from regard.decoding.attention import attention_maps
-from regard.decoding.search import Sample
+from regard.decoding.beam import Beam
+from regard.decoding.constraints import Constraints
+from regard.decoding.limits import Limits
+from regard.decoding.sampling import Sample
 from regard.pipelines.translate import translate
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_generation_service import GenerationService
@@ -54,22 +57,31 @@ def shown(found):
     ("asked", "options"),
     [
         ({}, {}),
-        ({"beam": 3, "nbest": 2, "length_penalty": 0.6, "max_length": 9}, None),
-        ({"beam": 4, "groups": 2, "diversity": 1.0, "nbest": 4}, None),
-        ({"beam": 2, "coverage_penalty": 0.2}, None),
-        ({"no_repeat": 2, "min_length": 3, "forbidden": ["s", "ei"]}, None),
-        ({"prefix": "der "}, {"prefixes": ["der "] * 4}),
+        (
+            {"beam": 3, "nbest": 2, "length_penalty": 0.6, "max_length": 9},
+            {"strategy": Beam(3, 0.6), "nbest": 2, "limits": Limits(max_length=9)},
+        ),
+        (
+            {"beam": 4, "groups": 2, "diversity": 1.0, "nbest": 4},
+            {"strategy": Beam(4, groups=2, diversity=1.0), "nbest": 4},
+        ),
+        ({"beam": 2, "coverage_penalty": 0.2}, {"strategy": Beam(2, coverage_penalty=0.2)}),
+        (
+            {"no_repeat": 2, "min_length": 3, "forbidden": ["s", "ei"]},
+            {"constraints": Constraints(no_repeat=2, min_length=3, forbidden=["s", "ei"])},
+        ),
+        ({"prefix": "der "}, {"constraints": Constraints(prefix="der ")}),
         ({"prefix": "", "required": [""]}, {}),
         (
             {"beam": 4, "required": ["Hu"], "max_length": 12},
-            {"beam": 4, "required": [["Hu"]] * 4, "max_length": 12},
+            {"beam": 4, "constraints": Constraints(required=["Hu"]), "limits": Limits(max_length=12)},
         ),
-        ({"sample": {"seed": 5, "top_k": 4, "count": 2}}, {"sample": Sample(seed=5, top_k=4, count=2)}),
+        ({"sample": {"seed": 5, "top_k": 4, "count": 2}}, {"strategy": Sample(seed=5, top_k=4, count=2)}),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_translations_are_those_of_the_python_call(model, client, asked, options):
-    expected = translate(TEXTS, model, **(asked if options is None else options))
+    expected = translate(TEXTS, model, **options)
     status, found = client.post("/translate", {"texts": TEXTS, **asked})
     assert (status, found) == (200, {"translations": [shown(t) for t in expected]})
 
@@ -87,7 +99,7 @@ def test_draws_without_a_seed_differ(client):
 
 
 def test_attention_is_that_of_a_look_at_the_best_translation(model, client):
-    best = translate(["ein Hund"], model, beam=2, max_length=4)[0]
+    best = translate(["ein Hund"], model, beam=2, limits=Limits(max_length=4))[0]
     seen = attention_maps(
         [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended], model
     )[0]
@@ -190,10 +202,10 @@ BAD = [
     ),
     (
         b'{"text": "a", "no_repeat": 1, "min_length": 900, "sample": {}}',
-        "no text of at most 900 words keeps the rules",
+        "no output of at most 900 tokens satisfies the constraints",
     ),
     (b'{"text": "a", "nbest": 2}', "nbest 2 needs a beam of at least 2"),
-    (b'{"text": "a", "required": ["a"], "sample": {}}', "required words need a plain beam"),
+    (b'{"text": "a", "required": ["a"], "sample": {}}', "constraints.required needs a beam without groups"),
     (b'{"text": "' + b"a" * 10_001 + b'"}', "text has 10,001 characters and at most 10,000"),
     (b'{"text": "a", "forbidden": ["' + b"a" * 10_001 + b'"]}', "forbidden[0] has 10,001 characters"),
     (json.dumps({"texts": ["a"] * 10_000}).encode(), "texts has 10,000 entries and at most 1,000"),

@@ -1,4 +1,6 @@
-"""Decoding: one search loop for every autoregressive model: greedy, beam, sampling, constraints, ensembles."""
+"""Decoding: one search loop for every autoregressive model: greedy, beam, sampling, constraints,
+ensembles.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,36 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.decoding.attention import attention_maps
+    from regard.decoding.beam import Beam
+    from regard.decoding.constraints import Constraints
     from regard.decoding.engine import fast, why_not
     from regard.decoding.ensemble import Ensemble
+    from regard.decoding.limits import Limits
     from regard.decoding.sampling import Sample
-    from regard.decoding.search import Beam
-    from regard.decoding.strategy import Hypothesis
+    from regard.decoding.strategy import Hypothesis, Strategy
 
-__all__ = ["Beam", "Ensemble", "Hypothesis", "Sample", "attention_maps", "fast", "why_not"]
+__all__ = [
+    "Beam",
+    "Constraints",
+    "Ensemble",
+    "Hypothesis",
+    "Limits",
+    "Sample",
+    "Strategy",
+    "attention_maps",
+    "fast",
+    "why_not",
+]
 __getattr__ = exported(
     __name__,
     {
-        "Beam": "search",
-        "Sample": "sampling",
+        "Beam": "beam",
+        "Constraints": "constraints",
         "Ensemble": "ensemble",
         "Hypothesis": "strategy",
+        "Limits": "limits",
+        "Sample": "sampling",
+        "Strategy": "strategy",
         "attention_maps": "attention",
         "fast": "engine",
         "why_not": "engine",

@@ -1,11 +1,14 @@
-"""Where a model looked while it wrote a text: every layer, head and kind, for any text and however it was found.
+"""Where a model looked while it wrote a text: every layer, head and kind, for any text and however it was
+found.
 
-One teacher-forced pass over source and target computes what the steps of a search computed, so nothing has to be kept
-during the search, and any kernel, cache or beam may have found the text (the tests follow a beam's reorderings and compare).
+One teacher-forced pass over source and target computes what the steps of a search computed, so nothing has to
+be kept during the search, and any kernel, cache or beam may have found the text (the tests follow a beam's
+reorderings and compare).
 
-Rows and columns. The source ends with its end mark. Row t belongs to the step that wrote token t of the target, so a text that
-ended has one more row, for the end mark. That step has read <s> and the tokens before t: they are the columns of decoder
-self-attention. In encoder self-attention rows and columns are the source's tokens.
+Rows and columns. The source ends with its end mark. Row t belongs to the step that wrote token t of the
+target, so a text that ended has one more row, for the end mark. That step has read <s> and the tokens before
+t: they are the columns of decoder self-attention. In encoder self-attention rows and columns are the source's
+    tokens.
 """
 
 from __future__ import annotations
@@ -74,7 +77,9 @@ class Attention(Mapping[str, Tensor]):
         }[kind_of(name)]
 
     def cross(self, layer: int | None = None, head: int | None = None) -> Tensor:
-        """(target, source): the mean over all layers and heads, or one layer's, one head's; −1 is the last."""
+        """(target, source): the mean over all layers and heads, or one layer's, one head's; −1 is the
+        last.
+        """
         found = [self.weights[name] for name in self.names("cross")]
         if not found:
             raise OptionError(
@@ -107,9 +112,9 @@ def _picked(what: str, found: Any, at: int) -> Any:
 def best_head(attentions: Iterable[Attention]) -> tuple[int, int]:
     """The layer and head of cross-attention whose column depends most on the row, over some sentences.
 
-    The measure is mutual information, H(mean row) − mean H(row) in nats: log of the length for a head that looks at one source
-    word for each target word, 0 for one that looks everywhere and also for one that always looks at the end mark. (Lowest entropy
-    alone would choose the latter.) The first of equals wins.
+    The measure is mutual information, H(mean row) − mean H(row) in nats: log of the length for a head that
+    looks at one source word for each target word, 0 for one that looks everywhere and also for one that
+    always looks at the end mark. (Lowest entropy alone would choose the latter.) The first of equals wins.
     """
     total: Tensor | None = None
     for attention in attentions:
@@ -131,8 +136,8 @@ def attention_maps(
 ) -> list[Attention]:
     """The attention of each pair of texts in token ids, in order; `sources` is None for a language model.
 
-    A source's end mark is added where it is missing. A target is what was written: with the end mark if it ended.
-    `model` is a folder, a loaded model, or left out for the default.
+    A source's end mark is added where it is missing. A target is what was written: with the end mark if it
+    ended. `model` is a folder, a loaded model, or left out for the default.
     """
     sources = None if sources is None else _token_ids("sources", sources)
     targets = _token_ids("targets", targets)
@@ -168,7 +173,8 @@ def attention_of_tokens(
     kinds: Collection[str] = KINDS,
     skip: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[tuple[int, Attention]]:
-    """`look` one by one, each with its place: batches of like length come when asked for, so memory stays small.
+    """`look` one by one, each with its place: batches of like length come when asked for, so memory stays
+    small.
 
     `skip` is asked about each pair before its batch is computed; those it is true for are left out.
     """

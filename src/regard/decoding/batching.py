@@ -1,4 +1,6 @@
-"""Continuous batching: sort sentences by length, fill freed rows with waiting sentences, one worker per core."""
+"""Continuous batching: sort sentences by length, fill freed rows with waiting sentences, one worker per
+core.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,18 @@ class Job:
     equal_lengths: bool = False
 
     def uses_own_search(self, tasks: list[SearchTask]) -> bool:
-        """Whether the model has a search of its own for this job: the GPU engine has one for plain beam search."""
+        """Whether the model has a search of its own for this job: the GPU engine has one for plain beam
+        search.
+        """
         plain = type(self.strategy) is Beam and self.strategy.groups == 1
         free = not self.constraints.filters_tokens and not any(task.prefix for task in tasks)
         return plain and free and hasattr(self.model, "search")
 
 
 class Queue:
-    """The waiting sentences, longest first: if memory is too small this shows at once, and short ones fill the end."""
+    """The waiting sentences, longest first: if memory is too small this shows at once, and short ones fill
+    the end.
+    """
 
     def __init__(self, tasks: list[SearchTask], equal_lengths: bool) -> None:
         self._waiting = deque(sorted(tasks, key=lambda task: -len(task.input_ids)))
@@ -147,7 +153,9 @@ def _search_batches(job: Job, queue: Queue, capacity: int, bar: Progress, stop: 
 
 
 def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -> None:
-    """Run `work` in threads of one core each; torch and the engine release the GIL. An error or Ctrl-C stops all."""
+    """Run `work` in threads of one core each; torch and the engine release the GIL. An error or Ctrl-C stops
+    all.
+    """
     errors: list[BaseException] = []
     # Not Thread.join: when Ctrl-C interrupts it, Python 3.11 regards a running thread as ended.
     ended = [threading.Event() for _ in range(workers)]

@@ -36,12 +36,12 @@ class Beam(Strategy):
     Args:
         size: number of hypotheses; 1 is greedy search.
         length_penalty: exponent a of the score log p / lengthᵃ, where the end-of-sentence token counts.
-        coverage_penalty: β of the term β Σ_s log min(1, attention to source token s) (Wu et al. 2016, eq. 14); it is
-            added to the scores after the search.
-        groups: number of groups of diverse beam search (Vijayakumar et al. 2018); it divides `size`. Groups choose
-            one after the other.
-        diversity: what a token costs for each earlier group that chose it at this step (Hamming diversity). The cost
-            guides the choice only; scores stay log p.
+        coverage_penalty: β of the term β Σ_s log min(1, attention to source token s) (Wu et al. 2016, eq.
+            14); it is added to the scores after the search.
+        groups: number of groups of diverse beam search (Vijayakumar et al. 2018); it divides `size`. Groups
+            choose one after the other.
+        diversity: what a token costs for each earlier group that chose it at this step (Hamming diversity).
+            The cost guides the choice only; scores stay log p.
     """
 
     size: int = 1
@@ -67,8 +67,8 @@ class Beam(Strategy):
         return self.size // self.groups
 
     def shape(self) -> Shape:
-        # A row contributes at most `width` tokens that continue and one that ends. With groups, the tokens that
-        # earlier groups chose may all rank above these.
+        # A row contributes at most `width` tokens that continue and one that ends. With groups, the tokens
+        # that earlier groups chose may all rank above these.
         top = 1 if self.size == 1 else self.width + 1 + (self.size if self.groups > 1 else 0)
         return Shape(self.groups, self.width, top)
 

@@ -1,4 +1,6 @@
-"""Constraints on the output: a prefix, required and forbidden phrases, no repeated n-grams, a minimum length."""
+"""Constraints on the output: a prefix, required and forbidden phrases, no repeated n-grams, a minimum
+length.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +97,8 @@ class Constraints:
 class TokenConstraints:
     """`Constraints` as token ids; prefixes and required phrases are one entry per sentence, or None.
 
-    Forbidden continuations get probability 0. The other probabilities stay as they are, so scores are log p under
-    the model.
+    Forbidden continuations get probability 0. The other probabilities stay as they are, so scores are log p
+    under the model.
     """
 
     min_length: int = 0
@@ -127,7 +129,9 @@ class TokenConstraints:
         return [list(phrase) for phrase in dict.fromkeys(phrases) if phrase]
 
     def apply(self, log_p: Tensor, tokens: Tokens, length: Integers, end: int = EOS) -> None:
-        """Set log p (rows, vocabulary) of forbidden continuations to −∞; `tokens` holds `length` tokens per row."""
+        """Set log p (rows, vocabulary) of forbidden continuations to −∞; `tokens` holds `length` tokens per
+        row.
+        """
         for rows, forbidden in self._forbidden(tokens[:, : max(1, int(length.max(initial=1)))], length, end):
             if len(rows):
                 columns = torch.as_tensor(forbidden, device=log_p.device)
@@ -168,7 +172,7 @@ def _spell(tokenizer: Any, what: str, text: str) -> list[int]:
     tokens = tokenizer.encode(text) if text else []
     if UNK in tokens:
         raise OptionError(
-            f"the {what} {text!r} has characters that are not in the vocabulary of this model; "
+            f"the {what} {arguments.quoted(text)} has characters that are not in the vocabulary of this model; "
             "leave it out or change the spelling"
         )
     return tokens

@@ -1,4 +1,6 @@
-"""The coverage penalty: hypotheses that attend to no more than a part of the source rank lower (Wu et al. 2016, eq. 14)."""
+"""The coverage penalty: hypotheses that attend to no more than a part of the source rank lower (Wu et al.
+2016, eq. 14).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ if TYPE_CHECKING:
 def add_coverage_penalty(model: Any, tasks: list[SearchTask], beam: Beam) -> None:
     """Add β Σ_s log min(1, Σ_t a_ts) to the score of each hypothesis and sort them again.
 
-    a is the mean over all cross-attention heads and layers. It is recomputed after the search, in one forward pass
-    over the hypotheses, because that works for every decoder and engine. The end-of-sentence token of the source
-    does not count.
+    a is the mean over all cross-attention heads and layers. It is recomputed after the search, in one forward
+    pass over the hypotheses, because that works for every decoder and engine. The end-of-sentence token of
+    the source does not count.
     """
     from regard.decoding.attention import attention_of_tokens
 

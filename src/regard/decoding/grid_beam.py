@@ -1,9 +1,9 @@
 """Grid beam search (Hokamp & Liu 2017): beam search for outputs that contain required phrases.
 
-Hypotheses compete with those that contain as many required tokens. Each number of required tokens has a beam of its
-own, so a hypothesis is not dropped because it contains an unlikely required token early. At each step every row
-also tries the required tokens that it lacks. The tokens of a phrase count while the phrase is being generated, and
-no longer once it is broken off.
+Hypotheses compete with those that contain as many required tokens. Each number of required tokens has a beam
+of its own, so a hypothesis is not dropped because it contains an unlikely required token early. At each step
+every row also tries the required tokens that it lacks. The tokens of a phrase count while the phrase is being
+generated, and no longer once it is broken off.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class GridBeam(Strategy):
         for i, task in enumerate(groups.tasks):
             if len(task.hypotheses) >= self.width and (group == i).any():
                 worst = heapq.nlargest(self.width, (h.score for h in task.hypotheses))[-1]
-                # log p only decreases, and is divided by at most max_lengthᵃ: no row can end with a better score.
+                # log p only decreases, and is divided by at most max_lengthᵃ: no row can end with a better
+                # score.
                 bound = self.score(float(choice.log_p[group == i].max()), task.max_length)
                 finished[i] = bound <= worst
         return finished
@@ -128,7 +129,9 @@ class GridBeam(Strategy):
 
 
 def advance(required: list[list[int]], state: Progress, token: int) -> Progress:
-    """Return the progress after one more token: for each phrase its longest beginning that the output now ends with."""
+    """Return the progress after one more token: for each phrase its longest beginning that the output now
+    ends with.
+    """
     return tuple(
         n if n == len(phrase) else _step(phrase, n, token) for phrase, n in zip(required, state, strict=True)
     )
@@ -144,7 +147,9 @@ def _step(phrase: list[int], n: int, token: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _borders(phrase: tuple[int, ...]) -> tuple[int, ...]:
-    """For each beginning of a phrase, return the length of its longest proper prefix that is also its suffix."""
+    """For each beginning of a phrase, return the length of its longest proper prefix that is also its
+    suffix.
+    """
     borders, n = [0], 0
     for token in phrase[1:]:
         while n and phrase[n] != token:

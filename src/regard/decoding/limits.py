@@ -1,4 +1,6 @@
-"""Limits of a search: output length, batch size, threads. Length limits are checked before the search starts."""
+"""Limits of a search: output length, batch size, threads. Length limits are checked before the search
+starts.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ class Limits:
     >>> regard.translate(texts, model, limits=regard.Limits(max_length=50))
 
     Args:
-        max_length: maximum number of tokens of an output. By default 3/2 of the source + 20 for `translate`, 100 for
-            `generate`.
-        batch_tokens: maximum size of a batch, source tokens × hypotheses per sentence; by default as fits the device.
+        max_length: maximum number of tokens of an output. By default 3/2 of the source + 20 for `translate`,
+            100 for `generate`.
+        batch_tokens: maximum size of a batch, source tokens × hypotheses per sentence; by default as fits the
+            device.
         workers: number of batches computed in parallel; by default one per core for enough work on a CPU.
     """
 

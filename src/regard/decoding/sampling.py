@@ -35,13 +35,14 @@ class Sample(Strategy):
 
     >>> regard.generate("To be, or", model, strategy=regard.Sample(temperature=0.8, top_p=0.95, seed=1))
 
-    The samples of a text depend on the seed and the text only, not on the other texts of the call; a repeated text
-    gives repeated samples. Scores are log p under the model itself, before temperature and truncation.
+    The samples of a text depend on the seed and the text only, not on the other texts of the call; a repeated
+    text gives repeated samples. Scores are log p under the model itself, before temperature and truncation.
 
     Args:
         temperature: below 1 sharpens the distribution, above 1 flattens it.
         top_k: sample from the k most likely tokens; 0 is all.
-        top_p: nucleus sampling (Holtzman et al. 2020): the smallest set of tokens whose probability reaches top_p.
+        top_p: nucleus sampling (Holtzman et al. 2020): the smallest set of tokens whose probability reaches
+            top_p.
         min_p: keep tokens with at least min_p times the probability of the best (Nguyen et al. 2024).
         count: number of samples per text.
         seed: drawn if None; the attribute `seed` then holds the drawn value.
@@ -84,7 +85,9 @@ class Sample(Strategy):
         return log_p.gather(-1, sampled).cpu().numpy().astype(np.float64), token.cpu().numpy()
 
     def sample(self, log_p: Tensor, uniform: Tensor) -> Tensor:
-        """Sample by inverting the cumulative distribution at `uniform` (rows,) in [0, 1); return columns of log_p."""
+        """Sample by inverting the cumulative distribution at `uniform` (rows,) in [0, 1); return columns of
+        log_p.
+        """
         p = torch.softmax(log_p.double() / self.temperature, -1)
         # Where constraints forbid every token any choice has log p −∞, and the search drops the row.
         impossible = (log_p == -torch.inf).all(-1)
@@ -104,7 +107,9 @@ class Sample(Strategy):
         return (column if order is None else order.gather(-1, column))[:, 0]
 
     def uniform(self, groups: Groups) -> Floats:
-        """Return a number in [0, 1) per group for this step: SplitMix64 (Steele et al. 2014) from the sample's key."""
+        """Return a number in [0, 1) per group for this step: SplitMix64 (Steele et al. 2014) from the
+        sample's key.
+        """
         pairs = zip(groups.tasks, groups.index.tolist(), strict=True)
         with np.errstate(over="ignore"):
             x = np.array([self._key(task, index) for task, index in pairs], np.uint64)

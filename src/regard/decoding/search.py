@@ -1,8 +1,8 @@
 """The search loop for every decoder, recurrent or Transformer, and every strategy.
 
-A model provides `start(memory, first) → state`, `step(tokens, state) → scores, state`, `best(tokens, state, k) → log
-p, tokens, state`, and its state provides `reorder(rows)`. If `model.joins` is True the state also provides
-`join(other)`, and new sentences enter a batch as others leave it.
+A model provides `start(memory, first) → state`, `step(tokens, state) → scores, state`, `best(tokens, state,
+k) → log p, tokens, state`, and its state provides `reorder(rows)`. If `model.joins` is True the state also
+provides `join(other)`, and new sentences enter a batch as others leave it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Flags = NDArray[np.bool_]
 
 
 class Search:
-    """The search over a changing batch of sentences, one step at a time. `end` is the end-of-sentence id; −1: none."""
+    """The search over a changing batch of sentences, one step at a time. `end` is the end-of-sentence id; −1:
+    none.
+    """
 
     def __init__(
         self, model: Any, strategy: Strategy, constraints: TokenConstraints | None = None, end: int = EOS
@@ -109,7 +111,9 @@ class Search:
         return cancelled
 
     def _candidates(self) -> tuple[Floats, Integers]:
-        """Run the decoder; return log p and ids of the tokens that each row may continue with, (rows, candidates)."""
+        """Run the decoder; return log p and ids of the tokens that each row may continue with, (rows,
+        candidates).
+        """
         tokens = self._on_device(self.last_tokens)
         rows, forced = self._forced_tokens()
         top = self.shape.top

@@ -1,11 +1,11 @@
 """The interface of search strategies, and the hypotheses they work on.
 
-A strategy searches a sentence with one or more groups of rows; a row is one partial hypothesis. Beam search is one
-group of `size` rows, diverse beam search several groups, and each sample is a group of one row. The rows of a
-group are adjacent and equally long.
+A strategy searches a sentence with one or more groups of rows; a row is one partial hypothesis. Beam search
+is one group of `size` rows, diverse beam search several groups, and each sample is a group of one row. The
+rows of a group are adjacent and equally long.
 
-The bookkeeping of a step is numpy on the CPU for every device: it is a few numbers per row, and small arrays cost
-less there.
+The bookkeeping of a step is numpy on the CPU for every device: it is a few numbers per row, and small arrays
+cost less there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class SearchTask:
         prefix: token ids that every hypothesis starts with.
         required: phrases (token ids) that every hypothesis contains.
         index: position among the sentences of the call, for error messages.
-        cancelled: called at every step; when it returns True the sentence leaves the search without hypotheses.
+        cancelled: called at every step; when it returns True the sentence leaves the search without
+            hypotheses.
         hypotheses: the result.
         open_groups: number of groups still being searched.
         sample_keys: keys of the random numbers, by sample; see `Sample`.
@@ -145,7 +146,9 @@ class Choice(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The size of a search: groups per sentence, rows per group, and candidates per row (None: all tokens)."""
+    """The size of a search: groups per sentence, rows per group, and candidates per row (None: all
+    tokens).
+    """
 
     groups: int
     width: int
@@ -155,8 +158,8 @@ class Shape(NamedTuple):
 class Strategy(ABC):
     """How tokens are chosen at each step of a search.
 
-    A strategy must define `shape`, `candidates` and `score`. The other methods have defaults that fit strategies
-    with one row per group.
+    A strategy must define `shape`, `candidates` and `score`. The other methods have defaults that fit
+    strategies with one row per group.
     """
 
     @abstractmethod
@@ -167,9 +170,11 @@ class Strategy(ABC):
     def candidates(
         self, log_p: Tensor, tokens: Tensor | None, rows: Rows, groups: Groups
     ) -> tuple[Floats, Integers]:
-        """Return the log probabilities and ids of the tokens that each row may continue with, (rows, candidates).
+        """Return the log probabilities and ids of the tokens that each row may continue with, (rows,
+        candidates).
 
-        `log_p` and `tokens` are those of the `shape().top` best tokens; with `tokens` None, `log_p` is (rows, vocabulary).
+        `log_p` and `tokens` are those of the `shape().top` best tokens; with `tokens` None, `log_p` is (rows,
+        vocabulary).
         """
 
     @abstractmethod
@@ -177,7 +182,9 @@ class Strategy(ABC):
         """Return the value that the hypotheses of a sentence are ranked by."""
 
     def choose(self, log_p: Floats, tokens: Integers, rows: Rows, groups: Groups, end: int = EOS) -> Choice:
-        """Choose the rows of the next step among the candidates. By default each row takes its first candidate."""
+        """Choose the rows of the next step among the candidates. By default each row takes its first
+        candidate.
+        """
         total, token = rows.log_p + log_p[:, 0], tokens[:, 0]
         possible, ends = total > -np.inf, token == end
         continued, ended = np.flatnonzero(possible & ~ends), np.flatnonzero(possible & ends)

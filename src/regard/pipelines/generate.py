@@ -69,11 +69,11 @@ def generate(  # pyright: ignore[reportInconsistentOverload]
         model: a model folder or a loaded language model. By default the folder in REGARD_MODEL.
         beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
         strategy: a `Beam`, a `Sample` or another `Strategy`.
-        constraints: forbidden words, no repeated n-grams, minimum length; see `Constraints`. A prefix is part of the
-            prompt, and required words are for `translate`.
+        constraints: forbidden words, no repeated n-grams, minimum length; see `Constraints`. A prefix is part
+            of the prompt, and required words are for `translate`.
         limits: maximum length (100 tokens by default), batch size and threads, see `Limits`.
-        multiline: continue after the end of a line. By default True for a model trained on running text (batch.mode
-            stream or crops in its recipe), False for one trained on lines.
+        multiline: continue after the end of a line. By default True for a model trained on running text
+            (batch.mode stream or crops in its recipe), False for one trained on lines.
         progress: show a progress bar.
         cancelled: as for `translate`.
     """
@@ -111,7 +111,8 @@ def stream(
 ) -> Iterator[str]:
     """Yield a continuation in pieces as tokens are generated; joined, they are what `generate` returns.
 
-    `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of `generate`.
+    `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of
+    `generate`.
     """
     strategy = check_streamable(as_strategy(None, strategy))
     model = as_model(model, "generate")
@@ -125,7 +126,9 @@ def stream(
 
 
 def start(model: Any, tasks: list[SearchTask]) -> tuple[Any, Tensor]:
-    """Run the decoder over the prompts, all of one length, without their last token, which is the first step's input."""
+    """Run the decoder over the prompts, all of one length, without their last token, which is the first
+    step's input.
+    """
     prompts = torch.tensor([task.input_ids for task in tasks], device=model.device)  # (texts, length)
     state = model.start(None, prompts[:, 0])
     if prompts.shape[1] > 1:
@@ -144,8 +147,8 @@ def _encode_constraints(constraints: Any, tokenizer: Any) -> TokenConstraints:
 class PromptEncoder:
     """Convert prompts into tokens and tokens into text.
 
-    A model trained on lines reads BOS first, and EOS ends its text. A model trained on running text has seen line
-    ends as EOS, or as the character itself if the vocabulary has it; its prompts begin with a line end.
+    A model trained on lines reads BOS first, and EOS ends its text. A model trained on running text has seen
+    line ends as EOS, or as the character itself if the vocabulary has it; its prompts begin with a line end.
     """
 
     def __init__(self, model: Any, multiline: bool | None) -> None:

@@ -72,7 +72,9 @@ class GenerateJob:
 
 
 def format_lines(generation: Generation, options: GenerateOptions) -> list[str]:
-    """Return prompt and continuation of each of the first `count` hypotheses; with `json` an object for each."""
+    """Return prompt and continuation of each of the first `count` hypotheses; with `json` an object for
+    each.
+    """
     hypotheses = generation.hypotheses[: options.count]
     if not options.json:
         return [f"{generation.prompt}{hypothesis.text}\n" for hypothesis in hypotheses]
@@ -84,7 +86,9 @@ def format_lines(generation: Generation, options: GenerateOptions) -> list[str]:
 
 
 def load_language_model(folder: Path, device: Any, precision: str) -> Any:
-    """Load a language model as the fastest engine for it; an error if the folder has another kind of model."""
+    """Load a language model as the fastest engine for it; an error if the folder has another kind of
+    model.
+    """
     model = load(folder, device)
     if not isinstance(model, LanguageModel):
         raise FolderError(

@@ -30,7 +30,8 @@ class Translation(str):
     """The best translation of a text, a string with attributes.
 
     Attributes:
-        hypotheses: the n best hypotheses, best first; samples in the order of sampling. Empty for an empty text.
+        hypotheses: the n best hypotheses, best first; samples in the order of sampling. Empty for an empty
+            text.
         source_tokens: the token ids of the source, without the end-of-sentence token.
     """
 
@@ -78,8 +79,8 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
 
     Args:
         texts: one text or a list of texts; the result has the same form and order.
-        model: a model folder, a loaded translator, an engine (`regard.fast`) or an `Ensemble`. By default the folder
-            in REGARD_MODEL.
+        model: a model folder, a loaded translator, an engine (`regard.fast`) or an `Ensemble`. By default the
+            folder in REGARD_MODEL.
         to: the target language; an error if the model translates into another one.
         beam: beam size; short for `strategy=Beam(beam)`. By default 1, greedy search.
         strategy: a `Beam`, a `Sample` or another `Strategy`.
@@ -88,8 +89,8 @@ def translate(  # pyright: ignore[reportInconsistentOverload]
         nbest: hypotheses per text; by default 1 of a beam and all samples.
         attention: store the attention maps of all layers and heads in `Hypothesis.attention`.
         progress: show a progress bar.
-        cancelled: one function per text, called at every step; when it returns True that text leaves the search
-            and has no hypotheses.
+        cancelled: one function per text, called at every step; when it returns True that text leaves the
+            search and has no hypotheses.
     """
     strategy = as_strategy(beam, strategy)
     count = strategy.check_nbest(None if nbest is None else arguments.integer("nbest", nbest))
@@ -173,7 +174,8 @@ def stream(
 
     >>> print(*regard.pipelines.stream("Where is my book?", "runs/small"), sep="")
 
-    `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of `translate`.
+    `strategy` is greedy search (the default) or a `Sample` with count 1; the other arguments are those of
+    `translate`.
     """
     arguments.string_list("text", [text])
     strategy = check_streamable(as_strategy(None, strategy))

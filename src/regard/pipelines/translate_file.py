@@ -100,7 +100,9 @@ class TranslateOptions:
 
 
 def job_settings(options: Any, fingerprint: str, left_out: Sequence[str] = ("output",)) -> dict[str, Any]:
-    """Return version, model and options as JSON values, by names for error messages; nested options are flattened."""
+    """Return version, model and options as JSON values, by names for error messages; nested options are
+    flattened.
+    """
     settings = asdict(options)
     for name in ("strategy", "constraints", "limits"):
         if name in settings:
@@ -301,7 +303,9 @@ def run_job(
     progress: bool = True,
     over: Over | None = None,
 ) -> Reader:
-    """Do what is left of a job. `over` spreads the chunks over other machines and gives them back in order."""
+    """Do what is left of a job. `over` spreads the chunks over other machines and gives them back in
+    order.
+    """
     reading = Reader(source)
     if outputs.lines and reading.skip(outputs.lines) != outputs.digest:
         raise OptionError(
