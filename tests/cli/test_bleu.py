@@ -97,7 +97,10 @@ def test_what_looks_wrong_is_said_beside_the_scores(run, files):
         (("zeros", "ref.gz"), "line 1 of"),
         (("hyp", "ref.gz", "--tokenize", "13"), "did you mean 13a?"),
         (("hyp", "ref.gz", "--plot", "p.png"), "--by-length SRC"),
-        (("hyp", "ref.gz", "ref.xz", "--sentence"), "--sentence is the lecture's formula for one reference"),
+        (
+            ("hyp", "ref.gz", "ref.xz", "--sentence"),
+            "--sentence is Schmidt-Thieme's formula for one reference",
+        ),
         (("hyp", "ref.gz", "--by-length", "short"), "the source has 119 lines but the hypothesis has 120"),
         (("hyp", "ref.gz", "--by-length", "ref.gz", "--plot", "nowhere/p.png"), "cannot be written"),
         (("hyp", "ref.gz", "--by-length", "ref.gz", "--plot", "p.doc"), ".png, .svg or .pdf"),

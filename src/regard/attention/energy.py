@@ -229,7 +229,7 @@ class Match(Energy):
 
 
 class Bilinear(nn.Module, Energy):
-    """e = qᵀ Wᵀ V k · scale with W, V ∈ R^(rank×D) (the lecture's X Wᵀ V Xᵀ), or qᵀ W k · scale.
+    """e = qᵀ Wᵀ V k · scale with W, V ∈ R^(rank×D) (Schmidt-Thieme's X Wᵀ V Xᵀ), or qᵀ W k · scale.
 
     `rank=None` is the second, with a full W. `heads`: matrices for each head.
     """

@@ -1,6 +1,6 @@
 """Position encodings of inputs, and rotary embeddings of queries and keys.
 
-Attention alone ignores order (the lectures' "are you happy today"). `Sinusoidal` and `Learned` are added to
+Attention alone ignores order (Enevoldsen's "are you happy today"). `Sinusoidal` and `Learned` are added to
 the inputs, (..., T, dim), `Channel` is concatenated, `Rotary` rotates queries and keys. Biases of energies
 are in bias.py. Positions count from 0.
 """

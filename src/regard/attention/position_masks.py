@@ -189,7 +189,7 @@ class Window(_Band):
 
     @classmethod
     def centered(cls, K: int, offset: int | Tensor | None = None) -> Window:
-        """The lecture's restricted attention: distance at most K/2, that is K + 1 keys for even K."""
+        """Schmidt-Thieme's restricted attention: distance at most K/2, that is K + 1 keys for even K."""
         _integer("the window size K", K, 0)
         return cls(K // 2, K // 2, offset)
 

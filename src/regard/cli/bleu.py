@@ -26,7 +26,7 @@ def command(
         Path | None, typer.Option(metavar="PNG", help="Draw BLEU by length into this file.")
     ] = None,
     sentence: Annotated[
-        bool, typer.Option("--sentence", help="The lecture's BLEU of each line, in [0, 1], instead.")
+        bool, typer.Option("--sentence", help="Schmidt-Thieme's BLEU of each line, in [0, 1], instead.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -42,7 +42,7 @@ def command(
 
     if sentence and (len(reference) > 1 or by_length or plot):
         raise OptionError(
-            "--sentence is the lecture's formula for one reference, without --by-length and --plot; leave the others out"
+            "--sentence is Schmidt-Thieme's formula for one reference, without --by-length and --plot; leave the others out"
         )
     if plot and not by_length:
         raise OptionError("--plot draws BLEU by sentence length; give the source lines too: --by-length SRC")

@@ -1,4 +1,4 @@
-"""`regard cost`: the lecture's comparison of layers: quoted, counted and measured."""
+"""`regard cost`: Schmidt-Thieme's comparison of layers: quoted, counted and measured."""
 
 from __future__ import annotations
 

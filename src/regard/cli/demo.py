@@ -75,7 +75,7 @@ def _translate(console) -> None:  # noqa: ANN001
 
 
 def _dictionary(console) -> None:  # noqa: ANN001
-    """The lecture's record, each field name spelled out as numbers."""
+    """The record of *Neural Computation*, each field name spelled out as numbers."""
     import torch
 
     import regard

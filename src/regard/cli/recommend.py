@@ -36,7 +36,7 @@ def command(
     kind: Annotated[
         str,
         typer.Option(
-            help="Model: biases, polynomial, factorization, rendle (factorisation machine), machine (the lecture's)."
+            help="Model: biases, polynomial, factorization, rendle (factorisation machine), machine (Schmidt-Thieme's)."
         ),
     ] = "machine",
     features: Annotated[

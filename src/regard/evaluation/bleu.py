@@ -1,4 +1,4 @@
-"""BLEU: the lecture's sentence BLEU on tokens, and sacreBLEU's corpus BLEU.
+"""BLEU: Schmidt-Thieme's sentence BLEU on tokens, and sacreBLEU's corpus BLEU.
 
 The sentence formula is that of Schmidt-Thieme's lecture on attention layers, "BLEU score", for one reference
 y and one hypothesis ŷ, both sequences of tokens:
@@ -52,7 +52,7 @@ def brevity_penalty(reference: Sequence[Hashable], hypothesis: Sequence[Hashable
 
 
 def sentence_bleu(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> float:
-    """The lecture's BLEU of one sentence, in [0, 1]; 0 unless at least one 4-gram matches."""
+    """Schmidt-Thieme's BLEU of one sentence, in [0, 1]; 0 unless at least one 4-gram matches."""
     product = math.prod(precision(reference, hypothesis, n) for n in range(1, MAX_ORDER + 1))
     return brevity_penalty(reference, hypothesis) * product ** (1 / MAX_ORDER)
 

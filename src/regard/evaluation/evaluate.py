@@ -91,7 +91,7 @@ def evaluate(
 
 
 def training_cost(card: dict[str, Any], result: Evaluation) -> TrainingCost | None:
-    """Training cost from the model's card, for comparison with the lecture's table; None if unknown."""
+    """Training cost from the model's card, for comparison with Schmidt-Thieme's table; None if unknown."""
     if not card.get("flops") or not card.get("seconds"):
         return None
     task = f"{result.data} {result.split}"

@@ -2,7 +2,7 @@
 
 Operations are multiply-adds for one sequence of length T. Path length is the number of layers or
 recurrent steps on the shortest path from x_s to z_t, maximised over all connected pairs (t, s). `comparison`
-adds the values of the Hildesheim lecture's table.
+adds the values of Schmidt-Thieme's table.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _compose(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the lecture's table: quoted parameters, operations, path length and steps, and the layer."""
+    """A row of Schmidt-Thieme's table: quoted parameters, operations, path length, steps, and the layer."""
 
     name: str
     quoted: tuple[str, str, str, str]
@@ -148,8 +148,8 @@ class Row:
 
 
 def comparison(T: int, dim: int, window: int) -> list[Row]:
-    """The lecture's table of attention and convolution; recurrence and steps from Vaswani et al. 2017, table
-    1.
+    """Schmidt-Thieme's table of attention and convolution; recurrence and steps are from Vaswani et al. 2017,
+    table 1.
     """
     M, K = dim, window
     full, band = (

@@ -1,4 +1,4 @@
-"""Training cost in FLOPs, compared with the lecture's WMT-2014 table.
+"""Training cost in FLOPs, compared with Schmidt-Thieme's WMT-2014 table.
 
 There are two definitions. `flops` counts the operations of the model, three forward passes per step. The
 table (Vaswani et al. 2017, table 2) estimates device time × sustained rate: the base Transformer's 3.3·10¹⁸
@@ -20,7 +20,7 @@ RATES = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """A row of the lecture's table: BLEU and estimated FLOPs, English-German and English-French; None if
+    """A row of Schmidt-Thieme's table: BLEU and estimated FLOPs, English-German and English-French; None if
     missing.
     """
 
@@ -31,8 +31,8 @@ class PublishedResult:
     flops_fr: float | None
 
 
-# "Evaluation on WMT-2014" of the lecture. The paper prints one cost of the Transformers for both pairs; later
-# versions have 41.8 for the big model on English-French.
+# The WMT-2014 table of Schmidt-Thieme's lecture. The paper prints one cost of the Transformers for both pairs;
+# later versions have 41.8 for the big model on English-French.
 WMT_2014 = (
     PublishedResult("ByteNet", 23.75, None, None, None),
     PublishedResult("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),
@@ -48,7 +48,7 @@ WMT_2014 = (
 
 
 def estimated_flops(hours: float, devices: int, rate: float) -> float:
-    """Device time × sustained rate (FLOP/s), as in the lecture's table."""
+    """Device time × sustained rate (FLOP/s), as in Schmidt-Thieme's table."""
     for name, value in (("hours", hours), ("devices", devices), ("rate", rate)):
         if not 0 < value < math.inf:
             raise OptionError(f"{name} must be a positive number, got {value!r}")
@@ -81,7 +81,7 @@ class TrainingCost:
 
 
 def compare_to_wmt14(*runs: TrainingCost) -> list[dict[str, Any]]:
-    """The lecture's table followed by the runs, one dict per row.
+    """Schmidt-Thieme's table followed by the runs, one dict per row.
 
     Costs are comparable between tasks, scores are not.
     """

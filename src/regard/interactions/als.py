@@ -95,8 +95,8 @@ class LinearAls(AlsModel):
 
 
 class BilinearAls(AlsModel):
-    """(Wx₁)ᵀ(Vx₂): matrix factorisation for x₁ = user, x₂ = item; the lecture's factorisation machine for x₁
-    = x₂.
+    """(Wx₁)ᵀ(Vx₂): matrix factorisation for x₁ = user, x₂ = item; Schmidt-Thieme's factorisation machine
+    for x₁ = x₂.
     """
 
     def product(self, k: int) -> Array:

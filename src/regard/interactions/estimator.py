@@ -157,7 +157,7 @@ class Interaction(BaseEstimator):
                 raise OptionError(f"{name} must be a number of at least 0, got {value!r}")
 
     def _keep(self, p: Weights) -> None:
-        """Weights as attributes, the lecture's way around: W_ and V_ are (K, M)."""
+        """Weights as attributes, as Schmidt-Thieme writes them: W_ and V_ are (K, M)."""
         self._weights = p
         self.intercept_, self.coef_ = float(p["b"]), p["w"]
         for name in self._formula(len(p["w"])).factors:

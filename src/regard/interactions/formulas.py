@@ -1,7 +1,7 @@
 """Model formulas: scores and gradients in O(nnz · K), for sparse or dense X.
 
-Weights are a dict: `b` a number, `w` (M,), `W` and `V` (M, K), one row per predictor. The lecture's W and V
-are (K, M).
+Weights are a dict: `b` a number, `w` (M,), `W` and `V` (M, K), one row per predictor. In Schmidt-Thieme's
+lecture W and V are (K, M).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LinearFormula:
 
 
 class LowRank(LinearFormula):
-    """y = b + wᵀx + xᵀWᵀVx = b + wᵀx + (Wx)ᵀ(Vx): the lecture's factorisation machine.
+    """y = b + wᵀx + xᵀWᵀVx = b + wᵀx + (Wx)ᵀ(Vx): Schmidt-Thieme's factorisation machine.
 
     Two products with x replace one with the M×M matrix WᵀV. If W and V are nonzero in different columns, [W
     0] and [0 V], this is matrix factorisation; `left` and `right` mask these columns.

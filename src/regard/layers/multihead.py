@@ -382,7 +382,7 @@ def _check_sizes(**sizes: int | None) -> None:
 class SlicedMultiHead(_MultiHeadBase):
     """Multi-head attention whose head h sees only slice h, M/H of the M features of the input.
 
-    W^h, V^h ∈ R^(L×M/H), U^h ∈ R^(K×M/H), scale √L, output projection Q: the Hildesheim lecture's multi-head
+    W^h, V^h ∈ R^(L×M/H), U^h ∈ R^(K×M/H), scale √L, output projection Q: Schmidt-Thieme's multi-head
     attention. The matrix of pairwise interactions is block-diagonal.
     """
 

@@ -50,10 +50,10 @@ class WindowMask(Block):
 
 
 class CenteredMask(Block):
-    """The lecture's restricted attention: distance at most width/2."""
+    """Schmidt-Thieme's restricted attention: distance at most width/2."""
 
     kind: Literal["centered"] = "centered"
-    width: Annotated[int, Field(ge=0)] = Field(description="K of the lecture: K/2 tokens on each side")
+    width: Annotated[int, Field(ge=0)] = Field(description="Schmidt-Thieme's K: K/2 tokens on each side")
 
 
 class DilatedMask(Block):
@@ -148,7 +148,7 @@ class Transformer(Block):
     )
     sliced: bool = Field(
         default=False,
-        description="heads that each see a slice of the input (the lecture's form), not a full projection",
+        description="heads that each see a slice of the input (Schmidt-Thieme's form), not a full projection",
     )
     energy: Literal["dot", "scaled-dot", "cosine", "additive", "bilinear"] = Field(
         default="scaled-dot", description="of self-attention"
