@@ -15,7 +15,8 @@ from regard.data.text_files import lines
 from regard.errors import DataError, RegardError
 from regard.evaluation.alignment import read_gold, score
 from regard.models.translator import Translator
-from regard.pipelines.align import SYMMETRIES, Links, View, aligned, chosen, clearest_view, flipped, joined
+from regard.pipelines.align import View, align_words, clearest_view
+from regard.pipelines.word_links import SYMMETRIZATIONS, Links, LinkSelection, flipped
 
 ABOUT = """\
 Alignment error rate on the Hansards of the HLT-NAACL 2003 shared task (447 pairs), by the attention of translators that were
@@ -90,10 +91,10 @@ def table(forward: Path, backward: Path) -> str:
         clear = clearest_view(text[source], text[target], model)
         named = f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {'reads' if clear.shift else 'writes'}"
         for name, view in (("mean of all", View()), (named, clear)):
-            found = {i: weights for i, weights, _, _ in aligned(text[source], text[target], model, view=view)}
-            weights = [found[i] for i in range(len(found))]
+            found = dict(align_words(text[source], text[target], model, view))
+            weights = [found[i].weights for i in range(len(found))]
             for how, both in (("strongest", False), ("mutual", True)):
-                links = [chosen(each, both=both) for each in weights]
+                links = [LinkSelection(mutual=both).links(each) for each in weights]
                 rows.append(
                     (
                         f"{source}-{target}, {name}: {how}",
@@ -101,9 +102,12 @@ def table(forward: Path, backward: Path) -> str:
                     )
                 )
         best.append(weights)
-    joins = ("weights", *SYMMETRIES)
+    joins = ("weights", *SYMMETRIZATIONS)
     rows += [
-        (f"both by those layers: {name}", [joined(a, b, name) for a, b in zip(*best, strict=True)])
+        (
+            f"both by those layers: {name}",
+            [LinkSelection(join=name).joined(a, b) for a, b in zip(*best, strict=True)],
+        )
         for name in joins
     ]
     told = []

@@ -15,17 +15,8 @@ from regard.evaluation.alignment import Gold, score
 from regard.models import folder as folders
 from regard.models.build import build
 from regard.models.schema import AutoregressiveBlock
-from regard.pipelines.align import (
-    View,
-    align,
-    aligned,
-    best_view,
-    clearest_view,
-    flipped,
-    grow_diag_final_and,
-    joined,
-    pharaoh,
-)
+from regard.pipelines.align import View, align, align_words, best_view, clearest_view
+from regard.pipelines.word_links import LinkSelection, flipped, grow_diag_final_and, pharaoh
 from tests.models.small import DECODERS, ENCODERS
 
 SOURCES = ["ein kleiner Hund läuft", "", "zwei Hunde laufen 🐕", "Hund", "läuft ein Hund"]
@@ -116,7 +107,7 @@ def test_two_directions_are_joined(run, made):
 def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
     path, model, back = made
     _, out, _ = run("-i", path / "src", path / "tgt.gz", "--mutual", "--model", path / "forward")
-    assert out == lines(align(SOURCES, TARGETS, model, both=True))
+    assert out == lines(align(SOURCES, TARGETS, model, mutual=True))
     ways = [(SOURCES, TARGETS, model), (TARGETS, SOURCES, back)]
     views = [clearest_view(*way) for way in ways]
     code, out, err = run(
@@ -135,8 +126,9 @@ def test_mutual_links_the_clearest_layer_and_weights_that_are_joined(run, made):
         f"regard: by layer {views[0].layer}",
         f"regard: backwards by layer {views[1].layer}",
     ]
-    pairs = [{i: w for i, w, _, _ in aligned(*way, view=view)} for way, view in zip(ways, views, strict=True)]
-    assert out == lines(joined(pairs[0][i], pairs[1][i]) for i in range(len(SOURCES)))
+    forward, backward = (dict(align_words(*way, view)) for way, view in zip(ways, views, strict=True))
+    joined = [LinkSelection().joined(forward[i].weights, backward[i].weights) for i in range(len(SOURCES))]
+    assert out == lines(joined)
 
 
 def test_gold_scores_the_links_and_output_keeps_them(run, made, tmp_path):
@@ -189,15 +181,18 @@ def test_show_draws_each_pair_above_its_links(run, made):
         (("forward", "src", "tgt.gz", "--layer", "3"), "layer 3 is not there"),
         (
             ("forward", "src", "tgt.gz", "--layer", "first"),
-            "--layer is a number from 0, or best, got 'first'",
+            "--layer must be an integer from 0, or best, got 'first'",
         ),
         (("forward", "src", "tgt.gz", "--layer", "best", "--shift"), "leave --head and --shift out"),
         (
             ("forward", "src", "tgt.gz", "--mutual", "--threshold", "0.2"),
-            "two ways to choose links; give one",
+            "two ways to select links; give one",
         ),
         (("blind", "src", "tgt.gz", "--layer", "best"), "no attention between target and source"),
-        (("forward", "src", "tgt.gz", "--head", "first"), "--head is a number from 0, or best, got 'first'"),
+        (
+            ("forward", "src", "tgt.gz", "--head", "first"),
+            "--head must be an integer from 0, or best, got 'first'",
+        ),
         (("forward", "src", "tgt.gz", "--head", "best", "--layer", "0"), "leave --layer out"),
         (("forward", "src", "tgt.gz", "--join", "some"), "got 'some'"),
         (("forward", "src", "tgt.gz", "--json"), "--gold FILE"),
@@ -254,5 +249,5 @@ def test_a_full_disk_is_one_sentence(made):
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
     assert done.returncode == 2
-    assert done.stderr.startswith("regard: standard output cannot be written: No space left on device")
+    assert done.stderr.startswith("regard: the disk of standard output is full")
     assert done.stderr.count("\n") == 1

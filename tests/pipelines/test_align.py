@@ -11,26 +11,20 @@ import regard
 from regard.data.tokenizer import EOS, KINDS, UNK, Tokenizer
 from regard.decoding.attention import Attention, attention_maps
 from regard.errors import DataError, OptionError
-from regard.pipelines.align import (
-    SYMMETRIES,
-    View,
-    Words,
-    align,
+from regard.pipelines.align import View, align, best_view, clearest_view
+from regard.pipelines.token_words import Words, word_weights
+from regard.pipelines.word_links import (
+    SYMMETRIZATIONS,
+    LinkSelection,
     at_least,
     balanced,
-    best_view,
-    chosen,
-    clearest_view,
     flipped,
     grow_diag_final_and,
     intersection,
-    joined,
     mutual,
     pharaoh,
     strongest,
-    symmetry,
     union,
-    word_weights,
 )
 from tests.models.small import DECODERS, ENCODERS, make
 
@@ -244,12 +238,6 @@ def test_growing_stays_between_intersection_and_union(forward, backward):
     assert flipped(flipped(forward)) == forward
 
 
-def test_ways_to_join_go_by_name():
-    assert all(symmetry(name) is way for name, way in SYMMETRIES.items())
-    with pytest.raises(OptionError, match="grow-diag-final-and; got 'grow'"):
-        symmetry("grow")
-
-
 def test_balanced_weights_discount_a_word_that_all_look_at():
     weights = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4], [0.9, 0.1, 0.0]], dtype=torch.float64)
     even = balanced(weights)
@@ -267,20 +255,22 @@ def test_mutual_links_are_one_to_one():
         links = mutual(weights)
         assert links and links <= strongest(balanced(weights))
         assert len({s for s, _ in links}) == len({t for _, t in links}) == len(links)
-        assert chosen(weights, both=True) == links
-        assert chosen(weights, 0.1, both=True) == at_least(weights, 0.1)
+        assert LinkSelection(mutual=True).links(weights) == links
+        assert LinkSelection(0.1).links(weights) == at_least(weights, 0.1)
 
 
 def test_two_directions_are_joined_by_their_weights_or_by_their_links():
     forward = torch.tensor([[0.5, 0.5], [0.1, 0.9]], dtype=torch.float64)
     backward = torch.tensor([[0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)  # (source words, target words)
-    assert joined(forward, backward) == {(0, 0), (1, 1)}
-    assert joined(forward, backward, threshold=0.5) == {(0, 0), (1, 1)}
-    assert joined(forward, backward, threshold=0.35) == {(0, 0), (1, 1), (1, 0)}
-    for name, way in SYMMETRIES.items():
-        assert joined(forward, backward, name) == way(strongest(forward), flipped(strongest(backward)))
-    with pytest.raises(OptionError, match="joined by weights, or their links by intersection"):
-        joined(forward, backward, "grow")
+    assert LinkSelection().joined(forward, backward) == {(0, 0), (1, 1)}
+    assert LinkSelection(0.5).joined(forward, backward) == {(0, 0), (1, 1)}
+    assert LinkSelection(0.35).joined(forward, backward) == {(0, 0), (1, 1), (1, 0)}
+    for name, way in SYMMETRIZATIONS.items():
+        assert LinkSelection(join=name).joined(forward, backward) == way(
+            strongest(forward), flipped(strongest(backward))
+        )
+    with pytest.raises(OptionError, match="join must be one of weights, intersection"):
+        LinkSelection(join="grow")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +284,7 @@ def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
     view = clearest_view(*texts, model)
 
     def count(view):
-        return sum(map(len, align(*texts, model, view=view, both=True)))
+        return sum(map(len, align(*texts, model, view=view, mutual=True)))
 
     counts = [
         count(View(layer, shift=shift))

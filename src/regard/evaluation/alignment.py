@@ -17,7 +17,7 @@ from typing import Any
 
 from regard.data.text_files import lines
 from regard.errors import DataError, OptionError
-from regard.pipelines.align import Link, Links, flipped
+from regard.pipelines.word_links import Link, Links, flipped
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.pipelines.align import View, pharaoh
+    from regard.pipelines.align import View
     from regard.pipelines.classify import Classification, word_attention
     from regard.pipelines.translate import Translation, stream
+    from regard.pipelines.word_links import pharaoh
 
 __all__ = ["Classification", "Translation", "View", "pharaoh", "stream", "word_attention"]
 __getattr__ = exported(
@@ -18,7 +19,7 @@ __getattr__ = exported(
         "Classification": "classify",
         "Translation": "translate",
         "View": "align",
-        "pharaoh": "align",
+        "pharaoh": "word_links",
         "stream": "translate",
         "word_attention": "classify",
     },

@@ -15,7 +15,7 @@ from regard.decoding.limits import max_positions
 from regard.errors import OptionError
 from regard.models.classifier import BATCH, Classifier, batches, predict
 from regard.models.default import as_model
-from regard.pipelines.align import Words
+from regard.pipelines.token_words import Words
 
 LOOKED = 4096  # tokens whose attention is in memory at once
 

@@ -8,27 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
-from regard.pipelines.align import Links, pharaoh, strongest
 from regard.pipelines.input import Row, parsed
 from regard.pipelines.long_lines import joined
 from regard.pipelines.sentence_split import Piece
 from regard.pipelines.table import one_line, table_line
+from regard.pipelines.token_words import WordAlignment
 from regard.pipelines.translate import Translation
+from regard.pipelines.word_links import Links, pharaoh, strongest
 
 _BREAKS = re.compile(
     r"[\r\n]+"
 )  # a model may write them, or a field of JSON hold them, and a line has to stay one
-
-
-@dataclass(frozen=True)
-class WordAlignment:
-    """The attention between the words of a piece and its translation: weights (target words, source words)."""
-
-    weights: Tensor
-    source_words: list[str]
-    target_words: list[str]
 
 
 @dataclass

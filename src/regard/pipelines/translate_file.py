@@ -38,7 +38,6 @@ from regard.pipelines.result_lines import (
     Result,
     Table,
     Text,
-    WordAlignment,
 )
 from regard.pipelines.table import split_row
 from regard.pipelines.translate import translate
@@ -175,7 +174,7 @@ class TranslateJob:
 
     def _add_alignments(self, results: list[Result]) -> None:
         """Compute the word alignment of each best translation."""
-        from regard.pipelines.align import Words, word_weights
+        from regard.pipelines.token_words import WordAlignment, Words, word_weights
 
         tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
         for result, attention in self._attention_of(results, ("cross",), 1):

@@ -1,0 +1,203 @@
+"""Align files: pairs of sentences in chunks, with one model or one model per direction."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from regard.data.text_files import BAD, LONG
+from regard.errors import DataError, OptionError
+from regard.models.folder import load
+from regard.models.translator import Translator
+from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
+from regard.pipelines.input import Reader, Source
+from regard.pipelines.output import telling
+from regard.pipelines.word_links import Links, LinkSelection
+
+CHUNK = 1024  # pairs sorted by length among themselves and written in order
+MAX_CHARACTERS = 5000  # of a line: the attention maps of a longer one would fill the memory
+
+
+class Pairs(Protocol):
+    """Sentences and their translations: `TextPairs`, or `LinePairs` of two files."""
+
+    files: tuple[Any, ...]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]: ...
+
+    def blocks(self) -> Iterator[tuple[list[str], list[str]]]: ...
+
+
+@dataclass(frozen=True)
+class TextPairs:
+    """Pairs in memory, with the interface of `LinePairs`."""
+
+    sources: list[str]
+    targets: list[str]
+    files = ("the source", "the target")
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return zip(self.sources, self.targets, strict=True)
+
+    def blocks(self) -> Iterator[tuple[list[str], list[str]]]:
+        yield self.sources, self.targets
+
+
+def read_standard_input() -> TextPairs:
+    """Read lines of a text, a tab and its translation."""
+    source = Source((Path("-"),))
+    rows = [row.line.split("\t") for chunk in Reader(source).chunks() for row in chunk.rows]
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2:
+            raise DataError(
+                f"line {number} of standard input has {len(row) - 1} tabs; "
+                "put one between a text and its translation"
+            )
+    return TextPairs([row[0] for row in rows], [row[1] for row in rows])
+
+
+def count_words(pairs: Pairs) -> list[tuple[int, int]]:
+    """Return the number of words of each pair, after checking all lines."""
+    counts = []
+    for number, row in enumerate(pairs, 1):
+        for path, line in zip(pairs.files, row, strict=True):
+            if line in (BAD, LONG) or len(line) > MAX_CHARACTERS:
+                too_long = f"has more than {MAX_CHARACTERS:,} characters, too many for a sentence"
+                problem = "is not UTF-8 text" if line == BAD else too_long
+                raise DataError(f"line {number} of {path} {problem}; give one sentence per line")
+        counts.append((len(row[0].split()), len(row[1].split())))
+    return counts
+
+
+def chunks(pairs: Pairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield `size` pairs at a time, as a list of sources and a list of targets."""
+    for sources, targets in pairs.blocks():
+        for start in range(0, len(sources), size):
+            yield sources[start : start + size], targets[start : start + size]
+
+
+@dataclass(frozen=True)
+class ViewChoice:
+    """Which attention to align with, as the user wrote it: numbers, "best", or None for the mean of all."""
+
+    layer: str | None = None
+    head: str | None = None
+    shift: bool = False
+
+    def __post_init__(self) -> None:
+        if self.head == "best" and self.layer is not None:
+            raise OptionError("--head best chooses the layer too; leave --layer out")
+        if self.layer == "best" and (self.head is not None or self.shift):
+            raise OptionError(
+                "--layer best uses all heads and chooses the step too; leave --head and --shift out"
+            )
+        for option, value in (("--layer", self.layer), ("--head", self.head)):
+            if value not in (None, "best") and not value.removeprefix("-").isdecimal():
+                raise OptionError(f"{option} must be an integer from 0, or best, got {value!r}")
+
+    def view(self, model: Translator, sources: list[str], targets: list[str]) -> View:
+        """Choose the view on the first pairs, and check that the model has it."""
+        if self.head == "best":
+            view = best_view(sources, targets, model, shift=self.shift)
+        elif self.layer == "best":
+            view = clearest_view(sources, targets, model)
+        else:
+            layer, head = (None if value is None else int(value) for value in (self.layer, self.head))
+            view = View(layer, head, self.shift)
+        list(align_words(["a"], ["a"], model, view))
+        return view
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the view depends on the model and the data."""
+        return "best" in (self.layer, self.head)
+
+
+class PairAlignment(NamedTuple):
+    """The weights (target words, source words) of the forward model, and the links."""
+
+    weights: Tensor
+    links: Links
+
+
+class Aligner:
+    """Align pairs with one translator, or with two of opposite directions whose links are joined."""
+
+    def __init__(
+        self,
+        model: Translator,
+        reverse: Translator | None,
+        pairs: Pairs,
+        view: ViewChoice,
+        selection: LinkSelection,
+    ) -> None:
+        sources, targets = next(chunks(pairs, SAMPLE))
+        self.model, self.reverse, self.selection = model, reverse, selection
+        self.view = view.view(model, sources, targets)
+        self.reverse_view = None if reverse is None else view.view(reverse, targets, sources)
+
+    @property
+    def passes(self) -> int:
+        """Number of models that read each pair."""
+        return 1 if self.reverse is None else 2
+
+    def __call__(
+        self, sources: list[str], targets: list[str], advance: Callable[[int], None]
+    ) -> list[PairAlignment]:
+        """Align pairs, in order; `advance` counts the sentences of a progress bar."""
+        weights = _weights(self.model, sources, targets, self.view, advance)
+        if self.reverse is None:
+            return [PairAlignment(w, self.selection.links(w)) for w in weights]
+        backward = _weights(self.reverse, targets, sources, self.reverse_view, advance)
+        pairs = zip(weights, backward, strict=True)
+        return [PairAlignment(w, self.selection.joined(w, back)) for w, back in pairs]
+
+
+def load_translator(folder: Path, device: Any) -> Translator:
+    """Load a translator; an error if the folder has another kind of model."""
+    model = load(folder, device)
+    if not isinstance(model, Translator):
+        raise OptionError(f"{folder} is {model.what}, which has no source to align with; give a translator")
+    return model
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes to FILE.part; it is renamed to FILE at the end of the block."""
+    part = path.with_name(path.name + ".part")
+    with telling(str(part)):
+        file = part.open("w", encoding="utf-8", newline="\n")
+
+    def write(text: str) -> None:
+        file.write(text)
+        file.flush()
+
+    try:
+        with file, telling(str(part)):
+            yield write
+    except BaseException:
+        print(f"regard: the alignments so far are in {part}", file=sys.stderr)
+        raise
+    with telling(str(path)):
+        part.replace(path)
+
+
+def _weights(
+    model: Translator,
+    sources: list[str],
+    targets: list[str],
+    view: View | None,
+    advance: Callable[[int], None],
+) -> list[Tensor]:
+    """Return the weights between the words of each pair, in order."""
+    weights = {}
+    for i, alignment in align_words(sources, targets, model, view):
+        weights[i] = alignment.weights
+        advance(1)
+    return [weights[i] for i in range(len(weights))]
