@@ -17,8 +17,8 @@ from benchmarks.peers.environments import Place
 from benchmarks.peers.process import say
 from regard.data.tokenizer import BOS, EOS, PAD, UNK
 from regard.errors import RegardError
-from regard.interchange.export.tokens import pieces
-from regard.interchange.export.write import export, target
+from regard.interchange.export.export import FORMATS, export
+from regard.interchange.export.tokenizer_files import vocabulary_list
 
 
 def write(model: Any, where: Path, texts: list[Text], folder: Path) -> None:
@@ -26,8 +26,8 @@ def write(model: Any, where: Path, texts: list[Text], folder: Path) -> None:
     told = {
         "model": str(where.resolve()),
         "config": model.config,
-        "source_pieces": pieces(model.source_tokenizer),
-        "target_pieces": pieces(model.target_tokenizer),
+        "source_pieces": vocabulary_list(model.source_tokenizer),
+        "target_pieces": vocabulary_list(model.target_tokenizer),
         "specials": {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS},
         "texts": {text.name: text.sources for text in texts},
     }
@@ -47,10 +47,11 @@ def _written(model: Any, system: str, folder: Path) -> Place:
     if system == CT2:
         for precision in PRECISIONS[CT2]:
             say(
-                f"  {precision}: {export(model, folder / f'ctranslate2-{precision}', target('ctranslate2', precision))}"
+                f"  {precision}: "
+                f"{export(model, folder / f'ctranslate2-{precision}', FORMATS['ctranslate2'](precision))}"
             )
     elif system == HF:
-        say(f"  {export(model, folder / 'huggingface', target('huggingface'))}")
+        say(f"  {export(model, folder / 'huggingface', 'huggingface')}")
     elif system == JOEY:
         _joey_can(model.config)
         torch.save(joey_state(model), folder / "joey.pt")

@@ -1,4 +1,4 @@
-"""`regard export` and `regard import` as a user meets them."""
+"""Tests of the commands export and import."""
 
 import pytest
 import typer
@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from regard.cli import export as commands
 from regard.errors import FolderError, OptionError
-from regard.interchange.export import check
+from regard.interchange.export import compare
 from regard.models import folder
-from tests.interchange.exports import LAYER, make
+from tests.interchange.small_models import LAYER, make
 
 pytest.importorskip("ctranslate2")
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -26,7 +26,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def few_sentences(monkeypatch):
-    monkeypatch.setattr(check, "SENTENCES", 4)
+    monkeypatch.setattr(compare, "SENTENCES", 4)
 
 
 def run(*args):
@@ -36,7 +36,7 @@ def run(*args):
 def test_an_export_prints_what_the_check_found_and_where_it_is(model, tmp_path):
     done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert done.exit_code == 0
-    assert "4 of 4 sample sentences equal word for word" in done.output and "README.md" in done.output
+    assert "4 of 4 sample sentences with identical tokens" in done.output and "README.md" in done.output
     assert {"model.bin", "tokenizer.json", "README.md"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
@@ -57,7 +57,7 @@ def test_a_folder_is_replaced_only_when_asked_and_only_if_regard_wrote_it(model,
         "--quantization",
         "int8",
     )
-    assert done.exit_code == 0 and "weights rounded to int8" in done.output
+    assert done.exit_code == 0 and "weights quantized to int8" in done.output
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "mine", "--overwrite")
@@ -68,9 +68,9 @@ def test_a_folder_is_replaced_only_when_asked_and_only_if_regard_wrote_it(model,
 
 
 def test_an_export_that_is_not_equal_ends_with_1_and_leaves_nothing(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "FAR", 0.0)  # no difference is small enough
+    monkeypatch.setattr(compare, "MAX_DIFFERENCE", 0.0)  # no difference is small enough
     done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
-    assert done.exit_code == 1 and "is not equal to regard's" in done.output
+    assert done.exit_code == 1 and "does not give regard's outputs" in done.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_wrong_words_are_one_sentence(model, tmp_path):
         (
             ("export", model, "--to", "onnx", "--quantization", "int8", "-o", tmp_path / "x"),
             OptionError,
-            "only ctranslate2",
+            "ONNX takes --quantization float32",
         ),
         (
             ("export", tmp_path / "none", "--to", "onnx", "-o", tmp_path / "x"),

@@ -1,4 +1,4 @@
-"""A Hugging Face model becomes a regard model with the same scores and the same reading of text."""
+"""Tests of import_model.py, import_marian.py, import_gpt2.py, sentencepiece.py and token_mapping.py."""
 
 import json
 import warnings
@@ -9,12 +9,12 @@ import torch
 from regard.data.tokenizer import BOS, EOS
 from regard.errors import FolderError, OptionError
 from regard.interchange import import_gpt2, import_marian
-from regard.interchange.export import check as checking
+from regard.interchange.export import compare as comparing
+from regard.interchange.export.export import export
 from regard.interchange.export.huggingface import HuggingFace
-from regard.interchange.export.write import export
 from regard.interchange.import_model import import_model
 from regard.models.folder import load
-from tests.interchange.exports import ENGLISH, GERMAN, LAYER, make
+from tests.interchange.small_models import ENGLISH, GERMAN, LAYER, make
 
 transformers = pytest.importorskip("transformers")
 spm = pytest.importorskip("sentencepiece")
@@ -23,11 +23,11 @@ TEXTS = [*ENGLISH[:100], *GERMAN[:100], "", " a  b ", "< pad >", "ﬁ ＦＵＬ�
 
 @pytest.fixture(autouse=True)
 def few_sentences(monkeypatch):
-    monkeypatch.setattr(checking, "SENTENCES", 4)
+    monkeypatch.setattr(comparing, "SENTENCES", 4)
 
 
 def save_marian(folder, **changes):
-    """A MarianMT with random weights and two SentencePiece models over one vocabulary, as the published ones are."""
+    """Save a MarianMT with random weights and, as published ones have, two SentencePiece models."""
     vocabulary = {"</s>": 0, "<unk>": 1}
     for side, lines in (("source", ENGLISH), ("target", GERMAN)):
         spm.SentencePieceTrainer.train(
@@ -45,10 +45,10 @@ def save_marian(folder, **changes):
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     torch.manual_seed(1)
     config = transformers.MarianConfig(**{
-        "vocab_size": len(vocabulary), "d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "activation_function": "swish",
-        "max_position_embeddings": 64, "scale_embedding": True, "pad_token_id": pad, "decoder_start_token_id": pad,
-        "eos_token_id": 0, "init_std": 0.3, **changes,
+        "vocab_size": len(vocabulary), "d_model": 32, "encoder_layers": 2, "decoder_layers": 1,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40,
+        "activation_function": "swish", "max_position_embeddings": 64, "scale_embedding": True,
+        "pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "init_std": 0.3, **changes,
     })  # fmt: skip
     model = transformers.MarianMTModel(config).eval()
     model.final_logits_bias.normal_()
@@ -56,31 +56,34 @@ def save_marian(folder, **changes):
     return model
 
 
-def test_a_marian_model_gives_the_same_scores_and_reads_the_same(tmp_path):
+def test_an_imported_marian_gives_the_same_scores_and_token_ids(tmp_path):
     theirs = save_marian(tmp_path)
     assert import_model(tmp_path, tmp_path / "out").passed
     ours = load(tmp_path / "out")
-    rows = import_marian.read(tmp_path)[1]["target"]
+    mapping = import_marian.read(tmp_path)[1]["target"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it would like sacremoses, and does not use it here
+        warnings.simplefilter("ignore")  # it recommends sacremoses, which is not needed here
         reader = transformers.MarianTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
-        assert [*rows.theirs(ours.source_tokenizer.encode(text)), 0] == reader(text).input_ids, text
+        assert [*mapping.theirs(ours.source_tokenizer.encode(text)), 0] == reader(text).input_ids, text
     source, target = (
         torch.tensor([[*ours.source_tokenizer.encode(ENGLISH[3]), EOS]]),
         torch.tensor([[BOS, 9, 40, 17]]),
     )
     with torch.inference_mode():
-        given = [torch.tensor([rows.theirs(x[0].tolist())]) for x in (source, target)]
+        given = [torch.tensor([mapping.theirs(x[0].tolist())]) for x in (source, target)]
         found = theirs(input_ids=given[0], decoder_input_ids=given[1]).logits
         torch.testing.assert_close(
-            ours(source, target)[..., 3:], found[..., rows.theirs(range(3, len(rows.of)))], rtol=0, atol=1e-5
+            ours(source, target)[..., 3:],
+            found[..., mapping.theirs(range(3, len(mapping.ids)))],
+            rtol=0,
+            atol=1e-5,
         )
-    words = [12, 40, 70, 71, 33]
-    assert ours.target_tokenizer.decode(words) == reader.decode(rows.theirs(words))
+    tokens = [12, 40, 70, 71, 33]
+    assert ours.target_tokenizer.decode(tokens) == reader.decode(mapping.theirs(tokens))
 
 
-def test_a_gpt2_model_gives_the_same_scores_and_reads_the_same(tmp_path):
+def test_an_imported_gpt2_gives_the_same_scores_and_token_ids(tmp_path):
     import tokenizers
 
     bpe = tokenizers.ByteLevelBPETokenizer()
@@ -97,22 +100,21 @@ def test_a_gpt2_model_gives_the_same_scores_and_reads_the_same(tmp_path):
     theirs = transformers.GPT2LMHeadModel(config).eval()
     theirs.save_pretrained(tmp_path)
     assert import_model(tmp_path, tmp_path / "out").passed
-    ours, rows = load(tmp_path / "out"), import_gpt2.read(tmp_path)[1]["target"]
+    ours, mapping = load(tmp_path / "out"), import_gpt2.read(tmp_path)[1]
     for text in TEXTS:
         ids = ours.target_tokenizer.encode(text)
-        assert rows.theirs(ids) == reader(text).input_ids, text
-        assert (
-            ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
-        )  # a space in front is regard's own, and is taken away
-    words = torch.tensor([[BOS, 7, 90, 44]])
+        assert mapping.theirs(ids) == reader(text).input_ids, text
+        # regard strips a leading space.
+        assert ours.target_tokenizer.decode(ids).lstrip() == text.lstrip()
+    tokens = torch.tensor([[BOS, 7, 90, 44]])
     with torch.inference_mode():
-        found = theirs(input_ids=torch.tensor([rows.theirs(words[0].tolist())])).logits
+        found = theirs(input_ids=torch.tensor([mapping.theirs(tokens[0].tolist())])).logits
         torch.testing.assert_close(
-            ours(words)[..., 3:], found[..., rows.theirs(range(3, len(rows.of)))], rtol=0, atol=1e-5
+            ours(tokens)[..., 3:], found[..., mapping.theirs(range(3, len(mapping.ids)))], rtol=0, atol=1e-5
         )
 
 
-def test_an_exported_model_comes_back_as_it_was(tmp_path):
+def test_an_exported_model_is_imported_unchanged(tmp_path):
     model = make(LAYER, LAYER)
     export(model, tmp_path / "there", HuggingFace())
     import_model(tmp_path / "there", tmp_path / "back")
@@ -128,7 +130,7 @@ def test_folders_that_cannot_be_imported_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(FolderError, match="has no config.json"):
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(FolderError, match='model_type "t5", and regard imports marian, gpt2, bert'):
+    with pytest.raises(FolderError, match='model_type "t5", and regard imports bert, gpt2, marian'):
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     with pytest.raises(FolderError, match=r"has no model.safetensors; the folder is incomplete"):
@@ -153,5 +155,5 @@ def test_a_marian_model_with_language_codes_or_without_its_vocabulary_is_refused
         import_model(tmp_path, tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("x")
-    with pytest.raises(OptionError, match="already there"):
+    with pytest.raises(OptionError, match="already exists"):
         import_model(tmp_path, tmp_path / "out")

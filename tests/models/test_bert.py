@@ -10,7 +10,7 @@ import torch
 import regard
 from regard.data.tokenizer import BOS, EOS, UNK
 from regard.errors import FolderError, OptionError
-from regard.interchange.import_bert import reference
+from regard.interchange.import_bert import transformers_vectors
 from regard.interchange.import_model import import_model
 from regard.models import bert as models_bert
 from regard.models.folder import load
@@ -33,7 +33,7 @@ def bert(tmp_path):
 def test_vectors_are_those_of_transformers(bert):
     model = models_bert.read(bert)
     assert model.longest == 24
-    np.testing.assert_allclose(embed(TEXTS, model), reference(bert, TEXTS), atol=1e-5)
+    np.testing.assert_allclose(embed(TEXTS, model), transformers_vectors(bert, TEXTS), atol=1e-5)
 
 
 def test_text_is_cut_into_the_same_pieces_and_never_spells_a_mark(bert):
@@ -59,7 +59,7 @@ def test_every_head_of_every_layer_is_watched(bert):
 
 def test_an_imported_folder_makes_the_same_vectors(bert, tmp_path):
     found = import_model(bert, tmp_path / "out")
-    assert found.worst < 1e-5 and "differ by at most" in str(found)
+    assert found.max_difference < 1e-5 and "differ by at most" in str(found)
     again = load(tmp_path / "out")
     np.testing.assert_allclose(embed(TEXTS, again), embed(TEXTS, models_bert.read(bert)), rtol=0, atol=1e-6)
     assert again.fingerprint() == models_bert.read(bert).fingerprint()

@@ -27,19 +27,19 @@ def command(
 
         regard export runs/small --to onnx -o small-onnx
     """
-    from regard.interchange.export.check import UnequalError
-    from regard.interchange.export.write import export, target
+    from regard.interchange.export.compare import UnequalError
+    from regard.interchange.export.export import FORMATS, export
     from regard.models.folder import load
 
-    chosen = target(to, quantization)
+    chosen = FORMATS[to](quantization)
     try:
         found = export(load(model), output, chosen, overwrite=overwrite)
     except UnequalError as error:
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
-    rounded = "" if chosen.exact is chosen else f"weights rounded to {quantization}: "
+    rounded = "" if chosen.exact is chosen else f"weights quantized to {quantization}: "
     typer.echo(f"{rounded}{found}")
-    typer.echo(f"the {chosen.name} model is in {output}; its README.md has a program that runs it")
+    typer.echo(f"the {chosen.title} model is in {output}; its README.md has a program that runs it")
 
 
 def bring(
@@ -51,7 +51,7 @@ def bring(
     overwrite: Overwrite = False,
 ) -> None:
     """Import a Hugging Face model, and check that its outputs are the same."""
-    from regard.interchange.export.check import UnequalError
+    from regard.interchange.export.compare import UnequalError
     from regard.interchange.import_model import import_model
 
     try:

@@ -1,1 +1,1 @@
-"""Interchange: export to and import from other libraries."""
+"""Export models to and import them from other libraries."""

@@ -1,9 +1,8 @@
-"""Whether a BERT-like sentence encoder that was imported makes the vectors that transformers makes from the same folder."""
+"""Import a BERT-like sentence encoder and compare its vectors with those of transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,47 +11,39 @@ import numpy as np
 import torch
 
 from regard.data import corpora
-from regard.interchange.export.check import UnequalError
+from regard.interchange.export.compare import UnequalError
+from regard.interchange.importer import IMPORTERS, VectorComparison
 from regard.models.bert import read
 from regard.models.embedder import Embedder
 from regard.pipelines.embed import Vectors, embed
 
-NEAR = 1e-5
+MAX_DIFFERENCE = 1e-5
 
 
-@dataclass(frozen=True)
-class Compared:
-    """How vectors compare with those that transformers computes from the same folder."""
-
-    sentences: int
-    worst: float
-
-    def __str__(self) -> str:
-        return f"vectors of {self.sentences} sample sentences differ by at most {self.worst:.1e}"
-
-
-def checked(folder: Path) -> tuple[Embedder, Compared]:
-    """The embedder, after a look whether it makes the same vectors."""
+@IMPORTERS.add("bert")
+def import_bert(folder: Path) -> tuple[Embedder, VectorComparison]:
+    """Return the embedder and how its vectors compare with those of transformers."""
     model = read(folder)
-    texts = [
-        text for pair in islice(corpora.find("tatoeba-sample").rows("test", "en", "de"), 25) for text in pair
-    ]
-    found = Compared(len(texts), float(np.abs(embed(list(texts), model) - reference(folder, texts)).max()))
-    if not found.worst < NEAR:
+    pairs = islice(corpora.find("tatoeba-sample").rows("test", "en", "de"), 25)
+    texts = [text for pair in pairs for text in pair]
+    difference = np.abs(embed(texts, model) - transformers_vectors(folder, texts)).max()
+    comparison = VectorComparison(len(texts), float(difference))
+    if not comparison.max_difference < MAX_DIFFERENCE:
         raise UnequalError(
-            f"the model in regard is not equal to that of {folder} ({found}); nothing was kept, please report this"
+            f"the model in regard does not give the vectors of {folder} ({comparison}); "
+            "nothing was kept, please report this"
         )
-    return model, found
+    return model, comparison
 
 
-def reference(folder: Path, texts: Sequence[str]) -> Vectors:
-    """Vectors by transformers: BertModel, mean over real tokens, length 1."""
+def transformers_vectors(folder: Path, texts: Sequence[str]) -> Vectors:
+    """Embed texts with transformers: BertModel, mean over the tokens, normalised to length 1."""
     from transformers import AutoTokenizer, BertModel
 
     longest = read(folder).longest
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    theirs: Any = BertModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
-    given = tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
+    model: Any = BertModel.from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True).eval()
+    inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
     with torch.inference_mode():
-        states, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]
-        return torch.nn.functional.normalize((states * real).sum(1) / real.sum(1), dim=-1).numpy()
+        states, mask = model(**inputs).last_hidden_state, inputs["attention_mask"][..., None]
+        return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1).numpy()

@@ -1,4 +1,4 @@
-"""GPT-2 from Hugging Face: byte-level BPE, learned positions, pre-norm."""
+"""Import a GPT-2 from Hugging Face: byte-level BPE, learned positions, pre-norm."""
 
 from __future__ import annotations
 
@@ -10,39 +10,45 @@ import torch
 
 from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 from regard.errors import FolderError
-from regard.interchange.export.gpt2 import ACTIVATIONS, Generating
-from regard.interchange.vocabulary import Renumbered, Rows, own_tokenizer
+from regard.interchange.export.compare import Comparison, require_equal
+from regard.interchange.export.gpt2 import ACTIVATIONS, Gpt2Runner
+from regard.interchange.importer import IMPORTERS
+from regard.interchange.token_mapping import MappedRunner, TokenMapping, exported_tokenizer
 from regard.models.build import build
 from regard.models.schema import AutoregressiveBlock
 
-NEVER = -1e9  # bias of the words GPT-2 has not got: they are never written
+NEVER = -1e9  # bias of the tokens that GPT-2 does not have
 EPSILON = 1e-5
 
 
-def read(folder: Path) -> tuple[Any, dict[str, Rows]]:
-    """The model, with config and tokenizers on it, and the rows of its vocabulary."""
+@IMPORTERS.add("gpt2")
+def import_gpt2(folder: Path) -> tuple[Any, Comparison]:
+    """Return the language model and how its outputs compare with those of transformers."""
+    model, mapping = read(folder)
+    end = mapping.ids[EOS]
+    assert end is not None
+    runner = MappedRunner(Gpt2Runner(folder, end=end), mapping, mapping)
+    return model, require_equal(model, runner, "regard")
+
+
+def read(folder: Path) -> tuple[Any, TokenMapping]:
+    """Return the model, with config and tokenizers, and the mapping of its vocabulary."""
     from transformers import GPT2LMHeadModel
 
     theirs: Any = GPT2LMHeadModel.from_pretrained(
         str(folder), dtype=torch.float32, use_safetensors=True
     ).eval()
-    tokenizer, rows = _tokenizer(folder, theirs.config)
+    tokenizer, mapping = _tokenizer(folder, theirs.config)
     config = _config(theirs.config)
-    model: Any = build(config, None, len(rows.of))
+    model: Any = build(config, None, len(mapping.ids))
     with torch.no_grad():
-        _fill(model, theirs, rows)
+        _copy_weights(model, theirs, mapping)
     model.config, model.source_tokenizer, model.target_tokenizer = config, tokenizer, tokenizer
-    return model.eval(), {"target": rows}
-
-
-def runner(folder: Path, rows: dict[str, Rows]) -> Renumbered:
-    """The model in transformers, to compare with."""
-    end = rows["target"].of[EOS]
-    assert end is not None
-    return Renumbered(Generating(folder, end=end), rows["target"], rows["target"])
+    return model.eval(), mapping
 
 
 def _config(theirs: Any) -> dict[str, Any]:
+    """Return the `model:` block for a GPT2Config."""
     for key, value in (
         ("scale_attn_weights", True),
         ("scale_attn_by_inverse_layer_idx", False),
@@ -50,11 +56,14 @@ def _config(theirs: Any) -> dict[str, Any]:
     ):
         if getattr(theirs, key) != value:
             raise FolderError(
-                f"this GPT-2 has {key} {getattr(theirs, key)}, which regard's models have not; only {value} is imported"
+                f"this GPT-2 has {key} {getattr(theirs, key)}, which regard does not support; only {value} "
+                "is imported"
             )
     if theirs.layer_norm_epsilon != EPSILON:
         raise FolderError(
-            f"this GPT-2 has layer_norm_epsilon {theirs.layer_norm_epsilon} and regard's layer norm has {EPSILON}"
+            f"this GPT-2 has layer_norm_epsilon {theirs.layer_norm_epsilon}, and regard's layer norm has "
+            f"{EPSILON}; "
+            "import another model"
         )
     activation = {name: ours for ours, name in ACTIVATIONS.items()} | {
         "gelu_pytorch_tanh": "gelu-tanh",
@@ -62,13 +71,20 @@ def _config(theirs: Any) -> dict[str, Any]:
     }
     if theirs.activation_function not in activation:
         raise FolderError(
-            f"this GPT-2 has activation {theirs.activation_function!r}; regard has {', '.join(sorted(activation))}"
+            f"this GPT-2 has activation {theirs.activation_function!r}, and regard supports "
+            f"{', '.join(sorted(activation))}; import another model"
         )
     decoder = {
-        "kind": "transformer", "layers": theirs.n_layer, "heads": theirs.n_head, "inner": theirs.n_inner or 4 * theirs.n_embd,
-        "norm": "pre", "activation": activation[theirs.activation_function], "position": "learned",
-        "max_positions": theirs.n_positions, "attention_dropout": float(theirs.attn_pdrop),
-    }  # fmt: skip
+        "kind": "transformer",
+        "layers": theirs.n_layer,
+        "heads": theirs.n_head,
+        "inner": theirs.n_inner or 4 * theirs.n_embd,
+        "norm": "pre",
+        "activation": activation[theirs.activation_function],
+        "position": "learned",
+        "max_positions": theirs.n_positions,
+        "attention_dropout": float(theirs.attn_pdrop),
+    }
     tie = "target" if theirs.tie_word_embeddings else "none"
     given = {
         "dim": theirs.n_embd,
@@ -80,52 +96,51 @@ def _config(theirs: Any) -> dict[str, Any]:
     return AutoregressiveBlock.model_validate(given).model_dump()
 
 
-def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, Rows]:
-    """The vocabulary with our four special numbers in front, and which row of theirs each number is."""
-    own = own_tokenizer(folder)
+def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, TokenMapping]:
+    """Return the tokenizer with our four special tokens first, and the mapping of its ids."""
+    own = exported_tokenizer(folder)
     if own is not None:
-        return own, Rows(list(range(config.vocab_size)))
+        return own, TokenMapping(list(range(config.vocab_size)))
     from transformers import AutoTokenizer
 
     try:
-        found = json.loads(AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer.to_str())
+        definition = json.loads(AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError):
         raise FolderError(
             f"{folder} has no tokenizer that transformers can load; copy vocab.json and merges.txt to it"
         ) from None
-    if found["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(found["pre_tokenizer"]):
+    if definition["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(definition["pre_tokenizer"]):
         raise FolderError(f"the tokenizer of {folder} is not GPT-2's byte-level BPE; only that is imported")
     end = config.eos_token_id if isinstance(config.eos_token_id, int) else None
-    names = {number: piece for piece, number in found["model"]["vocab"].items()}
-    names |= {token["id"]: token["content"] for token in found["added_tokens"]}
+    names = {i: token for token, i in definition["model"]["vocab"].items()}
+    names |= {token["id"]: token["content"] for token in definition["added_tokens"]}
     if end is None or end not in names:
         raise FolderError(
-            f"{folder} has eos_token_id {config.eos_token_id}, which is not one of its tokens; correct its config.json"
+            f"{folder} has eos_token_id {config.eos_token_id}, which is not one of its tokens; correct its "
+            "config.json"
         )
-    rest = [number for number in range(config.vocab_size) if number != end]
-    # A row without a name can be written by the model and never read; the space keeps text from spelling its name.
-    pieces = [*SPECIALS, *(names.get(number, f"< row {number} >") for number in rest)]
-    found["model"] |= {"vocab": {piece: i for i, piece in enumerate(pieces)}, "unk_token": SPECIALS[UNK]}
-    found |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    return Tokenizer(json.dumps(found)), Rows([None, None, end, end, *rest])
+    rest = [i for i in range(config.vocab_size) if i != end]
+    # An id without a token can be generated but not occur in text; no text spells a name with spaces.
+    tokens = [*SPECIALS, *(names.get(i, f"< row {i} >") for i in rest)]
+    definition["model"] |= {"vocab": {token: i for i, token in enumerate(tokens)}, "unk_token": SPECIALS[UNK]}
+    definition |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    return Tokenizer(json.dumps(definition)), TokenMapping([None, None, end, end, *rest])
 
 
-def _fill(model: Any, theirs: Any, rows: Rows) -> None:
+def _copy_weights(model: Any, theirs: Any, mapping: TokenMapping) -> None:
     body, dim = theirs.transformer, theirs.config.n_embd
-    model.target.table.weight.copy_(rows.take(body.wte.weight))
-    model.output.words.weight.copy_(rows.take(theirs.lm_head.weight))
-    model.output.words.bias[[i for i, row in enumerate(rows.of) if row is None or i in (PAD, BOS)]] = NEVER
+    model.target.table.weight.copy_(mapping.take(body.wte.weight))
+    model.output.words.weight.copy_(mapping.take(theirs.lm_head.weight))
+    missing = [i for i, row in enumerate(mapping.ids) if row is None or i in (PAD, BOS)]
+    model.output.words.bias[missing] = NEVER
     model.decoder.position.weight.copy_(body.wpe.weight)
     _copy(model.decoder.norm, body.ln_f.weight, body.ln_f.bias)
     for ours, block in zip(model.decoder.layers, body.h, strict=True):
-        maps, biases = (
-            block.attn.c_attn.weight.T.split(dim),
-            block.attn.c_attn.bias.split(dim),
-        )  # theirs are (in, out)
-        for part, weight, bias in zip(
-            (ours.attention.Wq, ours.attention.Wk, ours.attention.Wv), maps, biases, strict=True
-        ):
-            _copy(part, weight, bias)
+        weights = block.attn.c_attn.weight.T.split(dim)  # GPT-2 stores (in, out)
+        biases = block.attn.c_attn.bias.split(dim)
+        projections = (ours.attention.Wq, ours.attention.Wk, ours.attention.Wv)
+        for projection, weight, bias in zip(projections, weights, biases, strict=True):
+            _copy(projection, weight, bias)
         _copy(ours.attention.Wo, block.attn.c_proj.weight.T, block.attn.c_proj.bias)
         _copy(ours.feed.W1, block.mlp.c_fc.weight.T, block.mlp.c_fc.bias)
         _copy(ours.feed.W2, block.mlp.c_proj.weight.T, block.mlp.c_proj.bias)
@@ -133,6 +148,6 @@ def _fill(model: Any, theirs: Any, rows: Rows) -> None:
         _copy(ours.around_feed.norm, block.ln_2.weight, block.ln_2.bias)
 
 
-def _copy(part: Any, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    part.weight.copy_(weight)
-    part.bias.copy_(bias)
+def _copy(layer: Any, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias)

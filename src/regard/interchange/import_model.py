@@ -1,34 +1,41 @@
-"""`regard import`: a Hugging Face folder with a MarianMT, GPT-2 or BERT-like model becomes a regard folder of the same outputs."""
+"""Import a Hugging Face folder: read it, compare the outputs, write a model folder."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from regard.errors import FolderError
 from regard.files.atomic import write_folder
-from regard.interchange.export.check import Check, require
-from regard.interchange.export.libraries import need, quiet_transformers
-from regard.interchange.export.write import free_place
-from regard.interchange.import_bert import Compared, checked
+from regard.interchange import import_bert, import_gpt2, import_marian  # noqa: F401 (they register themselves)
+from regard.interchange.export.compare import Comparison
+from regard.interchange.export.export import check_free
+from regard.interchange.export.libraries import quiet_transformers, require_library
+from regard.interchange.importer import IMPORTERS, VectorComparison
 from regard.models import folder as model_folder
 from regard.models.bert import refuse_pickle
 
-KINDS = ("marian", "gpt2", "bert")
 
+def import_model(
+    source: str | Path, folder: str | Path, *, overwrite: bool = False
+) -> Comparison | VectorComparison:
+    """Import a Hugging Face model, and compare its outputs on sample sentences.
 
-def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = False) -> Check | Compared:
-    """Read a Hugging Face folder, compare the two models on sample sentences, and write a regard folder if they are equal."""
+        import_model("opus-mt-en-de", "models/en-de")
+
+    Parameters:
+        source: folder written by `save_pretrained`, with a model type in `IMPORTERS`.
+        folder: new model folder.
+        overwrite: replace a folder that regard wrote.
+
+    Raises UnequalError and writes nothing if the outputs differ.
+    """
     source, folder = Path(source), Path(folder)
-    kind = _kind(source)
-    need("transformers")
-    free_place(folder, overwrite)
+    kind = _model_type(source)
+    require_library("transformers")
+    check_free(folder, overwrite)
     with quiet_transformers():
-        if kind == "bert":
-            model, found = checked(source)
-        else:
-            model, found = _writer(source, kind)
+        model, comparison = IMPORTERS[kind](source)
     card = {"name": source.resolve().name, "imported_from": f"Hugging Face {kind}"}
     write_folder(
         folder,
@@ -36,34 +43,23 @@ def import_model(source: str | Path, folder: str | Path, *, overwrite: bool = Fa
             place, model, model.config, model.source_tokenizer, model.target_tokenizer, card
         ),
     )
-    return found
+    return comparison
 
 
-def _writer(source: Path, kind: str) -> tuple[Any, Check]:
-    """A model that writes, and how it compares."""
-    if kind == "marian":
-        from regard.interchange import import_marian as reader
-    else:
-        from regard.interchange import import_gpt2 as reader
-    model, rows = reader.read(source)
-    return model, require(model, reader.runner(source, rows), "regard")
-
-
-def _kind(source: Path) -> str:
-    """Which model a folder holds, by its config.json."""
+def _model_type(source: Path) -> str:
+    """Return the `model_type` of a Hugging Face folder."""
     if not source.is_dir():
-        raise FolderError(
-            f"there is no folder {source}; give one that transformers' save_pretrained has written"
-        )
+        raise FolderError(f"there is no folder {source}; give one that transformers' save_pretrained wrote")
     path = source / "config.json"
     if not path.is_file():
         raise FolderError(
-            f"{source} has no config.json, so it is no Hugging Face model; give the folder that has it"
+            f"{source} has no config.json, so it is not a Hugging Face model; give the folder that has it"
         )
     kind = model_folder.read_json(path).get("model_type")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in IMPORTERS:
         raise FolderError(
-            f"{path} says model_type {json.dumps(kind)}, and regard imports {', '.join(KINDS)}; give one of these"
+            f"{path} has model_type {json.dumps(kind)}, and regard imports {', '.join(sorted(IMPORTERS))}; "
+            "give one of these"
         )
     refuse_pickle(source)
     return kind

@@ -1,33 +1,26 @@
-"""CTranslate2: our weights in its specification. Transformers of either norm, most positions; translators and language models."""
+"""Export to CTranslate2: Transformer translators and language models, optionally quantized."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from regard.data.tokenizer import EOS
-from regard.errors import OptionError
-from regard.interchange.export.check import Model
-from regard.interchange.export.ctranslate2_spec import language_model, translator
-from regard.interchange.export.libraries import need
+from regard.interchange.export.compare import Model
+from regard.interchange.export.ctranslate2_spec import language_model_spec, translator_spec
+from regard.interchange.export.format import FORMATS, ExportFormat
+from regard.interchange.export.libraries import require_library
 from regard.interchange.export.readme import write_readme
-from regard.interchange.export.supported import refuse, same
-from regard.interchange.export.tokens import pieces, save_tokenizers
+from regard.interchange.export.supported import check_options, check_same
+from regard.interchange.export.tokenizer_files import save_tokenizers, vocabulary_list
 from regard.models.translator import Translator
 
-NAME = "CTranslate2"
-QUANTIZATIONS = (
-    "float32",
-    "int8",
-    "int8_float32",
-    "int16",
-    "float16",
-    "int8_float16",
-    "bfloat16",
-    "int8_bfloat16",
-)
+PLAIN = ("float32", "float16", "bfloat16", "int16", "int8")
+QUANTIZATIONS = (*PLAIN, "int8_float32", "int8_float16", "int8_bfloat16")
+ONE_THREAD: Any = {"device": "cpu", "compute_type": "default", "inter_threads": 1, "intra_threads": 1}
 BOTH = {
     "norm": ("pre", "post"),
     "norm_kind": ("layer", "rms"),
@@ -44,9 +37,10 @@ from tokenizers import Tokenizer
 folder = sys.argv[1]
 source, target = (Tokenizer.from_file(f"{folder}/{name}") for name in (SOURCE_FILE, TARGET_FILE))
 model = ctranslate2.Translator(folder)
-pieces = [source.encode(line.rstrip("\\n"), add_special_tokens=False).tokens for line in sys.stdin]
-for found in model.translate_batch(pieces, beam_size=4):
-    print(target.decode([target.token_to_id(piece) for piece in found.hypotheses[0]], skip_special_tokens=False))
+tokens = [source.encode(line.rstrip("\\n"), add_special_tokens=False).tokens for line in sys.stdin]
+for result in model.translate_batch(tokens, beam_size=4):
+    ids = [target.token_to_id(token) for token in result.hypotheses[0]]
+    print(target.decode(ids, skip_special_tokens=False))
 """
 GENERATE = """
 import sys
@@ -57,91 +51,88 @@ folder = sys.argv[1]
 tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
 model = ctranslate2.Generator(folder)
 for line in sys.stdin:
-    pieces = ["< s >", *tokenizer.encode(line.rstrip("\\n"), add_special_tokens=False).tokens]
-    found = model.generate_batch([pieces], max_length=50, sampling_topk=1)[0]
-    print(tokenizer.decode([tokenizer.token_to_id(piece) for piece in found.sequences[0][1:]], skip_special_tokens=False))
+    tokens = ["< s >", *tokenizer.encode(line.rstrip("\\n"), add_special_tokens=False).tokens]
+    result = model.generate_batch([tokens], max_length=50, sampling_topk=1)[0]
+    ids = [tokenizer.token_to_id(token) for token in result.sequences[0][1:]]
+    print(tokenizer.decode(ids, skip_special_tokens=False))
 """
 
 
-class CTranslate2:
-    """A folder that `ctranslate2.Translator` or `ctranslate2.Generator` loads; weights in `quantization`."""
+@FORMATS.add("ctranslate2")
+class CTranslate2(ExportFormat):
+    """A folder for `ctranslate2.Translator` or `ctranslate2.Generator`."""
 
-    def __init__(self, quantization: str = "float32") -> None:
-        if quantization not in QUANTIZATIONS:
-            raise OptionError(f"quantization is one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
-        self.quantization = quantization
+    title = "CTranslate2"
+    quantizations = QUANTIZATIONS
 
-    name = NAME
-
-    @property
-    def exact(self) -> CTranslate2:
-        return self if self.quantization == "float32" else CTranslate2()
-
-    def refuse(self, model: Model) -> None:
-        need("ctranslate2")
-        refuse(model, NAME, encoder=ENCODER, decoder=DECODER)
+    def check_supported(self, model: Model) -> None:
+        require_library("ctranslate2")
+        check_options(model, self.title, encoder=ENCODER, decoder=DECODER)
         if isinstance(model, Translator):
-            same(model, NAME, "norm_kind")
+            check_same(model, self.title, "norm_kind")
 
     def write(self, model: Model, folder: Path) -> None:
-        spec = translator(model) if isinstance(model, Translator) else language_model(model)
+        translates = isinstance(model, Translator)
+        spec = translator_spec(model) if translates else language_model_spec(model)
         spec.validate()
         spec.optimize(quantization=self.quantization)
         spec.save(str(folder))
         save_tokenizers(model, folder)
-        write_readme(model, folder, NAME, TRANSLATE if isinstance(model, Translator) else GENERATE)
+        write_readme(model, folder, self.title, TRANSLATE if translates else GENERATE)
 
-    def load(self, model: Model, folder: Path) -> Translating | Generating:
-        return (Translating if isinstance(model, Translator) else Generating)(model, folder)
-
-
-class Translating:
-    """A translator in CTranslate2, as the check runs it."""
-
-    def __init__(self, model: Model, folder: Path) -> None:
-        import ctranslate2
-
-        self.inner = ctranslate2.Translator(
-            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
-        )
-        self.source, self.target = pieces(model.source_tokenizer), pieces(model.target_tokenizer)  # type: ignore[arg-type]
-        self.number = {piece: i for i, piece in enumerate(self.target)}
-
-    def write(self, prompt: list[int], limit: int) -> list[int]:
-        given = [[self.source[i] for i in prompt[:-1]]]  # it adds the end mark itself
-        found = self.inner.translate_batch(given, beam_size=1, max_decoding_length=limit)
-        return [self.number[piece] for piece in found[0].hypotheses[0]]
-
-    def score(self, prompt: list[int], words: list[int]) -> list[float]:
-        text = [self.target[i] for i in words if i != EOS]
-        return self.inner.score_batch([[self.source[i] for i in prompt[:-1]]], [text])[0].log_probs[
-            : len(words)
-        ]
+    def load(self, model: Model, folder: Path) -> TranslatorRunner | GeneratorRunner:
+        return (TranslatorRunner if isinstance(model, Translator) else GeneratorRunner)(model, folder)
 
 
-class Generating:
-    """A language model in CTranslate2, as the check runs it."""
+class TranslatorRunner:
+    """A translator in CTranslate2."""
 
     def __init__(self, model: Model, folder: Path) -> None:
         import ctranslate2
 
-        self.inner = ctranslate2.Generator(
-            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
+        self.translator = ctranslate2.Translator(str(folder), **ONE_THREAD)
+        self.source, self.target = (
+            vocabulary_list(tokenizer)  # type: ignore[arg-type]
+            for tokenizer in (model.source_tokenizer, model.target_tokenizer)
         )
-        self.pieces = pieces(model.target_tokenizer)  # type: ignore[arg-type]
+        self.ids = {token: i for i, token in enumerate(self.target)}
 
-    def write(self, prompt: list[int], limit: int) -> list[int]:
-        given = [[self.pieces[i] for i in prompt]]
-        found = self.inner.generate_batch(
-            given, beam_size=1, sampling_topk=1, max_length=limit, include_prompt_in_result=False
+    def generate(self, prompt: list[int], limit: int) -> list[int]:
+        results = self.translator.translate_batch(
+            [self._source_tokens(prompt)], beam_size=1, max_decoding_length=limit
         )
-        return [i for i in found[0].sequences_ids[0] if i != EOS]
+        return [self.ids[token] for token in results[0].hypotheses[0]]
 
-    def score(self, prompt: list[int], words: list[int]) -> list[float]:
-        given = [[self.pieces[i] for i in [*prompt, *words[:-1]]]]
-        scores = torch.from_numpy(np.array(self.inner.forward_batch(given)))[0]
-        return (
-            torch.log_softmax(scores, -1)[len(prompt) - 1 :]
-            .gather(-1, torch.tensor(words)[:, None])[:, 0]
-            .tolist()
+    def log_probs(self, prompt: list[int], tokens: list[int]) -> list[float]:
+        target = [self.target[i] for i in tokens if i != EOS]
+        result = self.translator.score_batch([self._source_tokens(prompt)], [target])[0]
+        return result.log_probs[: len(tokens)]
+
+    def _source_tokens(self, prompt: list[int]) -> list[str]:
+        return [self.source[i] for i in prompt[:-1]]  # CTranslate2 adds EOS itself
+
+
+class GeneratorRunner:
+    """A language model in CTranslate2."""
+
+    def __init__(self, model: Model, folder: Path) -> None:
+        import ctranslate2
+
+        self.generator = ctranslate2.Generator(str(folder), **ONE_THREAD)
+        self.vocabulary = vocabulary_list(model.target_tokenizer)  # type: ignore[arg-type]
+
+    def generate(self, prompt: list[int], limit: int) -> list[int]:
+        results = self.generator.generate_batch(
+            [[self.vocabulary[i] for i in prompt]],
+            beam_size=1,
+            sampling_topk=1,
+            max_length=limit,
+            include_prompt_in_result=False,
         )
+        return [i for i in results[0].sequences_ids[0] if i != EOS]
+
+    def log_probs(self, prompt: list[int], tokens: list[int]) -> list[float]:
+        given = [[self.vocabulary[i] for i in [*prompt, *tokens[:-1]]]]
+        logits = torch.from_numpy(np.array(self.generator.forward_batch(given)))[0]  # (time, vocabulary)
+        log_probs = torch.log_softmax(logits, -1)[len(prompt) - 1 :]
+        return log_probs.gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist()

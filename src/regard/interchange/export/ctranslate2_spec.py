@@ -1,4 +1,4 @@
-"""Where each of our weights lies in CTranslate2's specification of a Transformer."""
+"""Copy the weights of a Transformer into a CTranslate2 model specification."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.position import Learned, Sinusoidal
 from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK
-from regard.interchange.export.tokens import pieces
+from regard.interchange.export.tokenizer_files import vocabulary_list
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.decoder import TransformerDecoder
 from regard.models.embedding import Embedding, Output
@@ -19,12 +19,13 @@ from regard.models.transformer_layer import TransformerLayer
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerDecoderModelSpec, TransformerSpec
 
-POSITIONS = 2048  # rows of the table that sinusoids are written out as
-NEVER = -1e9  # added to the scores of PAD and BOS, which regard never writes
-EPSILON = {"layer": 1e-5, "rms": torch.finfo(torch.float32).eps}  # torch's own
+POSITIONS = 2048  # rows of the table that sinusoidal positions are exported as
+NEVER = -1e9  # bias of PAD and BOS, which regard never generates
+EPSILON = {"layer": 1e-5, "rms": torch.finfo(torch.float32).eps}  # torch's defaults
 
 
-def translator(model: Any) -> TransformerSpec:
+def translator_spec(model: Any) -> TransformerSpec:
+    """Return the specification of a translator, filled with its weights."""
     from ctranslate2.specs import TransformerSpec, transformer_spec
 
     config = model.config
@@ -32,17 +33,18 @@ def translator(model: Any) -> TransformerSpec:
         transformer_spec.TransformerEncoderSpec(**_options(config["encoder"])),
         transformer_spec.TransformerDecoderSpec(**_options(config["decoder"]), **_alibi(config["decoder"])),
     )
-    _words(spec.encoder, model.source, spec.encoder.embeddings[0])
+    _embeddings(spec.encoder, model.source, spec.encoder.embeddings[0])
     _stack(spec.encoder, model.encoder)
     _decoder(spec.decoder, model)
-    spec.register_source_vocabulary(pieces(model.source_tokenizer))
-    spec.register_target_vocabulary(pieces(model.target_tokenizer))
-    _settle(spec.config, config)
+    spec.register_source_vocabulary(vocabulary_list(model.source_tokenizer))
+    spec.register_target_vocabulary(vocabulary_list(model.target_tokenizer))
+    _set_special_tokens(spec.config, config)
     spec.config.decoder_start_token, spec.config.add_source_eos = SPECIALS[BOS], True  # type: ignore[union-attr]
     return spec
 
 
-def language_model(model: Any) -> TransformerDecoderModelSpec:
+def language_model_spec(model: Any) -> TransformerDecoderModelSpec:
+    """Return the specification of a language model, filled with its weights."""
     from ctranslate2.specs import TransformerDecoderModelSpec, transformer_spec
 
     options = _options(model.config["decoder"]) | _alibi(model.config["decoder"])
@@ -50,8 +52,8 @@ def language_model(model: Any) -> TransformerDecoderModelSpec:
         transformer_spec.TransformerDecoderSpec(**options, with_encoder_attention=False)
     )
     _decoder(spec.decoder, model)
-    spec.register_vocabulary(pieces(model.target_tokenizer))
-    _settle(spec.config, model.config)
+    spec.register_vocabulary(vocabulary_list(model.target_tokenizer))
+    _set_special_tokens(spec.config, model.config)
     return spec
 
 
@@ -81,18 +83,18 @@ def _alibi(spec: dict[str, Any]) -> dict[str, Any]:
     return {"alibi": spec["position"] == "alibi", "alibi_use_positive_positions": True}
 
 
-def _settle(settings: Any, config: dict[str, Any]) -> None:
+def _set_special_tokens(settings: Any, config: dict[str, Any]) -> None:
     settings.unk_token, settings.bos_token, settings.eos_token = SPECIALS[UNK], SPECIALS[BOS], SPECIALS[EOS]
     settings.layer_norm_epsilon = EPSILON[config["decoder"]["norm_kind"]]
 
 
-def _words(spec: Any, words: Embedding, embeddings: Any) -> None:
-    embeddings.weight = words.table.weight.data.clone()  # its quantization writes into what it is given
-    spec.scale_embeddings = words.scale != 1.0
+def _embeddings(spec: Any, ours: Embedding, theirs: Any) -> None:
+    theirs.weight = ours.table.weight.data.clone()  # quantization changes the tensor in place
+    spec.scale_embeddings = ours.scale != 1.0
 
 
 def _decoder(spec: Any, model: AutoregressiveModel) -> None:
-    _words(spec, model.target, spec.embeddings)
+    _embeddings(spec, model.target, spec.embeddings)
     _stack(spec, model.decoder)  # type: ignore[arg-type]
     _linear(spec.projection, model.output.words)
     spec.projection.bias = _bias(model.output)
@@ -132,10 +134,10 @@ def _layer(spec: Any, layer: TransformerLayer) -> None:
         _linear(spec.attention.linear[1], cross.Wk, cross.Wv)
         _linear(spec.attention.linear[2], cross.Wo)
         _norm(spec.attention.layer_norm, layer.around_cross.norm)
-    _feed(spec.ffn, layer)
+    _feed_forward(spec.ffn, layer)
 
 
-def _feed(spec: Any, layer: TransformerLayer) -> None:
+def _feed_forward(spec: Any, layer: TransformerLayer) -> None:
     feed = layer.feed
     if feed.activation == "swiglu":
         weights, biases = feed.W1.weight.data.chunk(2), feed.W1.bias.data.chunk(2)
@@ -147,11 +149,11 @@ def _feed(spec: Any, layer: TransformerLayer) -> None:
     _norm(spec.layer_norm, layer.around_feed.norm)
 
 
-def _linear(spec: Any, *parts: nn.Linear) -> None:
-    """Maps of the same input, one below the other."""
-    spec.weight = torch.cat([part.weight.data for part in parts])
-    if parts[0].bias is not None:
-        spec.bias = torch.cat([part.bias.data for part in parts])
+def _linear(spec: Any, *layers: nn.Linear) -> None:
+    """Copy linear layers of the same input, stacked into one: (sum of outputs, inputs)."""
+    spec.weight = torch.cat([layer.weight.data for layer in layers])
+    if layers[0].bias is not None:
+        spec.bias = torch.cat([layer.bias.data for layer in layers])
 
 
 def _norm(spec: Any, norm: Any) -> None:

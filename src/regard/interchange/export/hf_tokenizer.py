@@ -1,4 +1,4 @@
-"""Our tokenizers as ones that `transformers` loads: the same numbers, the end mark added, the same text back."""
+"""Save our tokenizers for transformers: same ids, special tokens added, same decoded text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from tokenizers import processors
 from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, frame: list[str]) -> None:
-    """`frame` is what a text stands in: ["$A", SPECIALS[EOS]] for a source, [SPECIALS[BOS], "$A"] for a text to be continued."""
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, template: list[str]) -> None:
+    """Write the files of a `PreTrainedTokenizerFast`.
+
+    `template` adds special tokens to a text "$A": ["$A", SPECIALS[EOS]] for a source,
+    [SPECIALS[BOS], "$A"] for a prompt.
+    """
     from transformers import PreTrainedTokenizerFast
 
     inner = tokenizers.Tokenizer.from_str(json.dumps(_with_unknown(tokenizer)))
     inner.post_processor = processors.TemplateProcessing(
-        single=frame, pair=None, special_tokens=[(SPECIALS[i], i) for i in (BOS, EOS) if SPECIALS[i] in frame]
+        single=template,
+        pair=None,
+        special_tokens=[(SPECIALS[i], i) for i in (BOS, EOS) if SPECIALS[i] in template],
     )
     theirs = PreTrainedTokenizerFast(
         tokenizer_object=inner,
@@ -33,13 +39,14 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, frame: list[str]) -> N
 
 
 def _with_unknown(tokenizer: Tokenizer) -> dict[str, Any]:
-    """UNK is written as regard writes it; registered as a special token it would be left out of the text."""
-    found = json.loads(tokenizer.text)
-    sign = tokenizer._pieces[UNK]
-    replace = {"type": "Replace", "pattern": {"String": SPECIALS[UNK]}, "content": sign}
-    rest = [] if found["decoder"] is None else [found["decoder"]]
-    if tokenizer.kind == "word":  # without a decoder words are joined by spaces; with one, that must be said
+    """Return the tokenizer's JSON with a decoder that writes UNK as regard does; a special token would be
+    skipped."""
+    definition = json.loads(tokenizer.text)
+    unknown = tokenizer._pieces[UNK]
+    replace = {"type": "Replace", "pattern": {"String": SPECIALS[UNK]}, "content": unknown}
+    rest = [] if definition["decoder"] is None else [definition["decoder"]]
+    if tokenizer.kind == "word":  # the default decoder joins words with spaces; a Sequence must do it itself
         rest = [{"type": "Replace", "pattern": {"Regex": "^(?=.)"}, "content": " "}, {"type": "Fuse"}]
         rest.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    found["decoder"] = {"type": "Sequence", "decoders": [replace, *rest]}
-    return found
+    definition["decoder"] = {"type": "Sequence", "decoders": [replace, *rest]}
+    return definition

@@ -1,4 +1,4 @@
-"""Libraries that regard does not need except for one format each."""
+"""Optional libraries that single formats need."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from regard.errors import OptionError
 
 
-def need(library: str, extra: str | None = None) -> None:
-    """One sentence when a library is not installed."""
+def require_library(library: str, extra: str | None = None) -> None:
+    """Raise OptionError with the install command if a library is not installed."""
     try:
-        found = importlib.util.find_spec(library)
-    except ModuleNotFoundError:  # the package that it is a part of
-        found = None
-    if found is None:
+        spec = importlib.util.find_spec(library)
+    except ModuleNotFoundError:  # its parent package is missing
+        spec = None
+    if spec is None:
         raise OptionError(f'this needs {library}; pip install "regard[{extra or library}]"')
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Its bars and remarks are about files that a caller of regard never named."""
+    """Silence the progress bars and warnings of transformers, which name temporary files."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

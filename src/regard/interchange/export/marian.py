@@ -1,4 +1,4 @@
-"""A translator in the layout of Hugging Face's MarianMT: a post-norm Transformer with sinusoids."""
+"""Export a translator as Hugging Face's MarianMT: a post-norm Transformer with sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS
-from regard.interchange.export.check import Model
+from regard.interchange.export.compare import Model
 from regard.interchange.export.hf_tokenizer import save_tokenizer
-from regard.interchange.export.marian_layout import ACTIVATIONS, halves, ordered, places
-from regard.interchange.export.supported import refuse, same
-from regard.interchange.export.tokens import both
+from regard.interchange.export.marian_layout import ACTIVATIONS, channel_order, reorder, weight_names
+from regard.interchange.export.supported import check_options, check_same
+from regard.interchange.export.tokenizer_files import source_and_target
 
-NAME = "MarianMT"
+TITLE = "MarianMT"
 POSITIONS = 1024
-NEVER = -1e9  # added to the scores of PAD and BOS, which regard never writes
+NEVER = -1e9  # bias of PAD and BOS, which regard never generates
 
 PROGRAM = """
 import sys
@@ -27,12 +27,13 @@ folder = sys.argv[1]
 source, target = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(folder + TARGET)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 lines = [line.rstrip("\\n") for line in sys.stdin]
-found = model.generate(**source(lines, return_tensors="pt", padding=True), num_beams=4)
-print(*target.batch_decode(found, skip_special_tokens=True), sep="\\n")
+outputs = model.generate(**source(lines, return_tensors="pt", padding=True), num_beams=4)
+print(*target.batch_decode(outputs, skip_special_tokens=True), sep="\\n")
 """
 
 
-def refuse_model(model: Model) -> None:
+def check_supported(model: Model) -> None:
+    """Raise OptionError with the reason if MarianMT cannot express this model."""
     table: dict[str, tuple[Any, ...]] = {
         "norm": ("post",),
         "norm_kind": ("layer",),
@@ -43,26 +44,28 @@ def refuse_model(model: Model) -> None:
     sides = {
         side: table | {"key_heads": (None, config[side].get("heads"))} for side in ("encoder", "decoder")
     }
-    refuse(model, NAME, encoder=sides["encoder"], decoder=sides["decoder"])
-    same(model, NAME, "activation")
+    check_options(model, TITLE, encoder=sides["encoder"], decoder=sides["decoder"])
+    check_same(model, TITLE, "activation")
 
 
-def program(model: Model) -> str:
-    source, target = both(model)
+def example_program(model: Model) -> str:
+    """Return a program that translates lines with the exported model."""
+    source, target = source_and_target(model)
     return PROGRAM.replace("folder + TARGET", "folder" if source == target else 'folder + "/target"')
 
 
 def write(model: Model, folder: Path) -> None:
+    """Write model and tokenizers as `save_pretrained` does."""
     from transformers import MarianMTModel
 
     theirs = MarianMTModel(_config(model))
-    theirs.load_state_dict(_weights(model), strict=False)  # what is tied has one name here, and several there
+    theirs.load_state_dict(_weights(model), strict=False)  # MarianMT has further names for tied weights
     theirs.generation_config.update(max_new_tokens=POSITIONS // 2, num_beams=1, forced_eos_token_id=None)
     theirs.save_pretrained(str(folder))
-    source, target = both(model)
-    save_tokenizer(source, folder, frame=["$A", SPECIALS[EOS]])
+    source, target = source_and_target(model)
+    save_tokenizer(source, folder, template=["$A", SPECIALS[EOS]])
     if source != target:
-        save_tokenizer(target, folder / "target", frame=["$A", SPECIALS[EOS]])
+        save_tokenizer(target, folder / "target", template=["$A", SPECIALS[EOS]])
 
 
 def _config(model: Any) -> Any:
@@ -97,42 +100,52 @@ def _config(model: Any) -> Any:
 
 
 def _weights(model: Any) -> dict[str, torch.Tensor]:
-    state, order = model.state_dict(), halves(model.config["dim"])
-    found = {place.theirs: ordered(state[place.ours], place.axis, order) for place in places(model.config)}
-    shared = found.get("model.shared.weight")
+    state, order = model.state_dict(), channel_order(model.config["dim"])
+    weights = {
+        name.theirs: reorder(state[name.ours], name.channel_axis, order)
+        for name in weight_names(model.config)
+    }
+    shared = weights.get("model.shared.weight")
     if shared is not None:
-        found |= {f"model.{side}.embed_tokens.weight": shared for side in ("encoder", "decoder")}
-    if "lm_head.weight" not in found:
-        found["lm_head.weight"] = found["model.decoder.embed_tokens.weight"]
-    words = model.output.words
-    bias = torch.zeros(len(words.weight)) if words.bias is None else words.bias.data.clone()
+        weights |= {f"model.{side}.embed_tokens.weight": shared for side in ("encoder", "decoder")}
+    if "lm_head.weight" not in weights:
+        weights["lm_head.weight"] = weights["model.decoder.embed_tokens.weight"]
+    output = model.output.words
+    bias = torch.zeros(len(output.weight)) if output.bias is None else output.bias.data.clone()
     bias[[PAD, BOS]] = NEVER
-    return found | {"final_logits_bias": bias[None]}
+    return weights | {"final_logits_bias": bias[None]}
 
 
-class Translating:
-    """A MarianMT model as the check runs it; `never` are words whose score does not count."""
+class MarianRunner:
+    """A MarianMT in transformers, which never generates the ids in `suppressed`."""
 
-    def __init__(self, folder: Path, *, start: int = BOS, end: int = EOS, never: Sequence[int] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, start: int = BOS, end: int = EOS, suppressed: Sequence[int] = ()
+    ) -> None:
         from transformers import MarianMTModel
 
-        self.inner = MarianMTModel.from_pretrained(
+        self.model = MarianMTModel.from_pretrained(
             str(folder), dtype=torch.float32, use_safetensors=True
         ).eval()
-        self.start, self.end, self.never = start, end, list(never)
+        self.start, self.end, self.suppressed = start, end, list(suppressed)
 
     @torch.inference_mode()
-    def write(self, prompt: list[int], limit: int) -> list[int]:
+    def generate(self, prompt: list[int], limit: int) -> list[int]:
         given = torch.tensor([prompt])
-        found = self.inner.generate(  # type: ignore[operator]
-            input_ids=given, attention_mask=torch.ones_like(given), max_new_tokens=limit, do_sample=False, num_beams=1,
-            suppress_tokens=self.never or None, forced_eos_token_id=None,
-        )  # fmt: skip
-        return [word for word in found[0, 1:].tolist() if word != self.end]
+        outputs = self.model.generate(  # type: ignore[operator]
+            input_ids=given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=limit,
+            do_sample=False,
+            num_beams=1,
+            suppress_tokens=self.suppressed or None,
+            forced_eos_token_id=None,
+        )
+        return [token for token in outputs[0, 1:].tolist() if token != self.end]
 
     @torch.inference_mode()
-    def score(self, prompt: list[int], words: list[int]) -> list[float]:
-        begun = torch.tensor([[self.start, *words[:-1]]])
-        scores = self.inner(input_ids=torch.tensor([prompt]), decoder_input_ids=begun).logits[0]
-        scores[:, self.never] = -torch.inf
-        return torch.log_softmax(scores, -1).gather(-1, torch.tensor(words)[:, None])[:, 0].tolist()
+    def log_probs(self, prompt: list[int], tokens: list[int]) -> list[float]:
+        decoder_input = torch.tensor([[self.start, *tokens[:-1]]])
+        logits = self.model(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder_input).logits[0]
+        logits[:, self.suppressed] = -torch.inf
+        return torch.log_softmax(logits, -1).gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist()

@@ -1,4 +1,4 @@
-"""ONNX: encoder.onnx reads a source, decoder.onnx writes one word more; any runtime of ONNX drives them."""
+"""Export to ONNX: encoder.onnx encodes a source, decoder.onnx computes one decoder step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch import nn
 
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.errors import OptionError
-from regard.interchange.export.check import Model
-from regard.interchange.export.libraries import need
+from regard.interchange.export.compare import Model
+from regard.interchange.export.format import FORMATS, ExportFormat
+from regard.interchange.export.libraries import require_library
 from regard.interchange.export.onnx_graphs import DecoderGraph, EncoderGraph, Named, example_state
 from regard.interchange.export.onnx_recurrence import translations, with_operators
 from regard.interchange.export.readme import write_readme
-from regard.interchange.export.tokens import save_tokenizers
+from regard.interchange.export.tokenizer_files import save_tokenizers
 from regard.models.translator import Translator
 
-NAME = "ONNX"
-BATCH = 2  # of the example that is traced; a size of 1 would be taken for a constant
+BATCH = 2  # of the traced example; torch.export treats a size of 1 as a constant
 
 TRANSLATE = """
 import sys
@@ -45,17 +45,18 @@ for line in sys.stdin:
     ids = source.encode(line.rstrip("\\n"), add_special_tokens=False).ids + [EOS]
     given = {"source": np.array([ids]), "lengths": np.array([len(ids)])}
     given |= run(encoder, given)
-    for x in decoder.get_inputs():  # keys and values of the words so far: none yet
+    for x in decoder.get_inputs():  # empty key/value caches
         if x.name not in given:
-            given[x.name] = np.zeros([n if isinstance(n, int) else int(i == 0) for i, n in enumerate(x.shape)], np.float32)
-    words = [BOS]
-    while words[-1] != EOS and len(words) < 2 * len(ids) + 20:
-        found = run(decoder, given | {"tokens": np.array(words[-1:])})
-        scores = found.pop("scores")[0]
-        scores[[PAD, BOS]] = -np.inf  # never written
-        words.append(int(scores.argmax()))
-        given |= {name.removesuffix("_after"): x for name, x in found.items()}
-    print(target.decode([word for word in words if word > EOS], skip_special_tokens=False))
+            shape = [n if isinstance(n, int) else int(i == 0) for i, n in enumerate(x.shape)]
+            given[x.name] = np.zeros(shape, np.float32)
+    tokens = [BOS]
+    while tokens[-1] != EOS and len(tokens) < 2 * len(ids) + 20:
+        outputs = run(decoder, given | {"tokens": np.array(tokens[-1:])})
+        scores = outputs.pop("scores")[0]
+        scores[[PAD, BOS]] = -np.inf  # never generated
+        tokens.append(int(scores.argmax()))
+        given |= {name.removesuffix("_after"): x for name, x in outputs.items()}
+    print(target.decode([token for token in tokens if token > EOS], skip_special_tokens=False))
 """
 GENERATE = """
 import sys
@@ -70,117 +71,119 @@ decoder = onnxruntime.InferenceSession(f"{folder}/decoder.onnx")
 inputs, names = decoder.get_inputs(), [x.name for x in decoder.get_outputs()]
 
 for line in sys.stdin:
-    given = {  # nothing was read so far
-        x.name: np.zeros([n if isinstance(n, int) else int(i == 0) for i, n in enumerate(x.shape)], np.float32) for x in inputs
-    }
-    words, read = [BOS] + tokenizer.encode(line.rstrip("\\n"), add_special_tokens=False).ids, 0
-    while words[-1] != EOS and read < 60:
-        found = dict(zip(names, decoder.run(names, given | {"tokens": np.array([words[read]])})))
-        scores = found.pop("scores")[0]
-        scores[[PAD, BOS]] = -np.inf  # never written
-        given |= {name.removesuffix("_after"): x for name, x in found.items()}
+    given = {}  # empty caches, or zero states
+    for x in inputs:
+        shape = [n if isinstance(n, int) else int(i == 0) for i, n in enumerate(x.shape)]
+        given[x.name] = np.zeros(shape, np.float32)
+    tokens, read = [BOS] + tokenizer.encode(line.rstrip("\\n"), add_special_tokens=False).ids, 0
+    while tokens[-1] != EOS and read < 60:
+        outputs = dict(zip(names, decoder.run(names, given | {"tokens": np.array([tokens[read]])})))
+        scores = outputs.pop("scores")[0]
+        scores[[PAD, BOS]] = -np.inf  # never generated
+        given |= {name.removesuffix("_after"): x for name, x in outputs.items()}
         read += 1
-        if read == len(words):
-            words.append(int(scores.argmax()))
-    print(tokenizer.decode([word for word in words if word > EOS], skip_special_tokens=False))
+        if read == len(tokens):
+            tokens.append(int(scores.argmax()))
+    print(tokenizer.decode([token for token in tokens if token > EOS], skip_special_tokens=False))
 """
 
 
-class Onnx:
-    """A folder with one graph per part, in float32."""
+@FORMATS.add("onnx")
+class Onnx(ExportFormat):
+    """A folder with encoder.onnx (translators) and decoder.onnx, in float32."""
 
-    name = NAME
+    title = "ONNX"
 
-    @property
-    def exact(self) -> Onnx:
-        return self
-
-    def refuse(self, model: Model) -> None:
+    def check_supported(self, model: Model) -> None:
         for library in ("onnx", "onnxscript", "onnxruntime"):
-            need(library, "onnx")
+            require_library(library, "onnx")
 
     def write(self, model: Model, folder: Path) -> None:
         config: dict[str, Any] = model.config  # type: ignore[assignment]
         memory: Named = {}
-        state = example_state(model, BATCH, length(config["decoder"]))
-        lengths = None
+        state = example_state(model, BATCH, example_length(config["decoder"]))
+        inputs: dict[str, Any] = {"tokens": torch.full((BATCH,), BOS), "lengths": None}
         if isinstance(model, Translator):
-            longest = length(config["encoder"]) + 1
-            source, lengths = torch.full((BATCH, longest), EOS), torch.tensor([longest, longest - 1])
+            longest = example_length(config["encoder"]) + 1
+            source = torch.full((BATCH, longest), EOS)
+            lengths = inputs["lengths"] = torch.tensor([longest, longest - 1])
             with torch.inference_mode():
                 memory, first = EncoderGraph(model)(source, lengths)
-            state |= {
-                name: x.contiguous() for name, x in first.items()
-            }  # strides of a part would become part of the graph
-            given = {"source": source, "lengths": lengths}
-            _save(
-                EncoderGraph(with_operators(model)),
-                given,
-                [*given],
-                [*memory, *first],
-                folder / "encoder.onnx",
+            state |= {name: x.contiguous() for name, x in first.items()}  # strides would become constants
+            encoder = EncoderGraph(with_operators(model))
+            _save_graph(
+                encoder, {"source": source, "lengths": lengths}, [*memory, *first], folder / "encoder.onnx"
             )
-        given = {"tokens": torch.full((BATCH,), BOS), "lengths": lengths, "memory": memory, "state": state}
-        names = ["tokens", "lengths", *memory, *state]
-        _save(
-            DecoderGraph(model),
-            given,
-            names,
-            ["scores", *(f"{name}_after" for name in state)],
-            folder / "decoder.onnx",
-        )
+        outputs = ["scores", *(f"{name}_after" for name in state)]
+        inputs |= {"memory": memory, "state": state}
+        _save_graph(DecoderGraph(model), inputs, outputs, folder / "decoder.onnx")
         save_tokenizers(model, folder)
-        write_readme(model, folder, NAME, TRANSLATE if isinstance(model, Translator) else GENERATE)
+        write_readme(model, folder, self.title, TRANSLATE if isinstance(model, Translator) else GENERATE)
 
-    def load(self, model: Model, folder: Path) -> Running:
-        return Running(folder)
+    def load(self, model: Model, folder: Path) -> OnnxRunner:
+        return OnnxRunner(folder)
 
 
-def length(spec: dict[str, Any]) -> int:
-    """Of the example that is traced: so long that every mask hides something, or it would be left out of the graph."""
+def example_length(spec: dict[str, Any]) -> int:
+    """Return the length of the traced example: long enough that every mask hides something; torch.export
+    would drop a mask that hides nothing."""
     room = spec["max_positions"] - 2 if spec.get("position") in ("learned", "learned-norm") else 1 << 30
-    return max(2, min(room, 4 + _reach(spec.get("mask")) + _reach((spec.get("above") or {}).get("mask"))))
+    reach = _mask_reach(spec.get("mask")) + _mask_reach((spec.get("above") or {}).get("mask"))
+    return max(2, min(room, 4 + reach))
 
 
-def _reach(mask: Any) -> int:
-    """The sum of all sizes in a mask: no window reaches further."""
+def _mask_reach(mask: Any) -> int:
+    """Return the sum of all sizes in a mask, an upper bound on its reach."""
     if isinstance(mask, dict | list):
-        return sum(map(_reach, mask.values() if isinstance(mask, dict) else mask))
+        return sum(map(_mask_reach, mask.values() if isinstance(mask, dict) else mask))
     return mask if isinstance(mask, int) and not isinstance(mask, bool) else 0
 
 
-def _save(
-    module: nn.Module, given: dict[str, Any], inputs: list[str], outputs: list[str], path: Path
-) -> None:
-    inputs = [name for name in inputs if name != "lengths" or given[name] is not None]
+def _save_graph(module: nn.Module, inputs: dict[str, Any], outputs: list[str], path: Path) -> None:
+    """Trace a module with example inputs (tensors, None, or dicts of tensors) and save it as ONNX."""
+    names = [
+        name
+        for key, value in inputs.items()
+        if value is not None
+        for name in (value if isinstance(value, dict) else [key])
+    ]
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
-                module.eval(), (), kwargs=given, dynamo=True, input_names=inputs, output_names=outputs, verbose=False,
-                dynamic_shapes={name: _dynamic(x) for name, x in given.items()}, external_data=False,
+                module.eval(),
+                (),
+                kwargs=inputs,
+                dynamo=True,
+                input_names=names,
+                output_names=outputs,
+                verbose=False,
+                dynamic_shapes={key: _dynamic_axes(value) for key, value in inputs.items()},
+                external_data=False,
                 custom_translation_table=translations(),
-            )  # fmt: skip
+            )
             assert program is not None
             program.save(str(path), external_data=False)
-    except Exception as error:  # torch.onnx raises its own, torch's and Python's
-        told = str(error).partition("Exception summary")[2] or str(error)
-        reason = next((line for line in told.splitlines() if line.strip()), type(error).__name__)
+    except Exception as error:  # torch.onnx raises its own errors, torch's and Python's
+        message = str(error).partition("Exception summary")[2] or str(error)
+        reason = next((line for line in message.splitlines() if line.strip()), type(error).__name__)
         raise OptionError(
-            f"torch.onnx cannot write this model's {path.stem} as a graph ({reason}); export --to ctranslate2 or huggingface"
+            f"torch.onnx cannot export this model's {path.stem} ({reason}); "
+            "export --to ctranslate2 or huggingface"
         ) from None
 
 
-def _dynamic(x: Any) -> Any:
-    """Batch and time may change from call to call: words (batch, time), states (batch, time, ·), keys (batch, heads, time, ·)."""
+def _dynamic_axes(x: Any) -> Any:
+    """Mark batch and time as dynamic: ids (batch, time), states (batch, time, ·), keys (batch, heads, time,
+    ·)."""
     if not isinstance(x, torch.Tensor):
-        return None if x is None else {name: _dynamic(value) for name, value in x.items()}
+        return None if x is None else {name: _dynamic_axes(value) for name, value in x.items()}
     time = {2: 1 if x.dtype == torch.long else None, 3: 1, 4: 2}.get(x.ndim)
     return {axis: torch.export.Dim.DYNAMIC for axis in (0, time) if axis is not None}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch.onnx tells of libraries it does not find and of names it does not use."""
+    """Silence torch.onnx, which warns about optional libraries and unused names."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -192,7 +195,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class Running:
+class OnnxRunner:
     """The graphs in onnxruntime, one sentence at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -201,55 +204,54 @@ class Running:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
 
-        def make(path: Path) -> Any:
+        def session(path: Path) -> Any:
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
-        self.encoder = make(folder / "encoder.onnx") if (folder / "encoder.onnx").is_file() else None
-        self.decoder = make(folder / "decoder.onnx")
+        self.encoder = session(folder / "encoder.onnx") if (folder / "encoder.onnx").is_file() else None
+        self.decoder = session(folder / "decoder.onnx")
 
-    def write(self, prompt: list[int], limit: int) -> list[int]:
-        feed, word, words = *self._begin(prompt), []
-        while len(words) < limit:
-            scores = self._step(feed, word)
+    def generate(self, prompt: list[int], limit: int) -> list[int]:
+        inputs, token, tokens = *self._start(prompt), []
+        while len(tokens) < limit:
+            scores = self._step(inputs, token)
             scores[[PAD, BOS]] = -np.inf
-            word = int(scores.argmax())
-            if word == EOS:
+            token = int(scores.argmax())
+            if token == EOS:
                 break
-            words.append(word)
-        return words
+            tokens.append(token)
+        return tokens
 
-    def score(self, prompt: list[int], words: list[int]) -> list[float]:
-        feed, last = self._begin(prompt)
-        found = []
-        for before, word in zip([last, *words], words, strict=False):
-            scores = torch.from_numpy(self._step(feed, before))
+    def log_probs(self, prompt: list[int], tokens: list[int]) -> list[float]:
+        inputs, last = self._start(prompt)
+        log_probs = []
+        for previous, token in zip([last, *tokens], tokens, strict=False):
+            scores = torch.from_numpy(self._step(inputs, previous))
             scores[[PAD, BOS]] = -torch.inf
-            found.append(float(torch.log_softmax(scores, -1)[word]))
-        return found
+            log_probs.append(float(torch.log_softmax(scores, -1)[token]))
+        return log_probs
 
-    def _begin(self, prompt: list[int]) -> tuple[dict[str, Any], int]:
-        """What the decoder takes beside the word, and the word it takes first."""
-        feed: dict[str, Any] = {}
+    def _start(self, prompt: list[int]) -> tuple[dict[str, Any], int]:
+        """Return the decoder's inputs besides the token, and the first token it reads."""
+        inputs: dict[str, Any] = {}
         if self.encoder is not None:
             given = {"source": np.array([prompt]), "lengths": np.array([len(prompt)])}
             given = {x.name: given[x.name] for x in self.encoder.get_inputs()}
             names = [x.name for x in self.encoder.get_outputs()]
-            feed = given | dict(zip(names, self.encoder.run(names, given), strict=True))
-        for x in self.decoder.get_inputs():  # what no source gives begins empty, or as zeros
-            if x.name not in feed:
-                sizes = [
-                    size if isinstance(size, int) else int(axis == 0) for axis, size in enumerate(x.shape)
-                ]
-                feed[x.name] = np.zeros(sizes, np.float32)
+            inputs = given | dict(zip(names, self.encoder.run(names, given), strict=True))
+        for x in self.decoder.get_inputs():  # empty caches, zero states
+            if x.name not in inputs:
+                shape = [n if isinstance(n, int) else int(axis == 0) for axis, n in enumerate(x.shape)]
+                inputs[x.name] = np.zeros(shape, np.float32)
         if self.encoder is not None:
-            return feed, BOS
-        for word in prompt[:-1]:
-            self._step(feed, word)
-        return feed, prompt[-1]
+            return inputs, BOS
+        for token in prompt[:-1]:
+            self._step(inputs, token)
+        return inputs, prompt[-1]
 
-    def _step(self, feed: dict[str, Any], word: int) -> np.ndarray:
+    def _step(self, inputs: dict[str, Any], token: int) -> np.ndarray:
+        """Return the scores of the next token, (vocabulary,), and replace the state in `inputs`."""
         names = [x.name for x in self.decoder.get_outputs()]
-        given = {x.name: feed[x.name] for x in self.decoder.get_inputs()} | {"tokens": np.array([word])}
-        found: dict[str, Any] = dict(zip(names, self.decoder.run(names, given), strict=True))
-        feed |= {name.removesuffix("_after"): x for name, x in found.items() if name != "scores"}
-        return found["scores"][0].copy()
+        given = {x.name: inputs[x.name] for x in self.decoder.get_inputs()} | {"tokens": np.array([token])}
+        outputs: dict[str, Any] = dict(zip(names, self.decoder.run(names, given), strict=True))
+        inputs |= {name.removesuffix("_after"): x for name, x in outputs.items() if name != "scores"}
+        return outputs["scores"][0].copy()

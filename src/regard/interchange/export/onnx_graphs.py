@@ -1,7 +1,8 @@
-"""A model as two functions of tensors alone, which torch can write down as ONNX: read a source, and write one word more.
+"""The two graphs of an ONNX export as modules with tensor inputs: encoder, and one decoder step.
 
-What a decoder keeps between steps has two parts here: `memory`, which the source decides once, and `state`, which every step
-replaces: keys and values so far, or the hidden states of a recurrence.
+The decoder state is split in two: `memory` depends on the source only; `state` is replaced by every step
+(keys
+and values so far, or recurrent states).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from regard.models.memory import Memory
 Named = dict[str, Tensor]
 
 
-class Growing(Cache):
-    """Keys and values as plain tensors; a step puts its own behind them."""
+class TensorCache(Cache):
+    """A key/value cache that concatenates instead of writing in place, so that it can be traced."""
 
     def __init__(self, key: Tensor, value: Tensor) -> None:
         self._key, self._value = key, value
@@ -33,7 +34,7 @@ class Growing(Cache):
 
 
 class EncoderGraph(nn.Module):
-    """Source and lengths → memory, and a recurrent decoder's first state."""
+    """Source and lengths → memory, and the initial state of a recurrent decoder."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -49,15 +50,15 @@ class EncoderGraph(nn.Module):
                 for i, pair in enumerate(pairs)
                 for part, x in zip(("key", "value"), pair, strict=True)
             }, {}
-        carried = self.model.start(memory, source[:, 0])
-        found = {"states": memory.states}
-        if carried.projected is not None:
-            found["projected"] = carried.projected
-        return found, _state(carried)
+        state = self.model.start(memory, source[:, 0])
+        tensors = {"states": memory.states}
+        if state.projected is not None:
+            tensors["projected"] = state.projected
+        return tensors, _state_tensors(state)
 
 
 class DecoderGraph(nn.Module):
-    """The last word, memory and state → the scores of the next word, and the state after."""
+    """Last tokens, memory and state → scores of the next tokens, and the new state."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -66,39 +67,40 @@ class DecoderGraph(nn.Module):
     def forward(
         self, tokens: Tensor, lengths: Tensor | None, memory: Named, state: Named
     ) -> tuple[Tensor, Named]:
-        carried = self._carried(lengths, memory, state)
-        scores, carried = self.model.step(tokens, carried)
-        return scores, _state(carried)
+        scores, new_state = self.model.step(tokens, self._decoder_state(lengths, memory, state))
+        return scores, _state_tensors(new_state)
 
-    def _carried(self, lengths: Tensor | None, memory: Named, state: Named) -> DecoderState:
+    def _decoder_state(self, lengths: Tensor | None, memory: Named, state: Named) -> DecoderState:
         decoder = self.model.decoder
         if isinstance(decoder, TransformerDecoder):
-            own = [Growing(state[f"key_{i}"], state[f"value_{i}"]) for i in range(len(decoder.layers))]
+            own = [TensorCache(state[f"key_{i}"], state[f"value_{i}"]) for i in range(len(decoder.layers))]
             if not memory:
                 return DecoderState(None, caches=[(cache, Cache()) for cache in own], length=own[0].length)
-            cross = [Growing(memory[f"cross_key_{i}"], memory[f"cross_value_{i}"]) for i in range(len(own))]
-            # Keys and values of the source are there, so its states are not looked at any more.
-            seen = Memory(memory["cross_key_0"], lengths)
-            return DecoderState(seen, caches=list(zip(own, cross, strict=True)), length=own[0].length)
+            cross = [
+                TensorCache(memory[f"cross_key_{i}"], memory[f"cross_value_{i}"]) for i in range(len(own))
+            ]
+            # Cross-attention uses these keys and values; the encoder states themselves are not needed.
+            encoded = Memory(memory["cross_key_0"], lengths)
+            return DecoderState(encoded, caches=list(zip(own, cross, strict=True)), length=own[0].length)
         parts = 2 if decoder.stack.cell == "lstm" else 1
         hidden = [
             tuple(state[f"hidden_{i}_{j}"] for j in range(parts)) for i in range(len(decoder.stack.widths))
         ]
-        seen = Memory(memory["states"], lengths) if memory else None
-        return DecoderState(seen, hidden, context=state.get("context"), projected=memory.get("projected"))
+        encoded = Memory(memory["states"], lengths) if memory else None
+        return DecoderState(encoded, hidden, context=state.get("context"), projected=memory.get("projected"))
 
 
-def _state(carried: DecoderState) -> Named:
-    found: Named = {}
-    for i, (own, _) in enumerate(carried.caches):
+def _state_tensors(state: DecoderState) -> Named:
+    tensors: Named = {}
+    for i, (own, _) in enumerate(state.caches):
         assert own.key is not None and own.value is not None
-        found |= {f"key_{i}": own.key, f"value_{i}": own.value}
-    found |= {f"hidden_{i}_{j}": x for i, layer in enumerate(carried.hidden) for j, x in enumerate(layer)}
-    return found if carried.context is None else found | {"context": carried.context}
+        tensors |= {f"key_{i}": own.key, f"value_{i}": own.value}
+    tensors |= {f"hidden_{i}_{j}": x for i, layer in enumerate(state.hidden) for j, x in enumerate(layer)}
+    return tensors if state.context is None else tensors | {"context": state.context}
 
 
 def example_state(model: Any, batch: int, past: int) -> Named:
-    """A state of the right sizes, to be traced with."""
+    """Return a decoder state of the right shapes, for tracing."""
     decoder, like = model.decoder, next(model.parameters())
     if isinstance(decoder, TransformerDecoder):
         layer: Any = decoder.layers[0]

@@ -1,7 +1,7 @@
-"""A recurrence over a whole sentence as ONNX's own operators RNN, GRU and LSTM.
+"""Export recurrent encoders as the ONNX operators RNN, GRU and LSTM.
 
-Left to itself, torch.onnx writes such a recurrence down for one length of sentence. So it is given one operator instead, and told
-what ONNX has for it. ONNX takes the lengths of the sentences too, so batches may be padded.
+torch.onnx would unroll a recurrence for one fixed length. A custom operator stands for it in the traced model
+and is translated to the ONNX operator, which also takes lengths, so batches can be padded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from torch import Tensor, nn
 from regard.layers.recurrent import RecurrentStack, RecurrentState
 from regard.models.encoder import RecurrentEncoder
 
-GATES = {
-    "rnn": [0],
-    "gru": [1, 0, 2],
-    "lstm": [0, 3, 1, 2],
-}  # ONNX's order in torch's: z r n of r z n; i o f c of i f c o
+# ONNX's order of gates in torch's: z r n of r z n; i o f c of i f c o.
+GATES = {"rnn": [0], "gru": [1, 0, 2], "lstm": [0, 3, 1, 2]}
 
 
 @torch.library.custom_op("regard::recurrence", mutates_args=())
@@ -27,7 +24,7 @@ def recurrence(
     x: Tensor, lengths: Tensor, w: Tensor, r: Tensor, b: Tensor, cell: str, hidden: int, directions: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(batch, S, dim) → states (batch, S, width), last state and last cell (batch, width)."""
-    raise NotImplementedError("this stands for an operator of ONNX and is not computed here")
+    raise NotImplementedError("this operator stands for an ONNX operator and is only traced")
 
 
 @recurrence.register_fake
@@ -39,8 +36,8 @@ def _(
     return x.new_empty(x.shape[0], x.shape[1], width), last, torch.empty_like(last)
 
 
-class AsOperator(nn.Module):
-    """A RecurrentStack that reads from its beginning, as operators of ONNX."""
+class RecurrentOperators(nn.Module):
+    """A RecurrentStack made of the custom operator, starting from zero states."""
 
     def __init__(self, stack: RecurrentStack) -> None:
         super().__init__()
@@ -53,18 +50,22 @@ class AsOperator(nn.Module):
         self, x: Tensor, state: RecurrentState | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, RecurrentState]:
         assert state is None and lengths is not None
-        found: RecurrentState = []
+        last_states: RecurrentState = []
         for i, width in enumerate(self.stack.widths):
             w, r, b = (getattr(self, f"{name}_{i}") for name in "wrb")
             x, h, c = recurrence(x, lengths, w, r, b, self.cell, width // w.shape[0], w.shape[0])
-            found.append((h, c) if self.cell == "lstm" else (h,))
-        return x, found
+            last_states.append((h, c) if self.cell == "lstm" else (h,))
+        return x, last_states
 
 
 def _weights(layer: Any, cell: str) -> dict[str, Tensor]:
-    """(directions, gates · hidden, ·) of input and state, and both biases side by side."""
-    ends = ["", "_reverse"] if layer.bidirectional else [""]
-    take = lambda name: torch.stack([_reordered(getattr(layer, f"{name}_l0{end}"), cell) for end in ends])  # noqa: E731
+    """Return w and r, (directions, gates · hidden, ·), and b, the input biases followed by the state
+    biases."""
+    suffixes = ["", "_reverse"] if layer.bidirectional else [""]
+
+    def take(name: str) -> Tensor:
+        return torch.stack([_reordered(getattr(layer, f"{name}_l0{suffix}"), cell) for suffix in suffixes])
+
     return {
         "w": take("weight_ih"),
         "r": take("weight_hh"),
@@ -78,16 +79,16 @@ def _reordered(x: Tensor, cell: str) -> Tensor:
 
 
 def with_operators(model: Any) -> Any:
-    """A copy of a translator whose encoder's recurrences are operators of ONNX."""
+    """Return a copy of a translator whose recurrent encoders use the custom operator."""
     model = copy.deepcopy(model)
-    for part in model.encoder.modules():
-        if isinstance(part, RecurrentEncoder):
-            part.stack = AsOperator(part.stack)  # type: ignore[assignment]
+    for module in model.encoder.modules():
+        if isinstance(module, RecurrentEncoder):
+            module.stack = RecurrentOperators(module.stack)  # type: ignore[assignment]
     return model
 
 
 def translations() -> dict[Any, Any]:
-    """What torch.onnx writes for the operator."""
+    """Return the translation table for torch.onnx: the custom operator as RNN, GRU or LSTM."""
     from onnxscript import INT32, opset18
 
     op: Any = opset18
@@ -108,9 +109,10 @@ def translations() -> dict[Any, Any]:
                 else op.RNN(*given, **options)
             )
             memory = last
-        beside = lambda x: op.Reshape(op.Transpose(x, perm=[1, 0, 2]), op.Constant(value_ints=[0, -1]))  # noqa: E731
+        # (directions, batch, hidden) → (batch, width)
+        join = lambda x: op.Reshape(op.Transpose(x, perm=[1, 0, 2]), op.Constant(value_ints=[0, -1]))  # noqa: E731
         # (S, directions, batch, hidden) → (batch, S, width)
         states = op.Reshape(op.Transpose(states, perm=[2, 0, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
-        return states, beside(last), beside(memory)
+        return states, join(last), join(memory)
 
     return {torch.ops.regard.recurrence.default: write}

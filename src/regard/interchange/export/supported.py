@@ -1,4 +1,4 @@
-"""What a format can express, as a table, and the sentence for a model that has something else."""
+"""Check a model's config against the options that a format supports."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import OptionError
-from regard.interchange.export.check import Model
+from regard.interchange.export.compare import Model
 
-# What every format outside regard takes for granted about a Transformer.
+# What every format except ONNX requires of a Transformer.
 COMMON: dict[str, tuple[Any, ...]] = {
     "kind": ("transformer",),
     "sliced": (False,),
@@ -18,40 +18,44 @@ COMMON: dict[str, tuple[Any, ...]] = {
 }
 
 
-def refuse(
-    model: Model, name: str, *, encoder: Mapping[str, tuple[Any, ...]], decoder: Mapping[str, tuple[Any, ...]]
+def check_options(
+    model: Model,
+    title: str,
+    *,
+    encoder: Mapping[str, tuple[Any, ...]],
+    decoder: Mapping[str, tuple[Any, ...]],
 ) -> None:
-    """An error that names the first thing the format does not know. The tables say which values of a key it knows."""
+    """Raise OptionError for the first key of the config whose value is not among the supported ones."""
     config: dict[str, Any] = model.config  # type: ignore[assignment]
     for side, table in (("encoder", encoder), ("decoder", decoder)):
         spec = config[side]
         if spec is None:  # a language model has no encoder
             continue
-        for key, known in (COMMON | dict(table)).items():
-            if spec.get(key) not in known:
+        for key, supported in (COMMON | dict(table)).items():
+            if spec.get(key) not in supported:
                 raise OptionError(
-                    f"{name} cannot express this model: its {side} has {key} {_say(spec.get(key))} and {name} knows "
-                    f"{' or '.join(map(_say, known))} there; export --to onnx, or train with model.{side}.{key}={_say(known[0])}"
+                    f"{title} cannot express this model: its {side} has {key} {_yaml(spec.get(key))}, and "
+                    f"{title} supports {' or '.join(map(_yaml, supported))}; export --to onnx, or train with "
+                    f"model.{side}.{key}={_yaml(supported[0])}"
                 )
 
 
-def same(model: Model, name: str, *keys: str) -> None:
-    """An error when encoder and decoder differ in what the format has one setting for."""
+def check_same(model: Model, title: str, *keys: str) -> None:
+    """Raise OptionError if encoder and decoder differ in a key that the format has only once."""
     config: dict[str, Any] = model.config  # type: ignore[assignment]
     for key in keys:
         a, b = config["encoder"][key], config["decoder"][key]
         if a != b:
             raise OptionError(
-                f"{name} cannot express this model: its encoder has {key} {a} and its decoder {b}, and {name} has one {key} for "
-                f"both; train with equal ones"
+                f"{title} cannot express this model: its encoder has {key} {a} and its decoder {b}, and "
+                f"{title} "
+                f"has one {key} for both; train with the same value for both"
             )
 
 
-def _say(value: Any) -> str:
+def _yaml(value: Any) -> str:
     if isinstance(value, dict):
         return str(value.get("kind", value))
-    return (
-        {None: "null", True: "true", False: "false"}[value]
-        if value is None or isinstance(value, bool)
-        else str(value)
-    )
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

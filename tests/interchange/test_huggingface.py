@@ -1,15 +1,15 @@
-"""A model in Hugging Face transformers writes what it writes in regard, and reads text as regard does."""
+"""Tests of huggingface.py, marian.py, marian_layout.py, gpt2.py, hf_tokenizer.py and supported.py."""
 
 import pytest
 import torch
 
 from regard.data.tokenizer import EOS
 from regard.errors import OptionError
-from regard.interchange.export import check as checking
-from regard.interchange.export.check import check, sample
+from regard.interchange.export import compare as comparing
+from regard.interchange.export.compare import compare
+from regard.interchange.export.export import export
 from regard.interchange.export.huggingface import HuggingFace
-from regard.interchange.export.write import export
-from tests.interchange.exports import ENGLISH, GERMAN, LAYER, make, run_readme, tokenizer
+from tests.interchange.small_models import ENGLISH, GERMAN, LAYER, make, run_readme, tokenizer
 
 transformers = pytest.importorskip("transformers")
 GPT2 = {**LAYER, "norm": "pre", "activation": "gelu"}
@@ -18,8 +18,8 @@ TEXTS = [*ENGLISH[:20], *GERMAN[:20], "  two  spaces ", "< s > is text", "Ünïc
 
 @pytest.fixture(autouse=True)
 def few_sentences(monkeypatch):
-    """Random weights write to the limit, so a few sentences are many words."""
-    monkeypatch.setattr(checking, "SENTENCES", 4)
+    """Random weights generate up to the limit, so a few sentences are many tokens."""
+    monkeypatch.setattr(comparing, "SENTENCES", 4)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def few_sentences(monkeypatch):
 def test_translators_are_equal(tmp_path, side, rest):
     model = make({**LAYER, "heads": 2, **side}, {**LAYER, **side}, **rest)
     HuggingFace().write(model, tmp_path)
-    found = check(model, HuggingFace().load(model, tmp_path), sample(model))
-    assert found.passed and found.worst < 2e-5, found
+    found = compare(model, HuggingFace().load(model, tmp_path))
+    assert found.passed and found.max_difference < 2e-5, found
 
 
 def test_padded_batches_of_marian_have_the_scores_of_regard(tmp_path):
@@ -49,7 +49,7 @@ def test_padded_batches_of_marian_have_the_scores_of_regard(tmp_path):
         ours = model(text.input_ids, target, text.attention_mask.sum(1))
         found = theirs(**text, decoder_input_ids=target).logits
     assert text.attention_mask[0].sum() < text.attention_mask[1].sum()
-    keep = [i for i in range(ours.shape[-1]) if i not in (0, 2)]  # PAD and BOS are never written
+    keep = [i for i in range(ours.shape[-1]) if i not in (0, 2)]  # PAD and BOS are never generated
     torch.testing.assert_close(found[..., keep], ours[..., keep], rtol=0, atol=2e-5)
 
 
@@ -58,18 +58,18 @@ def test_padded_batches_of_marian_have_the_scores_of_regard(tmp_path):
 def test_language_models_are_equal_with_and_without_an_output_bias(tmp_path, position, bias):
     model = make(None, {**GPT2, "position": position}, tie="target", output_bias=bias)
     HuggingFace().write(model, tmp_path)
-    found = check(model, HuggingFace().load(model, tmp_path), sample(model))
-    assert found.passed and found.worst < 2e-5, found
+    found = compare(model, HuggingFace().load(model, tmp_path))
+    assert found.passed and found.max_difference < 2e-5, found
     width = transformers.AutoConfig.from_pretrained(tmp_path).n_embd
-    assert width == (36 if bias else 32)  # a bias costs one channel a head
+    assert width == (36 if bias else 32)  # a bias costs one channel per head
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "word", "character"])
-def test_its_tokenizer_gives_the_same_numbers_and_the_same_text(tmp_path, kind):
+def test_the_exported_tokenizer_gives_the_same_ids_and_text(tmp_path, kind):
     from regard.interchange.export.hf_tokenizer import save_tokenizer
 
     ours = tokenizer(kind)
-    save_tokenizer(ours, tmp_path, frame=["$A", "< /s >"])
+    save_tokenizer(ours, tmp_path, template=["$A", "< /s >"])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         ids = ours.encode(text)
@@ -89,16 +89,20 @@ def test_an_export_is_checked_and_its_readme_runs(tmp_path):
         (
             {**LAYER, "norm": "pre"},
             LAYER,
-            "MarianMT cannot express this model: its encoder has norm pre and MarianMT knows post",
+            "MarianMT cannot express this model: its encoder has norm pre, and MarianMT supports post",
         ),
-        (LAYER, {**LAYER, "position": "rotary"}, "decoder has position rotary and MarianMT knows sinusoidal"),
+        (
+            LAYER,
+            {**LAYER, "position": "rotary"},
+            "decoder has position rotary, and MarianMT supports sinusoidal",
+        ),
         ({**LAYER, "activation": "gelu"}, LAYER, "encoder has activation gelu and its decoder relu"),
         (LAYER, {"kind": "recurrent"}, "decoder has kind recurrent"),
         (None, {**GPT2, "norm": "post"}, "GPT-2 cannot express this model: its decoder has norm post"),
-        (None, {**GPT2, "position": "rotary"}, "GPT-2 knows learned"),
+        (None, {**GPT2, "position": "rotary"}, "GPT-2 supports learned"),
         (None, {**GPT2, "activation": "swiglu"}, "activation swiglu"),
     ],
 )
-def test_what_it_cannot_express_is_refused_with_the_reason(tmp_path, encoder, decoder, reason):
+def test_unsupported_options_are_refused_with_the_reason(tmp_path, encoder, decoder, reason):
     with pytest.raises(OptionError, match=reason):
         export(make(encoder, decoder, tie="target"), tmp_path / "out", HuggingFace())

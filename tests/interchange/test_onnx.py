@@ -1,15 +1,15 @@
-"""A model as ONNX graphs writes in onnxruntime what it writes in regard, whatever the batch and the lengths."""
+"""Tests of onnx.py, onnx_graphs.py and onnx_recurrence.py: outputs in onnxruntime equal regard's."""
 
 import numpy as np
 import pytest
 import torch
 
 from regard.errors import OptionError
-from regard.interchange.export import check as checking
-from regard.interchange.export.check import check
+from regard.interchange.export import compare as comparing
+from regard.interchange.export.compare import compare
+from regard.interchange.export.export import export
 from regard.interchange.export.onnx import Onnx
-from regard.interchange.export.write import export
-from tests.interchange.exports import ENGLISH, LAYER, make, run_readme
+from tests.interchange.small_models import ENGLISH, LAYER, make, run_readme
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -60,10 +60,10 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def few_sentences(monkeypatch):
-    monkeypatch.setattr(checking, "SENTENCES", 4)
+    monkeypatch.setattr(comparing, "SENTENCES", 4)
 
 
-def test_a_transformer_is_equal_alone_and_in_padded_batches_and_its_readme_runs(tmp_path):
+def test_a_transformer_is_equal_alone_and_in_a_padded_batch_and_its_readme_runs(tmp_path):
     model = make({**THIN, "norm": "pre"}, THIN)
     assert export(model, tmp_path / "out", Onnx()).passed
     graphs = Onnx().load(model, tmp_path / "out")
@@ -74,32 +74,32 @@ def test_a_transformer_is_equal_alone_and_in_padded_batches_and_its_readme_runs(
     )
     given = {"source": source.numpy(), "lengths": lengths.numpy()}
     names = [x.name for x in graphs.encoder.get_outputs()]
-    feed = given | dict(zip(names, graphs.encoder.run(names, given), strict=True))
-    feed |= {name: np.zeros((3, 4, 0, 8), np.float32) for name in ("key_0", "value_0")}
-    words, found = torch.tensor([[2, 7, 9], [2, 8, 4], [2, 5, 5]]), []
+    inputs = given | dict(zip(names, graphs.encoder.run(names, given), strict=True))
+    inputs |= {name: np.zeros((3, 4, 0, 8), np.float32) for name in ("key_0", "value_0")}
+    tokens, found = torch.tensor([[2, 7, 9], [2, 8, 4], [2, 5, 5]]), []
     for t in range(3):
-        taken = {x.name: feed[x.name] for x in graphs.decoder.get_inputs() if x.name != "tokens"}
-        scores, feed["key_0"], feed["value_0"] = graphs.decoder.run(
-            None, taken | {"tokens": words[:, t].numpy()}
+        taken = {x.name: inputs[x.name] for x in graphs.decoder.get_inputs() if x.name != "tokens"}
+        scores, inputs["key_0"], inputs["value_0"] = graphs.decoder.run(
+            None, taken | {"tokens": tokens[:, t].numpy()}
         )
         found.append(torch.from_numpy(scores))
     with torch.inference_mode():
-        torch.testing.assert_close(torch.stack(found, 1), model(source, words, lengths), rtol=0, atol=2e-5)
+        torch.testing.assert_close(torch.stack(found, 1), model(source, tokens, lengths), rtol=0, atol=2e-5)
     assert len(run_readme(tmp_path / "out", ENGLISH[:2])) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_models_that_no_other_format_knows_are_equal(tmp_path, name):
+def test_models_that_only_onnx_supports_are_equal(tmp_path, name):
     encoder, decoder, rest = MODELS[name]
     model = make(encoder, decoder, **rest)
     Onnx().write(model, tmp_path)
-    found = check(model, Onnx().load(model, tmp_path))
-    assert found.passed and found.worst < 2e-5, found
+    found = compare(model, Onnx().load(model, tmp_path))
+    assert found.passed and found.max_difference < 2e-5, found
     assert len(run_readme(tmp_path, ENGLISH[:2])) == 2
 
 
-def test_sentences_of_unequal_length_share_a_batch_of_a_recurrence(tmp_path):
+def test_recurrent_encoders_take_padded_batches(tmp_path):
     model = make({"kind": "recurrent", "cell": "lstm"}, {"kind": "bahdanau"})
     Onnx().write(model, tmp_path)
     encoder = Onnx().load(model, tmp_path).encoder
@@ -116,19 +116,19 @@ def test_sentences_of_unequal_length_share_a_batch_of_a_recurrence(tmp_path):
     torch.testing.assert_close(torch.from_numpy(found["hidden_0_0"]), first, rtol=0, atol=2e-5)
 
 
-def test_a_window_beyond_the_sample_is_in_the_graph(tmp_path):
+def test_a_window_longer_than_the_traced_example_is_exported(tmp_path):
     model = make(None, {**THIN, "position": "none", "mask": {"kind": "window", "left": 30}}, tie="target")
     Onnx().write(model, tmp_path)
-    words = [2, *range(4, 64)]
-    found = Onnx().load(model, tmp_path).score(words[:1], words[1:])
+    tokens = [2, *range(4, 64)]
+    found = Onnx().load(model, tmp_path).log_probs(tokens[:1], tokens[1:])
     with torch.inference_mode():
-        scores = model(torch.tensor([words[:-1]]))[0]
+        scores = model(torch.tensor([tokens[:-1]]))[0]
         scores[:, [0, 2]] = -torch.inf
-        ours = torch.log_softmax(scores, -1).gather(-1, torch.tensor(words[1:])[:, None])[:, 0]
+        ours = torch.log_softmax(scores, -1).gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(found), ours, rtol=0, atol=2e-5)
 
 
-def test_what_torch_cannot_write_down_is_refused_with_its_reason(tmp_path):
-    with pytest.raises(OptionError, match="torch.onnx cannot write this model's encoder as a graph"):
+def test_a_model_that_torch_cannot_export_is_refused_with_its_reason(tmp_path):
+    with pytest.raises(OptionError, match="torch.onnx cannot export this model's encoder"):
         export(make({**THIN, "position": "relative-buckets"}, THIN), tmp_path / "out", Onnx())
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Small models with real tokenizers, to be exported; and the program of an exported folder's README, run."""
+"""Small models with trained tokenizers for export, and a way to run the program in an exported README."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def tokenizer(kind="bpe", size=400):
 
 
 def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **rest):
-    """A model with random weights everywhere, biases and norms too, so that a swap of any two shows."""
+    """Build a model with random weights, biases and norms, so that swapping any two changes the outputs."""
     torch.manual_seed(seed)
     target = tokenizer() if target is None else target
     source = target if source is None else source
@@ -33,16 +33,16 @@ def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **rest):
     with torch.no_grad():
         for p in model.parameters():
             p += torch.randn_like(p) * 0.1
-        for words in [model.target] + ([] if encoder is None else [model.source]):
-            words.table.weight[PAD] = 0
+        for embedding in [model.target] + ([] if encoder is None else [model.source]):
+            embedding.table.weight[PAD] = 0
         if model.output.words.bias is not None:
-            model.output.words.bias[EOS] += 2  # texts that end
+            model.output.words.bias[EOS] += 2  # outputs that end
     model.config, model.source_tokenizer, model.target_tokenizer = section.model_dump(), source, target
     return model
 
 
 def run_readme(folder, lines):
-    """What the program in the README prints for these lines."""
+    """Run the program in the README on these lines and return the lines it prints."""
     program = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)[1]
     given = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(

@@ -1,0 +1,50 @@
+"""Tests of compare.py: near-ties are told from differences."""
+
+import pytest
+import torch
+
+from regard.data.tokenizer import EOS
+from regard.interchange.export import compare as comparing
+from regard.interchange.export.compare import UnequalError, compare, greedy, require_equal, sample_prompts
+from tests.interchange.small_models import LAYER, make
+
+
+class LastTokenChanged:
+    """A runner that generates what regard generates, except for the last token."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def generate(self, prompt, limit):
+        tokens = [token for token in greedy(self.model, prompt, limit).tokens if token != EOS]
+        return [*tokens[:-1], tokens[-1] + 1]
+
+    def log_probs(self, prompt, tokens):
+        return greedy(self.model, prompt, len(tokens)).log_probs
+
+
+@pytest.fixture(autouse=True)
+def few_sentences(monkeypatch):
+    monkeypatch.setattr(comparing, "SENTENCES", 4)
+
+
+@pytest.fixture
+def model():
+    found = make(LAYER, LAYER, output_bias=True)
+    with torch.no_grad():
+        found.output.words.bias[EOS] = -99  # outputs of some length
+    return found
+
+
+def test_a_changed_token_is_an_error(model):
+    with pytest.raises(UnequalError, match="0 of 4 sample sentences with identical tokens.*nothing was kept"):
+        require_equal(model, LastTokenChanged(model), "another runtime")
+
+
+def test_a_changed_token_at_a_near_tie_is_counted(model):
+    with torch.no_grad():  # equal scores for all tokens: every step is a tie
+        model.output.words.weight.zero_()
+        model.output.words.bias[EOS + 1 :] = 0
+    found = compare(model, LastTokenChanged(model), sample_prompts(model))
+    assert (found.equal, found.near_ties) == (0, 4) and found.passed
+    assert "4 with a near-tie" in str(found)

@@ -1,0 +1,64 @@
+"""Tests of export.py and format.py: the registry, and what is kept on disk. The files per format test the
+formats."""
+
+import inspect
+
+import pytest
+
+from regard.cli import export as command
+from regard.errors import OptionError
+from regard.interchange.export import compare as comparing
+from regard.interchange.export.compare import UnequalError
+from regard.interchange.export.export import FORMATS, ExportFormat, export
+from tests.interchange.small_models import LAYER, make
+
+
+class Wrong(ExportFormat):
+    """A format whose runtime generates nothing."""
+
+    title = "nowhere"
+
+    def check_supported(self, model):
+        pass
+
+    def write(self, model, folder):
+        (folder / "weights").write_text("none")
+
+    def load(self, model, folder):
+        return self
+
+    def generate(self, prompt, limit):
+        return []
+
+    def log_probs(self, prompt, tokens):
+        return [0.0] * len(tokens)
+
+
+@pytest.fixture(autouse=True)
+def few_sentences(monkeypatch):
+    monkeypatch.setattr(comparing, "SENTENCES", 4)
+
+
+def test_a_model_whose_outputs_differ_is_not_kept(tmp_path):
+    with pytest.raises(UnequalError, match="the model in nowhere does not give regard's outputs"):
+        export(make(LAYER, LAYER), tmp_path / "out", Wrong())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_formats_are_found_by_name_and_unknown_ones_list_those_there_are(tmp_path):
+    assert set(FORMATS) == {"ctranslate2", "huggingface", "onnx"}
+    with pytest.raises(OptionError, match="one of .*onnx.*, got 'onx'; did you mean 'onnx'"):
+        export(make(LAYER, LAYER), tmp_path / "out", "onx")
+
+
+def test_the_help_of_the_command_names_every_format():
+    help = str(
+        inspect.signature(command.command, eval_str=True).parameters["to"].annotation.__metadata__[0].help
+    )
+    assert all(name in help for name in FORMATS), help
+
+
+def test_only_quantized_formats_take_a_quantization():
+    assert FORMATS["ctranslate2"]("int8").exact.quantization == "float32"
+    with pytest.raises(OptionError, match="ONNX takes --quantization float32, got 'int8'"):
+        FORMATS["onnx"]("int8")
