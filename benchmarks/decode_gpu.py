@@ -58,7 +58,6 @@ def ours(sizes: Sizes, device: str) -> Any:
         "scale_embeddings": True,
         "output_bias": True,
         "dropout": 0.0,
-        "shared_recurrence": False,
     }
     torch.manual_seed(0)
     model = (
@@ -67,7 +66,7 @@ def ours(sizes: Sizes, device: str) -> Any:
         .to(device)
     )
     with torch.no_grad():
-        model.output.words.bias[EOS] = NEVER
+        model.output.projection.bias[EOS] = NEVER
     return model
 
 

@@ -27,7 +27,7 @@ def joey_state(model):
     words = {
         "source.table": "src_embed.lut",
         "target.table": "trg_embed.lut",
-        "output.words": "decoder.output_layer",
+        "output.projection": "decoder.output_layer",
     }
     for ours, theirs in words.items():
         rows = state[f"{ours}.weight"].clone()

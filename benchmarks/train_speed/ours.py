@@ -7,8 +7,8 @@ from torch import Tensor
 
 from benchmarks.train_speed.task import PAD, Sizes
 from regard.data.batches import Batch
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 from regard.recipe.schema import Optimizer
 from regard.training import optimizer as optimizers
 from regard.training.trainer import keep_memory
@@ -22,7 +22,7 @@ class Regard:
     def __init__(self, sizes: Sizes) -> None:
         keep_memory()
         part = {"kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "inner": sizes.inner}
-        config = AutoregressiveBlock.model_validate(
+        config = AutoregressiveOptions.model_validate(
             {"dim": sizes.dim, "tie": "all", "dropout": sizes.dropout, "encoder": part, "decoder": part}
         )
         self.model = build(config.model_dump(), sizes.vocabulary, sizes.vocabulary)

@@ -13,8 +13,8 @@ from regard.cli import main
 from regard.data.tokenizer import Tokenizer
 from regard.evaluation.alignment import Gold, score
 from regard.models import folder as folders
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 from regard.pipelines.align import View, align, align_words, best_view, clearest_view
 from regard.pipelines.word_links import LinkSelection, flipped, grow_diag_final_and, pharaoh
 from tests.models.small import DECODERS, ENCODERS
@@ -27,7 +27,7 @@ GOLD = "0-0 1-1 2-2 3-3\n\n0-0 1-1 2-2 3?3\n0-0\n1-1 2-2 0-3 0?0\n"
 def write(path, seed, encoder=ENCODERS["transformer"], decoder=DECODERS["transformer"]):
     torch.manual_seed(seed)
     tokenizer = Tokenizer.train([*SOURCES, *TARGETS], "bpe", 60)
-    config = AutoregressiveBlock.model_validate(
+    config = AutoregressiveOptions.model_validate(
         {"dim": 32, "encoder": encoder, "decoder": decoder}
     ).model_dump()
     model = build(config, len(tokenizer) if encoder else None, len(tokenizer))

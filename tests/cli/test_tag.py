@@ -18,8 +18,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.build import build
 from regard.models.folder import load, save
-from regard.models.tagger import Tagger
-from regard.models.text_schema import Tagger as Block
+from regard.models.tagger import Tagger, TaggerOptions
 from regard.pipelines import input as reading
 from regard.pipelines.tag import Entity, TagJob, tag
 from tests.decoding.folders import translator
@@ -44,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "characters": {"dim": 4, "width": 4},
         "encoder": {"kind": "embedding"},
     }
-    config = Block.model_validate(given).model_dump()
+    config = TaggerOptions.model_validate(given).model_dump()
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model: Any = build(config, len(source), len(target))

@@ -3,10 +3,10 @@
 import torch
 
 from regard.data.tokenizer import EOS, Tokenizer
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
+from regard.models.classifier import ClassifierOptions
 from regard.models.folder import save
-from regard.models.schema import AutoregressiveBlock
-from regard.models.text_schema import Classifier
 
 ENCODER = {
     "kind": "recurrent",
@@ -29,7 +29,7 @@ def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad
     """A classifier of texts of characters, with drawn weights."""
     source, target = Tokenizer.train([ALPHABET], "character", 100), Tokenizer.labels(list(labels))
     encoder = {"kind": encoder} if isinstance(encoder, str) else encoder
-    config = Classifier.model_validate(
+    config = ClassifierOptions.model_validate(
         {"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0}
     ).model_dump()
     with torch.random.fork_rng():
@@ -42,7 +42,7 @@ def classifier(folder, *, encoder="embedding", pooling="attention", labels=("bad
 
 def _folder(folder, encoder, seed, card):
     tokenizer = Tokenizer.train([ALPHABET], "character", 100)
-    config = AutoregressiveBlock.model_validate(
+    config = AutoregressiveOptions.model_validate(
         {
             "dim": 16,
             "encoder": encoder,
@@ -55,6 +55,6 @@ def _folder(folder, encoder, seed, card):
         model = build(config, len(tokenizer) if encoder else None, len(tokenizer))
         for p in model.parameters():
             p.data.copy_(torch.randn_like(p))
-        model.output.words.weight.data[EOS] *= 2  # texts of a few words
+        model.output.projection.weight.data[EOS] *= 2  # texts of a few words
     save(folder, model, config, tokenizer if encoder else None, tokenizer, card)
     return folder

@@ -61,7 +61,7 @@ def ends_early(**changes):
     """A model with a liking for the end mark, so that texts end at many lengths, and some do not."""
     model = small(output_bias=True, tie="none", **changes)
     with torch.no_grad():
-        model.output.words.bias[EOS] += 2
+        model.output.projection.bias[EOS] += 2
     return model
 
 

@@ -18,11 +18,10 @@ from regard.decoding.engine import Engine, fast, ibm1, shared_shortlists, why_no
 from regard.decoding.engine.shortlist import NAME, Shortlist, load
 from regard.decoding.limits import Limits
 from regard.errors import FolderError, OptionError, RegardError
-from regard.models.autoregressive import log_probabilities
+from regard.models.autoregressive import AutoregressiveOptions, log_probabilities
 from regard.models.build import build
 from regard.models.folder import load as load_model
 from regard.models.folder import save
-from regard.models.schema import AutoregressiveBlock
 from regard.pipelines.input import Chunk, Row
 from regard.pipelines.translate import translate, translate_tokens
 from regard.pipelines.translate_file import TranslateOptions, fingerprint, make_job, model_files
@@ -237,7 +236,7 @@ def test_prefixes_and_required_words_need_not_be_listed():
 def folder(tmp_path, pairs, cache):
     """A Transformer of drawn weights, and a card that says what it was trained on."""
     section = {"kind": "transformer", "layers": 1, "heads": 2, "inner": 32}
-    config = AutoregressiveBlock.model_validate(
+    config = AutoregressiveOptions.model_validate(
         {"dim": 32, "encoder": section, "decoder": section, "tie": "none", "dropout": 0.0}
     ).model_dump()
     with torch.random.fork_rng():

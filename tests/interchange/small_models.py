@@ -10,8 +10,8 @@ import torch
 
 from regard.data import corpora
 from regard.data.tokenizer import EOS, PAD, Tokenizer
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 
 LAYER = {"kind": "transformer", "layers": 2, "heads": 4, "inner": 48}
 PAIRS = list(islice(corpora.find("tatoeba-sample").rows("train", "en", "de"), 2000))
@@ -28,15 +28,17 @@ def make(encoder, decoder, *, source=None, target=None, dim=32, seed=1, **rest):
     torch.manual_seed(seed)
     target = tokenizer() if target is None else target
     source = target if source is None else source
-    section = AutoregressiveBlock.model_validate({"dim": dim, "encoder": encoder, "decoder": decoder, **rest})
+    section = AutoregressiveOptions.model_validate(
+        {"dim": dim, "encoder": encoder, "decoder": decoder, **rest}
+    )
     model = build(section.model_dump(), None if encoder is None else len(source), len(target)).eval()
     with torch.no_grad():
         for p in model.parameters():
             p += torch.randn_like(p) * 0.1
         for embedding in [model.target] + ([] if encoder is None else [model.source]):
             embedding.table.weight[PAD] = 0
-        if model.output.words.bias is not None:
-            model.output.words.bias[EOS] += 2  # outputs that end
+        if model.output.projection.bias is not None:
+            model.output.projection.bias[EOS] += 2  # outputs that end
     model.config, model.source_tokenizer, model.target_tokenizer = section.model_dump(), source, target
     return model
 

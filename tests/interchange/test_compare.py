@@ -32,7 +32,7 @@ def few_sentences(monkeypatch):
 def model():
     found = make(LAYER, LAYER, output_bias=True)
     with torch.no_grad():
-        found.output.words.bias[EOS] = -99  # outputs of some length
+        found.output.projection.bias[EOS] = -99  # outputs of some length
     return found
 
 
@@ -43,8 +43,8 @@ def test_a_changed_token_is_an_error(model):
 
 def test_a_changed_token_at_a_near_tie_is_counted(model):
     with torch.no_grad():  # equal scores for all tokens: every step is a tie
-        model.output.words.weight.zero_()
-        model.output.words.bias[EOS + 1 :] = 0
+        model.output.projection.weight.zero_()
+        model.output.projection.bias[EOS + 1 :] = 0
     found = compare(model, LastTokenChanged(model), sample_prompts(model))
     assert (found.equal, found.near_ties) == (0, 4) and found.passed
     assert "4 with a near-tie" in str(found)

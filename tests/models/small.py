@@ -3,8 +3,8 @@
 import torch
 
 from regard.data.batches import Batch
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 
 VOCAB = 20
 SOURCE_LENGTHS, TARGET_LENGTHS = torch.tensor([7, 5, 2]), torch.tensor([6, 3, 4])
@@ -40,7 +40,7 @@ DECODERS = {
 
 def make(encoder=None, decoder=None, *, dim=32, vocab=VOCAB, **rest):
     """A model in float64, without dropout."""
-    section = AutoregressiveBlock.model_validate(
+    section = AutoregressiveOptions.model_validate(
         {"dim": dim, "encoder": encoder, "decoder": decoder or {}, "dropout": 0.0, **rest}
     )
     return build(section.model_dump(), vocab if encoder is not None else None, vocab).double()

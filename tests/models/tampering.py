@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from regard.data.tokenizer import Tokenizer
 from regard.models import folder as folders
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
-from regard.models.text_schema import Tagger
+from regard.models.tagger import TaggerOptions
 from tests.models.small import LAYER
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -22,7 +22,9 @@ BLOCK = {"kind": "transformer", **LAYER}
 
 def save(path):
     tokenizer = Tokenizer.train(["ein kleiner Hund", "a small dog"], "character", 40)
-    config = AutoregressiveBlock.model_validate({"dim": 16, "encoder": BLOCK, "decoder": BLOCK}).model_dump()
+    config = AutoregressiveOptions.model_validate(
+        {"dim": 16, "encoder": BLOCK, "decoder": BLOCK}
+    ).model_dump()
     model = build(config, len(tokenizer), len(tokenizer))
     folders.save(path, model, config, tokenizer, tokenizer, {"name": "small"})
 
@@ -32,7 +34,7 @@ def save_tagger(path):
         Tokenizer.train(["Ada saw Ulm"], "spelled", 40),
         Tokenizer.train(["B-PER O B-LOC"], "word", 40),
     )
-    config = Tagger.model_validate(
+    config = TaggerOptions.model_validate(
         {"dim": 16, "characters": {"dim": 4, "width": 4}, "encoder": {"kind": "embedding"}}
     ).model_dump()
     folders.save(path, build(config, len(source), len(target)), config, source, target, {})

@@ -5,9 +5,9 @@ import torch
 
 from regard.data.batches import Batch
 from regard.errors import OptionError, ShapeError
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.models.embedding import Embedding
-from regard.models.schema import AutoregressiveBlock
 from tests.models.small import DECODERS, ENCODERS, LAYER, make, make_batch
 
 PAIRS = [(e, d) for e in ENCODERS for d in DECODERS]
@@ -15,7 +15,7 @@ PAIRS = [(e, d) for e in ENCODERS for d in DECODERS]
 
 def count(section, vocab):
     with torch.device("meta"):
-        model = build(AutoregressiveBlock.model_validate(section).model_dump(), vocab, vocab)
+        model = build(AutoregressiveOptions.model_validate(section).model_dump(), vocab, vocab)
     return sum(p.numel() for p in model.parameters())
 
 
@@ -159,7 +159,7 @@ def test_dot_attention_over_unequal_widths_names_the_parameterised_one():
 
 
 def test_one_table_for_two_vocabularies_is_refused():
-    section = AutoregressiveBlock.model_validate({"dim": 32, "encoder": {}, "decoder": {}}).model_dump()
+    section = AutoregressiveOptions.model_validate({"dim": 32, "encoder": {}, "decoder": {}}).model_dump()
     with pytest.raises(OptionError, match="joint tokenizer"):
         build(section, 20, 30)
 
@@ -217,7 +217,7 @@ class Shifted(torch.nn.Module):
 def test_what_is_done_to_the_output_or_the_word_vectors_counts_in_the_loss(where, change, agreement):
     model, batch = make(None, DECODERS["transformer"]), make_batch()
     before = model.loss(batch, 0.1, agreement=agreement).total
-    owner, name = (model.output, "words") if where == "output" else (model.target, "table")
+    owner, name = (model.output, "projection") if where == "output" else (model.target, "table")
     if change == "wrapper":
         setattr(owner, name, Shifted(getattr(owner, name)))
     else:

@@ -147,7 +147,7 @@ def test_a_saved_classifier_answers_as_before(tmp_path):
 
 
 def model_config():
-    from regard.models.text_schema import Classifier
+    from regard.models.classifier import ClassifierOptions
 
     section = {
         "dim": 12,
@@ -155,7 +155,7 @@ def model_config():
         "encoder": ENCODERS["transformer"],
         "pooling": {"kind": "attention"},
     }
-    return Classifier.model_validate(section).model_dump()
+    return ClassifierOptions.model_validate(section).model_dump()
 
 
 def test_operations_grow_with_the_text_and_parts_are_counted():

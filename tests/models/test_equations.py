@@ -49,9 +49,8 @@ def read(kind, model, words):
 def test_without_attention_everything_passes_through_one_vector(kind, shared):
     model = make(
         {"kind": "recurrent", "cell": kind, "bidirectional": False},
-        {"kind": "recurrent", "cell": kind, "initial_state": "copy"},
+        {"kind": "recurrent", "cell": kind, "initial_state": "copy", "shared_recurrence": shared},
         tie="none",
-        shared_recurrence=shared,
     )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
@@ -62,7 +61,7 @@ def test_without_attention_everything_passes_through_one_vector(kind, shared):
         w = weights_of(model.decoder.stack.layers[0])
         for t in range(batch.target.shape[1] - 1):
             state = cell_of(kind, w, state, vector(model.target, batch.target[b, t]))
-            torch.testing.assert_close(got[b, t], model.output.words.weight @ state[0])
+            torch.testing.assert_close(got[b, t], model.output.projection.weight @ state[0])
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
@@ -75,7 +74,7 @@ def test_attention_beside_the_recurrence_follows_the_equations(kind, attention):
     )
     batch = make_batch()
     got = model(batch.source, batch.target[:, :-1], batch.source_lengths)
-    look, Wo = model.decoder.attention, model.output.words.weight
+    look, Wo = model.decoder.attention, model.output.projection.weight
     for b in range(3):
         ye, state = read(kind, model, batch.source[b, : batch.source_lengths[b]])
         w = weights_of(model.decoder.stack.layers[0])
@@ -108,7 +107,7 @@ def test_bahdanau_puts_the_context_of_the_last_state_into_the_recurrence(kind):
             context, y = a @ h, vector(model.target, batch.target[b, t])
             state = cell_of(kind, w, state, torch.cat([y, context]))
             torch.testing.assert_close(
-                got[b, t], model.output.words.weight @ torch.cat([state[0], context, y])
+                got[b, t], model.output.projection.weight @ torch.cat([state[0], context, y])
             )
 
 
@@ -141,7 +140,7 @@ def test_input_feeding_gives_the_last_context_to_the_next_step():
     for t in range(batch.target.shape[1] - 1):
         state = cell_of("gru", w, state, torch.cat([vector(model.target, batch.target[0, t]), ya]))
         ya = ye.T @ SOFTMAX(ye @ state[0], 0)
-        torch.testing.assert_close(got[0, t], model.output.words.weight @ torch.cat([state[0], ya]))
+        torch.testing.assert_close(got[0, t], model.output.projection.weight @ torch.cat([state[0], ya]))
 
 
 def test_a_transformer_layer_is_attention_and_feed_forward_with_norms_after():

@@ -8,8 +8,8 @@ import torch
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
 from regard.models import folder as folders
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 from tests.models.small import DECODERS, ENCODERS, LAYER
 
 LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕"]
@@ -17,7 +17,7 @@ LINES = ["ein kleiner Hund läuft", "a small dog runs", "zwei Hunde laufen 🐕"
 
 def write(path, **section):
     tokenizer = Tokenizer.train(LINES, "character", 40)
-    config = AutoregressiveBlock.model_validate({"dim": 32, **section}).model_dump()
+    config = AutoregressiveOptions.model_validate({"dim": 32, **section}).model_dump()
     model = build(config, len(tokenizer) if config["encoder"] else None, len(tokenizer)).eval()
     folders.save(path, model, config, tokenizer if config["encoder"] else None, tokenizer, {"name": "small"})
     return model
@@ -28,8 +28,7 @@ SECTIONS = [
     {"encoder": ENCODERS["gru"], "decoder": DECODERS["bahdanau"], "tie": "target"},
     {
         "encoder": {"kind": "recurrent", "bidirectional": False},
-        "decoder": {"kind": "recurrent", "initial_state": "copy"},
-        "shared_recurrence": True,
+        "decoder": {"kind": "recurrent", "initial_state": "copy", "shared_recurrence": True},
         "tie": "none",
     },
     {"encoder": None, "decoder": {"kind": "transformer", **LAYER}},

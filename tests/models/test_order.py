@@ -7,7 +7,7 @@ import torch
 
 from regard.data.tokenizer import EOS, SPECIALS
 from regard.models.build import build
-from regard.models.text_schema import Classifier
+from regard.models.classifier import ClassifierOptions
 from tests.models.small import make
 
 QUESTION, STATEMENT = "are you happy today", "you are happy today"
@@ -46,7 +46,9 @@ ORDERED = {
 
 def classifier(encoder, pooling, labels=2):
     """In float64, with drawn weights."""
-    section = Classifier.model_validate({"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0})
+    section = ClassifierOptions.model_validate(
+        {"dim": 16, "encoder": encoder, "pooling": pooling, "dropout": 0.0}
+    )
     return (
         build(section.model_dump(), len(SPECIALS) + len(VOCABULARY), len(SPECIALS) + labels).double().eval()
     )

@@ -8,20 +8,28 @@ from regard.attention.energy import Additive, Bilinear, Dot
 from regard.attention.normalize import Sparsemax
 from regard.layers.recurrent import RecurrentStack
 from regard.models.memory import Memory
-from regard.models.pooling import AttentionPooling, Concatenated, Last, Max, Mean, Recurrent, Sum
+from regard.models.pooling import (
+    AttentionPooling,
+    ConcatPooling,
+    LastPooling,
+    MaxPooling,
+    MeanPooling,
+    RecurrentPooling,
+    SumPooling,
+)
 
 WIDTH = 8
 POOLINGS = {
-    "mean": lambda: Mean(WIDTH),
-    "sum": lambda: Sum(WIDTH),
-    "max": lambda: Max(WIDTH),
-    "last": lambda: Last(WIDTH),
-    "recurrent": lambda: Recurrent(RecurrentStack(WIDTH, 6, cell="gru")),
+    "mean": lambda: MeanPooling(WIDTH),
+    "sum": lambda: SumPooling(WIDTH),
+    "max": lambda: MaxPooling(WIDTH),
+    "last": lambda: LastPooling(WIDTH),
+    "recurrent": lambda: RecurrentPooling(RecurrentStack(WIDTH, 6, cell="gru")),
     "attention": lambda: AttentionPooling(WIDTH, queries=3),
     "additive": lambda: AttentionPooling(WIDTH, energy=Additive(WIDTH)),
     "bilinear in heads": lambda: AttentionPooling(WIDTH, heads=2, energy=Bilinear(WIDTH // 2, heads=2)),
     "sparse": lambda: AttentionPooling(WIDTH, energy=Dot(), normalize=Sparsemax()),
-    "concat": lambda: Concatenated([Mean(WIDTH), Max(WIDTH)]),
+    "concat": lambda: ConcatPooling([MeanPooling(WIDTH), MaxPooling(WIDTH)]),
 }
 
 
@@ -70,10 +78,10 @@ def test_no_texts_are_no_vectors(name, length):
 def test_each_is_its_formula():
     x = states(1, 4)
     memory = Memory(x, None)
-    torch.testing.assert_close(Mean(WIDTH)(memory), x.mean(1))
-    torch.testing.assert_close(Sum(WIDTH)(memory), x.sum(1))
-    torch.testing.assert_close(Max(WIDTH)(memory), x.amax(1))
-    torch.testing.assert_close(Last(WIDTH)(memory), x[:, -1])
+    torch.testing.assert_close(MeanPooling(WIDTH)(memory), x.mean(1))
+    torch.testing.assert_close(SumPooling(WIDTH)(memory), x.sum(1))
+    torch.testing.assert_close(MaxPooling(WIDTH)(memory), x.amax(1))
+    torch.testing.assert_close(LastPooling(WIDTH)(memory), x[:, -1])
 
 
 def test_attention_is_a_weighted_mean_of_projected_states_and_regard_watches_it():

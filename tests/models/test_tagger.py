@@ -13,10 +13,10 @@ from regard.data.character_ids import WordBytes
 from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.errors import DataError, OptionError
+from regard.models.build import build
 from regard.models.character_features import CharacterFeatures, hide, shape, split
 from regard.models.crf import rules
-from regard.models.tagger import Tagger, build_tagger, tag_spans
-from regard.models.text_schema import Tagger as Block
+from regard.models.tagger import Tagger, TaggerOptions, tag_spans
 
 ROWS = [
     ("ada lovelace met Babbage", "B-PER I-PER O B-PER"),
@@ -50,12 +50,12 @@ def made(
         "characters": characters,
         **more,
     }
-    config = Block.model_validate(given).model_dump()
+    config = TaggerOptions.model_validate(given).model_dump()
     source = Tokenizer.train(
         [text for text, _ in ROWS], "spelled" if letters else "word", 100, lowercase=True
     )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
-    model = build_tagger(config, len(source), len(target)).to(dtype)
+    model = build(config, len(source), len(target)).to(dtype)
     model.source_tokenizer, model.target_tokenizer = source, target
     return model.eval()
 

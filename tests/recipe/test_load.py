@@ -135,7 +135,7 @@ def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, word
         (["model.decoder=bahdanau"], "model.decoder is 'bahdanau', and must be a block of keys with a kind: "
          "write model.decoder='{kind: bahdanau}'"),
         (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys: write optimizer='{kind: adamw}'"),
-        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of autoregressive, classifier, tagger, embedder; "
+        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of autoregressive, classifier, embedder, tagger; "
          "bahdanau is a kind of model.decoder"),
     ],
 )  # fmt: skip
@@ -261,12 +261,14 @@ def test_an_override_cannot_go_through_a_value():
             ],
             ("initial_state is copy", "cell is lstm", "gru"),
         ),
-        (["model.shared_recurrence=true"], ("shared_recurrence", "kind recurrent")),
+        (
+            ["model.decoder={kind: recurrent, shared_recurrence: true}"],
+            ("shared_recurrence", "of kind recurrent"),
+        ),
         (
             [
-                "model.shared_recurrence=true",
                 "model.encoder={kind: recurrent}",
-                "model.decoder={kind: recurrent}",
+                "model.decoder={kind: recurrent, shared_recurrence: true}",
             ],
             ("shared_recurrence", "bidirectional: false"),
         ),

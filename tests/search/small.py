@@ -3,8 +3,8 @@
 import torch
 
 from regard.data.tokenizer import Tokenizer
-from regard.models.embedder import build_embedder
-from regard.models.text_schema import Embedder as Settings
+from regard.models.build import build
+from regard.models.embedder import EmbedderOptions
 
 TEXTS = [
     "the cat sat on the mat",
@@ -26,9 +26,9 @@ def embedder(seed=1, dim=32, **changes):
         "dropout": 0.1,
         **changes,
     }
-    config = Settings.model_validate(settings).model_dump()
+    config = EmbedderOptions.model_validate(settings).model_dump()
     torch.manual_seed(seed)
-    model = build_embedder(config, len(tokenizer))
+    model = build(config, None, len(tokenizer))
     model.config, model.source_tokenizer, model.target_tokenizer, model.card = (
         config,
         tokenizer,

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from regard.data.tokenizer import Tokenizer
 from regard.models import folder as folders
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 from regard.serving import auth, server
 from tests.models.small import LAYER
 
@@ -22,7 +22,7 @@ TRANSFORMER = {"kind": "transformer", **LAYER}
 def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
     """A model folder with drawn weights: it translates every line to something, and always to the same. Loaded in float64."""
     tokenizer = Tokenizer.train(LINES, "character", 60)
-    config = AutoregressiveBlock.model_validate(
+    config = AutoregressiveOptions.model_validate(
         {"dim": 32, "encoder": encoder, "decoder": decoder}
     ).model_dump()
     model = build(config, len(tokenizer) if encoder else None, len(tokenizer)).eval()

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from regard.data.tokenizer import Tokenizer
+from regard.models.build import build
 from regard.models.folder import load, save
-from regard.models.tagger import build_tagger
-from regard.models.text_schema import Tagger as Block
+from regard.models.tagger import TaggerOptions
 from regard.pipelines.classify import classify
 from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
@@ -35,14 +35,14 @@ def classifier(tmp_path_factory):
 
 def tagger(path):
     torch.manual_seed(5)
-    config = Block.model_validate(
+    config = TaggerOptions.model_validate(
         {"kind": "tagger", "dim": 20, "encoder": ENCODERS["recurrent"]}
     ).model_dump()
     source = Tokenizer.train(
         [text for text, _ in ROWS], "spelled" if config["characters"] else "word", 100, lowercase=True
     )
     target = Tokenizer.train([tags for _, tags in ROWS], "word", 100)
-    save(path, build_tagger(config, len(source), len(target)), config, source, target, {"name": "tagger"})
+    save(path, build(config, len(source), len(target)), config, source, target, {"name": "tagger"})
     return path
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from regard.models.decoder import DecoderState
+from regard.models.memory import DecoderState
 from regard.training import rng_state
 
 CPU = torch.device("cpu")

@@ -77,7 +77,7 @@ def test_from_a_step_that_is_not_finite_on_nothing_changes_and_it_is_found_later
 
 
 def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
-    from regard.models.decoder import DecoderState
+    from regard.models.memory import DecoderState
 
     seen = []
 

@@ -14,8 +14,8 @@ from regard.interchange.export.compare import Comparison, require_equal
 from regard.interchange.export.gpt2 import ACTIVATIONS, Gpt2Runner
 from regard.interchange.importer import IMPORTERS
 from regard.interchange.token_mapping import MappedRunner, TokenMapping, exported_tokenizer
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.models.schema import AutoregressiveBlock
 
 NEVER = -1e9  # bias of the tokens that GPT-2 does not have
 EPSILON = 1e-5
@@ -93,7 +93,7 @@ def _config(theirs: Any) -> dict[str, Any]:
         "dropout": float(theirs.resid_pdrop),
         "decoder": decoder,
     }
-    return AutoregressiveBlock.model_validate(given).model_dump()
+    return AutoregressiveOptions.model_validate(given).model_dump()
 
 
 def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, TokenMapping]:
@@ -130,9 +130,9 @@ def _tokenizer(folder: Path, config: Any) -> tuple[Tokenizer, TokenMapping]:
 def _copy_weights(model: Any, theirs: Any, mapping: TokenMapping) -> None:
     body, dim = theirs.transformer, theirs.config.n_embd
     model.target.table.weight.copy_(mapping.take(body.wte.weight))
-    model.output.words.weight.copy_(mapping.take(theirs.lm_head.weight))
+    model.output.projection.weight.copy_(mapping.take(theirs.lm_head.weight))
     missing = [i for i, row in enumerate(mapping.ids) if row is None or i in (PAD, BOS)]
-    model.output.words.bias[missing] = NEVER
+    model.output.projection.bias[missing] = NEVER
     model.decoder.position.weight.copy_(body.wpe.weight)
     _copy(model.decoder.norm, body.ln_f.weight, body.ln_f.bias)
     for ours, block in zip(model.decoder.layers, body.h, strict=True):

@@ -16,9 +16,9 @@ from regard.interchange.export.marian_layout import ACTIVATIONS, channel_order, 
 from regard.interchange.importer import IMPORTERS
 from regard.interchange.sentencepiece import SentencePieceModel
 from regard.interchange.token_mapping import MappedRunner, TokenMapping, exported_tokenizer
+from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.models.folder import read_json
-from regard.models.schema import AutoregressiveBlock
 
 NEVER = -1e9  # bias of PAD and BOS, which regard never generates
 
@@ -95,7 +95,7 @@ def _config(theirs: Any) -> dict[str, Any]:
         "output_bias": True,
         **sides,
     }
-    return AutoregressiveBlock.model_validate(given | {"dropout": float(theirs.dropout)}).model_dump()
+    return AutoregressiveOptions.model_validate(given | {"dropout": float(theirs.dropout)}).model_dump()
 
 
 def _tokenizers(folder: Path, config: Any) -> tuple[dict[str, Tokenizer], dict[str, TokenMapping]]:
@@ -147,11 +147,11 @@ def _copy_weights(model: Any, config: dict[str, Any], theirs: Any, mappings: dic
     by_token = {
         "source.table.weight": mappings["source"],
         "target.table.weight": mappings["target"],
-        "output.words.weight": mappings["target"],
+        "output.projection.weight": mappings["target"],
     }
     for name in weight_names(config):
         x = reorder(state[name.theirs], name.channel_axis, order)
         ours[name.ours].copy_(by_token[name.ours].take(x) if name.ours in by_token else x)
-    bias = model.output.words.bias
+    bias = model.output.projection.bias
     bias.copy_(mappings["target"].take(theirs.final_logits_bias[0]))
     bias[[PAD, BOS]] = NEVER

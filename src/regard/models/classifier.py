@@ -1,33 +1,81 @@
-"""A classifier: any encoder, any pooling, and a head that scores the labels."""
+"""A text classifier: encoder, pooling, and a head that scores the labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
-from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
+from regard.data.tokenizer import EOS, SPECIALS, UNK
 from regard.files.progress import track
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import ACTIVATIONS
-from regard.models.embedding import Embedding, put_bos_first
-from regard.models.encoder import positions
+from regard.models.embedding import Embedding, prepend_bos
+from regard.models.encoder import max_positions
 from regard.models.loss import Loss
 from regard.models.memory import Memory
 from regard.models.model import Model
+from regard.models.options import MODELS, Block, PoolingOptions, Size, build_encoder
+from regard.models.options import Dropout as DropoutRate
+from regard.models.pooling import MaxPoolingOptions
+from regard.models.text_model import BATCH_TOKENS, TextModelOptions, batches
 
-BATCH = 8192  # tokens that are read at a time
+
+class HeadOptions(Block):
+    """The layers that score the labels from the vector of a text."""
+
+    layers: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="hidden layers; 0: a linear layer only"
+    )
+    width: Size = Field(default=128, description="width of the hidden layers")
+    activation: Literal["relu", "gelu", "swish", "tanh"] = Field(
+        default="relu", description="activation of the hidden layers"
+    )
+    dropout: DropoutRate = Field(default=0.0, description="dropout of the text vector and the hidden layers")
+
+
+@MODELS.add("classifier")
+class ClassifierOptions(TextModelOptions):
+    """One label for a text."""
+
+    kind: Literal["classifier"] = "classifier"
+    pooling: PoolingOptions = Field(
+        default=MaxPoolingOptions(), description="how the states of a text become one vector"
+    )
+    head: HeadOptions = HeadOptions()
+
+    def check(self) -> Iterator[str]:
+        yield from super().check()
+        yield from self.pooling.check(self.encoder.width_of(self.dim), "model.pooling")
+
+    def build(self, source_vocab: int | None, target_vocab: int) -> Classifier:
+        assert source_vocab is not None
+        rate = getattr(self.encoder, "embedding_dropout", 0.0)
+        source = Embedding.scaled(source_vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
+        encoder = build_encoder(self.encoder, self.dim, self.dropout)
+        pooling: Any = self.pooling.build(encoder.width)
+        head = Head(
+            pooling.width,
+            target_vocab - len(SPECIALS),
+            self.head.layers,
+            self.head.width,
+            activation=self.head.activation,
+            dropout=self.head.dropout,
+        )
+        options = {"word_dropout": self.word_dropout, "prepend_bos": self.prepend_bos}
+        return Classifier(source, encoder, pooling, head, **options)
 
 
 class Head(nn.Module):
-    """Hidden layers between a text's vector and the scores of the labels."""
+    """Hidden layers between the vector of a text and the scores of the labels."""
 
     def __init__(
         self,
@@ -41,9 +89,9 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
-        wide = [width] + [inner] * layers
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(wide))
-        self.labels = nn.Linear(wide[-1], labels)
+        widths = [width] + [inner] * layers
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.labels = nn.Linear(widths[-1], labels)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.hidden:
@@ -52,10 +100,10 @@ class Head(nn.Module):
 
 
 class Classifier(Model):
-    """p(label | text) = softmax(head(pooling(encoder(words)))).
+    """p(label | text) = softmax(head(pooling(encoder(embedding(tokens))))).
 
-    In training every word is unknown with probability `word_dropout`, so that no answer hangs on one word and the vector of
-    unknown words means something. `prepend_bos` puts BOS in front of a text, where BERT has its CLS.
+    In training, tokens are replaced by UNK with probability `word_dropout`: this regularizes and trains the embedding of
+    UNK. `prepend_bos` puts BOS before a text, as BERT's CLS.
     """
 
     kind = "classifier"
@@ -76,18 +124,16 @@ class Classifier(Model):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What is told apart, in the order of the scores."""
+        """The labels, in the order of the scores."""
         return self.target_tokenizer.entries
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Memory:
-        """Words (batch, S) → the states that are pooled."""
+        """Tokens (batch, S) → encoder states, before pooling."""
         if self.training and self.word_dropout:
-            lost = torch.empty(tokens.shape, device=tokens.device).bernoulli_(self.word_dropout).bool() & (
-                tokens > EOS
-            )
-            tokens = tokens.masked_fill(lost, UNK)
+            drawn = torch.empty(tokens.shape, device=tokens.device).bernoulli_(self.word_dropout).bool()
+            tokens = tokens.masked_fill(drawn & (tokens > EOS), UNK)
         if self.prepend_bos:
-            tokens, lengths = put_bos_first(tokens, lengths)
+            tokens, lengths = prepend_bos(tokens, lengths)
         return self.encoder(self.source(tokens), lengths)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -98,7 +144,7 @@ class Classifier(Model):
         return self(source)
 
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:
-        """The label is the one token of the target. With `agreement` each text is read twice under different dropout."""
+        """The label is the only token of the target. With `agreement`, two passes under different dropout."""
         assert batch.source is not None
         tokens, lengths = batch.source, batch.source_lengths
         if agreement:
@@ -108,58 +154,39 @@ class Classifier(Model):
 
 
 def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
-    """Σ −log softmax(scores)[label], smoothed and with R-Drop's agreement as in `regard.models.loss.cross_entropy`.
+    """Σ −log softmax(scores)[label], with label smoothing and R-Drop as in `regard.models.loss.cross_entropy`.
 
-    scores (batch, labels), or twice as many rows with `agreement`: two readings of the same texts.
+    scores is (batch, labels), or (2 · batch, labels) with `agreement`: two passes over the same texts.
     """
     log_p = torch.log_softmax(scores if scores.dtype == torch.float64 else scores.float(), -1)
-    log_p = log_p.unflatten(0, (2 if agreement else 1, len(labels)))  # (readings, batch, labels)
+    log_p = log_p.unflatten(0, (2 if agreement else 1, len(labels)))  # (passes, batch, labels)
     wrong = -log_p.gather(-1, labels.expand(len(log_p), -1)[..., None]).sum((1, 2)).mean()
     total = wrong if not smoothing else (1 - smoothing) * wrong - smoothing * log_p.mean(-1).sum(-1).mean()
     if agreement:
         one, other = log_p
-        total = total + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum()  # KL there and back
+        total = (
+            total + agreement / 4 * ((one.exp() - other.exp()) * (one - other)).sum()
+        )  # KL in both directions
     return Loss(total, wrong.detach(), len(labels))
 
 
 @torch.no_grad()
 def predict(
-    model: Classifier, texts: Sequence[str], batch_tokens: int = BATCH, *, progress: bool = False
+    model: Classifier, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
 ) -> tuple[list[str], NDArray[np.float32]]:
-    """The likeliest label of each text, and the probabilities of all, (texts, labels), in the order of `model.labels`.
+    """The most likely label of each text, and all probabilities (texts, labels) in the order of `model.labels`.
 
-    Texts of similar length are read together; every answer stands where its text stood.
+    Texts of similar length are batched; results are in the order of the texts.
     """
-    training, found = model.training, np.zeros((len(texts), len(model.labels)), np.float32)
+    training, probabilities = model.training, np.zeros((len(texts), len(model.labels)), np.float32)
     model.eval()
     with track(len(texts), "classifying", "texts") if progress else nullcontext() as bar:
-        most = positions(model.encoder)
-        for rows, tokens, lengths in batches(model, texts, batch_tokens, most and most - model.prepend_bos):
+        most = max_positions(model.encoder)
+        longest = None if most is None else most - model.prepend_bos
+        for rows, tokens, lengths in batches(model, texts, batch_tokens, longest):
             scores = model(tokens.to(model.device), lengths.to(model.device))
-            found[rows] = torch.softmax(scores.double(), -1).float().cpu().numpy()
+            probabilities[rows] = torch.softmax(scores.double(), -1).float().cpu().numpy()
             if bar is not None:
                 bar.advance(len(rows))
     model.train(training)
-    return [model.labels[best] for best in found.argmax(-1)], found
-
-
-def batches(
-    model: Any, texts: Sequence[str], batch_tokens: int = BATCH, longest: int | None = None
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Texts as tokens x1 … xn EOS, those of similar length together: their places, (batch, S) and lengths. With `longest` a
-    text is cut to that many tokens.
-    """
-    kept = None if longest is None else longest - 1
-    ids = [[*each[:kept], EOS] for each in model.source_tokenizer.encode_batch(list(texts))]
-    order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
-    start = 0
-    while start < len(order):
-        width = len(ids[order[start]])
-        rows = order[start : start + max(1, batch_tokens // width)]
-        start += len(rows)
-        tokens = np.full(
-            (len(rows), width), PAD
-        )  # filled here: a tensor for each text would take longer than reading it
-        for place, at in enumerate(rows):
-            tokens[place, : len(ids[at])] = ids[at]
-        yield rows, torch.from_numpy(tokens), torch.tensor([len(ids[at]) for at in rows])
+    return [model.labels[best] for best in probabilities.argmax(-1)], probabilities

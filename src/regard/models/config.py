@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from regard.errors import FolderError
+from regard.models.build import MODELS
 from regard.models.model import COMMANDS
 
 DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any whole number in it
@@ -50,18 +53,9 @@ def check_layers(path: Path, config: Any, tensors: int, where: str = "model") ->
 
 def complete(path: Path, kind: str, block: Any) -> dict[str, Any]:
     """A `model:` section of that kind with every default filled in."""
-    # The schema is that of recipes, which read more than models need; it is imported when a folder is read.
-    from pydantic import ValidationError
-
-    from regard.models import schema, text_schema
-
-    schemas = {
-        "classifier": text_schema.Classifier,
-        "tagger": text_schema.Tagger,
-        "embedder": text_schema.Embedder,
-    }
+    options = MODELS["autoregressive" if kind in ("translator", "language-model") else kind]
     try:
-        return schemas.get(kind, schema.AutoregressiveBlock).model_validate(block).model_dump()
+        return options.model_validate(block).model_dump()
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         key = ".".join(map(str, ("model", *first["loc"])))

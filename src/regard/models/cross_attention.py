@@ -1,8 +1,10 @@
-"""How a recurrent decoder looks at the encoder's states: y^a(t) from y^d(t) and [y^e(1) … y^e(T^e)]."""
+"""Cross-attention of recurrent decoders: y^a(t) from the query y^d(t) and the encoder states [y^e(1) … y^e(T^e)]."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +14,23 @@ from regard.attention.attend import attend
 from regard.attention.energy import Additive, Bilinear, Dot, Energy, ProjectedAdditive
 from regard.errors import ShapeError
 from regard.models.memory import Memory
+from regard.registry import Registry
 
 DOT = Dot()
+# By the name in a recipe: (width of the queries, width of the memory, width of the projections or None) → module or None.
+CROSS_ATTENTIONS: Registry[Callable[[int, int, int | None], Any]] = Registry("attention")
+CROSS_ATTENTIONS.add("none")(lambda query_width, memory_width, width: None)
 
 
-class Simple(nn.Module):
-    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): nothing learned, both widths one."""
+class SimpleCrossAttention(nn.Module):
+    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): a dot product without parameters; both widths are equal."""
 
     def __init__(self, query_width: int, memory_width: int) -> None:
         super().__init__()
         if query_width != memory_width:
             raise ShapeError(
-                f"simple attention multiplies decoder states of width {query_width} with encoder states of width {memory_width}; "
-                "make the widths equal, or use attention: parameterised, which maps both"
+                f"simple attention multiplies decoder states of width {query_width} with encoder states of width "
+                f"{memory_width}; make the widths equal, or use attention: parameterised, which maps both"
             )
         self.width = memory_width
 
@@ -32,11 +38,13 @@ class Simple(nn.Module):
         return _attend(query, memory.states, memory.states, memory, DOT)
 
 
-class Parameterised(nn.Module):
+@CROSS_ATTENTIONS.add("parameterised")
+class ParameterisedCrossAttention(nn.Module):
     """a(t) = (W^K [y^e])ᵀ (W^Q y^d(t)), y^a(t) = (W^V [y^e]) softmax(a(t))."""
 
-    def __init__(self, query_width: int, memory_width: int, width: int) -> None:
+    def __init__(self, query_width: int, memory_width: int, width: int | None = None) -> None:
         super().__init__()
+        width = width or query_width
         self.Wq = nn.Linear(query_width, width, bias=False)
         self.Wk = nn.Linear(memory_width, width, bias=False)
         self.Wv = nn.Linear(memory_width, width, bias=False)
@@ -59,7 +67,7 @@ class BilinearCrossAttention(nn.Module):
 
 
 class AdditiveCrossAttention(nn.Module):
-    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015). U h is the same at every step, so it is computed once, by `project`."""
+    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015). U h does not depend on the step: `project` computes it once."""
 
     def __init__(self, query_width: int, memory_width: int, width: int) -> None:
         super().__init__()
@@ -73,8 +81,12 @@ class AdditiveCrossAttention(nn.Module):
         return _attend(query, projected, memory.states, memory, ProjectedAdditive(self.energy))
 
 
+CROSS_ATTENTIONS.add("simple")(lambda query, memory, width: SimpleCrossAttention(query, memory))
+CROSS_ATTENTIONS.add("bilinear")(lambda query, memory, width: BilinearCrossAttention(query, memory))
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, memory: Memory, energy: Energy) -> Tensor:
-    """(batch, T, ·) as attention with one head."""
+    """Attention with one head: query (batch, T, ·), key and value (batch, S, ·) → (batch, T, ·)."""
     if not torch.is_autocast_enabled(query.device.type if query.device.type != "meta" else "cpu"):
         query, key, value = (x.to(value.dtype) for x in (query, key, value))
     with watching.label_calls("cross") if watching.is_watching() else nullcontext():

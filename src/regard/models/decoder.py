@@ -1,115 +1,165 @@
-"""Decoders: features of the next word from the words so far and the memory.
+"""Decoders: features of the next token from the tokens so far and the encoder output.
 
-All offer the same: forward over a whole target at once (teacher forcing), and start, step, reorder for a search. Without a
-memory each is the body of a language model.
+Every decoder has `width` (of its features), `forward` over a whole target (teacher forcing), `start` and `step` for the
+search, and `joins` (whether new sentences can join a running batch). Without a memory it is the body of a language model.
+Each kind has its options (the `decoder:` block of a recipe) and, below them, its module. The Transformer is in transformer.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from regard.attention.position_masks import Causal
-from regard.errors import ShapeError
-from regard.layers.cache import Cache
-from regard.layers.dropout import Dropout
-from regard.layers.recurrent import RecurrentStack, RecurrentState, concat_states, reorder_state
-from regard.models.cross_attention import AdditiveCrossAttention
-from regard.models.memory import Memory, stack_padded
-from regard.models.transformer_layer import TransformerLayer
+from regard.errors import OptionError, ShapeError
+from regard.layers.dropout import Dropout, LockedDropout
+from regard.layers.recurrent import RecurrentStack, RecurrentState
+from regard.models.cross_attention import CROSS_ATTENTIONS, AdditiveCrossAttention
+from regard.models.encoder import Cell, RecurrentEncoderOptions
+from regard.models.memory import DecoderState, Memory
+from regard.models.options import DECODERS, DecoderOptions, EncoderOptions, NameOf, Size
+from regard.models.options import Dropout as DropoutRate
 
-CAUSAL = Causal()
+InitialState = Literal["final", "mean", "copy"]
+INITIAL_STATE = "a learned map of the encoder's final or mean state, or a copy of the final state"
 
 
-@dataclass
-class DecoderState:
-    """What a decoder keeps between steps; each uses what it needs."""
+@DECODERS.add("recurrent")
+class RecurrentDecoderOptions(DecoderOptions):
+    """A recurrent decoder; its attention, if any, stays outside the recurrence unless `input_feeding` is on."""
 
-    memory: Memory | None = None
-    hidden: RecurrentState = field(default_factory=list)  # recurrent states
-    context: Tensor | None = None  # y^a(t−1), for input feeding
-    projected: Tensor | None = None  # U h of every source word, for Bahdanau
-    caches: list[tuple[Cache, Cache]] = field(default_factory=list)
-    length: int = 0
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Cell = Field(default="gru", description="the recurrent cell")
+    layers: Size = Field(default=1, description="number of layers")
+    width: Size | None = Field(default=None, description="width of each layer; null: dim")
+    last_width: Size | None = Field(
+        default=None, description="width of the last layer, where it differs; null: width"
+    )
+    attention: Annotated[str, NameOf(CROSS_ATTENTIONS)] = Field(
+        default="none", description="attention to the encoder's states"
+    )
+    attention_width: Size | None = Field(
+        default=None, description="width of queries, keys and values of a parameterised attention"
+    )
+    input_feeding: bool = Field(
+        default=False,
+        description="the last attention vector is part of the next input (Luong et al. 2015)",
+    )
+    initial_state: InitialState = Field(default="final", description=INITIAL_STATE)
+    shared_recurrence: bool = Field(
+        default=False, description="use the encoder's recurrence: one W^h for encoder and decoder"
+    )
+    dropout: DropoutRate | None = Field(
+        default=None, description="dropout of embeddings and between layers; null: the model's"
+    )
+    dropout_input: DropoutRate | None = Field(
+        default=None, description="dropout of the embeddings, one mask per sequence; null: `dropout`"
+    )
+    dropout_hidden: DropoutRate | None = Field(
+        default=None, description="dropout between layers, one mask per sequence; null: `dropout`"
+    )
+    dropout_output: DropoutRate | None = Field(
+        default=None, description="dropout of the last layer, one mask per sequence; null: `dropout`"
+    )
+    dropout_weight: DropoutRate = Field(
+        default=0.0, description="DropConnect on the recurrent matrices (Merity et al. 2018)"
+    )
+    embedding_dropout: DropoutRate = Field(
+        default=0.0, description="dropout of whole rows of the embedding table (Gal & Ghahramani 2016)"
+    )
 
-    def reorder(self, rows: Tensor) -> DecoderState:
-        """Keep these sentences, in this order: what a beam search does after each step."""
-        for pair in self.caches:
-            for cache in pair:
-                cache.reorder(rows)
-        pick = lambda x: None if x is None else x.index_select(0, rows)  # noqa: E731
-        memory = None if self.memory is None else self.memory.reorder(rows)
-        return DecoderState(
-            memory,
-            reorder_state(self.hidden, rows),
-            pick(self.context),
-            pick(self.projected),
-            self.caches,
-            self.length,
+    def width_of(self, dim: int) -> int:
+        return self.last_width or self.width or dim
+
+    def check_decoder(self, dim: int, encoder: EncoderOptions | None, place: str) -> Iterator[str]:
+        if encoder is None:
+            yield from self._check_language_model(place)
+        elif self.shared_recurrence:
+            yield from self._check_shared(dim, encoder, place)
+        memory_width = None if encoder is None else encoder.width_of(dim)
+        if self.attention == "simple" and memory_width not in (None, self.width_of(dim)):
+            yield (
+                f"{place}.attention is simple, a dot product, and the encoder's states are {memory_width} wide, "
+                f"the decoder's {self.width_of(dim)}; take attention: parameterised, which maps both, or equal widths"
+            )
+        if self.attention == "none" and self.input_feeding:
+            yield f"{place}.input_feeding is true and attention is none: there is nothing to feed; choose an attention"
+        if self.attention_width and self.attention != "parameterised":
+            yield (
+                f"{place}.attention_width is for attention: parameterised, and attention is {self.attention}; "
+                "leave it out"
+            )
+        if self.last_width and self.layers == 1:
+            yield f"{place}.last_width sets the last of several layers, and there is one; set width instead"
+        if self.initial_state == "copy" and encoder is not None:
+            yield from _check_copy(self, dim, encoder, place)
+
+    def _check_language_model(self, place: str) -> Iterator[str]:
+        if self.attention != "none" or self.input_feeding:
+            yield (
+                f"{place}.attention is {self.attention}, and a language model has nothing to attend to; "
+                "set it to none"
+            )
+        if self.shared_recurrence:
+            yield (
+                f"{place}.shared_recurrence shares the encoder's recurrence, and a language model has no encoder; "
+                "leave it out"
+            )
+
+    def _check_shared(self, dim: int, encoder: EncoderOptions, place: str) -> Iterator[str]:
+        start = f"{place}.shared_recurrence is true"
+        if not isinstance(encoder, RecurrentEncoderOptions):
+            yield f"{start}, and the encoder must be of kind recurrent too"
+            return
+        if encoder.bidirectional:
+            yield f"{start}, and a decoder runs in one direction only; set model.encoder.bidirectional: false"
+        for key in ("cell", "layers"):
+            theirs, own = getattr(encoder, key), getattr(self, key)
+            if theirs != own:
+                yield f"{start}, and the encoder's {key} is {theirs} and the decoder's {own}; make them equal"
+        if encoder.width_of(dim) != (self.width or dim) or self.last_width:
+            yield f"{start}, and encoder and decoder differ in width; give both the same, and no last_width"
+        if self.input_feeding:
+            yield f"{start}, and input feeding widens the decoder's input alone; set {place}.input_feeding: false"
+
+    def build_decoder(self, dim: int, dropout: float, encoder: Any) -> RecurrentDecoder:
+        attention = None
+        if encoder is not None:
+            attention = CROSS_ATTENTIONS[self.attention](
+                self.width_of(dim), encoder.width, self.attention_width
+            )
+        feeds = attention is not None and self.input_feeding
+        if self.shared_recurrence and encoder is not None:
+            stack = _shared_stack(encoder, dim)
+        else:
+            stack = self._stack(dim + (attention.width if feeds else 0), self.width or dim, dropout)
+        first = None if encoder is None else _initial_state(self.initial_state, encoder, stack)
+        locked = {
+            name: None if rate is None else LockedDropout(rate)
+            for name, rate in (("before", self.dropout_input), ("after", self.dropout_output))
+        }
+        module = InputFeedingDecoder if feeds else RecurrentDecoder
+        return module(stack, initial_state=first, attention=attention, dropout=dropout, **locked)
+
+    def _stack(self, input_width: int, width: int, dropout: float) -> RecurrentStack:
+        return RecurrentStack(
+            input_width,
+            width,
+            cell=self.cell,
+            layers=self.layers,
+            last_width=self.last_width,
+            dropout=dropout if self.dropout_hidden is None else self.dropout_hidden,
+            dropout_weight=self.dropout_weight,
         )
-
-    def join(self, other: DecoderState) -> DecoderState:
-        """These sentences, then those of another: a recurrent state knows no length, so they may have come differently far.
-
-        Not for caches of keys and values: one length and one position serve all rows of such a batch.
-        """
-        assert not self.caches and not other.caches
-        if self.memory is None or other.memory is None:
-            return DecoderState(None, concat_states(self.hidden, other.hidden))
-        projected = None
-        memory = self.memory.join(other.memory)
-        if self.projected is not None and other.projected is not None:
-            projected = stack_padded(self.projected, other.projected, memory.states.shape[1])
-        context = None
-        if self.context is not None and other.context is not None:
-            context = torch.cat([self.context, other.context])
-        return DecoderState(memory, concat_states(self.hidden, other.hidden), context, projected)
-
-
-class TransformerDecoder(nn.Module):
-    """Masked self-attention, attention to the memory, feed-forward, layer after layer."""
-
-    joins = False  # all rows of its caches have one length, so sentences start together
-
-    def __init__(
-        self,
-        layers: Sequence[TransformerLayer],
-        *,
-        position: nn.Module,
-        norm: nn.Module,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.position, self.dropout, self.norm = position, Dropout(dropout), norm
-        self.layers = nn.ModuleList(layers)
-        self.width = layers[0].dim
-
-    def forward(
-        self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
-    ) -> tuple[Tensor, DecoderState | None]:
-        start = 0 if carried is None else carried.length
-        x = self.dropout(self.position(x, start))
-        for i, layer in enumerate(self.layers):
-            x = layer(x, memory, mask=CAUSAL, caches=None if carried is None else carried.caches[i])
-        if carried is not None:
-            carried.length += x.shape[1]
-        return self.norm(x), carried
-
-    def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        return DecoderState(memory, caches=[(Cache(), Cache()) for _ in self.layers])
-
-    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        features, _ = self.forward(x[:, None], carried.memory, carried)
-        return features[:, 0], carried
 
 
 class RecurrentDecoder(nn.Module):
-    """y^d(t) = cell(y^d(t−1), y(t−1)); features y^d(t), or [y^d(t); y^a(t)] with a look at the memory.
+    """y^d(t) = cell(y^d(t−1), y(t−1)); features y^d(t), or [y^d(t); y^a(t)] with cross-attention.
 
-    The attention does not enter the recurrence, so all steps of a known target run at once.
+    The attention stays outside the recurrence, so all steps of a known target are computed at once.
     """
 
     joins = True
@@ -131,61 +181,101 @@ class RecurrentDecoder(nn.Module):
         self.after = Dropout(dropout) if after is None else after
 
     def initial_hidden(self, memory: Memory | None, like: Tensor) -> RecurrentState:
-        return (
-            self.stack.zero_state(like)
-            if memory is None or self.initial_state is None
-            else self.initial_state(memory)
-        )
+        """Hidden states before the first token."""
+        if memory is None or self.initial_state is None:
+            return self.stack.zero_state(like)
+        return self.initial_state(memory)
 
     def forward(
-        self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
+        self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None
     ) -> tuple[Tensor, DecoderState]:
-        carried = self.start(memory, x) if carried is None else carried
-        y, hidden = self.stack(self.before(x), carried.hidden)
-        if self.attention is not None and carried.memory is not None:
-            y = torch.cat([y, self.attention(y, carried.memory).to(y.dtype)], -1)
-        return self.after(y), DecoderState(carried.memory, hidden)
+        state = self.start(memory, x) if state is None else state
+        y, hidden = self.stack(self.before(x), state.hidden)
+        if self.attention is not None and state.memory is not None:
+            y = torch.cat([y, self.attention(y, state.memory).to(y.dtype)], -1)
+        return self.after(y), DecoderState(state.memory, hidden)
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         return DecoderState(memory, self.initial_hidden(memory, batch))
 
-    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        features, carried = self.forward(x[:, None], None, carried)
-        return features[:, 0], carried
+    def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        features, state = self.forward(x[:, None], None, state)
+        return features[:, 0], state
 
 
 class _StepByStep(RecurrentDecoder):
-    """A recurrence that attention enters: each step waits for the one before."""
+    """A decoder whose recurrence depends on the attention, so steps run one after the other."""
 
     def forward(
-        self, x: Tensor, memory: Memory | None = None, carried: DecoderState | None = None
+        self, x: Tensor, memory: Memory | None = None, state: DecoderState | None = None
     ) -> tuple[Tensor, DecoderState]:
-        carried = self.start(memory, x) if carried is None else carried
-        found = []
+        state = self.start(memory, x) if state is None else state
+        steps = []
         for t in range(x.shape[1]):
-            features, carried = self.step(x[:, t], carried)
-            found.append(features)
-        return torch.stack(found, 1), carried
+            features, state = self.step(x[:, t], state)
+            steps.append(features)
+        return torch.stack(steps, 1), state
 
 
 class InputFeedingDecoder(_StepByStep):
-    """The context of the step before is fed in beside the word: cell(y^d(t−1), [y(t−1); y^a(t−1)]) (Luong et al. 2015, 3.3)."""
+    """Input feeding: cell(y^d(t−1), [y(t−1); y^a(t−1)]) (Luong et al. 2015, 3.3)."""
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         hidden = self.initial_hidden(memory, batch)
         return DecoderState(memory, hidden, context=hidden[0][0].new_zeros(len(batch), self.attention.width))  # type: ignore[union-attr]
 
-    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        assert carried.context is not None and carried.memory is not None and self.attention is not None
-        fed = torch.cat([self.before(x), carried.context.to(x.dtype)], -1)
-        y, hidden = self.stack(fed[:, None], carried.hidden)
-        context = self.attention(y, carried.memory)
+    def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        assert state.context is not None and state.memory is not None and self.attention is not None
+        fed = torch.cat([self.before(x), state.context.to(x.dtype)], -1)
+        y, hidden = self.stack(fed[:, None], state.hidden)
+        context = self.attention(y, state.memory)
         features = self.after(torch.cat([y, context.to(y.dtype)], -1))[:, 0]
-        return features, DecoderState(carried.memory, hidden, context[:, 0])
+        return features, DecoderState(state.memory, hidden, context[:, 0])
+
+
+@DECODERS.add("bahdanau")
+class BahdanauOptions(DecoderOptions):
+    """Additive attention of the last state, whose context enters the recurrence (Bahdanau et al. 2015)."""
+
+    kind: Literal["bahdanau"] = "bahdanau"
+    cell: Cell = Field(default="gru", description="the recurrent cell")
+    layers: Size = Field(default=1, description="number of layers")
+    width: Size | None = Field(default=None, description="width of each layer; null: dim")
+    attention_width: Size | None = Field(
+        default=None, description="width inside the additive energy; null: the layer's width"
+    )
+    initial_state: InitialState = Field(default="final", description=INITIAL_STATE)
+    dropout: DropoutRate | None = Field(
+        default=None, description="dropout of embeddings and between layers; null: the model's"
+    )
+
+    def width_of(self, dim: int) -> int:
+        return self.width or dim
+
+    def check_decoder(self, dim: int, encoder: EncoderOptions | None, place: str) -> Iterator[str]:
+        if encoder is None:
+            yield (
+                f"{place}.kind is bahdanau, and a language model has nothing to attend to; "
+                "take kind: recurrent or transformer"
+            )
+        elif self.initial_state == "copy":
+            yield from _check_copy(self, dim, encoder, place)
+
+    def build_decoder(self, dim: int, dropout: float, encoder: Any) -> BahdanauDecoder:
+        if encoder is None:
+            raise OptionError(
+                "a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or transformer"
+            )
+        width = self.width_of(dim)
+        shape = {"cell": self.cell, "layers": self.layers}
+        stack = RecurrentStack(dim + encoder.width, width, dropout=dropout, **shape)
+        attention = AdditiveCrossAttention(width, encoder.width, self.attention_width or width)
+        first = _initial_state(self.initial_state, encoder, stack)
+        return BahdanauDecoder(dim, stack, initial_state=first, attention=attention, dropout=dropout)
 
 
 class BahdanauDecoder(_StepByStep):
-    """s_i = cell(s_(i−1), [y_(i−1); c_i]) with c_i looked up by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et al. 2015)."""
+    """s_i = cell(s_(i−1), [y_(i−1); c_i]), c_i attended by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et al. 2015)."""
 
     def __init__(
         self,
@@ -208,19 +298,19 @@ class BahdanauDecoder(_StepByStep):
             memory, self.initial_hidden(memory, batch), projected=self.attention.project(memory)
         )
 
-    def step(self, x: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        assert carried.memory is not None and carried.projected is not None and self.attention is not None
+    def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        assert state.memory is not None and state.projected is not None and self.attention is not None
         x = self.before(x)
-        context = self.attention(carried.hidden[-1][0][:, None], carried.memory, carried.projected)[:, 0].to(
+        context = self.attention(state.hidden[-1][0][:, None], state.memory, state.projected)[:, 0].to(
             x.dtype
         )
-        y, hidden = self.stack(torch.cat([x, context], -1)[:, None], carried.hidden)
+        y, hidden = self.stack(torch.cat([x, context], -1)[:, None], state.hidden)
         features = self.after(torch.cat([y[:, 0], context, x], -1))
-        return features, DecoderState(carried.memory, hidden, projected=carried.projected)
+        return features, DecoderState(state.memory, hidden, projected=state.projected)
 
 
 class LearnedInitialState(nn.Module):
-    """y^d(0) = tanh(W · s + b) for every layer, with s the encoder's final or mean state."""
+    """y^d(0) = tanh(W · s + b) for every layer, where s is the encoder's final or mean state."""
 
     def __init__(self, memory_width: int, stack: RecurrentStack, *, of: str = "final") -> None:
         super().__init__()
@@ -230,14 +320,65 @@ class LearnedInitialState(nn.Module):
         self.map = nn.Linear(memory_width, sum(map(sum, self.sizes)))
 
     def forward(self, memory: Memory) -> RecurrentState:
-        found = torch.tanh(self.map(memory.final() if self.of == "final" else memory.mean()))
-        parts = iter(found.split([w for layer in self.sizes for w in layer], -1))
-        return [tuple(next(parts) for _ in layer) for layer in self.sizes]
+        states = torch.tanh(self.map(memory.final() if self.of == "final" else memory.mean()))
+        states = iter(states.split([width for layer in self.sizes for width in layer], -1))
+        return [tuple(next(states) for _ in layer) for layer in self.sizes]
 
 
 class CopiedInitialState(nn.Module):
-    """y^d(0) = y^e(T^e): the decoder goes on where the encoder's recurrence ended."""
+    """y^d(0) = y^e(T^e): the decoder starts from the encoder's last state."""
 
     def forward(self, memory: Memory) -> RecurrentState:
         assert memory.last is not None  # checked when the model is built
         return memory.last
+
+
+def _initial_state(kind: str, encoder: Any, stack: RecurrentStack) -> nn.Module:
+    if kind != "copy":
+        return LearnedInitialState(encoder.width, stack, of=kind)
+    source = getattr(encoder, "stack", None)
+    if not isinstance(source, RecurrentStack) or source.widths != stack.widths or source.cell != stack.cell:
+        raise OptionError(
+            "initial_state: copy needs an encoder with the same cell, layers and width; use initial_state: final"
+        )
+    return CopiedInitialState()
+
+
+def _shared_stack(encoder: Any, dim: int) -> RecurrentStack:
+    """The encoder's own recurrence: one W^h reads and generates."""
+    stack = getattr(encoder, "stack", None)
+    if not isinstance(stack, RecurrentStack) or stack.bidirectional or stack.dim != dim:
+        raise OptionError(
+            "shared_recurrence needs a recurrent encoder of one direction with the decoder's cell, layers and width"
+        )
+    return stack
+
+
+def _check_copy(
+    decoder: RecurrentDecoderOptions | BahdanauOptions, dim: int, encoder: EncoderOptions, place: str
+) -> Iterator[str]:
+    """The encoder's final state can be the decoder's initial state only if both have the same shape."""
+    start = f"{place}.initial_state is copy"
+    if not isinstance(encoder, RecurrentEncoderOptions):
+        yield (
+            f"{start}, and this encoder has no final state to copy; "
+            "take initial_state: mean or final, which learn a map"
+        )
+        return
+    width = encoder.width_of(dim)
+    for key, theirs, own in (
+        ("cell", encoder.cell, decoder.cell),
+        ("layers", encoder.layers, decoder.layers),
+        ("width", width, decoder.width or dim),
+    ):
+        if theirs != own:
+            yield (
+                f"{start}, and the encoder's {key} is {theirs} and the decoder's {own}; "
+                "take initial_state: final, or make them equal"
+            )
+            return
+    if decoder.width_of(dim) != width:
+        yield (
+            f"{start}, and the decoder's last layer is {decoder.width_of(dim)} wide, the encoder's {width}; "
+            "take initial_state: final"
+        )

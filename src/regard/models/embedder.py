@@ -1,30 +1,60 @@
-"""An embedder: a text becomes one vector of length 1, and texts that mean the same come to lie close to each other."""
+"""A text embedder: one unit vector per text, close to those of texts with the same meaning."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
 from regard.data.subwords import Subwords
 from regard.errors import OptionError
-from regard.models.embedding import Embedding, put_bos_first
-from regard.models.encoder import positions
+from regard.models.embedding import Embedding, prepend_bos
+from regard.models.encoder import max_positions
 from regard.models.loss import Loss
 from regard.models.model import Model
-from regard.models.pooling import Mean
+from regard.models.options import MODELS, EncoderOptions, PoolingOptions, build_encoder
+from regard.models.pooling import MeanPooling, MeanPoolingOptions
+from regard.models.text_model import TextModelOptions
+from regard.models.transformer import TransformerOptions
 
-LONGEST = 512  # tokens of a text that are read, unless a table of positions ends before
+LONGEST = 512  # tokens of a text that are read, unless a learned position table is shorter
+
+
+@MODELS.add("embedder")
+class EmbedderOptions(TextModelOptions):
+    """A vector for a text."""
+
+    kind: Literal["embedder"] = "embedder"
+    encoder: EncoderOptions = Field(default=TransformerOptions(), description="the encoder")
+    pooling: PoolingOptions = Field(
+        default=MeanPoolingOptions(), description="how the states of a text become one vector"
+    )
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        default=0.05, description="cosine similarities are divided by this in training"
+    )
+
+    def check(self) -> Iterator[str]:
+        yield from super().check()
+        yield from self.pooling.check(self.encoder.width_of(self.dim), "model.pooling")
+
+    def build(self, source_vocab: int | None, target_vocab: int) -> Embedder:
+        rate = getattr(self.encoder, "embedding_dropout", 0.0)
+        source = Embedding.scaled(target_vocab, self.dim, self.scale_embeddings, embedding_dropout=rate)
+        encoder = build_encoder(self.encoder, self.dim, self.dropout)
+        options = {"prepend_bos": self.prepend_bos, "temperature": self.temperature}
+        return Embedder(source, encoder, self.pooling.build(encoder.width), **options)
 
 
 class Embedder(Model):
-    """pooling(encoder(words)), divided by its length. `prepend_bos` puts BOS in front of a text, where BERT has its CLS.
+    """pooling(encoder(embedding(tokens))), divided by its norm. `prepend_bos` puts BOS before a text, as BERT's CLS.
 
-    Trained on pairs of texts that mean the same: each should find its partner among all texts of the batch,
-    −log softmax(cos(x, y)/τ) in both directions (InfoNCE, van den Oord et al. 2018, with in-batch negatives).
+    Trained on pairs of texts with the same meaning: −log softmax(cos(x, y)/τ) in both directions (InfoNCE, van den Oord
+    et al. 2018, with in-batch negatives).
     """
 
     kind = "embedder"
@@ -44,26 +74,28 @@ class Embedder(Model):
 
     @classmethod
     def of(cls, model: Any) -> Embedder:
-        """The vectors of any model that reads: an embedder is itself; a classifier lends its encoder and pooling, a translator or
-        tagger its encoder, whose states are averaged.
+        """Make an embedder of any model with an encoder: of a classifier with its pooling, of a translator or tagger
+        with mean pooling. An embedder is returned as it is.
         """
         if isinstance(model, cls):
             return model
         if not hasattr(model, "source") or not hasattr(model, "encoder"):
             raise OptionError(
-                f"a {type(model).__name__} reads no source, so it makes no document vectors; use a model with an encoder"
+                f"a {type(model).__name__} reads no source, so it makes no document vectors; "
+                "use a model with an encoder"
             )
-        found = cls(model.source, model.encoder, getattr(model, "pooling", None) or Mean(model.encoder.width))
-        found.prepend_bos = getattr(model, "prepend_bos", False)
+        pooling = getattr(model, "pooling", None) or MeanPooling(model.encoder.width)
+        made = cls(model.source, model.encoder, pooling)
+        made.prepend_bos = getattr(model, "prepend_bos", False)
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
-                setattr(found, name, getattr(model, name))
-        if isinstance(tokenizer := getattr(found, "source_tokenizer", None), Subwords):
-            found.source_tokenizer = tokenizer.inner
-        return found.train(model.training)
+                setattr(made, name, getattr(model, name))
+        if isinstance(tokenizer := getattr(made, "source_tokenizer", None), Subwords):
+            made.source_tokenizer = tokenizer.inner
+        return made.train(model.training)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Words (batch, S) → vectors of length 1, (batch, width)."""
+        """Tokens (batch, S) → unit vectors (batch, width)."""
         pooled = self.pooling(self.encoder(self.source(tokens), lengths))
         return nn.functional.normalize(pooled, dim=-1)
 
@@ -71,55 +103,53 @@ class Embedder(Model):
         return self.encode(source) @ self.encode(target).T
 
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:
-        """Sums over the texts of a batch, as those of other models over its tokens. Equal texts are no negatives of each other."""
+        """Sums over the texts of a batch. Identical texts are not negatives of each other."""
         if agreement:
             raise OptionError(
-                "agreement compares two readings of a text word by word, and vectors have none; set it to 0"
+                "agreement compares the predictions of two passes, and an embedder predicts no tokens; set it to 0"
             )
         assert batch.source is not None
-        x = self.encode(*self._begun(batch.source, batch.source_lengths))
-        y = self.encode(*self._written(batch))
+        x = self.encode(*self._source(batch.source, batch.source_lengths))
+        y = self.encode(*self._target(batch))
         scores = (x @ y.T).float() / self.temperature  # (batch, batch): row i should choose column i
         scores = scores.masked_fill(_same(batch), -torch.inf)
         right = torch.arange(len(x), device=x.device)
         total, nll = (_both_ways(scores, right, e) for e in (smoothing, 0.0))
         return Loss(total, nll.detach(), len(x))
 
-    def _begun(self, tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """x1 … xn EOS, with BOS in front where it belongs there."""
-        return put_bos_first(tokens, lengths) if self.prepend_bos else (tokens, lengths)
+    def _source(self, tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """x1 … xn EOS, after BOS if `prepend_bos`."""
+        return prepend_bos(tokens, lengths) if self.prepend_bos else (tokens, lengths)
 
-    def _written(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The target of a batch, which begins with BOS, as a text to be read."""
-        return (
-            (batch.target, batch.target_lengths + 1)
-            if self.prepend_bos
-            else (batch.target[:, 1:], batch.target_lengths)
-        )
+    def _target(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The target of a batch, which starts with BOS, in the form of a source."""
+        if self.prepend_bos:
+            return batch.target, batch.target_lengths + 1
+        return batch.target[:, 1:], batch.target_lengths
 
     @property
     def longest(self) -> int:
-        """How many tokens of a text are read, those at its ends included."""
-        return min(LONGEST, positions(self.encoder) or LONGEST)
+        """Largest number of tokens of a text, BOS and EOS included; the rest is cut off."""
+        return min(LONGEST, max_positions(self.encoder) or LONGEST)
 
     @property
     def width(self) -> int:
-        """Of a vector."""
+        """Width of the vectors."""
         return int(self.pooling.width)  # type: ignore[arg-type]
 
     def fingerprint(self) -> str:
-        """SHA-256 of weights, tokenizer and pooling. Not of `config`, to which a newer regard may add keys."""
-        found = hashlib.sha256(f"{self.prepend_bos} {type(self.pooling).__name__}".encode())
+        """SHA-256 of weights, tokenizer and pooling; not of `config`, to which a newer version may add keys."""
+        digest = hashlib.sha256(f"{self.prepend_bos} {type(self.pooling).__name__}".encode())
         tokenizer: Any = getattr(self, "source_tokenizer", None)
-        found.update(b"" if tokenizer is None else tokenizer.fingerprint.encode())
+        digest.update(b"" if tokenizer is None else tokenizer.fingerprint.encode())
         for name, p in sorted(self.named_parameters()):
-            found.update(f"{name} {tuple(p.shape)}".encode())
-            found.update(p.detach().to("cpu", torch.float32).contiguous().numpy().data)
-        return found.hexdigest()
+            digest.update(f"{name} {tuple(p.shape)}".encode())
+            digest.update(p.detach().to("cpu", torch.float32).contiguous().numpy().data)
+        return digest.hexdigest()
 
 
 def _both_ways(scores: Tensor, right: Tensor, smoothing: float) -> Tensor:
-    """The cross-entropy of rows choosing columns and of columns choosing rows, halved; what is −∞ takes no part in smoothing."""
+    """Mean of the cross-entropies of rows over columns and of columns over rows; entries of −∞ are not smoothed."""
     halves = []
     for s in (scores, scores.T):
         log_p = s.log_softmax(-1)
@@ -130,23 +160,9 @@ def _both_ways(scores: Tensor, right: Tensor, smoothing: float) -> Tensor:
     return (halves[0] + halves[1]) / 2
 
 
-def build_embedder(config: dict[str, Any], vocabulary: int) -> Embedder:
-    """From the `model:` section of a recipe. Weights are drawn from torch's generator."""
-    from regard.models.build import make_encoder, make_pooling, make_words  # which builds embedders too
-
-    words, encoder = (
-        make_words(config["encoder"], config, vocabulary),
-        make_encoder(config["encoder"], config),
-    )
-    pooling = make_pooling(config["pooling"], int(encoder.width))  # type: ignore[arg-type]
-    return Embedder(
-        words, encoder, pooling, prepend_bos=config["prepend_bos"], temperature=config["temperature"]
-    )
-
-
 def _same(batch: Batch) -> Tensor:
-    """Pairs (i, j), i ≠ j, whose source or whose target is the very same text: they would be punished for being right."""
+    """Pairs (i, j), i ≠ j, with the same source or the same target text: they are no negatives."""
     assert batch.source is not None
     equal = lambda x: (x[:, None] == x[None]).all(-1)  # noqa: E731
-    found = equal(batch.source) | equal(batch.target)
-    return found & ~torch.eye(len(found), dtype=torch.bool, device=found.device)
+    same = equal(batch.source) | equal(batch.target)  # (batch, batch)
+    return same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)

@@ -1,4 +1,4 @@
-"""The two ends of a model: words to vectors, and features to scores of words."""
+"""Token embeddings and the output layer: the two ends of a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from regard.layers.dropout import embedding_dropout as drop_rows
 
 
 class Embedding(nn.Module):
-    """Word vectors E[token] · scale, as a rule √dim (Vaswani et al. 2017, 3.4): small numbers suit the output that shares the
-    table, numbers of size one suit the layer that reads them. Without it a tied recurrence of several layers hardly starts.
+    """Token embeddings E[token] · scale; the usual scale is √dim (Vaswani et al. 2017, 3.4).
+
+    An output layer that shares the table needs small values, the first layer values near one: the scale serves both.
+    Without it a tied recurrence of several layers hardly learns. `embedding_dropout` drops whole rows of the table.
     """
 
     def __init__(self, vocab: int, dim: int, *, scale: float = 1.0, embedding_dropout: float = 0.0) -> None:
@@ -22,21 +24,27 @@ class Embedding(nn.Module):
         nn.init.normal_(self.table.weight, std=1 / math.sqrt(dim))
         self.table.weight.data[PAD].zero_()
 
+    @classmethod
+    def scaled(cls, vocab: int, dim: int, scale: bool, *, embedding_dropout: float = 0.0) -> Embedding:
+        """An embedding that is multiplied by √dim if `scale` is True."""
+        return cls(vocab, dim, scale=math.sqrt(dim) if scale else 1.0, embedding_dropout=embedding_dropout)
+
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.table(tokens)
-        if self.training and self.embedding_dropout:  # the same tokens in the whole batch
+        if self.training and self.embedding_dropout:  # the same rows for the whole batch
             x = x * drop_rows(x.new_ones(self.vocab, 1), self.embedding_dropout)[tokens]
         return x if self.scale == 1.0 else x * self.scale
 
 
-def put_bos_first(tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """x1 … xn → BOS x1 … xn, (batch, S) → (batch, 1 + S): where BERT has its CLS."""
+def prepend_bos(tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Prepend BOS: (batch, S) → (batch, 1 + S). It has the role of BERT's CLS."""
     return nn.functional.pad(tokens, (1, 0), value=BOS), None if lengths is None else lengths + 1
 
 
 class Output(nn.Module):
-    """Scores W^o y of every word, before the softmax. Tied, W^o is the table of the target words; when the features have
-    another width than the words, a map R stands between: W^o = E R. A `bias` is a number per word that no state has to express.
+    """Scores (logits) W^o y of every token.
+
+    Tied, W^o is the target embedding table E; if the features have another width, W^o = E R with a learned R (`readout`).
     """
 
     def __init__(
@@ -45,17 +53,13 @@ class Output(nn.Module):
         super().__init__()
         dim = width if tied is None else tied.embedding_dim
         self.readout = nn.Linear(width, dim, bias=False) if dim != width else nn.Identity()
-        self.words = nn.Linear(dim, vocab, bias=bias)
+        self.projection = nn.Linear(dim, vocab, bias=bias)
         if bias:
-            nn.init.zeros_(self.words.bias)
+            nn.init.zeros_(self.projection.bias)
         if tied is None:
-            nn.init.normal_(self.words.weight, std=1 / math.sqrt(dim))
+            nn.init.normal_(self.projection.weight, std=1 / math.sqrt(dim))
         else:
-            self.words.weight = tied.weight
-
-    def ready(self, features: Tensor) -> Tensor:
-        """The features as the last map takes them."""
-        return self.readout(features)
+            self.projection.weight = tied.weight
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.words(self.ready(features))
+        return self.projection(self.readout(features))

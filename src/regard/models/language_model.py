@@ -6,8 +6,8 @@ from torch import Tensor
 
 from regard.data.batches import Batch
 from regard.models.autoregressive import AutoregressiveModel
-from regard.models.decoder import DecoderState
 from regard.models.loss import Loss
+from regard.models.memory import DecoderState
 
 
 class LanguageModel(AutoregressiveModel):

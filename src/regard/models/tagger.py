@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
@@ -17,14 +18,71 @@ from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.models.character_features import CharacterFeatures, hide, split
-from regard.models.classifier import batches, label_loss
+from regard.models.classifier import label_loss
 from regard.models.crf import CRF, UNLIKELY, Steps, check_rules, negative_log_likelihood, none, rules, viterbi
-from regard.models.embedding import Embedding, put_bos_first
-from regard.models.encoder import positions
+from regard.models.embedding import Embedding, prepend_bos
+from regard.models.encoder import RecurrentEncoderOptions, max_positions
 from regard.models.loss import Loss
 from regard.models.model import Model
+from regard.models.options import MODELS, Block, EncoderOptions, Size, build_encoder
+from regard.models.text_model import TextModelOptions, batches
 
-BATCH = 32768  # tokens, letters among them, that are read at a time
+BATCH_TOKENS = 32768  # tokens per batch, characters included
+
+
+class CharacterOptions(Block):
+    """Features of a word's characters: a convolution with max over time."""
+
+    dim: Size = Field(default=32, description="width of a character's embedding")
+    width: Size = Field(
+        default=64, description="how much of dim is for the characters; the rest is the word's embedding"
+    )
+    kernel: Size = Field(default=3, description="kernel width, in characters")
+
+
+@MODELS.add("tagger")
+class TaggerOptions(TextModelOptions):
+    """A tag for each word."""
+
+    kind: Literal["tagger"] = "tagger"
+    encoder: EncoderOptions = Field(default=RecurrentEncoderOptions(cell="lstm"), description="the encoder")
+    characters: CharacterOptions | None = Field(
+        default=None, description="features of the characters; needs tokenizer.kind spelled"
+    )
+    subwords: bool = Field(
+        default=False,
+        description="read words as sub-word tokens, the first of which gets the tag; a pretrained encoder decides",
+    )
+    crf: bool = Field(
+        default=True, description="a linear-chain CRF over the tags; else each tag independently"
+    )
+    constrain: bool = Field(
+        default=False, description="train the CRF over well-formed tag sequences only, as it always decodes"
+    )
+    recall: Annotated[float, Field(ge=0)] = Field(
+        default=0.0,
+        description="margin that makes training harder on missed spans (softmax-margin, Mohit et al. 2012)",
+    )
+
+    def build(self, source_vocab: int | None, target_vocab: int) -> Tagger:
+        assert source_vocab is not None
+        width = self.dim - (self.characters.width if self.characters else 0)  # of the word embedding
+        if self.characters and width < 1:
+            raise OptionError(
+                f"model.characters.width {self.characters.width} leaves nothing of dim {self.dim} for the word; "
+                "make dim larger"
+            )
+        words = source_vocab // 2 if self.subwords else source_vocab
+        source = Embedding.scaled(
+            source_vocab - BYTES if self.characters else words, width, self.scale_embeddings
+        )
+        characters = CharacterFeatures(**self.characters.model_dump()) if self.characters else None
+        encoder = build_encoder(self.encoder, self.dim, self.dropout)
+        tags = target_vocab - len(SPECIALS)
+        output = nn.Linear(encoder.width, tags)
+        names = ("word_dropout", "constrain", "recall", "subwords", "prepend_bos")
+        options = {name: getattr(self, name) for name in names}
+        return Tagger(source, characters, encoder, output, CRF(tags) if self.crf else None, **options)
 
 
 class Tagger(Model):
@@ -105,7 +163,7 @@ class Tagger(Model):
         if self.training and self.word_dropout:
             tokens = hide(tokens, self.word_dropout)
         if self.prepend_bos:
-            tokens, lengths = put_bos_first(tokens, lengths)
+            tokens, lengths = prepend_bos(tokens, lengths)
         states = self.encoder(self.source(tokens), lengths).states  # (batch, S + prepend_bos, width)
         most = max(1, int(first.sum(1).max()))
         at = (~first).long().argsort(dim=1, stable=True)[
@@ -193,7 +251,7 @@ class Tagger(Model):
 
     @torch.no_grad()
     def tag(
-        self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH, *, progress: bool = False
+        self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
     ) -> list[list[str]]:
         """The tags of each sentence; those of similar length are read together, and every answer stands in its sentence's place."""
         training = self.training
@@ -220,7 +278,7 @@ class Tagger(Model):
 
     def _parts(self, words: list[str]) -> Iterator[str]:
         """A sentence as texts that fit the encoder: in one, unless it has more sub-words than a learned position table has rows."""
-        most = positions(self.encoder) if self.subwords else None
+        most = max_positions(self.encoder) if self.subwords else None
         room = None if most is None else most - 1 - self.prepend_bos
         if room is None or len(words) + sum(len(word.encode("utf-8", "replace")) for word in words) <= room:
             yield " ".join(words)
@@ -252,29 +310,7 @@ class Tagger(Model):
 
 
 def tag_spans(
-    model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH
+    model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH_TOKENS
 ) -> list[list[Span]]:
     """What was found in each sentence: first word, the word after the last, type."""
     return [spans(tags) for tags in model.tag(sentences, batch_tokens)]
-
-
-def build_tagger(config: dict[str, Any], source_vocab: int, target_vocab: int) -> Tagger:
-    """From the `model:` section of a recipe. The encoder reads vectors of width dim, of which the letters take their part."""
-    from regard.models.build import make_encoder  # which builds taggers too
-
-    letters, dim = config["characters"], config["dim"]
-    own = dim - (letters["width"] if letters else 0)
-    if own < 1:
-        raise OptionError(
-            f"model.characters.width {letters['width']} leaves nothing of dim {dim} for the word; make dim larger"
-        )
-    scale = own**0.5 if config["scale_embeddings"] else 1.0
-    words = source_vocab - BYTES if letters else source_vocab // 2 if config["subwords"] else source_vocab
-    source = Embedding(words, own, scale=scale)
-    characters = CharacterFeatures(letters["dim"], letters["width"], letters["kernel"]) if letters else None
-    encoder: Any = make_encoder(config["encoder"], config)
-    count = target_vocab - len(SPECIALS)
-    output = nn.Linear(encoder.width, count)
-    crf = CRF(count) if config["crf"] else None
-    more = {key: config[key] for key in ("word_dropout", "constrain", "recall", "subwords", "prepend_bos")}
-    return Tagger(source, characters, encoder, output, crf, **more)

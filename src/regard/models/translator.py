@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from regard.data.batches import Batch
 from regard.models.autoregressive import AutoregressiveModel
-from regard.models.decoder import DecoderState
 from regard.models.embedding import Embedding, Output
 from regard.models.loss import Loss
-from regard.models.memory import Memory
+from regard.models.memory import DecoderState, Memory
 
 
 class Translator(AutoregressiveModel):

@@ -13,8 +13,9 @@ from regard import arguments
 from regard.attention.watching import Seen, watch
 from regard.decoding.limits import max_positions
 from regard.errors import OptionError
-from regard.models.classifier import BATCH, Classifier, batches, predict
+from regard.models.classifier import Classifier, predict
 from regard.models.default import as_model
+from regard.models.text_model import BATCH_TOKENS, batches
 from regard.pipelines.token_words import Words
 
 LOOKED = 4096  # tokens whose attention is in memory at once
@@ -58,7 +59,7 @@ def classify(  # pyright: ignore[reportInconsistentOverload]
     model: Any = None,
     *,
     threshold: float = 0.0,
-    batch_tokens: int = BATCH,
+    batch_tokens: int = BATCH_TOKENS,
     progress: bool = False,
 ) -> Classification | list[Classification]:
     """Label one text, or a list of them in order, with probabilities.

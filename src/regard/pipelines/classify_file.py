@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import FolderError
-from regard.models.classifier import BATCH, Classifier
+from regard.models.classifier import Classifier
 from regard.models.folder import load
+from regard.models.text_model import BATCH_TOKENS
 from regard.pipelines.classify import Classification, WordWeights, classify, fitting, word_attention
 from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
 from regard.pipelines.output import packing
@@ -30,7 +31,7 @@ class ClassifyOptions:
     column: str | None = None
     field: str | None = None
     attention: bool = False
-    batch_tokens: int = BATCH
+    batch_tokens: int = BATCH_TOKENS
     output: str = "-"
 
     def about(self, fingerprint: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from regard.errors import FolderError, OptionError
 from regard.files.progress import track
 from regard.models.default import as_model
 from regard.models.folder import load
-from regard.models.tagger import BATCH, Tagger
+from regard.models.tagger import BATCH_TOKENS, Tagger
 from regard.pipelines.input import Chunk, Row, parsed
 from regard.pipelines.output import packing
 from regard.pipelines.translate_file import job_settings
@@ -58,15 +58,15 @@ class Tagged(list[Entity]):
 
 
 @overload
-def tag(texts: str, model: Any = None, *, batch_tokens: int = BATCH) -> Tagged: ...  # pyright: ignore[reportOverlappingOverload]
+def tag(texts: str, model: Any = None, *, batch_tokens: int = BATCH_TOKENS) -> Tagged: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def tag(
-    texts: Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH
+    texts: Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH_TOKENS
 ) -> list[Tagged]: ...
 
 
 def tag(
-    texts: str | Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH
+    texts: str | Sequence[str | Sequence[str]], model: Any = None, *, batch_tokens: int = BATCH_TOKENS
 ) -> Tagged | list[Tagged]:
     """Find the labelled spans of one text, or of each of a list.
 
@@ -160,7 +160,7 @@ class TagOptions:
     column: int = 1  # of a CoNLL file, the words
     field: str | None = None
     scheme: str | None = None
-    batch_tokens: int = BATCH
+    batch_tokens: int = BATCH_TOKENS
     output: str = "-"
 
     def about(self, fingerprint: str) -> dict[str, Any]:

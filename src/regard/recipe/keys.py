@@ -12,13 +12,19 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from regard.models.schema import Block
+from regard.models.options import Block, NameOf, PartOptions
 from regard.recipe.schema import Files, Recipe
 
 
 def classes(annotation: Any) -> Iterator[type[BaseModel]]:
     """The blocks a field may hold."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if (
+        isinstance(annotation, type)
+        and issubclass(annotation, PartOptions)
+        and "registry" in vars(annotation)
+    ):
+        yield from annotation.registry.values()
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in typing.get_args(annotation):
         yield from classes(part)
@@ -143,6 +149,9 @@ def allowed_values(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         return allowed_values(args[0], [*inner, *metadata])
     if origin is Literal:
         return ", ".join(map(str, args))
+    for constraint in metadata:
+        if isinstance(constraint, NameOf):
+            return ", ".join(constraint.registry)
     if origin in (typing.Union, types.UnionType):
         return " or ".join("null" if a is type(None) else allowed_values(a) for a in args)
     if origin is list:

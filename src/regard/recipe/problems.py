@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from regard.errors import RecipeError
-from regard.models.schema import Bahdanau
+from regard.models.decoder import BahdanauOptions
 from regard.recipe.keys import allowed_values, available, classes, everywhere, kind_of
 from regard.recipe.schema import Recipe
 
@@ -154,7 +154,7 @@ def _allowed(kind: str, context: dict[str, Any]) -> str:
 def _unknown(path: str, block: type[BaseModel], raw: Mapping[str, Any]) -> str:
     place, _, key = path.rpartition(".")
     where = place or "a recipe"
-    if block is Bahdanau and key == "input_feeding":
+    if block is BahdanauOptions and key == "input_feeding":
         return f"{path}: Bahdanau's context enters the recurrence already; leave input_feeding out, or take kind: recurrent"
     others = [str(kind_of(each)) for each in everywhere().get(path, ()) if kind_of(each) != kind_of(block)]
     own = ", ".join(name for name in block.model_fields if name != "kind")

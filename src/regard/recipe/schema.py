@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, Tag, ValidationError
 
-from regard.models.schema import LARGEST, AutoregressiveBlock, Block, Positive, by_kind
-from regard.models.text_schema import Classifier, Embedder, Tagger
+from regard.models.autoregressive import AutoregressiveOptions
+from regard.models.build import ModelOptions
+from regard.models.options import MAX_COUNT, Block, Positive, by_kind
 
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Amount = Annotated[float, Field(ge=0)]
 Files = list[str | list[str]]
 
@@ -58,7 +59,7 @@ class Data(Block):
     limit: Positive | None = Field(
         default=None, description="only the first so many pairs or lines of the training text"
     )
-    folds: Annotated[int, Field(ge=2, le=LARGEST)] | None = Field(
+    folds: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = Field(
         default=None,
         description="cross-validation: the training rows are cut into so many folds, each class alike",
     )
@@ -120,7 +121,7 @@ class Batch(Block):
     sentences: Positive | None = Field(
         default=None, description="at most so many rows in a batch; for windows the rows of a batch"
     )
-    length: Annotated[int, Field(ge=2, le=LARGEST)] = Field(
+    length: Annotated[int, Field(ge=2, le=MAX_COUNT)] = Field(
         default=256, description="language models: tokens in a window"
     )
     mode: Literal["lines", "stream", "crops"] | None = Field(
@@ -265,15 +266,6 @@ class Decoding(Block):
     )
 
 
-AnyModel = Annotated[
-    Annotated[AutoregressiveBlock, Tag("autoregressive")]
-    | Annotated[Classifier, Tag("classifier")]
-    | Annotated[Tagger, Tag("tagger")]
-    | Annotated[Embedder, Tag("embedder")],
-    by_kind("autoregressive"),
-]
-
-
 class _Stated(type(BaseModel)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
     """`Recipe(…)` says in one sentence what is wrong; `Recipe.model_validate` lists every problem, as pydantic does."""
 
@@ -303,8 +295,8 @@ class Recipe(Block, metaclass=_Stated):
     )
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
-    model: AnyModel = Field(
-        default=AutoregressiveBlock(), description="What is trained; its kind follows from the task."
+    model: ModelOptions = Field(
+        default=AutoregressiveOptions(), description="What is trained; its kind follows from the task."
     )
     batch: Batch = Batch()
     optimizer: Optimizer = Optimizer()

@@ -19,7 +19,7 @@ from regard.decoding.limits import LengthLimiter, Limits
 from regard.decoding.sampling import Sample
 from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.errors import OptionError
-from regard.models.autoregressive import writing
+from regard.models.autoregressive import require_autoregressive
 from regard.models.translator import Translator
 from regard.pipelines.generate import generate, stream
 from regard.pipelines.long_lines import LongLineSplitter, joined, longest
@@ -44,7 +44,7 @@ class GenerationService(BaseService):
         writer: Any = None,
         workers: int | None = None,
     ) -> None:
-        self.writer = writing(model, "HTTP answers") if writer is None else writer
+        self.writer = require_autoregressive(model, "HTTP answers") if writer is None else writer
         self.translates = isinstance(model, Translator)
         self.cut = LongLineSplitter(model, longest(model) if self.translates else None)
         self._looking = threading.Lock()

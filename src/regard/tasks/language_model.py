@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from regard.decoding.scoring import negative_log_likelihood
 from regard.evaluation.perplexity import LanguageScores, count_text, perplexity
-from regard.models.schema import AutoregressiveBlock, Bahdanau, RecurrentDecoder, Transformer
+from regard.models.autoregressive import AutoregressiveOptions
+from regard.models.transformer import TransformerOptions
 from regard.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class LanguageModeling(Task):
         return super().settle(raw)
 
     def fits(self, recipe: Recipe) -> Iterator[str]:
-        assert isinstance(recipe.model, AutoregressiveBlock)
+        assert isinstance(recipe.model, AutoregressiveOptions)
         decoder = recipe.model.decoder
         if recipe.model.encoder is not None:
             yield "model.encoder is given, and a language model is a decoder alone; leave it out, or set task: translate"
@@ -40,15 +41,7 @@ class LanguageModeling(Task):
             yield "data.target is given, and a language model reads one text; leave it out, or set task: translate"
         if recipe.data.source is not None and not _has_fields(recipe):
             yield "data.source is given, and a language model reads one text; leave it out, or set task: translate"
-        if isinstance(decoder, Bahdanau):
-            yield (
-                "model.decoder.kind is bahdanau, and a language model has nothing to attend to; take kind: recurrent or transformer"
-            )
-        if isinstance(decoder, RecurrentDecoder) and (decoder.attention != "none" or decoder.input_feeding):
-            yield f"model.decoder.attention is {decoder.attention}, and a language model has nothing to attend to; set it to none"
-        if recipe.model.shared_recurrence:
-            yield "model.shared_recurrence shares the encoder's recurrence, and a language model has no encoder; leave it out"
-        if recipe.batch.mode == "stream" and isinstance(decoder, Transformer):
+        if recipe.batch.mode == "stream" and isinstance(decoder, TransformerOptions):
             yield "batch.mode is stream, which carries a recurrent state on, and a Transformer has none; take crops or lines"
 
     def part(

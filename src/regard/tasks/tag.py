@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from regard.data.batches import Batch
-from regard.models.text_schema import Tagger
+from regard.models.tagger import TaggerOptions
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Tag(TextTask):
     def fits(self, recipe: Recipe) -> Iterator[str]:
         yield from super().fits(recipe)
         model, kind, training = recipe.model, recipe.tokenizer.kind, recipe.training
-        assert isinstance(model, Tagger)
+        assert isinstance(model, TaggerOptions)
         if kind == "pretrained":  # its tokenizer and the model section come from one folder
             pass
         elif kind not in ("word", "spelled"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.errors import RecipeError
-from regard.models.text_schema import Reader
+from regard.models.text_model import TextModelOptions
 from regard.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class TextTask(Task):
     shares = True
 
     def fits(self, recipe: Recipe) -> Iterator[str]:
-        assert isinstance(recipe.model, Reader)
+        assert isinstance(recipe.model, TextModelOptions)
         if recipe.batch.mode != "lines":
             yield f"batch.mode is {recipe.batch.mode}, and task {self.name} learns from lines; leave it out"
         if recipe.tokenizer.kind == "spelled" and self.name != "tag":
@@ -33,7 +33,7 @@ class TextTask(Task):
             yield f"model.vectors has vectors of words, and tokenizer.kind is {recipe.tokenizer.kind}; take kind: word"
 
     def prepare(self, model: Any, recipe: Recipe) -> None:
-        assert isinstance(recipe.model, Reader)
+        assert isinstance(recipe.model, TextModelOptions)
         if recipe.model.vectors is not None:
             fill(model, Path(recipe.model.vectors), frozen=recipe.model.freeze_vectors)
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from regard.models.decoder import DecoderState
+from regard.models.memory import DecoderState
 
 JSON = "json"  # the tensor that holds everything which is not a tensor
 

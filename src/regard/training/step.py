@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Batch
-from regard.models.decoder import DecoderState
+from regard.models.memory import DecoderState
 from regard.recipe.schema import Recipe
 from regard.training import optimizer as optimizers
 from regard.training.cuda_graph import Recorder, Shapes, can_record

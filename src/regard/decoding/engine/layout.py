@@ -15,9 +15,8 @@ from regard.data.tokenizer import BOS, PAD
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
 from regard.layers.residual import LayerNorm
-from regard.models.decoder import TransformerDecoder
-from regard.models.encoder import TransformerEncoder
-from regard.models.transformer_layer import NoPosition, TransformerLayer
+from regard.models.attention_options import NoPosition
+from regard.models.transformer import TransformerDecoder, TransformerEncoder, TransformerLayer
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2, "gelu-tanh": 3, "swish": 4}
 NORMS = {nn.Identity: 0, LayerNorm: 1, nn.RMSNorm: 2}
@@ -103,7 +102,7 @@ def tensors(model: Any, made: Shape) -> list[Tensor | None]:
         cross = [layer.cross for layer in model.decoder.layers]
         found += _joined([map for heads in cross for map in (heads.Wk, heads.Wv)])
     found += _stack(model.decoder, made)
-    words = model.output.words
+    words = model.output.projection
     bias = torch.zeros(words.out_features) if words.bias is None else words.bias.detach().clone()
     bias[[PAD, BOS]] = -torch.inf  # nobody writes these
     return [*found, words.weight, bias]

@@ -200,7 +200,7 @@ class Engine:
                 setattr(self, name, getattr(model, name))
         layers = len(model.encoder.layers) if hasattr(model, "encoder") else 0, len(model.decoder.layers)
         crossed, last = hasattr(model, "encoder"), made.norm if made.place == "pre" else 0
-        self.vocab = model.output.words.out_features
+        self.vocab = model.output.projection.out_features
         if crossed:  # a language model has nothing to encode, and searches ask by this name
             self.encode = self._encode
         self._kept_as = torch.float32 if precision == "float32" else torch.bfloat16  # keys and values

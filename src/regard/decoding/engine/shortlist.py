@@ -49,7 +49,7 @@ class Shortlist:
         """Refuse a model with another vocabulary, or with none to translate from."""
         if not hasattr(model, "source"):
             raise OptionError("a shortlist is for translators, and this is a language model; leave it out")
-        sizes = [model.source.table.num_embeddings, model.output.words.out_features]
+        sizes = [model.source.table.num_embeddings, model.output.projection.out_features]
         if [len(self.best), self.size] != sizes:
             raise FolderError(
                 f"the shortlist is for {len(self.best)} source and {self.size} target tokens, and the model has {sizes[0]} and "

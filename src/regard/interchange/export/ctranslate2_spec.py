@@ -11,10 +11,8 @@ from regard.attention.position import Learned, Sinusoidal
 from regard.data.tokenizer import BOS, EOS, PAD, SPECIALS, UNK
 from regard.interchange.export.tokenizer_files import vocabulary_list
 from regard.models.autoregressive import AutoregressiveModel
-from regard.models.decoder import TransformerDecoder
 from regard.models.embedding import Embedding, Output
-from regard.models.encoder import TransformerEncoder
-from regard.models.transformer_layer import TransformerLayer
+from regard.models.transformer import TransformerDecoder, TransformerEncoder, TransformerLayer
 
 if TYPE_CHECKING:
     from ctranslate2.specs import TransformerDecoderModelSpec, TransformerSpec
@@ -96,13 +94,15 @@ def _embeddings(spec: Any, ours: Embedding, theirs: Any) -> None:
 def _decoder(spec: Any, model: AutoregressiveModel) -> None:
     _embeddings(spec, model.target, spec.embeddings)
     _stack(spec, model.decoder)  # type: ignore[arg-type]
-    _linear(spec.projection, model.output.words)
+    _linear(spec.projection, model.output.projection)
     spec.projection.bias = _bias(model.output)
 
 
 def _bias(output: Output) -> Tensor:
     bias = (
-        torch.zeros(len(output.words.weight)) if output.words.bias is None else output.words.bias.data.clone()
+        torch.zeros(len(output.projection.weight))
+        if output.projection.bias is None
+        else output.projection.bias.data.clone()
     )
     bias[[PAD, BOS]] = NEVER
     return bias

@@ -13,7 +13,7 @@ from regard.files.progress import track
 from regard.interchange.export import ctranslate2, huggingface, onnx  # noqa: F401 (they register themselves)
 from regard.interchange.export.compare import Comparison, Model, compare, require_equal
 from regard.interchange.export.format import FORMATS, ExportFormat
-from regard.models.autoregressive import writing
+from regard.models.autoregressive import require_autoregressive
 
 
 def export(
@@ -34,7 +34,7 @@ def export(
     """
     folder = Path(folder)
     chosen = FORMATS[to]() if isinstance(to, str) else to
-    writing(model, "exports")
+    require_autoregressive(model, "exports")
     chosen.check_supported(model)
     check_free(folder, overwrite)
     ours: Model = copy.deepcopy(model).cpu().float().eval()

@@ -70,7 +70,7 @@ def layout(model: Any) -> tuple[Any, dict[str, Tensor], list[int]]:
     spec, dim = model.config["decoder"], model.config["dim"]
     bias, never = _bias(model)
     wider = Widening(dim, spec["heads"] if bias.any() else 0)
-    output, scale = model.output.words.weight.data, model.target.scale
+    output, scale = model.output.projection.weight.data, model.target.scale
     tied = wider.extra == 0 and scale == 1.0 and model.config["tie"] != "none"
     weights = {"transformer.wte.weight": wider.outputs(model.target.table.weight.data * scale, 1)}
     weights["transformer.wpe.weight"] = wider.outputs(_positions(model.decoder.position, dim), 1)
@@ -164,7 +164,7 @@ def _layer(layer: Any, wider: Widening) -> dict[str, Tensor]:
 
 def _bias(model: Any) -> tuple[Tensor, list[int]]:
     """Return the output bias and the ids that it excludes, which become `suppress_tokens`."""
-    output = model.output.words
+    output = model.output.projection
     bias = torch.zeros(len(output.weight)) if output.bias is None else output.bias.data.clone()
     bias[[PAD, BOS]] = 2 * NEVER
     excluded = bias < NEVER

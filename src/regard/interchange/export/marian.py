@@ -110,7 +110,7 @@ def _weights(model: Any) -> dict[str, torch.Tensor]:
         weights |= {f"model.{side}.embed_tokens.weight": shared for side in ("encoder", "decoder")}
     if "lm_head.weight" not in weights:
         weights["lm_head.weight"] = weights["model.decoder.embed_tokens.weight"]
-    output = model.output.words
+    output = model.output.projection
     bias = torch.zeros(len(output.weight)) if output.bias is None else output.bias.data.clone()
     bias[[PAD, BOS]] = NEVER
     return weights | {"final_logits_bias": bias[None]}

@@ -35,7 +35,7 @@ def weight_names(config: dict[str, Any]) -> Iterator[WeightName]:
         yield WeightName("source.table.weight", "model.encoder.embed_tokens.weight", 1)
         yield WeightName("target.table.weight", "model.decoder.embed_tokens.weight", 1)
     if config["tie"] == "none":
-        yield WeightName("output.words.weight", "lm_head.weight", 1)
+        yield WeightName("output.projection.weight", "lm_head.weight", 1)
     for side in ("encoder", "decoder"):
         for i in range(config[side]["layers"]):
             for ours, theirs, axis in _layer(side == "decoder"):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.cache import Cache
-from regard.models.decoder import DecoderState, TransformerDecoder
-from regard.models.memory import Memory
+from regard.models.memory import DecoderState, Memory
+from regard.models.transformer import TransformerDecoder
 
 Named = dict[str, Tensor]
 

@@ -88,11 +88,11 @@ class CudaEngine:
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
                 setattr(self, name, getattr(model, name))
-        self.vocab, self.scale = model.output.words.out_features, model.target.scale
+        self.vocab, self.scale = model.output.projection.out_features, model.target.scale
         self.target = model.target.table.weight.detach().to(self.dtype)
         self.exact = exact(self.dtype)
         with torch.no_grad():
-            self.readout = Readout(model.output.words, self.dtype)
+            self.readout = Readout(model.output.projection, self.dtype)
             self.decoder = Weights(model.decoder, self.made, self.dtype)
         self._seen, self._hidden = (
             torch.full((), x, dtype=self.exact, device=self.device) for x in (0.0, -torch.inf)
