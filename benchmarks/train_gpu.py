@@ -22,12 +22,12 @@ from torch import Tensor
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.models.build import build
+from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import Recipe, load_recipe
-from regard.training import optimizer
-from regard.training.distributed import World, spread
+from regard.training.distributed import World, distribute
 from regard.training.step import Stepper
 from regard.training.step_iterator import StepBatches
-from regard.training.trainer import surroundings
+from regard.training.trainer import torch_settings
 
 QUICK = [
     f"model.{key}"
@@ -56,16 +56,16 @@ class Regard:
         self.name, self.number, self.device, world = name, 0, device, World(device)
         torch.manual_seed(0)
         self.model = build(recipe.model.model_dump(), vocabulary, vocabulary).to(device)
-        module = spread(self.model, world, recipe.training.strategy, recipe.training.agreement)
+        module = distribute(self.model, world, recipe.training.strategy, recipe.training.agreement)
         self.stepper = Stepper(
-            self.model, module, optimizer.make(self.model, recipe.optimizer), recipe, world
+            self.model, module, make_optimizer(self.model, recipe.optimizer), recipe, world
         )
 
     def step(self, batch: Batch) -> None:
         self.number, self.tokens = self.number + 1, batch.tokens
         self.stepper.sums.zero_()
         self.stepper.step(
-            self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0, 0), RATE
+            self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0), RATE
         )
 
     def loss(self) -> float:
@@ -242,7 +242,7 @@ def main() -> None:
     told = f"{where}, torch {torch.__version__}, bfloat16, batches of {rows} pairs of {given.words} + {given.words} words"
     print(told, flush=True)
     work = batches(given.batches, rows, given.words, given.vocabulary, device)
-    with surroundings(
+    with torch_settings(
         load_recipe("transformer-base", [f"training.device={given.device}"]), World(device), None
     ):
         if given.profile:

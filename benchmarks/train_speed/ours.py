@@ -9,9 +9,8 @@ from benchmarks.train_speed.task import PAD, Sizes
 from regard.data.batches import Batch
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
-from regard.recipe.schema import Optimizer
-from regard.training import optimizer as optimizers
-from regard.training.trainer import keep_memory
+from regard.optimization.optimizers import Adam, clip_gradients, make_optimizer
+from regard.training.trainer import keep_freed_memory
 
 
 class Regard:
@@ -20,14 +19,14 @@ class Regard:
     note = ""
 
     def __init__(self, sizes: Sizes) -> None:
-        keep_memory()
+        keep_freed_memory()
         part = {"kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "inner": sizes.inner}
         config = AutoregressiveOptions.model_validate(
             {"dim": sizes.dim, "tie": "all", "dropout": sizes.dropout, "encoder": part, "decoder": part}
         )
         self.model = build(config.model_dump(), sizes.vocabulary, sizes.vocabulary)
-        self.settings = Optimizer(lr=sizes.lr, clip=sizes.clip)
-        self.optimizer = optimizers.make(self.model, self.settings)
+        self.settings = Adam(lr=sizes.lr, clip=sizes.clip)
+        self.optimizer = make_optimizer(self.model, self.settings)
         self.weights = list(self.model.parameters())
         self.smoothing = sizes.smoothing
 
@@ -40,7 +39,7 @@ class Regard:
         return self.model.loss(batch, self.smoothing).total / batch.tokens
 
     def clip(self) -> None:
-        optimizers.clip(self.weights, self.settings.clip)
+        clip_gradients(self.weights, self.settings.clip)
 
     def nll(self, source: Tensor, target: Tensor) -> Tensor:
         return self.model.loss(self._batch(source, target)).nll

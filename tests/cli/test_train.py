@@ -339,7 +339,7 @@ def test_bad_input_to_a_process_of_its_own_is_one_line_and_exit_code_two(tmp_pat
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().count("\n") == 0
     assert done.stderr.startswith("regard: ")
-    assert "did you mean model.encoder.heads (whole number ≥ 1)?" in done.stderr
+    assert "did you mean model.encoder.heads (integer ≥ 1)?" in done.stderr
 
 
 def test_a_dry_run_shows_the_columns_and_the_first_row_as_read(regard, tmp_path):

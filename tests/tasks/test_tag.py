@@ -1,4 +1,4 @@
-"""Taggers trained from a user's CoNLL files: end to end, resumed to the bit, and refused where parts do not fit."""
+"""Taggers on CoNLL files: training, bit-exact resuming, and errors in recipes and data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.errors import DataError, RecipeError
 from regard.evaluation.evaluate import data_section, evaluate
 from regard.models.folder import load
 from regard.models.tagger import Tagger
-from regard.recipe.loading import load_recipe as read
+from regard.recipe.loading import load_recipe
 from regard.training.estimate import estimate
 from regard.training.trainer import resume, train
 from tests.training import tiny
@@ -33,11 +33,12 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
-    """Files in which persons meet in places."""
+    """Write files of sentences with persons and places."""
     draw, found = random.Random(1), {}
     for split, count in (("train", rows), ("validation", 12), ("test", 12)):
         text = "".join(
-            f"{draw.choice(FIRST)}\tB-PER\n{draw.choice(LAST)}\tI-PER\nmet\tO\n{draw.choice(FIRST)}\tB-PER\nin\tO\n{draw.choice(PLACE)}\tB-LOC\n\n"
+            f"{draw.choice(FIRST)}\tB-PER\n{draw.choice(LAST)}\tI-PER\nmet\tO\n"
+            f"{draw.choice(FIRST)}\tB-PER\nin\tO\n{draw.choice(PLACE)}\tB-LOC\n\n"
             for _ in range(count)
         )
         (folder / f"{split}.conll").write_text(text, encoding="utf-8")
@@ -66,7 +67,7 @@ def test_a_tagger_is_trained_saved_loaded_and_evaluated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["iobes", "io"])
-def test_tags_are_learned_in_another_scheme_and_scored_all_the_same(tmp_path: Path, scheme: str) -> None:
+def test_another_tagging_scheme_has_the_same_scores(tmp_path: Path, scheme: str) -> None:
     given = recipe(tmp_path)
     given["data"]["scheme"] = scheme
     done = train(given, folder=tmp_path / "run", quiet=True)
@@ -75,7 +76,7 @@ def test_tags_are_learned_in_another_scheme_and_scored_all_the_same(tmp_path: Pa
     assert done.scores["test"]["f1"] > 0.95
 
 
-def test_resuming_gives_the_same_bits_though_words_are_dropped_at_random(tmp_path: Path) -> None:
+def test_resuming_is_exact_with_word_dropout(tmp_path: Path) -> None:
     whole = train(recipe(tmp_path), folder=tmp_path / "whole", quiet=True)
     train(recipe(tmp_path, training__steps=20), folder=tmp_path / "half", quiet=True)
     resume(tmp_path / "half", overrides=["training.steps=40"], quiet=True)
@@ -83,46 +84,47 @@ def test_resuming_gives_the_same_bits_though_words_are_dropped_at_random(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"tokenizer": {"kind": "bpe"}}, "each word has one tag; take spelled"),
-        ({"tokenizer": {"kind": "word"}}, "tokenizer.kind is word and model.characters reads letters"),
+        ({"tokenizer": {"kind": "bpe"}}, "each word has one tag; choose spelled"),
+        (
+            {"tokenizer": {"kind": "word"}},
+            "tokenizer.kind is word and model.characters needs the characters of words",
+        ),
         (
             {"model": {**MODEL, "characters": None}},
-            "tokenizer.kind is spelled and model.characters does not read letters",
+            "tokenizer.kind is spelled and model.characters is null",
         ),
         ({"model": {**MODEL, "dim": 8}}, "leaves nothing of dim 8 for the word"),
         ({"training__smoothing": 0.1}, "for taggers without a CRF"),
         ({"model": {**MODEL, "crf": False, "constrain": True}}, "model.constrain is about training a CRF"),
     ],
 )
-def test_what_does_not_fit_together_is_said_before_anything_runs(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_contradicting_keys_are_one_sentence(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         train(recipe(tmp_path, **changes), folder=tmp_path / "run", quiet=True)
 
 
-def test_letters_and_no_smoothing_are_the_defaults_of_the_task(tmp_path: Path) -> None:
-    found: Any = read({"task": "tag", "data": conll(tmp_path)})
+def test_character_features_and_no_smoothing_are_the_defaults(tmp_path: Path) -> None:
+    found: Any = load_recipe({"task": "tag", "data": conll(tmp_path)})
     assert found.tokenizer.kind == "spelled"
     assert found.model.characters is not None
     assert found.training.smoothing == 0
-    plain: Any = read({"task": "tag", "data": conll(tmp_path), "tokenizer": {"kind": "word"}})
+    plain: Any = load_recipe({"task": "tag", "data": conll(tmp_path), "tokenizer": {"kind": "word"}})
     assert plain.model.characters is None
 
 
-def test_gold_that_breaks_the_rules_is_named_and_mended_on_request(tmp_path: Path) -> None:
+def test_invalid_tags_are_an_error_and_repaired_on_request(tmp_path: Path) -> None:
     given = recipe(tmp_path, training__steps=6, training__validate_every=6)
     path = tmp_path / "train.conll"
     path.write_text(path.read_text(encoding="utf-8").replace("B-LOC", "I-LOC", 1), encoding="utf-8")
     with pytest.raises(DataError, match="line 6, column 2 of .*train.conll: I-LOC cannot follow O in BIO"):
         train(given, folder=tmp_path / "run", quiet=True)
     given["data"]["repair"] = True
-    assert train(given, folder=tmp_path / "mended", quiet=True).finished
+    assert train(given, folder=tmp_path / "repaired", quiet=True).finished
 
 
-def test_a_dry_run_looks_at_a_tagger_without_training_it(tmp_path: Path) -> None:
+def test_a_tagger_is_estimated(tmp_path: Path) -> None:
     given = recipe(tmp_path)
     given["model"] = {**MODEL, "recall": 1.0, "constrain": True}
     found = estimate(given)

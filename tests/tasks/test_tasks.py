@@ -1,4 +1,4 @@
-"""Tasks beside translating, from the recipe to the finished model: a small classifier that can be watched learning."""
+"""Tests of task.py, text_task.py, classify.py, embed.py, translate.py and language_model.py."""
 
 import copy
 import random
@@ -10,11 +10,13 @@ from safetensors.torch import load_file
 from regard.errors import DataError, RecipeError
 from regard.evaluation.evaluate import data_section, evaluate
 from regard.models.classifier import predict
+from regard.models.options import Block
 from regard.recipe.loading import load_recipe
-from regard.tasks import TASKS
+from regard.tasks import TASKS, get_task
+from regard.tasks.classify import Classify
 from regard.training.estimate import estimate
-from regard.training.list_runs import summary
-from regard.training.log import read_lines
+from regard.training.list_runs import summarize_run
+from regard.training.log import read_log
 from regard.training.trainer import resume, train
 
 RECIPE = {
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def texts(count, seed):
-    """A text is good when `good` comes before `bad` in it: order matters, single words do not."""
+    """The label depends on the order of `good` and `bad`, not on the words alone."""
     draw = random.Random(seed)
     for _ in range(count):
         filler = [draw.choice("uvwxyz") for _ in range(draw.randint(0, 3))]
@@ -61,7 +63,7 @@ def run(files, tmp_path_factory, own_cache):
     return train(recipe(files), folder=tmp_path_factory.mktemp("runs") / "small", quiet=True)
 
 
-def test_a_classifier_learns_what_only_the_order_of_words_tells(run):
+def test_a_classifier_learns_from_the_order_of_words(run):
     assert run.scores["test"]["accuracy"] > 0.95 and set(run.scores["test"]) == {
         "loss",
         "accuracy",
@@ -75,12 +77,12 @@ def test_a_classifier_learns_what_only_the_order_of_words_tells(run):
 
 
 def test_losses_are_means_over_texts(run):
-    first = next(e for e in read_lines(run.folder / "log.jsonl") if e["event"] == "train")
+    first = next(e for e in read_log(run.folder / "log.jsonl") if e["event"] == "train")
     assert 0.4 < first["loss"] < 1.2  # log 2 = 0.69 a text
 
 
-def test_the_run_is_listed_with_its_own_figure(run):
-    found = summary(run.folder)
+def test_the_run_is_listed_with_the_metric_of_its_task(run):
+    found = summarize_run(run.folder)
     assert (found.task, found.score_name, found.score) == (
         "classify",
         "accuracy",
@@ -89,14 +91,14 @@ def test_the_run_is_listed_with_its_own_figure(run):
     assert (run.folder / "curves.png").is_file()
 
 
-def test_a_run_that_was_stopped_goes_on_exactly(run, files, tmp_path):
+def test_a_stopped_classifier_resumes_exactly(run, files, tmp_path):
     stopped = train(recipe(files, training__steps=17), folder=tmp_path / "run", quiet=True)
     again = resume(stopped.folder, overrides=["training.steps=40"], quiet=True)
     a, b = (load_file(folder / "model" / "model.safetensors") for folder in (run.folder, again.folder))
     assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
 
 
-def test_evaluation_gives_what_training_gave_and_takes_other_files(run, files, tmp_path):
+def test_evaluate_has_the_scores_of_training_and_accepts_other_files(run, files, tmp_path):
     model = run.load()
     own = evaluate(model, data_section(model.card))
     assert own.metrics is not None and own.metrics.as_dict()["accuracy"] == run.scores["test"]["accuracy"]
@@ -107,14 +109,14 @@ def test_evaluation_gives_what_training_gave_and_takes_other_files(run, files, t
         evaluate(model, data_section(model.card, [str(other)]))
 
 
-def test_a_share_of_the_training_rows_can_validate(files, tmp_path):
+def test_a_fraction_of_the_training_rows_can_be_held_out(files, tmp_path):
     only = {"train": files["train"], "source": "text", "target": "label", "hold_out": 0.2}
     found = train({**recipe(files, training__steps=5), "data": only}, folder=tmp_path / "run", quiet=True)
     assert "validation" in found.scores and "test" not in found.scores
     assert found.report["data"]["train"]["rows"] == 95  # equal texts stay together
 
 
-def test_what_it_would_cost_is_said_before(files):
+def test_a_classifier_is_estimated(files):
     found = estimate(recipe(files))
     assert found.vocabulary[1] == 6 and found.rows == {"training": 120, "validation": 30, "test": 40}
     assert found.parameters["head"] == 2 * 16 + 2
@@ -126,7 +128,7 @@ def vectors(path, words, width=8):
     return str(path)
 
 
-def test_word_vectors_are_loaded_and_stay_when_frozen(files, tmp_path):
+def test_word_vectors_are_loaded_and_can_be_frozen(files, tmp_path):
     made = recipe(
         files,
         training__steps=6,
@@ -145,7 +147,7 @@ def test_word_vectors_are_loaded_and_stay_when_frozen(files, tmp_path):
     assert (learned.load().source.table.weight.detach().numpy()[number["good"]] != 1.0).any()
 
 
-def test_vectors_of_another_width_or_language_are_refused_before_anything_is_written(files, tmp_path):
+def test_word_vectors_of_another_width_or_language_are_refused(files, tmp_path):
     wrong = vectors(tmp_path / "wide.txt", ["good"], width=5)
     with pytest.raises(RecipeError, match=r"wide.txt are 5 wide and model.dim is 8; set model.dim=5"):
         train(recipe(files, model__vectors=wrong), folder=tmp_path / "run", quiet=True)
@@ -156,31 +158,78 @@ def test_vectors_of_another_width_or_language_are_refused_before_anything_is_wri
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"model": {"decoder": {}}}, "model of kind classifier has no key 'decoder' .autoregressive has it."),
-        ({"model": {"kind": "autoregressive"}}, "model.kind is autoregressive, and task classify trains a model of kind classifier"),
+        ({"model": {"kind": "autoregressive"}}, "model.kind is autoregressive, and task classify trains a classifier"),
         ({"model": {"poling": "max"}}, "did you mean model.pooling"),
         ({"model": {"pooling": "median"}}, "model.pooling.kind is 'median', and must be one of mean, sum, max"),
         ({"model": {"pooling": {"kind": "attention", "heads": 7}}}, "heads is 7, which does not divide the width 300"),
         ({"model": {"freeze_vectors": True}}, "model.freeze_vectors is true and model.vectors names no file"),
         ({"model": {"vectors": "v.txt"}, "tokenizer": {"kind": "bpe"}}, "vectors of words, and tokenizer.kind is bpe"),
         ({"batch": {"mode": "crops"}}, "batch.mode is crops, and task classify learns from lines"),
-        ({"tokenizer": {"kind": "bpe", "min_count": 2}}, "tokenizer.min_count is about whole words"),
+        ({"tokenizer": {"kind": "bpe", "min_count": 2}}, "tokenizer.min_count is about words"),
         ({"data": {"train": ["a.tsv"]}}, "or data.hold_out, as 0.1"),
         ({"data": {"corpus": "sst2", "fold": 3, "folds": 2}}, "data.fold is 3 and there are 2 folds"),
         ({"task": "clasify"}, "task is 'clasify', and must be .* did you mean 'classify'"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_with_the_task_is_one_sentence(changes, says):
-    with pytest.raises(RecipeError, match=says.replace("?", r"\?")):
+def test_keys_that_the_task_does_not_support_are_one_sentence(changes, message):
+    with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
         load_recipe(
             {"task": "classify", "data": {"corpus": "sst2"}, "tokenizer": {"kind": "word"}, **changes}
         )
 
 
-def test_the_model_of_a_recipe_follows_from_its_task():
+def test_the_model_block_of_a_recipe_follows_from_its_task():
     kinds = {name: load_recipe({"task": name, "data": {"corpus": data}}).model.kind for name, data in (
         ("translate", "multi30k"), ("language", "wikitext-2"), ("classify", "sst2"), ("tag", "wnut17"), ("embed", "stsb-en-de-fr"),
     )}  # fmt: skip
-    assert kinds == {name: task.model for name, task in TASKS.items()}
+    assert kinds == {name: task.model_block for name, task in TASKS.items()}
+
+
+@pytest.fixture
+def _first_label():
+    class Options(Block):
+        """Options of the task below."""
+
+        label: str = "good first"
+
+    @TASKS.add("first-label")
+    class FirstLabel(Classify):
+        """Classification scored by the recall of one label."""
+
+        metric, metric_name = "label_recall", "recall"
+
+        def metrics(self, predictions, evaluation):
+            label = evaluation.recipe.task_options.label
+            _, labels = evaluation.data.texts(evaluation.split)
+            outputs = [out for out, gold in zip(predictions.outputs, labels, strict=True) if gold == label]
+            return {"label_recall": outputs.count(label) / max(1, len(outputs))}
+
+    FirstLabel.Options = Options
+    yield
+    TASKS.remove("first-label")
+
+
+@pytest.mark.usefixtures("_first_label")
+def test_a_registered_task_trains_with_its_own_options_and_metric(files, tmp_path):
+    made = {**recipe(files, training__steps=20), "task": "first-label"}
+    done = train({**made, "task_options": {"label": "bad first"}}, folder=tmp_path / "run", quiet=True)
+    assert 0 <= done.scores["test"]["label_recall"] <= 1 and "accuracy" not in done.scores["test"]
+    assert summarize_run(done.folder).score_name == "label_recall"
+    assert resume(done.folder, overrides=["training.steps=22"], quiet=True).steps == 22
+    with pytest.raises(RecipeError, match="task_options has no key 'lable'; did you mean task_options.label"):
+        load_recipe({**made, "task_options": {"lable": "x"}})
+
+
+def test_a_task_without_options_refuses_them(files):
+    with pytest.raises(RecipeError, match="task_options has no key 'x'"):
+        load_recipe({**recipe(files), "task_options": {"x": 1}})
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_declares_its_model_rows_and_metric(name):
+    task = get_task(name)
+    assert task.name == name and task.metric and task.metric_name and task.model_kind
+    assert task.row_format.columns and task.Options.model_fields == {}

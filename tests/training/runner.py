@@ -1,9 +1,9 @@
-"""Training in processes that tests can kill.
+"""Train in processes that tests can kill.
 
     python -m tests.training.runner train|resume RECIPE FOLDER [KEY=VALUE …]     one process
-    python -m tests.training.runner serve                                        orders as JSON lines on its input
+    python -m tests.training.runner serve                                        orders as JSON lines on stdin
 
-A server has everything imported and forks a process for each order, so that a test pays for training and not for imports.
+The server has everything imported and forks a process for each order, so that tests do not wait for imports.
 """
 
 import json
@@ -49,17 +49,17 @@ def run(verb, recipe, folder, overrides):
 
 
 def serve():
-    """For each order: fork, tell the process's number, wait for its end, tell how it ended."""
+    """For each order: fork, print the process id, wait, print the exit code."""
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
         if child == 0:
-            os._exit(obey(order))
+            os._exit(execute(order))
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
-def obey(order):
+def execute(order):
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -48,14 +48,14 @@ def test_a_run_stands_for_its_best_checkpoints(run, tmp_path):
     assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
 
 
-def test_checkpoints_are_averaged_by_the_weights_that_are_evaluated(run, tmp_path):
+def test_of_checkpoints_the_evaluated_weights_are_averaged(run, tmp_path):
     last = step_folders(run / "checkpoints")
     average(last, tmp_path / "mean")
     want = mean_of([f / "tensors.safetensors" for f in last], "ema.")
     assert all(torch.equal(p, want[name]) for name, p in load(tmp_path / "mean").named_parameters())
 
 
-def test_what_cannot_be_averaged_is_said(run, tmp_path):
+def test_what_cannot_be_averaged_is_an_error(run, tmp_path):
     best = step_folders(run / "best")
     with pytest.raises(FolderError, match="nothing to average"):
         average([], tmp_path / "mean")
@@ -65,12 +65,12 @@ def test_what_cannot_be_averaged_is_said(run, tmp_path):
     (tmp_path / "mine" / "x").write_text("", encoding="utf-8")
     with pytest.raises(FolderError, match="is already there; give another folder, or --overwrite"):
         average(best, tmp_path / "mine")
-    with pytest.raises(FolderError, match="is no model folder that regard wrote"):
+    with pytest.raises(FolderError, match="is not a model folder that regard wrote"):
         average(best, tmp_path / "mine", overwrite=True)
     assert [f.name for f in (tmp_path / "mine").iterdir()] == ["x"]
 
 
-def test_an_average_is_replaced_when_asked_and_keeps_what_others_put_there(run, tmp_path):
+def test_overwrite_replaces_an_average_and_keeps_other_files(run, tmp_path):
     best = step_folders(run / "best")
     average(best[:1], tmp_path / "mean")
     (tmp_path / "mean" / "notes.txt").write_text("mine", encoding="utf-8")
@@ -81,7 +81,7 @@ def test_an_average_is_replaced_when_asked_and_keeps_what_others_put_there(run, 
     assert (tmp_path / "mean" / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_an_input_is_never_replaced(run, monkeypatch):
+def test_an_input_is_never_overwritten(run, monkeypatch):
     best = step_folders(run / "best")
     monkeypatch.chdir(run)
     for out in (best[0], best[0] / "mean", run / "best", run / "." / "best" / best[1].name, "best"):
@@ -99,6 +99,6 @@ def test_other_models_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(run.parent / "cache"))
     made = tiny.recipe(run.parent, training__steps=5, model__dim=8)
     other = train(made, folder=tmp_path / "run", quiet=True).folder
-    with pytest.raises(FolderError, match=r"another model|do not hold the same|average one model's"):
+    with pytest.raises(FolderError, match=r"another model|do not have the same|average one model's"):
         average([run / "model", other / "model"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

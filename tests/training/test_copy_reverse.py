@@ -1,7 +1,7 @@
-"""Whole systems on tasks with one right answer: eight pairs of encoder and decoder learn to copy and to reverse strings.
+"""End to end: eight pairs of encoder and decoder learn to copy and to reverse strings.
 
-Without attention a string has to pass through one vector, and two thousand steps do not teach that, so each of these has one.
-Everything is real: files, tokenizer, preparation, the trainer, the finished model folder, the search.
+All have attention; without it, 2000 steps are not enough to pass a string through one vector.
+Files, tokenizer, preparation, training, model folder and search are the real ones.
 """
 
 import random
@@ -45,7 +45,7 @@ def write(folder, name, lines, reverse):
 @pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True], ids=["copy", "reverse"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_pair_gets_99_of_100_unseen_strings_exactly_right(pair, reverse, tmp_path):
+def test_99_percent_of_unseen_strings_are_correct(pair, reverse, tmp_path):
     train = strings(20000, 1)
     known = set(train)
     unseen = [s for s in strings(2000, 2) if s not in known][:500]

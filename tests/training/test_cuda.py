@@ -1,4 +1,4 @@
-"""Training on a GPU: every precision, the optimizer that skips, resuming."""
+"""Training on a GPU: precisions, non-finite steps, resuming, CUDA graphs."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_a_gpu_learns_what_a_cpu_learns(tmp_path):
     torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), rtol=2e-2, atol=0)  # TF32
 
 
-def test_a_step_that_is_not_finite_is_found_and_nothing_of_it_is_saved(tmp_path):
+def test_a_non_finite_step_is_detected_and_not_saved(tmp_path):
     made = tiny.recipe(
         tmp_path, **{**CHANGES, "optimizer__lr": 1e30, "optimizer__clip": None}, schedule={"kind": "constant"}
     )
@@ -66,17 +66,17 @@ def test_a_run_can_be_resumed_and_moved_to_the_cpu(tmp_path):
     )
 
 
-def test_recorded_training_can_be_resumed(tmp_path):
+def test_training_with_cuda_graphs_can_be_resumed(tmp_path):
     made = tiny.recipe(tmp_path, **{**CHANGES, "training__graph": True, "model__dropout": 0.0})
     train(made, folder=tmp_path / "whole", quiet=True)
     train(made, folder=tmp_path / "parts", overrides=["training.steps=20"], quiet=True)
     resume(tmp_path / "parts", overrides=["training.steps=30"], quiet=True)
     curves = [torch.tensor([e["loss"] for e in tiny.log(tmp_path / name)]) for name in ("whole", "parts")]
     assert curves[0][-1] < curves[0][0] - 0.3
-    torch.testing.assert_close(*curves, rtol=1e-3, atol=0)  # the GPU adds up in another order each time
+    torch.testing.assert_close(*curves, rtol=1e-3, atol=0)  # sums on a GPU have no fixed order
 
 
-def test_recorded_training_of_many_long_sentences(tmp_path):
+def test_cuda_graphs_with_many_long_sentences(tmp_path):
     text = "".join(f"{' '.join(str(i * j % 97) for j in range(60))}\n" for i in range(1, 300))
     for name in ("long.a", "long.b"):
         (tmp_path / name).write_text(text, encoding="utf-8")

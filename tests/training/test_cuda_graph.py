@@ -1,31 +1,31 @@
-"""The few shapes that recorded training pads its batches to."""
+"""The shapes that batches are padded to for CUDA graphs."""
 
 import pytest
 
 from regard.data.batches import Batches
-from regard.training.cuda_graph import STEP, Shapes
+from regard.training.cuda_graph import LENGTH_MULTIPLE, GraphShapes
 from tests.data.test_batches import home, prepared, tokenizer  # noqa: F401 (fixtures)
 
 
 @pytest.mark.parametrize(("multiple", "sentences"), [(1, None), (4, None), (8, None), (4, 12)])
 def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sentences):  # noqa: F811
     stream = Batches(prepared, tokens=400, seed=1, multiple=multiple, max_sentences=sentences)
-    shapes, found = Shapes(400, sentences, multiple), set()
+    shapes, found = GraphShapes(400, sentences, multiple), set()
     for batch in stream.once():
         sizes = len(batch), batch.source.shape[1], batch.target.shape[1] - 1
         shape = shapes.of(*sizes)
         assert all(have <= room for have, room in zip(sizes, shape, strict=True))
-        assert max(shape[1:]) % (STEP if multiple == 1 else multiple) == 0
+        assert max(shape[1:]) % (LENGTH_MULTIPLE if multiple == 1 else multiple) == 0
         found.add(shape)
     assert len(found) <= stream.per_epoch() / 4
     assert len({(rows, max(sides)) for rows, *sides in found}) == len(
         {max(sides) for _, *sides in found}
-    )  # rows go by width
+    )  # rows depend on the width alone
 
 
 def test_batches_made_of_multiples_are_padded_within_their_budget(prepared):  # noqa: F811
     for batch in Batches(prepared, tokens=400, seed=1, multiple=4).once():
-        rows, source, target = Shapes(400, None, 4).of(
+        rows, source, target = GraphShapes(400, None, 4).of(
             len(batch), batch.source.shape[1], batch.target.shape[1] - 1
         )
         assert rows * max(source, target) <= 400

@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""Messages and progress on stderr."""
 
 import io
 
@@ -15,28 +15,28 @@ VALUES = {
 }
 
 
-def test_a_line_says_where_training_stands():
+def test_the_progress_line():
     want = "step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left"
-    assert display.describe(VALUES) == want
-    assert display.describe({**VALUES, "steps": None, "left": None}).startswith("step 1,200 · epoch")
+    assert display.progress_line(VALUES) == want
+    assert display.progress_line({**VALUES, "steps": None, "left": None}).startswith("step 1,200 · epoch")
 
 
-def test_plain_lines_go_to_stderr_with_the_last_score(capsys):
+def test_lines_go_to_stderr_with_the_last_score(capsys):
     with display.Display() as shown:
         shown.score = "BLEU 21.30 at 1,000"
-        shown.line(VALUES)
-        assert not shown.due  # not again for a while
+        shown.update(VALUES)
+        assert not shown.is_due  # only after LINE_INTERVAL
     assert capsys.readouterr().err.endswith("left · BLEU 21.30 at 1,000\n")
 
 
-def test_quiet_says_nothing(capsys):
+def test_quiet_prints_nothing(capsys):
     with display.Display(quiet=True) as shown:
-        shown.say("x")
-        assert not shown.due
+        shown.print("x")
+        assert not shown.is_due
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_the_line_lives(monkeypatch):
+def test_on_a_terminal_the_line_is_updated_in_place(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -45,12 +45,12 @@ def test_on_a_terminal_the_line_lives(monkeypatch):
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     with display.Display() as shown:
-        shown.line(VALUES)
-        shown.say("validation at step 3")
+        shown.update(VALUES)
+        shown.print("validation at step 3")
     assert "step 1,200/10,000 · epoch" in screen.getvalue() and "validation at step 3" in screen.getvalue()
 
 
-def test_a_terminal_that_was_closed_does_not_stop_training(monkeypatch):
+def test_a_closed_terminal_does_not_stop_training(monkeypatch):
     class Closed:
         def write(self, text):
             raise OSError(5, "Input/output error")
@@ -63,6 +63,6 @@ def test_a_terminal_that_was_closed_does_not_stop_training(monkeypatch):
 
     monkeypatch.setattr("sys.stderr", Closed())
     with display.Display() as shown:
-        shown.say("one")
+        shown.print("one")
         assert shown.quiet
-        shown.say("two")
+        shown.print("two")

@@ -1,4 +1,4 @@
-"""Two processes for real, under torchrun with gloo: the same run as one with the doubled batch, killed, cut in parts."""
+"""Two processes under torchrun with gloo: equal to one process with twice the batch, killed, with FSDP."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from regard.training.step_folders import newest_complete, step_folders
 from tests.training import tiny
 
 ALONE = World(torch.device("cpu"))
-# No dropout: each process draws its own. No averaging of two halves of a round can differ then but by rounding.
+# No dropout, which differs between processes: then only rounding differs.
 CHANGES = {
     "model__dropout": 0.0, "training__steps": 24, "training__validate_every": 12, "training__save_every": 6,
     "schedule": {"kind": "constant", "warmup": 4},
@@ -32,7 +32,7 @@ def curve(run):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """A run of two processes, one batch each a step."""
+    """A run of two processes with one batch each per step."""
     folder = tmp_path_factory.mktemp("two")
     tiny.finish(
         tiny.torchrun(folder, "train", tiny.recipe(folder, **CHANGES, batch__accumulate=1), folder / "run")
@@ -40,7 +40,7 @@ def two(tmp_path_factory):
     return folder
 
 
-def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(two):
+def test_two_processes_have_the_loss_curve_of_one_with_twice_the_batch(two):
     tiny.start(two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=2), two / "one").finish()
     (where, losses), (where_one, losses_one) = curve(two / "run"), curve(two / "one")
     assert (
@@ -53,7 +53,7 @@ def test_two_processes_give_the_loss_curve_of_one_with_the_doubled_batch(two):
         )
 
 
-def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, tmp_path):
+def test_torchrun_restarts_a_killed_process_and_the_run_is_identical(two, tmp_path):
     process = tiny.torchrun(
         two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2
     )
@@ -61,21 +61,21 @@ def test_a_killed_process_is_started_again_by_torchrun_and_leaves_no_trace(two, 
         time.sleep(0.01)
     victim = int((tmp_path / "pid-1").read_text(encoding="utf-8"))
     os.kill(victim, signal.SIGKILL)
-    said = tiny.finish(process)
-    assert "going on after step" in said and int((tmp_path / "pid-1").read_text(encoding="utf-8")) != victim
+    output = tiny.finish(process)
+    assert "resuming after step" in output and int((tmp_path / "pid-1").read_text(encoding="utf-8")) != victim
     tiny.assert_same_run(tmp_path / "run", two / "run")
 
 
 @pytest.mark.slow
-def test_sigterm_to_torchrun_saves_in_all_processes_and_the_rest_is_the_same(two, tmp_path):
-    """The exit code is torchrun's own: 1, whatever its processes end with."""
+def test_sigterm_to_torchrun_saves_and_the_resumed_run_is_identical(two, tmp_path):
+    """torchrun exits with 1, whatever its processes exit with."""
     made = tiny.recipe(two, **CHANGES, batch__accumulate=1)
     process = tiny.torchrun(two, "train", made, tmp_path / "run")
     while not step_folders(tmp_path / "run" / "checkpoints") and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 1 and "stopping after this step" in said, said
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1 and "stopping after this step" in output, output
     assert (
         newest_complete(tmp_path / "run" / "checkpoints", print) is not None
         and not (tmp_path / "run" / "model").exists()
@@ -85,7 +85,7 @@ def test_sigterm_to_torchrun_saves_in_all_processes_and_the_rest_is_the_same(two
 
 
 @pytest.mark.slow
-def test_six_random_kills_of_either_process_leave_no_trace(two, tmp_path):
+def test_after_six_random_kills_the_run_is_identical(two, tmp_path):
     made = tiny.recipe(two, **{**CHANGES, "training__steps": 400}, batch__accumulate=1)
     tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "whole"))
     process = tiny.torchrun(two, "train", made, tmp_path / "run", restarts=9)
@@ -95,15 +95,17 @@ def test_six_random_kills_of_either_process_leave_no_trace(two, tmp_path):
         while step_folders(tmp_path / "run" / "checkpoints") == seen and process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1))
-        with contextlib.suppress(ProcessLookupError):  # the one before has not been started again yet
+        with contextlib.suppress(ProcessLookupError):  # not restarted yet
             os.kill(int((tmp_path / f"pid-{draw.randint(0, 1)}").read_text(encoding="utf-8")), signal.SIGKILL)
-    said = tiny.finish(process, 600)
-    print(f"restarted {said.count('going on after step') + said.count('begins again')} times")
+    output = tiny.finish(process, 600)
+    print(
+        f"restarted {output.count('resuming after step') + output.count('starts from the beginning')} times"
+    )
     tiny.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_one_process_can_go_on_where_two_stopped_with_the_same_batches(two, tmp_path):
-    """The batches of a step stay together: one process takes two where each of two took one."""
+def test_one_process_resumes_a_run_of_two_with_the_same_batches(two, tmp_path):
+    """A step keeps its batches: one process takes both."""
     import shutil
 
     shutil.copytree(two / "run", tmp_path / "run")
@@ -115,7 +117,7 @@ def test_one_process_can_go_on_where_two_stopped_with_the_same_batches(two, tmp_
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(losses_two), rtol=2e-5, atol=0)
 
 
-def test_a_model_in_parts_trains_like_copies_and_its_folder_loads_as_a_plain_model(two, tmp_path):
+def test_fsdp_trains_like_ddp_and_its_model_folder_has_full_tensors(two, tmp_path):
     made = tiny.recipe(two, **CHANGES, batch__accumulate=1, training__strategy="fsdp")
     tiny.finish(tiny.torchrun(two, "train", made, tmp_path / "run"))
     (where, losses), (where_two, losses_two) = curve(tmp_path / "run"), curve(two / "run")
@@ -125,10 +127,12 @@ def test_a_model_in_parts_trains_like_copies_and_its_folder_loads_as_a_plain_mod
     plain = load(two / "run")
     for (name, a), (_, b) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
         assert type(a.data) is torch.Tensor and a.shape == b.shape, name
-    tiny.start(two, "resume", None, tmp_path / "run", "training.steps=30").finish()  # one process, no parts
+    tiny.start(
+        two, "resume", None, tmp_path / "run", "training.steps=30"
+    ).finish()  # one process, no sharding
 
 
-def test_a_gpu_that_is_not_there_is_an_error():
+def test_a_missing_gpu_is_an_error():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(DeviceError, match="sees no GPU"):
@@ -136,6 +140,6 @@ def test_a_gpu_that_is_not_there_is_an_error():
     assert distributed.pick_device("auto") == torch.device("cpu")
 
 
-def test_alone_everything_is_ones_own():
-    assert ALONE.sum([1, 2]) == [1, 2] and ALONE.gather(b"x") == [b"x"] and ALONE.share(b"y") == b"y"
-    assert ALONE.together(lambda: {"a": [1, None]}) == {"a": [1, None]}
+def test_collectives_of_a_single_process():
+    assert ALONE.sum([1, 2]) == [1, 2] and ALONE.gather(b"x") == [b"x"] and ALONE.broadcast(b"y") == b"y"
+    assert ALONE.run_on_main(lambda: {"a": [1, None]}) == {"a": [1, None]}

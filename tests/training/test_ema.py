@@ -1,4 +1,4 @@
-"""The exponential mean of the weights."""
+"""Exponential moving average of the weights."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch import nn
 from regard.training.ema import Ema
 
 
-def test_the_mean_follows_its_formula():
+def test_the_average_follows_its_formula():
     model = nn.Linear(2, 1, bias=False).double()
     ema = Ema(model, 0.5)
     want = model.weight.detach().clone()
@@ -16,21 +16,21 @@ def test_the_mean_follows_its_formula():
         ema.update(step)
         d = min(0.5, (1 + step) / (10 + step))
         want = d * want + (1 - d) * model.weight.detach()
-    torch.testing.assert_close(ema.means[0], want)
+    torch.testing.assert_close(ema.averages[0], want)
 
 
-def test_inside_swapped_the_model_has_the_means_and_after_it_its_own_to_the_bit():
+def test_applied_gives_the_model_the_averages_and_restores_its_weights_exactly():
     model = nn.Linear(3, 3)
     ema = Ema(model, 0.9)
     with torch.no_grad():
         model.weight.add_(1.0)
     own, tensor = model.weight.detach().clone(), model.weight
-    with ema.swapped():
+    with ema.applied():
         assert torch.equal(model.weight, ema.tensors()["weight"]) and not torch.equal(model.weight, own)
     assert torch.equal(model.weight, own) and model.weight is tensor
 
 
-def test_a_tied_weight_is_kept_once():
+def test_a_tied_weight_is_averaged_once():
     model = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
     model["b"].weight = model["a"].weight
     assert list(Ema(model, 0.9).tensors()) == ["a.weight"]

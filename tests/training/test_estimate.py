@@ -1,11 +1,11 @@
-"""What a dry run says is what training would find: sizes exactly, cost as counted, memory as kept by autograd."""
+"""Estimates agree with training: sizes exactly, FLOPs and tokens approximately."""
 
 import pytest
 import torch
 
 from regard.errors import DataError, RecipeError
 from regard.recipe.loading import load_recipe
-from regard.training.estimate import SAMPLE, estimate
+from regard.training.estimate import SAMPLE_ROWS, estimate
 from regard.training.trainer import train
 
 TINY = [
@@ -17,13 +17,13 @@ TINY = [
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_a_dry_run_agrees_with_the_run_it_stands_for(tmp_path):
+def test_the_estimate_agrees_with_the_run(tmp_path):
     changes = [*TINY, "training.steps=15", "training.validate_every=15"]
     found = estimate("small", changes)
     done = train("small", folder=tmp_path / "run", overrides=changes, quiet=True)
     assert sum(found.parameters.values()) == done.report["parameters"]
     assert found.rows["training"] == 400
-    assert found.whole
+    assert found.read_all
     assert found.steps == 15
     assert found.flops == pytest.approx(done.flops, rel=0.15)
     assert found.tokens_per_step == pytest.approx(done.report["tokens"] / 15, rel=0.15)
@@ -40,15 +40,15 @@ def test_activations_grow_with_the_batch_and_the_depth():
     assert deep > 2 * few
 
 
-def test_a_mean_of_weights_and_accumulation_count():
+def test_moving_average_and_accumulation_count():
     plain = estimate("small", TINY)
     more = estimate("small", [*TINY, "training.ema=0.99", "batch.accumulate=3"])
-    assert more.memory["mean of weights"] == plain.memory["weights"]
+    assert more.memory["moving average"] == plain.memory["weights"]
     assert more.tokens_per_step == pytest.approx(3 * plain.tokens_per_step, rel=0.1)
     assert more.memory["activations"] == pytest.approx(plain.memory["activations"], rel=0.3)
 
 
-def test_epochs_and_minutes_end_a_run_too():
+def test_epochs_and_minutes_limit_the_estimate():
     by_epochs = estimate("small", [*TINY, "training.steps=null", "training.epochs=2"])
     assert by_epochs.steps is not None
     assert by_epochs.steps * by_epochs.tokens_per_step == pytest.approx(
@@ -60,15 +60,15 @@ def test_epochs_and_minutes_end_a_run_too():
     assert "3 min" in str(by_clock)
 
 
-def test_of_a_long_text_a_sample_is_read_and_the_recipes_vocabulary_taken():
+def test_large_data_is_sampled_and_the_vocabulary_size_is_the_recipes():
     found = estimate("small", [*TINY, "data.limit=null", "tokenizer.size=5000"])
-    assert found.rows["training"] > SAMPLE
-    assert not found.whole
+    assert found.rows["training"] > SAMPLE_ROWS
+    assert not found.read_all
     assert found.vocabulary == (5000, 5000)
     assert "by the recipe" in str(found)
 
 
-def test_files_of_ones_own_are_counted(tmp_path):
+def test_rows_of_own_files_are_counted(tmp_path):
     (tmp_path / "a.tsv").write_text("one two\teins zwei\n" * 70, encoding="utf-8")
     (tmp_path / "v.tsv").write_text("one two\teins zwei\n" * 5, encoding="utf-8")
     data = {
@@ -103,7 +103,7 @@ def test_a_language_model_and_a_recurrent_translator_are_estimated(tmp_path):
     assert bahdanau.flops_per_token > 0
 
 
-def test_what_training_would_refuse_is_refused_and_nothing_random_is_drawn():
+def test_invalid_recipes_are_refused_and_random_generators_are_unchanged():
     with pytest.raises(RecipeError, match="heads"):
         estimate("small", ["model.encoder.heads=3"])
     with pytest.raises(DataError, match="nowhere"):

@@ -1,10 +1,10 @@
-"""The log is cut back on resumption, so that it is the log of a run that was never interrupted."""
+"""The log is truncated on resuming, so that it equals the log of an uninterrupted run."""
 
 import json
 
 import pytest
 
-from regard.training.log import Log, read_lines
+from regard.training.log import Log, read_log
 
 
 def test_each_event_is_a_line_of_json(tmp_path):
@@ -18,7 +18,7 @@ def test_each_event_is_a_line_of_json(tmp_path):
     ]
 
 
-def test_numbers_that_are_not_finite_become_null(tmp_path):
+def test_non_finite_numbers_become_null(tmp_path):
     with Log(tmp_path / "log.jsonl") as log:
         log.add("train", loss=float("nan"), norm=float("inf"))
     assert json.loads((tmp_path / "log.jsonl").read_text(encoding="utf-8")) == {
@@ -28,7 +28,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
     }
 
 
-def test_going_on_drops_what_stands_behind_the_position(tmp_path):
+def test_resuming_truncates_the_log_to_the_position(tmp_path):
     with Log(tmp_path / "log.jsonl") as log:
         log.add("train", step=1)
         position = log.sync()
@@ -74,30 +74,27 @@ def steps_in(path):
         "a line that is too deep",
     ],
 )
-def test_a_lost_or_damaged_log_keeps_its_whole_lines_up_to_the_checkpoint(tmp_path, damage, kept):
-    path, said = tmp_path / "log.jsonl", []
+def test_a_damaged_log_keeps_its_complete_lines_up_to_the_checkpoint(tmp_path, damage, kept):
+    path, messages = tmp_path / "log.jsonl", []
     with Log(path) as log:
         for step in (1, 2, 3):
             log.add("train", step=step)
         position = log.sync()
     damage(path, path.read_bytes())
-    with Log(path, position, 3, said.append) as log:
+    with Log(path, position, 3, messages.append) as log:
         log.add("train", step=4)
         assert log.position == path.stat().st_size
     assert steps_in(path) == [*kept, 4]
-    assert (
-        len(said) <= 1
-        and (said or kept == [1, 2, 3])
-        and all(str(path) in text and "not affected" in text for text in said)
-    )
+    assert len(messages) <= 1 and (messages or kept == [1, 2, 3])
+    assert all(str(path) in text and "not affected" in text for text in messages)
 
 
-def test_a_cut_last_line_is_left_out(tmp_path):
+def test_an_incomplete_last_line_is_skipped(tmp_path):
     (tmp_path / "log").write_text('{"a": 1}\n{"a": 2}\n{"a', encoding="utf-8")
-    assert [e["a"] for e in read_lines(tmp_path / "log")] == [1, 2]
+    assert [e["a"] for e in read_log(tmp_path / "log")] == [1, 2]
 
 
 def test_a_log_is_read_up_to_a_line_that_is_nested_too_deep(tmp_path):
     deep = "[" * 100_000 + "]" * 100_000
     (tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{deep}\n{{"step": 2}}\n')
-    assert list(read_lines(tmp_path / "log.jsonl")) == [{"step": 1}]
+    assert list(read_log(tmp_path / "log.jsonl")) == [{"step": 1}]

@@ -1,4 +1,4 @@
-"""The picture of a run."""
+"""Curves of a run."""
 
 import json
 
@@ -9,7 +9,7 @@ def write(path, events):
     path.write_text("".join(json.dumps(e) + "\n" for e in events), encoding="utf-8")
 
 
-def test_a_run_is_drawn_into_a_png(tmp_path):
+def test_a_run_is_plotted_as_png(tmp_path):
     train = [{"event": "train", "step": s, "nll": 5.0 / s} for s in range(1, 9)]
     valid = [{"event": "validation", "step": s, "loss": 5.0 / s, "bleu": 2.0 * s} for s in (4, 8)]
     write(tmp_path / "log.jsonl", train + valid)
@@ -18,14 +18,14 @@ def test_a_run_is_drawn_into_a_png(tmp_path):
     assert sorted(f.name for f in tmp_path.iterdir()) == ["curves.png", "log.jsonl"]
 
 
-def test_nothing_to_draw_gives_no_picture(tmp_path):
+def test_an_empty_log_writes_no_file(tmp_path):
     plot.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
     write(tmp_path / "log.jsonl", [{"event": "train", "step": 1, "nll": None}])
     plot.draw(tmp_path / "log.jsonl", tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
 
 
-def test_perplexities_alone_are_drawn_too(tmp_path):
+def test_perplexity_is_plotted_without_the_metric(tmp_path):
     write(
         tmp_path / "log.jsonl",
         [{"event": "validation", "step": s, "loss": 1.0, "perplexity": 1000.0 / s} for s in (1, 500)],

@@ -1,4 +1,4 @@
-"""Exact resumption, for real: processes killed with SIGKILL at random moments, damaged checkpoints, full disks, signals."""
+"""Bit-exact resumption: processes killed at random moments, damaged checkpoints, full disks, signals."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from tests.training import tiny
 
 
 def train(folder, name="run", **changes):
-    """Train without a break; the folder and how long it took."""
+    """Train without interruption; return the run folder and the seconds."""
     begin = time.monotonic()
     tiny.start(folder, "train", tiny.recipe(folder, **changes), folder / name).finish()
     return folder / name, time.monotonic() - begin
 
 
-def kill_again_and_again(folder, reference, length, kills, draw, **changes):
-    """Start the run and kill it at random moments, as often as asked; whenever it comes to its end, compare and begin anew."""
+def kill_repeatedly(folder, reference, length, kills, draw, **changes):
+    """Kill the run at random moments `kills` times; whenever it ends, compare it and start a new one."""
     done = runs = 0
     while done < kills or runs == 0:
         run = folder / "killed"
@@ -39,18 +39,18 @@ def kill_again_and_again(folder, reference, length, kills, draw, **changes):
 
 
 @pytest.mark.slow  # tests/test_attack.py kills a few times in the quick tests
-def test_four_random_kills_leave_no_trace(tmp_path):
+def test_after_four_random_kills_the_run_is_identical(tmp_path):
     reference, length = train(tmp_path)
-    assert kill_again_and_again(tmp_path, reference, length, 4, random.Random(1))[0] == 4
+    assert kill_repeatedly(tmp_path, reference, length, 4, random.Random(1))[0] == 4
 
 
 @pytest.mark.slow
-def test_fifty_random_kills_leave_no_trace(tmp_path):
+def test_after_fifty_random_kills_the_run_is_identical(tmp_path):
     changes = {"training__steps": 150}
     reference, length = train(tmp_path, **changes)
-    done, runs = kill_again_and_again(tmp_path, reference, length, 50, random.Random(2), **changes)
+    done, runs = kill_repeatedly(tmp_path, reference, length, 50, random.Random(2), **changes)
     assert done == 50
-    print(f"{done} kills over {runs} runs, each bit-identical to the unbroken one")
+    print(f"{done} kills over {runs} runs, each bit-identical to the uninterrupted one")
 
 
 LANGUAGE = {
@@ -69,10 +69,10 @@ def language_data(folder):
     return {split: [str(folder / f"{split}.txt")] for split in ("train", "validation")}
 
 
-def test_a_stream_goes_on_with_its_recurrent_state(tmp_path):
+def test_a_stream_resumes_with_its_recurrent_state(tmp_path):
     changes = {**LANGUAGE, "data": language_data(tmp_path)}
     reference, length = train(tmp_path, **changes)
-    assert kill_again_and_again(tmp_path, reference, length, 2, random.Random(4), **changes)[0] == 2
+    assert kill_repeatedly(tmp_path, reference, length, 2, random.Random(4), **changes)[0] == 2
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def broken(finished, tmp_path):
-    """A copy of a finished run that looks as if killed: no model, no report, but its checkpoints."""
+    """A copy of a finished run without model and report, as if it had been killed."""
     import shutil
 
     shutil.copytree(finished / "run", tmp_path / "run")
@@ -94,7 +94,7 @@ def broken(finished, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip"])
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_gives_the_same_run(finished, broken, damage):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(finished, broken, damage):
     last = step_folders(broken / "run" / "checkpoints")[-1] / "tensors.safetensors"
     if damage == "cut":
         os.truncate(last, 1000)
@@ -102,27 +102,27 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_gives_the_same_run(
         content = bytearray(last.read_bytes())
         content[len(content) // 2] ^= 16
         last.write_bytes(content)
-    said = tiny.start(finished, "resume", None, broken / "run").finish()
-    assert "damaged" in said and "the checkpoint before it is used" in said
+    output = tiny.start(finished, "resume", None, broken / "run").finish()
+    assert "damaged" in output and "the checkpoint before it is used" in output
     tiny.assert_same_run(broken / "run", finished / "run")
 
 
-def test_a_run_that_is_finished_ends_at_once_and_is_the_same(finished, broken):
-    said = tiny.start(finished, "resume", None, broken / "run").finish()
-    assert "going on after step 60" in said
+def test_resuming_a_finished_run_ends_at_once(finished, broken):
+    output = tiny.start(finished, "resume", None, broken / "run").finish()
+    assert "resuming after step 60" in output
     tiny.assert_same_run(broken / "run", finished / "run")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_and_ends_well_and_the_rest_is_the_same(finished, tmp_path, number):
+def test_a_signal_saves_and_the_resumed_run_is_identical(finished, tmp_path, number):
     process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run")
     while not step_folders(tmp_path / "run" / "checkpoints"):
         time.sleep(0.005)
     process.send(number)
-    said = process.finish()
-    result = json.loads(said[said.index("{") : said.index("}") + 1])
+    output = process.finish()
+    result = json.loads(output[output.index("{") : output.index("}") + 1])
     assert result["finished"] is False and result["reason"] == "interrupted" and 7 <= result["steps"] < 60
-    assert result["signal"] == number and "stopping after this step" in said
+    assert result["signal"] == number and "stopping after this step" in output
     assert not (tmp_path / "run" / "model").exists() and (tmp_path / "run" / "curves.png").is_file()
     tiny.start(finished, "resume", None, tmp_path / "run").finish()
     tiny.assert_same_run(tmp_path / "run", finished / "run")
@@ -132,21 +132,19 @@ def test_two_signals_stop_at_once(finished, tmp_path):
     process = tiny.start(finished, "train", tiny.recipe(finished, training__steps=100_000), tmp_path / "run")
     while not step_folders(tmp_path / "run" / "checkpoints"):
         time.sleep(0.005)
-    process.send(signal.SIGSTOP)  # so that both are there before it can look
+    process.send(signal.SIGSTOP)  # so that both signals are pending
     process.send(signal.SIGINT)
     process.send(signal.SIGTERM)
     process.send(signal.SIGCONT)
-    assert process.wait() == 1 and "StopNow" in process.said()
+    assert process.wait() == 1 and "StopNow" in process.printed()
 
 
-def test_a_full_disk_stops_clearly_and_the_run_can_go_on(finished, tmp_path):
-    """A limit on the size of files that lets small ones through and the checkpoints' tensors not."""
+def test_a_full_disk_is_a_clear_error_and_the_run_can_be_resumed(finished, tmp_path):
+    """A limit on file sizes that only the checkpoints' tensors exceed."""
     process = tiny.start(finished, "train", tiny.recipe(finished), tmp_path / "run", largest_file=20_000)
-    assert (
-        process.wait() == 2
-        and "cannot be written (File too large); free some space" in process.said()
-        and "Traceback" not in process.said()
-    ), process.said()
+    assert process.wait() == 2, process.printed()
+    assert "cannot be written (File too large); free some space" in process.printed()
+    assert "Traceback" not in process.printed()
     left = [
         str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")
     ]

@@ -1,4 +1,4 @@
-"""Random generators and streams, there and back."""
+"""Saving and restoring of random generators and stream state."""
 
 import random
 
@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def drawn():
-    # numpy's old generator is the one that libraries draw from
+    # numpy's global generator, which libraries use
     return (
         random.random(),
         random.gauss(0, 1),
@@ -22,38 +22,40 @@ def drawn():
     )
 
 
-def test_every_generator_goes_on_where_it_was_after_packing_and_unpacking():
-    rng_state.seed(3)
+def test_every_generator_is_restored_from_its_packed_state():
+    rng_state.seed_all(3)
     drawn()
-    values, tensors = rng_state.randomness(CPU)
+    values, tensors = rng_state.get_rng_state(CPU)
     content = rng_state.pack({"random": values}, tensors)
     want = drawn()
-    rng_state.seed(99)
+    rng_state.seed_all(99)
     assert drawn() != want
     values, tensors = rng_state.unpack(content)
-    rng_state.set_randomness(values["random"], tensors, CPU)
+    rng_state.set_rng_state(values["random"], tensors, CPU)
     assert drawn() == want
 
 
-def test_nothing_drawn_inside_undisturbed_is_seen_outside():
-    rng_state.seed(3)
+def test_preserve_rng_state_restores_all_generators():
+    rng_state.seed_all(3)
     want = drawn()
-    rng_state.seed(3)
-    with rng_state.undisturbed(CPU):
+    rng_state.seed_all(3)
+    with rng_state.preserve_rng_state(CPU):
         drawn()
     assert drawn() == want
 
 
-def test_the_state_of_a_stream_is_cut_from_its_graph_and_restored():
+def test_stream_state_is_detached_and_restored():
     hidden = [(torch.randn(2, 3, requires_grad=True) * 2, torch.randn(2, 3)), (torch.randn(2, 4),)]
-    carried = rng_state.detached(DecoderState(hidden=hidden))
-    assert not carried.hidden[0][0].requires_grad
-    _, tensors = rng_state.unpack(rng_state.pack({}, rng_state.stream_tensors(carried)))
+    detached = rng_state.detach_stream_state(DecoderState(hidden=hidden))
+    assert not detached.hidden[0][0].requires_grad
+    _, tensors = rng_state.unpack(rng_state.pack({}, rng_state.stream_tensors(detached)))
     back = rng_state.stream_state(tensors, CPU)
     for layer, before in zip(back.hidden, hidden, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(layer, before, strict=True))
 
 
-def test_a_model_without_a_recurrent_state_carries_nothing():
-    assert rng_state.detached(None) is None and rng_state.detached(DecoderState()) is None
+def test_a_model_without_recurrent_state_has_no_stream_state():
+    assert (
+        rng_state.detach_stream_state(None) is None and rng_state.detach_stream_state(DecoderState()) is None
+    )
     assert rng_state.stream_state({}, CPU) is None

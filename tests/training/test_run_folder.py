@@ -16,25 +16,25 @@ def recipe(tmp_path):
     return load_recipe(tiny.recipe(tmp_path))
 
 
-def test_a_begun_run_gives_its_recipe_back(tmp_path, recipe):
+def test_a_created_run_returns_its_recipe(tmp_path, recipe):
     run = RunFolder(tmp_path / "runs" / "a")
     assert not run.exists()
-    run.begin(recipe, overwrite=False)
+    run.create(recipe, overwrite=False)
     assert run.exists() and run.read_recipe() == recipe
     assert run.read_recipe(("training.steps=7",)).training.steps == 7
     assert run.read_report() is None
 
 
-def test_a_folder_with_nothing_but_left_overs_of_a_kill_may_be_taken(tmp_path, recipe):
+def test_a_folder_with_only_hidden_leftovers_counts_as_empty(tmp_path, recipe):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / ".recipe.yaml.writing").write_text("na", encoding="utf-8")
-    RunFolder(tmp_path / "a").begin(recipe, overwrite=False)
+    RunFolder(tmp_path / "a").create(recipe, overwrite=False)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, recipe):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path, recipe):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(FolderError, match="file"):
-        RunFolder(tmp_path / "file" / "run").begin(recipe, overwrite=False)
+        RunFolder(tmp_path / "file" / "run").create(recipe, overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, recipe):
         "name=b",
     ],
 )
-def test_how_long_and_how_often_may_change(tmp_path, recipe, change):
+def test_length_and_intervals_may_change(tmp_path, recipe, change):
     recipe = load_recipe(recipe, ["schedule={kind: constant}"])
     check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)
 
@@ -56,7 +56,7 @@ def test_how_long_and_how_often_may_change(tmp_path, recipe, change):
 @pytest.mark.parametrize(
     "change", ["training.validate_every=1", "decoding.validation_beam=3", "decoding.max_length=5"]
 )
-def test_validation_stays_as_it_is_while_the_plateau_or_early_stopping_counts_on_it(tmp_path, recipe, change):
+def test_validation_may_not_change_if_plateau_or_early_stopping_depends_on_it(tmp_path, recipe, change):
     key = change.partition("=")[0]
     with pytest.raises(
         RecipeError, match=rf"^{key} may not change .*: the plateau schedule counts .* put it back"
@@ -69,7 +69,7 @@ def test_validation_stays_as_it_is_while_the_plateau_or_early_stopping_counts_on
     check_unchanged(recipe, load_recipe(recipe, ["decoding.beam=5", "training.save_every=3"]), tmp_path)
 
 
-def test_a_lost_recipe_is_read_from_the_newest_checkpoint(tmp_path, recipe):
+def test_a_missing_recipe_is_read_from_the_newest_checkpoint(tmp_path, recipe):
     folder = tmp_path / "a" / "checkpoints" / "step-00000004"
     folder.mkdir(parents=True)
     (folder / "state.json").write_text(json.dumps({"recipe": recipe.model_dump()}), encoding="utf-8")
@@ -78,9 +78,9 @@ def test_a_lost_recipe_is_read_from_the_newest_checkpoint(tmp_path, recipe):
     )
 
 
-def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
+def test_overwriting_a_run_removes_only_its_own_files(tmp_path, recipe):
     run = RunFolder(tmp_path / "a")
-    run.begin(recipe, overwrite=False)
+    run.create(recipe, overwrite=False)
     for place in (run.best / "step-00000001", run.checkpoints / "step-00000002", run.model):
         write_folder(place, lambda p: (p / "x").write_text("ours", encoding="utf-8"))
     theirs = [
@@ -92,13 +92,13 @@ def test_replacing_a_run_removes_its_own_files_only(tmp_path, recipe):
     for path in theirs:
         path.parent.mkdir(exist_ok=True)
         path.write_text("theirs", encoding="utf-8")
-    run.begin(recipe, overwrite=True)
+    run.create(recipe, overwrite=True)
     assert sorted(p for p in run.folder.rglob("*") if p.is_file()) == sorted([*theirs, run.recipe])
 
 
 @pytest.mark.parametrize(
     "change", ["seed=9", "model.dim=8", "optimizer.lr=1.0", "training.ema=0.5", "training.precision=bfloat16"]
 )
-def test_what_is_learned_may_not_change_and_the_key_is_named(tmp_path, recipe, change):
+def test_what_is_learned_may_not_change(tmp_path, recipe, change):
     with pytest.raises(RecipeError, match=rf"^{change.partition('=')[0]} is not what .*regard train"):
         check_unchanged(recipe, load_recipe(recipe, [change]), tmp_path)

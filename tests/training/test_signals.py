@@ -1,4 +1,4 @@
-"""Asked once, asked twice."""
+"""The first signal requests a stop, the second stops at once."""
 
 import os
 import signal
@@ -9,32 +9,32 @@ from regard.training.signals import StopNow, StopSignals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_is_a_wish_and_the_second_an_end(number):
-    said = []
+def test_the_first_signal_requests_a_stop_and_the_second_stops(number):
+    messages = []
     before = signal.getsignal(number)
-    with StopSignals(said.append) as interrupt:
-        assert not interrupt.wanted
+    with StopSignals(messages.append) as signals:
+        assert not signals.stop_requested
         os.kill(os.getpid(), number)
-        assert interrupt.wanted and interrupt.signal == number and len(said) == 1
+        assert signals.stop_requested and signals.signal == number and len(messages) == 1
         with pytest.raises(StopNow) as stopped:
             os.kill(os.getpid(), number)
     assert isinstance(stopped.value, KeyboardInterrupt) and stopped.value.signal == number
     assert signal.getsignal(number) == before
 
 
-def test_a_closed_terminal_does_not_stop_what_nohup_started():
+def test_sighup_is_ignored_under_nohup():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with StopSignals(lambda text: None) as interrupt:
+        with StopSignals(lambda text: None) as signals:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not interrupt.wanted
+            assert not signals.stop_requested
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_under_torchrun_a_second_signal_is_the_same_wish(monkeypatch):
+def test_under_torchrun_further_signals_are_ignored(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    with StopSignals(lambda text: None) as interrupt:
+    with StopSignals(lambda text: None) as signals:
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGTERM)
-        assert interrupt.wanted
+        assert signals.stop_requested

@@ -1,4 +1,4 @@
-"""One step: the gradient of the mean over all tokens, and steps that are not finite."""
+"""One step: the gradient of the mean over all tokens, non-finite steps, stream state."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ from torch import nn
 
 from regard.data.batches import Batch
 from regard.models.loss import Loss
+from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import load_recipe
-from regard.training import optimizer
-from regard.training.distributed import LossOf, World
+from regard.training.distributed import LossModule, World
 from regard.training.ema import Ema
 from regard.training.step import Stepper
 from regard.training.step_iterator import StepBatches
@@ -18,7 +18,7 @@ HERE = World(torch.device("cpu"))
 
 
 class Line(nn.Module):
-    """loss = Σ (w · t)² over the tokens t of a batch: a gradient one can work out by hand."""
+    """loss = Σ (w · t)² over the tokens t of a batch: its gradient is known."""
 
     def __init__(self):
         super().__init__()
@@ -35,8 +35,8 @@ def batch(*labels):
     return Batch(target, torch.tensor([len(labels)]), torch.tensor([labels[0]]))
 
 
-def portion(*batches):
-    return StepBatches(list(batches), sum(b.tokens for b in batches), 0, len(batches), 0, 0)
+def step_of(*batches):
+    return StepBatches(list(batches), sum(b.tokens for b in batches), 0, len(batches), 0)
 
 
 @pytest.fixture
@@ -44,39 +44,39 @@ def stepper(tmp_path):
     recipe = load_recipe(tiny.recipe(tmp_path, optimizer__clip=None))
     model = Line()
     return Stepper(
-        model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, HERE, Ema(model, 0.5)
+        model, LossModule(model), make_optimizer(model, recipe.optimizer), recipe, HERE, Ema(model, 0.5)
     )
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_tokens(stepper):
-    stepper.step(1, portion(batch(1, 2, 3), batch(4)), 0.1)
+    stepper.step(1, step_of(batch(1, 2, 3), batch(4)), 0.1)
     assert float(stepper.norm) == pytest.approx(2 * (1 + 4 + 9 + 16) / 4)
-    assert stepper.sums.tolist() == [30.0, 30.0] and stepper.check() is None
+    assert stepper.loss_sums.tolist() == [30.0, 30.0] and stepper.check() is None
 
 
-def test_the_mean_of_the_weights_is_updated_after_the_step(stepper):
+def test_the_moving_average_is_updated_after_the_step(stepper):
     before = stepper.model.w.item()
-    stepper.step(1, portion(batch(1)), 0.1)
+    stepper.step(1, step_of(batch(1)), 0.1)
     after = stepper.model.w.item()
     assert after == pytest.approx(before - 0.1, rel=1e-4)
     d = min(0.5, 2 / 11)
-    assert float(stepper.ema.means[0]) == pytest.approx(d * before + (1 - d) * after)
+    assert float(stepper.ema.averages[0]) == pytest.approx(d * before + (1 - d) * after)
 
 
-def test_from_a_step_that_is_not_finite_on_nothing_changes_and_it_is_found_later(stepper):
-    stepper.step(1, portion(batch(1)), 0.1)
+def test_after_a_non_finite_step_nothing_changes_and_check_returns_it(stepper):
+    stepper.step(1, step_of(batch(1)), 0.1)
     huge = Batch(torch.full((1, 2), 2**62), torch.tensor([1]), torch.tensor([77]))
     with torch.no_grad():
         stepper.model.w.fill_(1e30)
-    stepper.step(2, portion(batch(2), huge), 0.1)
-    stepper.step(3, portion(batch(3)), 0.1)
+    stepper.step(2, step_of(batch(2), huge), 0.1)
+    stepper.step(3, step_of(batch(3)), 0.1)
     assert stepper.model.w.item() == pytest.approx(1e30)
-    trouble = stepper.check()
-    assert trouble.step == 2 and [int(b.rows[0]) for b in trouble.batches] == [2, 77]
-    assert stepper.check() is None  # told once
+    non_finite = stepper.check()
+    assert non_finite.step == 2 and [int(b.rows[0]) for b in non_finite.batches] == [2, 77]
+    assert stepper.check() is None  # reported once
 
 
-def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
+def test_a_stream_keeps_its_state_from_batch_to_batch(tmp_path):
     from regard.models.memory import DecoderState
 
     seen = []
@@ -93,9 +93,9 @@ def test_a_stream_hands_its_state_from_batch_to_batch(tmp_path):
          "model": {"decoder": {"kind": "recurrent"}}, "batch": {"mode": "stream", "accumulate": 2}}
     )  # fmt: skip
     model = Stream()
-    stepper = Stepper(model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, HERE)
-    goes_on = lambda n: Batch(torch.tensor([[0, n]]), torch.tensor([1]), torch.tensor([n]), continues=True)  # noqa: E731
-    stepper.step(1, portion(batch(5), goes_on(6)), 1e-9)
-    stepper.step(2, portion(goes_on(7), batch(8)), 1e-9)
+    stepper = Stepper(model, LossModule(model), make_optimizer(model, recipe.optimizer), recipe, HERE)
+    continued = lambda n: Batch(torch.tensor([[0, n]]), torch.tensor([1]), torch.tensor([n]), continues=True)  # noqa: E731
+    stepper.step(1, step_of(batch(5), continued(6)), 1e-9)
+    stepper.step(2, step_of(continued(7), batch(8)), 1e-9)
     assert seen == [None, pytest.approx(5.0), pytest.approx(6.0), None]
-    assert not stepper.carried.hidden[0][0].requires_grad
+    assert not stepper.stream_state.hidden[0][0].requires_grad

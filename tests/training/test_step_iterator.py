@@ -1,13 +1,13 @@
-"""Which batches make a step, however many processes share them."""
+"""Grouping of batches into steps, on any number of processes."""
 
 import numpy as np
 import pytest
 import torch
 
 from regard.data.batches import Batches
-from regard.data.datasets import load_corpus as load
+from regard.data.datasets import load_corpus
 from regard.errors import RecipeError
-from regard.recipe.loading import load_recipe as load_recipe
+from regard.recipe.loading import load_recipe
 from regard.training.distributed import World
 from regard.training.step_iterator import StepIterator
 from tests.training import tiny
@@ -15,45 +15,45 @@ from tests.training import tiny
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("feed")
+    folder = tmp_path_factory.mktemp("steps")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         recipe = load_recipe(tiny.recipe(folder))
-        return load(recipe.data, recipe.tokenizer, task="translate", seed=1).train
+        return load_corpus(recipe.data, recipe.tokenizer, task="translate", seed=1).train
 
 
-class Pretended(World):
+class SingleRank(World):
     """One of several processes, without the others: sums are its own."""
 
     def sum(self, values):
         return list(values)
 
 
-def feed(prepared, rank=0, size=1, accumulate=1, tokens=60, flops=lambda s, t: s + 10 * t):
-    world = Pretended(torch.device("cpu"), rank, size)
+def iterator(prepared, rank=0, size=1, accumulate=1, tokens=60, flops=lambda s, t: s + 10 * t):
+    world = SingleRank(torch.device("cpu"), rank, size)
     return StepIterator(
         Batches(prepared, tokens=tokens, seed=1, rank=rank, world=size), world, accumulate, flops
     )
 
 
-def rows(portion):
-    return [tuple(b.rows.tolist()) for b in portion.batches]
+def rows(step):
+    return [tuple(b.rows.tolist()) for b in step.batches]
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_several_processes_take_the_batches_that_one_would(prepared, size):
-    one = feed(prepared, accumulate=6)
-    all_of = [feed(prepared, rank, size, accumulate=6 // size) for rank in range(size)]
+def test_several_processes_take_the_same_batches_as_one(prepared, size):
+    one = iterator(prepared, accumulate=6)
+    all_of = [iterator(prepared, rank, size, accumulate=6 // size) for rank in range(size)]
     for _ in range(12):  # several epochs
-        together = [rows(f.next()) for f in all_of]
-        inter = [batch for turn in zip(*together, strict=True) for batch in turn]
-        assert rows(one.next()) == inter
+        by_rank = [rows(f.next()) for f in all_of]
+        interleaved = [batch for turn in zip(*by_rank, strict=True) for batch in turn]
+        assert rows(one.next()) == interleaved
         assert {f.epochs for f in all_of} == {one.epochs}
     assert one.epochs > 3
 
 
-def test_a_step_never_takes_from_two_epochs(prepared):
-    found = feed(prepared, accumulate=4)
+def test_a_step_has_batches_of_one_epoch(prepared):
+    found = iterator(prepared, accumulate=4)
     size = found.stream.per_epoch()
     seen = []
     for _ in range(size // 4):
@@ -61,26 +61,22 @@ def test_a_step_never_takes_from_two_epochs(prepared):
     assert len(seen) == len(set(seen)) and found.epochs == 1.0
 
 
-def test_an_epoch_shorter_than_a_step_is_read_on(prepared):
-    found = feed(prepared, accumulate=5, tokens=720)  # all 80 pairs fit in one batch
+def test_an_epoch_shorter_than_a_step_is_repeated(prepared):
+    found = iterator(prepared, accumulate=5, tokens=720)  # all 80 pairs fit in one batch
     assert found.stream.per_epoch() == 1
     assert len(found.next().batches) == 5 and found.epochs == 5.0
 
 
-def test_a_portion_counts_its_tokens_and_three_forward_passes(prepared):
-    portion = feed(prepared, accumulate=2).next()
-    source = np.concatenate([b.source_lengths for b in portion.batches])
-    target = np.concatenate([b.target_lengths for b in portion.batches])
-    assert (
-        portion.tokens == target.sum()
-        and portion.source_tokens == source.sum()
-        and portion.sentences == len(source)
-    )
-    assert portion.flops == 3 * (source + 10 * target).sum()
+def test_a_step_counts_its_tokens_and_three_forward_passes(prepared):
+    step = iterator(prepared, accumulate=2).next()
+    source = np.concatenate([b.source_lengths for b in step.batches])
+    target = np.concatenate([b.target_lengths for b in step.batches])
+    assert (step.tokens, step.source_tokens, step.sentences) == (target.sum(), source.sum(), len(source))
+    assert step.flops == 3 * (source + 10 * target).sum()
 
 
-def test_a_restored_feed_goes_on_with_the_next_batches(prepared):
-    one, other = feed(prepared, accumulate=2), feed(prepared, accumulate=2)
+def test_a_restored_iterator_continues_with_the_next_batches(prepared):
+    one, other = iterator(prepared, accumulate=2), iterator(prepared, accumulate=2)
     for _ in range(7):
         one.next()
     other.restore(one.state())
@@ -88,8 +84,18 @@ def test_a_restored_feed_goes_on_with_the_next_batches(prepared):
 
 
 def test_a_step_keeps_its_batches_when_the_processes_change(prepared):
-    found = feed(prepared, size=2, accumulate=1)
-    found.keep_together(6)
-    assert found.accumulate == 3 and found.together == 6
-    with pytest.raises(RecipeError, match="made of 5 batches, which 2 processes"):
-        found.keep_together(5)
+    found = iterator(prepared, size=2, accumulate=1)
+    found.set_batches_per_step(6)
+    assert found.accumulate == 3 and found.batches_per_step == 6
+    with pytest.raises(RecipeError, match="has 5 batches, which 2 processes"):
+        found.set_batches_per_step(5)
+
+
+def test_stop_requests_are_reduced_with_the_counts(prepared):
+    steps = iterator(prepared)
+    step = steps.next()
+    assert (step.stop_requested, step.time_is_up) == (False, False)
+    step = steps.next(stop_requested=True)
+    assert (step.stop_requested, step.time_is_up) == (True, False)
+    step = steps.next(time_is_up=True)
+    assert (step.stop_requested, step.time_is_up) == (False, True)

@@ -1,4 +1,4 @@
-"""Training from end to end, in this process: what a run leaves behind, how it ends, what it refuses."""
+"""Tests of trainer.py, loop.py, validation.py, checkpoint.py, training_data.py, finish.py and nonfinite.py."""
 
 import json
 import math
@@ -34,14 +34,14 @@ def run(folder, name="run", **changes):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """One finished run that several tests look at."""
+    """A finished run for several tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         folder = tmp_path_factory.mktemp("done")
         return run(folder)
 
 
-def test_a_run_leaves_model_report_log_picture_and_checkpoints(done):
+def test_the_files_of_a_finished_run(done):
     names = {f.name for f in done.folder.iterdir()}
     assert names == {"recipe.yaml", "log.jsonl", "checkpoints", "best", "model", "report.json", "curves.png"}
     assert [f.name for f in step_folders(done.folder / "checkpoints")] == [
@@ -63,7 +63,7 @@ def test_the_log_has_every_step_and_validation(done):
         assert math.isfinite(event["loss"]) and event["nll"] < event["loss"] + 1 and event["norm"] > 0
 
 
-def test_the_finished_model_is_the_mean_of_the_best(done):
+def test_the_final_model_is_the_mean_of_the_best(done):
     best = [load_file(f / "model.safetensors") for f in step_folders(done.folder / "best")]
     model = load_file(done.model_folder / "model.safetensors")
     for name, x in model.items():
@@ -72,8 +72,8 @@ def test_the_finished_model_is_the_mean_of_the_best(done):
     assert load(done.folder).card["averaged_steps"] in ([3, 6], [6, 3])
 
 
-def test_the_operations_counted_are_three_forward_passes_of_every_sentence(done):
-    """Six steps of two batches over the same 80 pairs, each pass over all of them: sum over the rows that were seen."""
+def test_flops_are_three_forward_passes_of_every_sentence(done):
+    """Six steps of two batches are three epochs over 80 pairs."""
     model = load(done.folder)
     last = tiny.log(done.folder)[-1]
     epochs = last["epochs"]
@@ -83,14 +83,14 @@ def test_the_operations_counted_are_three_forward_passes_of_every_sentence(done)
     assert last["tokens"] == 3 * sum(len(w) + 1 for w in words)
 
 
-def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(done, tmp_path):
+def test_the_same_seed_gives_the_same_weights(done, tmp_path):
     again = run(done.folder.parent, name=tmp_path / "again")
     other = run(done.folder.parent, name=tmp_path / "other", seed=8)
     tiny.assert_same_run(again.folder, done.folder)
     assert any(not x.equal(tiny.weights(other.folder)[name]) for name, x in tiny.weights(done.folder).items())
 
 
-def test_training_leaves_the_callers_random_numbers_and_threads_alone(tmp_path):
+def test_training_does_not_change_the_callers_random_state_and_threads(tmp_path):
     threads = torch.get_num_threads()
     torch.manual_seed(5)
     want = torch.rand(3)
@@ -99,7 +99,7 @@ def test_training_leaves_the_callers_random_numbers_and_threads_alone(tmp_path):
     assert torch.equal(torch.rand(3), want) and torch.get_num_threads() == threads
 
 
-def test_how_often_one_looks_does_not_change_what_is_learned(done, tmp_path):
+def test_the_frequency_of_validation_does_not_change_the_weights(done, tmp_path):
     plain = {"schedule": {"kind": "constant"}, "training__keep": 1, "training__average": 1}
     often = run(tmp_path, name="often", **plain, training__validate_every=1)
     seldom = run(
@@ -116,8 +116,8 @@ def test_how_often_one_looks_does_not_change_what_is_learned(done, tmp_path):
     assert all(a[name].equal(b[name]) for name in a)
 
 
-def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path):
-    """Normalised by the tokens of the whole step: batches of unequal size weigh by their tokens."""
+def test_accumulated_batches_are_one_large_batch(tmp_path):
+    """The loss is normalized by the tokens of the step, so batches of unequal size are weighted by tokens."""
     same = {
         "model__dropout": 0.0,
         "training__ema": 0.0,
@@ -132,7 +132,7 @@ def test_accumulated_batches_make_the_step_of_one_large_batch(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_lower_precision_learns_too(tmp_path, precision):
+def test_half_precision_learns(tmp_path, precision):
     result = run(tmp_path, training__precision=precision, training__steps=20, training__validate_every=20)
     losses = [e["loss"] for e in tiny.log(result.folder)]
     assert losses[-1] < losses[0] - 0.3
@@ -149,7 +149,7 @@ def test_float16_resumes_with_its_loss_scale(tmp_path):
     assert all(a[name].equal(b[name]) for name in a)
 
 
-def test_a_longer_run_goes_on_and_is_as_if_it_had_been_long_from_the_start(done, tmp_path):
+def test_a_resumed_longer_run_equals_one_that_was_long_from_the_start(done, tmp_path):
     long = run(done.folder.parent, name=tmp_path / "long", training__steps=9)
     short = run(done.folder.parent, name=tmp_path / "short")
     result = resume(short.folder, overrides=["training.steps=9"], quiet=True)
@@ -176,13 +176,13 @@ def test_minutes_count_over_resumptions(tmp_path):
     assert resume(first.folder, quiet=True).steps <= first.steps + 1
 
 
-def test_a_run_that_is_there_is_not_overwritten_unless_asked(done):
+def test_an_existing_run_is_not_overwritten(done):
     made = tiny.recipe(done.folder.parent, **SHORT)
     with pytest.raises(FolderError, match="regard resume .* or replace it with --overwrite"):
         train(made, folder=done.folder, quiet=True)
 
 
-def test_overwriting_begins_anew(tmp_path):
+def test_overwrite_starts_a_new_run(tmp_path):
     first = run(tmp_path)
     second = train(
         tiny.recipe(tmp_path, **SHORT),
@@ -194,7 +194,7 @@ def test_overwriting_begins_anew(tmp_path):
     assert second.steps == 5 and [e["step"] for e in tiny.log(second.folder)] == [1, 2, 3, 4, 5]
 
 
-def test_a_folder_that_is_no_run_is_never_touched(tmp_path):
+def test_a_folder_that_is_not_a_run_is_never_changed(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work", encoding="utf-8")
     for overwrite in (False, True):
@@ -203,7 +203,7 @@ def test_a_folder_that_is_no_run_is_never_touched(tmp_path):
     assert [f.name for f in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_a_gpu_that_is_not_there_stops_before_anything_is_made(tmp_path):
+def test_a_missing_gpu_is_an_error_before_the_folder_is_created(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.raises(DeviceError, match="cuda"):
@@ -211,7 +211,7 @@ def test_a_gpu_that_is_not_there_stops_before_anything_is_made(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_missing_files_stop_before_anything_is_made(tmp_path):
+def test_missing_files_are_an_error_before_the_folder_is_created(tmp_path):
     made = tiny.recipe(tmp_path, **SHORT)
     (tmp_path / "train.y").unlink()
     with pytest.raises(DataError, match="train.y"):
@@ -219,7 +219,7 @@ def test_missing_files_stop_before_anything_is_made(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_with_a_changed_recipe_names_the_keys_and_the_way_on(done):
+def test_resuming_with_a_changed_recipe_names_the_keys(done):
     with pytest.raises(
         RecipeError,
         match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run of another",
@@ -227,7 +227,7 @@ def test_resuming_with_a_changed_recipe_names_the_keys_and_the_way_on(done):
         resume(done.folder, overrides=["optimizer.lr=0.5", "batch.tokens=99"], quiet=True)
 
 
-def test_an_edited_recipe_file_is_noticed_too(tmp_path):
+def test_an_edited_recipe_file_is_detected(tmp_path):
     first = run(tmp_path)
     file = first.folder / "recipe.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("seed: 7", "seed: 8"), encoding="utf-8")
@@ -235,13 +235,13 @@ def test_an_edited_recipe_file_is_noticed_too(tmp_path):
         resume(first.folder, quiet=True)
 
 
-def test_a_cosine_cannot_be_made_longer_in_the_middle(tmp_path):
+def test_a_cosine_schedule_cannot_become_longer(tmp_path):
     first = run(tmp_path, schedule={"kind": "cosine", "warmup": 2})
     with pytest.raises(RecipeError, match=r"training.steps"):
         resume(first.folder, overrides=["training.steps=9"], quiet=True)
 
 
-def test_changed_data_is_noticed_on_resumption(tmp_path):
+def test_changed_training_data_is_detected(tmp_path):
     first = run(tmp_path)
     tiny.write_pairs(tmp_path, seed=99)
     with pytest.raises(
@@ -251,7 +251,7 @@ def test_changed_data_is_noticed_on_resumption(tmp_path):
         resume(first.folder, overrides=["training.steps=9"], quiet=True)
 
 
-def test_a_changed_validation_set_is_noticed_on_resumption(tmp_path):
+def test_changed_validation_data_is_detected(tmp_path):
     first = run(tmp_path)
     file = tmp_path / "validation.y"
     before = file.read_text(encoding="utf-8")
@@ -264,23 +264,23 @@ def test_a_changed_validation_set_is_noticed_on_resumption(tmp_path):
     assert resume(first.folder, overrides=["training.steps=9"], quiet=True).steps == 9
 
 
-def test_a_cosine_by_epochs_keeps_its_rates_on_another_number_of_processes(tmp_path, monkeypatch):
-    """The length is counted from epochs and the batches of a step; on other processes that count comes out differently."""
+def test_a_cosine_by_epochs_keeps_its_rates(tmp_path, monkeypatch):
+    """The length in steps is computed from epochs, and differs on another number of processes."""
     from regard.training.step_iterator import StepIterator
 
     changes = {"schedule": {"kind": "cosine", "warmup": 2}, "training__steps": None, "training__epochs": 3.0}
     first = run(tmp_path, **changes)
     rates = [(e["step"], e["rate"]) for e in tiny.log(first.folder)]
     shutil.rmtree(step_folders(first.folder / "checkpoints")[-1])
-    count = StepIterator.steps
-    monkeypatch.setattr(StepIterator, "steps", lambda self, epochs: 2 * count(self, epochs))
+    count = StepIterator.steps_in
+    monkeypatch.setattr(StepIterator, "steps_in", lambda self, epochs: 2 * count(self, epochs))
     resume(first.folder, quiet=True)
     assert [(e["step"], e["rate"]) for e in tiny.log(first.folder)] == rates and len(rates) == 6
 
 
 @pytest.fixture
 def stopped(done, tmp_path):
-    """A copy of a finished run that lacks its last checkpoint, model and report."""
+    """A copy of a finished run without its last checkpoint, model and report."""
     copy = tmp_path / "run"
     shutil.copytree(done.folder, copy)
     for path in (copy / "model", step_folders(copy / "checkpoints")[-1]):
@@ -308,7 +308,7 @@ def test_the_checkpoint_alone_is_enough_to_resume(done, stopped, lost, capsys):
 
 
 def edit_state(folder, change):
-    """Change state.json of a checkpoint, its checksum too."""
+    """Change state.json of a checkpoint and its checksum."""
     file = folder / "state.json"
     state = json.loads(file.read_text(encoding="utf-8"))
     change(state)
@@ -320,36 +320,36 @@ def edit_state(folder, change):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda s: s.pop("threads"), "threads in state.json is None"),
         (lambda s: s.update(processes=0), "processes in state.json is 0"),
         (lambda s: s.update(processes=2), "rank-00001"),
-        (lambda s: s.update(progress=[]), r"progress in state.json is \[\]"),
-        (lambda s: s["progress"].update(step=3), "state.json is that of step 3"),
-        (lambda s: s["progress"].update(step="4"), "progress.step in state.json is '4'"),
-        (lambda s: s["progress"].update(speed=1), "unknown progress.speed"),
-        (lambda s: s["progress"].update(best=[3]), "progress.best in state.json holds 3"),
-        (lambda s: s.update(schedule={}), "waited"),
-        (lambda s: s.update(log="x"), "log in state.json is 'x'"),
+        (lambda s: s.update(trainer_state=[]), r"trainer_state in state.json is \[\]"),
+        (lambda s: s["trainer_state"].update(step=3), "state.json is that of step 3"),
+        (lambda s: s["trainer_state"].update(step="4"), "trainer_state.step in state.json is '4'"),
+        (lambda s: s["trainer_state"].update(speed=1), "unknown trainer_state.speed"),
+        (lambda s: s["trainer_state"].update(best=[3]), "trainer_state.best in state.json holds 3"),
+        (lambda s: s.update(schedule={}), "memory"),
+        (lambda s: s.update(log_position="x"), "log_position in state.json is 'x'"),
         (lambda s: s.update(recipe={}), "recipe in state.json: data names neither"),
-        (lambda s: s.update(data=[]), r"data in state.json is \[\]"),
+        (lambda s: s.update(data_checksums=[]), r"data_checksums in state.json is \[\]"),
     ],
 )
-def test_a_state_edited_by_hand_is_one_sentence(stopped, change, says):
+def test_an_invalid_state_is_one_sentence(stopped, change, message):
     edit_state(step_folders(stopped / "checkpoints")[-1], change)
-    with pytest.raises(RegardError, match=says):
+    with pytest.raises(RegardError, match=message):
         resume(stopped, quiet=True)
 
 
-def test_an_older_checkpoint_that_was_edited_does_not_matter(done, tmp_path):
+def test_an_invalid_older_checkpoint_is_ignored(done, tmp_path):
     shutil.copytree(done.folder, tmp_path / "run")
     first, _ = step_folders(tmp_path / "run" / "checkpoints")
-    edit_state(first, lambda s: s["progress"].update(best=[{"step": "x"}]))
+    edit_state(first, lambda s: s["trainer_state"].update(best=[{"step": "x"}]))
     assert resume(tmp_path / "run", overrides=["training.steps=7"], quiet=True).steps == 7
 
 
-def test_resuming_what_is_no_run_says_so(tmp_path):
+def test_resuming_another_folder_is_an_error(tmp_path):
     with pytest.raises(FolderError, match="does not exist"):
         resume(tmp_path / "nowhere", quiet=True)
     (tmp_path / "empty").mkdir()
@@ -357,7 +357,7 @@ def test_resuming_what_is_no_run_says_so(tmp_path):
         resume(tmp_path / "empty", quiet=True)
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_batch_named_and_saved(tmp_path):
+def test_a_non_finite_loss_is_an_error_with_the_saved_batch(tmp_path):
     with pytest.raises(RegardError, match=r"of step \d+ is not finite \(rows [\d, ]+.* saved in") as error:
         run(
             tmp_path,
@@ -373,21 +373,21 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_named_and_saved(tmp_path
     batch = saved["batches"][0]
     words = (tmp_path / "train.x").read_text(encoding="utf-8").split()
     assert [row["text"] for row in batch["source"]] == [words[i] for i in batch["rows"]]
-    for folder in step_folders(tmp_path / "run" / "checkpoints"):  # nothing that is not finite was ever saved
+    for folder in step_folders(tmp_path / "run" / "checkpoints"):  # only finite tensors were saved
         tensors = load_file(folder / "tensors.safetensors")
         assert all(bool(torch.isfinite(x).all()) for x in tensors.values())
 
 
-def test_the_tensorboard_log_is_written_when_asked_for(tmp_path):
+def test_the_tensorboard_log_is_written(tmp_path):
     pytest.importorskip("tensorboard")
     result = run(tmp_path, training__tensorboard=True)
     assert list((result.folder / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_lines_are_printed_where_there_is_no_terminal(tmp_path, capsys):
+def test_progress_is_printed_without_a_terminal(tmp_path, capsys):
     train(tiny.recipe(tmp_path, **SHORT), folder=tmp_path / "run")
-    said = capsys.readouterr().err
-    assert "validation at step 3: loss" in said and "BLEU" in said
+    printed = capsys.readouterr().err
+    assert "validation at step 3: loss" in printed and "BLEU" in printed
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_lines_are_printed_where_there_is_no_terminal(tmp_path, capsys):
         ("stream", {"kind": "recurrent", "cell": "gru"}),
     ],
 )
-def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_path, mode, decoder):
+def test_language_models_train_in_every_batch_mode(tmp_path, mode, decoder):
     text = "".join(f"{'abcdefgh'[i % 8] * 3} {'hgfedcba'[i % 8] * 2}\n" for i in range(60))
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
@@ -419,7 +419,7 @@ def test_language_models_are_trained_in_every_mode_and_scored_by_perplexity(tmp_
     assert result.flops > 0
 
 
-def test_the_cache_says_which_recipe_made_its_entries(tmp_path, monkeypatch):
+def test_cache_entries_name_their_recipe(tmp_path, monkeypatch):
     from regard.data import prepared_cache
 
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""A translator small enough to be trained many times, in processes that tests can kill."""
+"""A recipe of a tiny translator, and processes that train it and that tests can kill."""
 
 import atexit
 import copy
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from regard.training.log import read_lines
+from regard.training.log import read_log
 from regard.training.step_folders import step_folders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ RECIPE = {
 
 
 def write_pairs(folder, rows=80, seed=1):
-    """Words of a few letters and the same words turned round; the files of a recipe's data section."""
+    """Write short random words and the same words reversed; return the files as a recipe's data block."""
     draw = random.Random(seed)
     found = {}
     for split, count in (("train", rows), ("validation", 12), ("test", 12)):
@@ -55,7 +55,7 @@ def write_pairs(folder, rows=80, seed=1):
 
 
 def recipe(folder, **changes):
-    """The tiny recipe with `block__key=value` changes, over files in `folder`."""
+    """Return the tiny recipe over files in `folder`, with `block__key=value` changes."""
     made = copy.deepcopy(RECIPE)
     made["data"] = write_pairs(folder)
     for path, value in changes.items():
@@ -68,7 +68,7 @@ def recipe(folder, **changes):
 
 
 class Child:
-    """A process that trains, started by the server."""
+    """A training process, started by the server."""
 
     def __init__(self, server, order, timeout=300):
         self.server, self.output, self.timeout = server, Path(order["output"]), timeout
@@ -77,7 +77,7 @@ class Child:
         self.pid, self.code = int(server.stdout.readline()), None
 
     def wait(self, seconds=None):
-        """The exit code, negative after a signal; None when it is still at work after so many seconds."""
+        """Return the exit code, negative after a signal; None if it still runs after so many seconds."""
         if (
             self.code is None
             and select.select([self.server.stdout], [], [], self.timeout if seconds is None else seconds)[0]
@@ -85,30 +85,30 @@ class Child:
             self.code = int(self.server.stdout.readline())
         if self.code is None and seconds is None:
             self.kill()
-            raise AssertionError(f"still at work after {self.timeout} s: {self.said()}")
+            raise AssertionError(f"still running after {self.timeout} s: {self.printed()}")
         return self.code
 
     def send(self, number):
         os.kill(self.pid, number)
 
     def kill(self):
-        """Whether the signal ended it; it may have come to its own end a moment before."""
+        """Kill it; return False if it had ended by itself a moment before."""
         self.send(signal.SIGKILL)
-        assert self.wait(60) in (-signal.SIGKILL, 0), self.said()
+        assert self.wait(60) in (-signal.SIGKILL, 0), self.printed()
         return self.code != 0
 
-    def said(self):
+    def printed(self):
         return self.output.read_text(encoding="utf-8")
 
     def finish(self):
-        """Wait for a good end; what it printed."""
-        assert self.wait() == 0, self.said()
-        return self.said()
+        """Wait for exit code 0; return what it printed."""
+        assert self.wait() == 0, self.printed()
+        return self.printed()
 
 
 @functools.cache
 def server():
-    """A process with everything imported, for all tests of this one."""
+    """Return a process with everything imported that forks training processes."""
     command = [sys.executable, "-m", "tests.training.runner", "serve"]
     found = subprocess.Popen(
         command,
@@ -124,7 +124,7 @@ def server():
 
 
 def start(folder, verb, target, run, *overrides, largest_file=0):
-    """Train by the mapping `target`, or resume, in a process of its own; files that runs share lie in `folder`."""
+    """Train the recipe `target`, or resume, in a new process; the runs share the cache in `folder`."""
     order = {
         "verb": verb, "recipe": target, "folder": str(run), "overrides": overrides, "cache": str(folder / "cache"),
         "output": str(run.parent / f"output-{time.monotonic_ns()}.txt"), "largest_file": largest_file,
@@ -161,7 +161,7 @@ def torchrun(folder, verb, target, run, *overrides, restarts=0):
 
 
 def finish(process, timeout=300):
-    """Wait for the end of a torchrun; what it printed. An exit code other than 0 is a failure."""
+    """Wait for torchrun to exit with 0; return what it printed."""
     out, _ = process.communicate(timeout=timeout)
     assert process.returncode == 0, f"exit {process.returncode}\n{out}"
     return out
@@ -172,22 +172,30 @@ def weights(run):
 
 
 def log(run, event="train"):
-    """The log without its times."""
+    """Return the log without times."""
     times = {"seconds", "tokens_per_second"}
     return [
         {k: v for k, v in e.items() if k not in times}
-        for e in read_lines(run / "log.jsonl")
+        for e in read_log(run / "log.jsonl")
         if e["event"] == event
     ]
 
 
+def last_tensors(run):
+    """Return the tensors of the newest checkpoint."""
+    return load_file(step_folders(run / "checkpoints")[-1] / "tensors.safetensors")
+
+
+def assert_same_tensors(one, other):
+    assert one.keys() == other.keys()
+    assert all(one[name].equal(other[name]) for name in one)
+
+
 def assert_same_run(one, other):
-    """Bit by bit: the finished models, the last checkpoints, the logs."""
-    a, b = weights(one), weights(other)
-    assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
-    last = [step_folders(run / "checkpoints")[-1] for run in (one, other)]
-    assert last[0].name == last[1].name
-    a, b = (load_file(folder / "tensors.safetensors") for folder in last)
-    assert a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+    """Assert that final models, last checkpoints and logs are identical."""
+    assert_same_tensors(weights(one), weights(other))
+    last = [step_folders(run / "checkpoints")[-1].name for run in (one, other)]
+    assert last[0] == last[1]
+    assert_same_tensors(last_tensors(one), last_tensors(other))
     for event in ("train", "validation"):
         assert log(one, event) == log(other, event)

@@ -17,7 +17,7 @@ def command(
     if keys:
         _keys()
     elif name is not None:
-        from regard.recipe.bundled import find_recipe
+        from regard.recipe.loading import find_recipe
 
         typer.echo(find_recipe(name).read_text(encoding="utf-8"), nl=False)
     else:
@@ -29,13 +29,12 @@ def _list() -> None:
     from rich.table import Table
 
     from regard.errors import OptionError, RecipeError
-    from regard.recipe.bundled import included
-    from regard.recipe.loading import load_recipe
+    from regard.recipe.loading import load_recipe, recipe_files
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("recipe", "task", "what it trains, and what it reached"):
         table.add_column(head, no_wrap=head == "recipe")
-    for name, path in included().items():
+    for name, path in recipe_files().items():
         try:
             recipe = load_recipe(path)
             table.add_row(name, recipe.task, recipe.about or "")
@@ -57,11 +56,11 @@ def _keys() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from regard.recipe.keys import sections
+    from regard.recipe.schema import key_sections
 
     console = Console()
-    for section in sections():
-        console.print(f"[bold]{section.title}[/bold]  {section.about}", highlight=False)
+    for section in key_sections():
+        console.print(f"[bold]{section.heading}[/bold]  {section.description}", highlight=False)
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
         for key in section.keys:
             table.add_row(key.name, key.default, key.allowed, key.meaning)

@@ -14,10 +14,10 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List runs: state, step, validation loss, score, time and training FLOPs."""
-    from regard.tasks import TASKS
-    from regard.training.list_runs import summaries
+    from regard.tasks import get_task
+    from regard.training.list_runs import list_runs
 
-    found = summaries(folder)
+    found = list_runs(folder)
     if as_json:
         typer.echo(json.dumps([run.as_dict() for run in found], indent=2, ensure_ascii=False))
         return
@@ -31,11 +31,10 @@ def command(
     for head in ("run", "state", "step", "validation loss", "score", "of", "time", "FLOPs"):
         table.add_column(head, justify="left" if head in ("run", "state", "of") else "right", no_wrap=True)
     for run in found:
-        score = (
-            "–"
-            if run.score is None
-            else f"{run.score:{'.4f' if TASKS[run.task].shares else '.2f'}} {TASKS[run.task].title}"
-        )
+        score = "–"
+        if run.score is not None:
+            task = get_task(run.task)
+            score = f"{run.score:{'.4f' if task.metric_is_fraction else '.2f'}} {task.metric_name}"
         numbers = (
             number(run.loss, ".3f"),
             score,

@@ -86,7 +86,7 @@ def command(
 
     with stopping():
         result = train(chosen, folder=run, overrides=changes, overwrite=overwrite, quiet=quiet)
-    tell(result, quiet, KINDS[recipe].use if chosen is not recipe else "")
+    tell(result, quiet, KINDS[recipe].usage if chosen is not recipe else "")
 
 
 def _offer(recipe: Any, overrides: list[str]) -> None:

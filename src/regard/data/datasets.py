@@ -68,7 +68,7 @@ class Corpus:
     warnings: list[str]
     notes: list[str]  # what was assumed about the files
     _data: Any = field(repr=False)
-    _task: str = field(repr=False)
+    _task: str | RowFormat = field(repr=False)
 
     def test(self, name: str | None = None) -> Split:
         """A part for testing, by default the customary one."""
@@ -80,7 +80,11 @@ Given = tuple[Tokenizer | None, Tokenizer | None]
 
 
 def load_corpus(
-    data: Any, tokenizer: Any, task: str = "translate", seed: int = 1, given: Given | None = None
+    data: Any,
+    tokenizer: Any,
+    task: str | RowFormat = "translate",
+    seed: int = 1,
+    given: Given | None = None,
 ) -> Corpus:
     """Read, learn the vocabularies, encode; or find all of it in the cache. Every file is looked for before work starts.
 
@@ -137,7 +141,7 @@ def load_split(
     split: str,
     source_tokenizer: Tokenizer | None,
     target_tokenizer: Tokenizer,
-    task: str = "translate",
+    task: str | RowFormat = "translate",
 ) -> Split:
     """One part of a `data` section, encoded by tokenizers that exist: train, validation, test, or a corpus's own name for it."""
     data = _section("data", data, DATA)
@@ -146,7 +150,7 @@ def load_split(
     return _split(split, rows, source_tokenizer, target_tokenizer, data.max_length, Hashes())
 
 
-def split_rows(data: Any, split: str, task: str) -> Rows:
+def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     """The reader of one part: the files that the section names for it, or the part of its corpus.
 
     Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014]. Where the data

@@ -193,8 +193,10 @@ FORMS: dict[str, RowFormat] = {
 }
 
 
-def row_format_of(task: str) -> RowFormat:
-    """The form of a task's rows."""
+def row_format_of(task: str | RowFormat) -> RowFormat:
+    """Return the row format of a built-in task; a RowFormat is returned as it is."""
+    if isinstance(task, RowFormat):
+        return task
     if task not in FORMS:
         raise OptionError(f"the task is one of {', '.join(FORMS)}, got {task!r}")
     return FORMS[task]

@@ -10,6 +10,7 @@ from typing import Any
 from regard.data import corpora
 from regard.data.datasets import load_split
 from regard.data.prepared_cache import hold
+from regard.data.row_formats import row_format_of
 from regard.errors import DataError
 from regard.evaluation.metrics import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost
@@ -77,7 +78,7 @@ def evaluate(
     held_out = {"validation": data.get("hold_out"), "test": data.get("folds")}
     if split in held_out and not (data.get("corpus") or data.get(split) or held_out[split]):
         raise DataError(f"this model was trained on files without a {split} set; name a file with --data")
-    source = None if evaluator.task == "language" else model.source_tokenizer
+    source = model.source_tokenizer if row_format_of(evaluator.task).paired else None
     loaded = load_split({**data, "max_length": None}, split, source, model.target_tokenizer, evaluator.task)
     name = data.get("corpus") or ", ".join(
         map(str, _flat(data.get(split) or data.get("test") or data.get("train") or []))

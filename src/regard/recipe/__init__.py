@@ -1,4 +1,4 @@
-"""Recipes: their schema, loading, overrides and checks."""
+"""Recipes: schema, loading with overrides, and checks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.recipe.loading import Recipe, difference, dump_recipe, load_recipe
+    from regard.recipe.loading import Recipe, add_folder, difference, dump_recipe, load_recipe
 
-__all__ = ["Recipe", "difference", "dump_recipe", "load_recipe"]
-__getattr__ = exported(
-    __name__,
-    {"Recipe": "loading", "difference": "loading", "dump_recipe": "loading", "load_recipe": "loading"},
-)
+__all__ = ["Recipe", "add_folder", "difference", "dump_recipe", "load_recipe"]
+__getattr__ = exported(__name__, dict.fromkeys(__all__, "loading"))

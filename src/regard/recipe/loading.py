@@ -1,45 +1,67 @@
-"""Reading a recipe: one YAML file, checked as a whole before anything starts; `key=value` overrides it.
+"""Find, read, override and validate recipes.
 
-recipe = load_recipe("recipes/small.yaml", ["training.steps=200", "model.encoder.heads=2"])
-print(dump_recipe(recipe))  # every default filled in; this is what a run keeps
+    recipe = load_recipe("small", ["training.steps=200", "model.encoder.heads=2"])
+    recipe = load_recipe("my-recipes/transformer.yaml")
+    print(dump_recipe(recipe))  # with all defaults; this is what a run keeps
+
+A recipe is one YAML file with plain values. PyYAML follows YAML 1.1, where `no` is false, 1e-4 a string and
+1:30 ninety; here the plain values of YAML 1.2 are read. Tags, anchors and aliases are refused: a recipe does
+not need them, and with them a small file can become a large or a dangerous one.
 """
 
 from __future__ import annotations
 
 import copy
+import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping
-from os import PathLike
+from collections.abc import Hashable, Iterable, Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from regard.arguments import instance, integer
-from regard.data.corpora import names
-from regard.errors import RecipeError
+from regard.data.corpora import names as corpus_names
+from regard.errors import RecipeError, for_shell
 from regard.models.build import build as build_model
-from regard.recipe.bundled import find_recipe
 from regard.recipe.checks import check_recipe
-from regard.recipe.overrides import override
-from regard.recipe.problems import sentences, stop
+from regard.recipe.fine_tuning import MINILM, complete_from_pretrained
+from regard.recipe.messages import explain_errors, recipe_error
 from regard.recipe.schema import Recipe
-from regard.recipe.start import MINILM, complete
-from regard.recipe.yaml_file import read, write
-from regard.tasks import TASKS
+from regard.tasks import TASKS, get_task
 
-__all__ = ["Recipe", "build", "difference", "dump_recipe", "load_recipe"]
+__all__ = [
+    "Recipe",
+    "add_folder",
+    "build",
+    "difference",
+    "dump_recipe",
+    "find_recipe",
+    "load_recipe",
+    "recipe_files",
+]
+
+MAX_BYTES = 1 << 17  # of a recipe file
+FOLDERS_VARIABLE = "REGARD_RECIPES"  # folders of recipes, separated as in PATH
 
 
 def load_recipe(
     recipe: str | PathLike[str] | Mapping[str, Any] | Recipe,
     overrides: Iterable[str] = (),
-    start: Path | None = None,
+    pretrained: Path | None = None,
 ) -> Recipe:
-    """The recipe in a file, the name of an included recipe, or given as a mapping, with `key=value` overrides, checked and complete.
+    """Return a recipe, validated and with all defaults.
 
-    Files named in a recipe file count from that file's folder, those in overrides and mappings from the working folder; the
-    result names them in full, so that a run can be resumed from anywhere. `start` is a run's copy of the model that it fine-tunes.
+    Paths in a recipe file are relative to its folder, paths in overrides and mappings to the working folder.
+    The result has absolute paths, so that a run can be resumed from anywhere.
+
+    Args:
+        recipe: a file, the name of a recipe (see `recipe_files`), a mapping, or a Recipe.
+        overrides: `key=value` strings with dotted keys.
+        pretrained: the run's copy of the model that it fine-tunes, instead of the folder in the recipe.
     """
     where, raw = "", {}
     if isinstance(recipe, Recipe):
@@ -48,22 +70,31 @@ def load_recipe(
         raw = copy.deepcopy(dict(recipe))
     elif isinstance(recipe, str | PathLike):
         path = find_recipe(recipe)
-        where, raw = f"{path}: ", read(path)
+        where, raw = f"{path}: ", read_yaml(path)
         raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-._") or "recipe")
-        raw = _located(raw, path.resolve().parent)
+        raw = _absolute_paths(raw, path.resolve().parent)
     else:
         raise RecipeError(f"a recipe is a file, a name or a mapping, got {type(recipe).__name__}")
-    raw, overrides = _long_form(raw), list(overrides)
-    checked, problems = _checked(complete(_located(override(raw, overrides), Path.cwd()), start))
-    if checked is None:  # the file is named only where the problem is its own
-        stop(problems, where if not overrides or _checked(complete(raw, start))[0] is None else "")
-        raise AssertionError("a recipe that is not valid has a problem")
-    return checked
+    overrides = list(overrides)
+    if isinstance(raw.get("data"), str):  # `data: multi30k` is short for its corpus
+        raw = {**raw, "data": {"corpus": raw["data"]}}
+    overridden = _absolute_paths(override(raw, overrides), Path.cwd())
+    validated, problems = _validate(complete_from_pretrained(overridden, pretrained))
+    if validated is not None:
+        return validated
+    # The file is named only if the problem is its own.
+    own = not overrides or _validate(complete_from_pretrained(raw, pretrained))[0] is None
+    raise recipe_error(problems, where if own else "")
 
 
 def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int) -> Any:
-    """A model from a recipe's `model:` section, untrained; keys left out have their defaults. Without a `kind` it is a
-    translator, and without a source vocabulary a language model.
+    """Return an untrained model from a recipe's `model:` block.
+
+    Args:
+        model: the block; missing keys have their defaults. Without `kind` it is a translator, or a language
+            model if there is no source vocabulary.
+        source_vocab: size of the source vocabulary; None for language models.
+        target_vocab: size of the target vocabulary.
     """
     instance("model", model, Mapping, "a mapping, as the model: section of a recipe")
     for name, size in (("source_vocab", source_vocab), ("target_vocab", target_vocab)):
@@ -71,77 +102,273 @@ def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int)
             integer(name, size)
     given = dict(model) if "kind" in model else {"encoder": None if source_vocab is None else {}, **model}
     try:
-        section = Recipe.model_validate(
-            {"model": given}
-        ).model  # the whole, so that an error names the key in full
+        block = Recipe.model_validate({"model": given}).model  # so that errors have the full key
     except ValidationError as error:
-        stop(sentences(error, {"model": given}))
-        raise AssertionError("a section that is not valid has a problem") from None
-    return build_model(section.model_dump(), source_vocab, target_vocab)
+        raise recipe_error(explain_errors(error, {"model": given})) from None
+    return build_model(block.model_dump(), source_vocab, target_vocab)
 
 
-def _checked(raw: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
-    """The recipe with the defaults of its task, or what is wrong with it."""
-    task = TASKS.get(raw.get("task", "translate")) if isinstance(raw.get("task", ""), str) else None
-    raw = raw if task is None else task.settle(raw)
+def dump_recipe(recipe: Recipe) -> str:
+    """Return the recipe as YAML, with all defaults and in the schema's order."""
+    return dump_yaml(recipe.model_dump())
+
+
+def difference(a: Recipe, b: Recipe) -> list[str]:
+    """Return the dotted keys in which two recipes differ."""
+    missing = object()
+    one, other = _flatten(a.model_dump()), _flatten(b.model_dump())
+    return [key for key in {**one, **other} if one.get(key, missing) != other.get(key, missing)]
+
+
+def _flatten(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat.update(_flatten(inner, f"{path}.{key}" if path else key))
+    return flat
+
+
+def _validate(raw: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
+    """Return the recipe with the defaults of its task, or None and what is wrong."""
+    task = raw.get("task", "translate")
+    if isinstance(task, str) and task in TASKS:
+        raw = get_task(task).apply_defaults(raw)
     try:
         recipe = Recipe.model_validate(raw)
     except ValidationError as error:
-        return None, sentences(error, raw)
+        return None, explain_errors(error, raw)
     problems = check_recipe(recipe)
     return (None if problems else recipe), problems
 
 
-def _long_form(raw: dict[str, Any]) -> dict[str, Any]:
-    """`data: europarl-en-de` is short for its corpus."""
-    return {**raw, "data": {"corpus": raw["data"]}} if isinstance(raw.get("data"), str) else raw
+PATHS = {
+    "data": ("train", "validation", "test"),
+    "tokenizer": ("load",),
+    "model": ("vectors", "pretrained"),
+    "training": ("start",),
+}
 
 
-def _located(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """File names made full, counted from `folder`. A part of a known corpus (wmt-newstest:newstest2014) is no file, and what is
-    no name at all is left for the schema to refuse.
+def _absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the recipe with the paths of PATHS absolute, relative to `folder`.
+
+    A split of a known corpus (wmt-newstest:newstest2014) is not a file; values of other types are left for
+    the schema to refuse.
     """
 
-    def full(value: Any) -> Any:
+    def absolute(value: Any) -> Any:
         if isinstance(value, list):
-            return [full(item) for item in value]
-        if not isinstance(value, str) or not value or value.partition(":")[0] in names():
+            return [absolute(item) for item in value]
+        is_path = isinstance(value, str) and value and value != MINILM
+        if not is_path or value.partition(":")[0] in corpus_names():
             return value
         return str(folder / Path(value).expanduser())
 
     raw = dict(raw)
-    paths = {
-        "data": ("train", "validation", "test"),
-        "tokenizer": ("load",),
-        "model": ("vectors", "pretrained"),
-    }
-    for block, keys in {**paths, "training": ("start",)}.items():
-        if isinstance(raw.get(block), dict):
-            raw[block] = {
-                key: full(value) if key in keys and value != MINILM else value
-                for key, value in raw[block].items()
-            }
+    for name, keys in PATHS.items():
+        block = raw.get(name)
+        if isinstance(block, dict):
+            raw[name] = {key: absolute(value) if key in keys else value for key, value in block.items()}
     return raw
 
 
-def dump_recipe(recipe: Recipe) -> str:
-    """The whole recipe as YAML, keys in the schema's order, so that two dumps can be compared line by line."""
-    return write(recipe.model_dump())
+# Recipes by name
+
+_folders: list[Path] = []
 
 
-def difference(a: Recipe, b: Recipe) -> list[str]:
-    """The dotted keys in which two recipes differ."""
-    one, other = _flat(a.model_dump()), _flat(b.model_dump())
-    return [key for key in {**one, **other} if one.get(key, _ABSENT) != other.get(key, _ABSENT)]
+def add_folder(folder: str | PathLike[str]) -> None:
+    """Make the recipes of a folder known by name, as the environment variable REGARD_RECIPES does.
+
+    >>> regard.recipe.add_folder("my-recipes")
+    >>> regard.train("transformer")  # my-recipes/transformer.yaml
+    """
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        raise RecipeError(f"there is no folder {folder}; give a folder of recipe files (*.yaml)")
+    if path not in _folders:
+        _folders.append(path)
 
 
-_ABSENT = object()
+def recipe_files() -> dict[str, Path]:
+    """Return all recipes that are known by name.
+
+    Included recipes come first; recipes of the same name in folders of `add_folder` and REGARD_RECIPES
+    replace them.
+    """
+    variable = os.environ.get(FOLDERS_VARIABLE, "")
+    own = [Path(name).expanduser() for name in variable.split(os.pathsep) if name]
+    folders = [included_folder(), *own, *_folders]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
+def included_folder() -> Path:
+    """Return the folder of the included recipes: in the installed package, or `recipes/` of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "recipes", package.parent.parent / "recipes"):
+        if folder.is_dir():
+            return folder
+    raise RecipeError("this installation has no recipes; give a recipe file instead of a name")
+
+
+def find_recipe(recipe: str | PathLike[str]) -> Path:
+    """Return the file of a recipe: a path, else a name of `recipe_files`. A folder is never a recipe."""
+    name = fspath(recipe)
+    try:
+        is_file, is_dir = Path(name).is_file(), Path(name).is_dir()
+        is_run = is_dir and (Path(name) / "recipe.yaml").is_file()
+    except (OSError, ValueError):  # too long, or invalid characters
+        raise RecipeError(f"{name[:60]!r} is not the name of a recipe") from None
+    if is_file:
+        return Path(name)
+    known = recipe_files()
+    own_files = included_folder() / "own-files" / f"{name}.yaml"  # `regard train classifier my.csv`
+    if len(Path(name).parts) == 1 and own_files.is_file():
+        known.setdefault(name, own_files)
+    if name in known:
+        return known[name]
+    if is_run:
+        raise RecipeError(
+            f"{name} is a run, not a recipe; `regard resume {for_shell(name)}` continues it, "
+            f"`regard train {for_shell(f'{name}/recipe.yaml')}` repeats it"
+        )
+    if is_dir:
+        raise RecipeError(
+            f"{name} is a folder, and a recipe is a file; `regard recipes` lists the recipes known by name"
+        )
+    if Path(name).suffix in (".yaml", ".yml") or len(Path(name).parts) != 1:
+        raise RecipeError(f"there is no recipe file {name}; `regard recipes` lists the recipes known by name")
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    raise RecipeError(f"there is no recipe {name!r}, neither a file nor a known name; {hint}")
+
+
+# key=value overrides
+
+
+def override(raw: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of `raw` with each `a.b=value` set, the value in YAML; missing blocks are created."""
+    raw = copy.deepcopy(raw)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        path = key.strip().split(".")
+        if not equals or not all(path):
+            raise RecipeError(f"{assignment!r} is not key=value; write it as training.steps=200")
+        try:
+            value = parse_yaml(text)
+        except RecipeError as error:
+            reason = str(error).removeprefix("line 1: ")
+            raise RecipeError(f"the value of {key} cannot be read: {reason}") from None
+        block = raw
+        for depth, part in enumerate(path[:-1], 1):
+            if block.get(part) is None:
+                block[part] = {}
+            if not isinstance(block[part], dict):
+                place = ".".join(path[:depth])
+                raise RecipeError(f"{key} cannot be set: {place} is {block[part]!r}, not a block of keys")
+            block = block[part]
+        block[path[-1]] = value
+    return raw
+
+
+# YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the plain values of YAML 1.2 and without duplicate keys."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        mapping: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str):
+                raise RecipeError(f"line {line}: a key is a string, got {key!r}")
+            if key in mapping:
+                raise RecipeError(f"line {line}: the key {key!r} is given twice; keep one")
+            mapping[key] = self.construct_object(value_node, deep=True)
+        return mapping
+
+
+def _construct_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
+    text = node.value.replace("_", "")
+    try:
+        return int(text)
+    except ValueError:
+        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+NUMBER = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)
+for _tag, _pattern, _first in (
+    ("null", r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
+    ("float", NUMBER, list("-+0123456789.")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+REFUSED = ((yaml.TagToken, "tag"), (yaml.AnchorToken, "anchor"), (yaml.AliasToken, "alias"))
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text."""
+    try:
+        for token in yaml.scan(text, Loader=_Loader):
+            for kind, name in REFUSED:
+                if isinstance(token, kind):
+                    line = token.start_mark.line + 1
+                    raise RecipeError(f"line {line}: a recipe has plain values only, no {name}; write it out")
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise RecipeError(f"{where}not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise RecipeError("nested too deeply; a recipe has a few levels") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file; errors name the file and, if known, the line."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise RecipeError(f"there is no recipe {path}") from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise RecipeError(f"{path} is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}")
+    try:
+        value = parse_yaml(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8: byte {error.start}; save it as UTF-8") from None
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+    if value is None:
+        raise RecipeError(f"{path} is empty; `regard recipes small` prints a recipe to start from")
     if not isinstance(value, dict):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found.update(_flat(inner, f"{path}.{key}" if path else key))
-    return found
+        what = "a list" if isinstance(value, list) else f"the single value {str(value)[:40]!r}"
+        raise RecipeError(f"{path} holds {what}, and a recipe is a mapping of keys to values")
+    return value
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes line ends which PyYAML would write as they are and read as spaces."""
+
+
+def _represent_string(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    quoted = any(c in value for c in "\x85\u2028\u2029\ufeff")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if quoted else None)
+
+
+_Dumper.add_representer(str, _represent_string)
+
+
+def dump_yaml(value: Any) -> str:
+    """Return a mapping as YAML, keys in their order."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,305 +1,481 @@
-"""What a recipe may say: every key, its kind, its range and its default. `recipe.py` reads one, `checks.py` weighs the parts.
+"""Every key of a recipe: its type, range, default and meaning; and the tables of keys in `docs/recipes.md`.
 
-Each class is one block of the YAML file and each field one key of it; the description is what `docs/recipes.md` explains.
-Nothing is converted silently: a word where a number belongs is an error, as is a key that is not here.
+Each class is a block of the YAML file, each field a key. Values are not converted: a string where a number
+belongs is an error, as is an unknown key. `loading.py` reads recipes, `checks.py` has the rules across
+blocks.
 """
 
 from __future__ import annotations
 
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, Tag, ValidationError
+from annotated_types import Ge, Gt, Lt
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticKnownError, PydanticUndefined, core_schema
 
+from regard.data.tokenizer import EVERY_KIND as TOKENIZERS
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import ModelOptions
-from regard.models.options import MAX_COUNT, Block, Positive, by_kind
+from regard.models.options import MAX_COUNT, Block, NameOf, PartOptions, Positive
+from regard.optimization.optimizers import Adam, OptimizerOptions
+from regard.optimization.schedules import InverseSqrt, ScheduleOptions
+from regard.tasks import TASKS
 
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Amount = Annotated[float, Field(ge=0)]
-Files = list[str | list[str]]
+# Types of keys
 
 
-def _unquoted(value: object) -> object:
-    """A column's number may be written with or without quotes."""
+@dataclass(frozen=True)
+class OneOf:
+    """A string that must be one of `names()`, which may change as parts are registered."""
+
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: str) -> str:
+        if value not in self.names():
+            expected = ", ".join(f"'{name}'" for name in self.names())
+            raise PydanticKnownError("literal_error", {"expected": expected})
+        return value
+
+
+class TaskOptionsBlock:
+    """The block of the options that the recipe's task declares (`Task.Options`)."""
+
+    def blocks(self) -> list[type[Block]]:
+        """Return the option blocks of all tasks that have options."""
+        return [task.Options for task in TASKS.values() if task.Options.model_fields]
+
+    def choose(self, recipe: Mapping[str, Any]) -> type[Block] | None:
+        """Return the option block of the recipe's task."""
+        name = recipe.get("task", "translate")
+        return TASKS[name].Options if isinstance(name, str) and name in TASKS else None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        dump = core_schema.plain_serializer_function_ser_schema(lambda block: block.model_dump())
+        return core_schema.with_info_plain_validator_function(self._validate, serialization=dump)
+
+    def _validate(self, value: Any, info: Any) -> Block:
+        options = self.choose(info.data)
+        if options is None or isinstance(value, options):  # an unknown task is reported by its own key
+            return value
+        if not isinstance(value, dict):
+            raise PydanticKnownError("model_type", {"class_name": "task options"})
+        return options.model_validate(value)
+
+
+def _column_name(value: object) -> object:
+    """Accept the number of a column with or without quotes."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Side = Annotated[str | None, BeforeValidator(_unquoted)]
-RISE = "steps over which the rate rises from 0 in a straight line"
+Amount = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Files = list[str | list[str]]
+Column = Annotated[str | None, BeforeValidator(_column_name)]
+
+
+# Blocks
 
 
 class Data(Block):
-    """Which text is read."""
+    """Training, validation and test data."""
 
     corpus: str | None = Field(
-        default=None, description="a corpus known by name (`regard data` lists them), instead of files"
+        default=None, description="name of a known corpus (`regard data` lists them), instead of files"
     )
-    source: Side = Field(
+    source: Column = Field(
         default=None,
-        description="what is read: a language, a field of JSON lines, a column by name or number from 1",
+        description="source side: a language, a field of JSON lines, a column by name or number from 1",
     )
-    target: Side = Field(
-        default=None, description="what is written: the same; a classifier's labels, a tagger's tags"
+    target: Column = Field(
+        default=None, description="target side, likewise; a classifier's labels, a tagger's tags"
     )
     train: Files = Field(
         default=[],
-        description="training files instead of a corpus: [a.en, a.de] side by side, or one .tsv, .csv or .jsonl",
+        description="training files instead of a corpus: [a.en, a.de] line-aligned, or .tsv, .csv, .jsonl",
     )
     validation: Files = Field(default=[], description="validation files, as for train")
     test: Files = Field(default=[], description="test files, as for train")
     version: str | None = Field(
-        default=None, description="a version of the corpus, as `tok` for Multi30k's tokenised text"
+        default=None, description="version of the corpus, such as `tok` for Multi30k's tokenised text"
     )
     max_length: Positive = Field(
-        default=256, description="pairs with a side of more tokens are left out and counted"
+        default=256, description="rows with more tokens on a side are skipped and counted"
     )
     max_ratio: Annotated[float, Field(gt=1)] | None = Field(
-        default=None, description="pairs whose sides differ in length by more than this factor are left out"
+        default=None, description="maximum ratio of the lengths of both sides; longer pairs are skipped"
     )
-    limit: Positive | None = Field(
-        default=None, description="only the first so many pairs or lines of the training text"
-    )
+    limit: Positive | None = Field(default=None, description="use only the first rows of the training set")
     folds: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = Field(
         default=None,
-        description="cross-validation: the training rows are cut into so many folds, each class alike",
+        description="cross-validation: number of folds of the training rows, stratified by class",
     )
     fold: Positive | None = Field(
-        default=None, description="which fold, from 1, is the test set; the others are trained on"
+        default=None, description="cross-validation: the fold to test on, from 1; the others are trained on"
     )
     hold_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
-        description="the share of the training rows to validate on, by a hash of the text; of a text the last lines",
+        description="fraction of the training rows for validation, by a hash of the text; the end of plain text",
     )
     scheme: Literal["bio", "iobes", "io"] | None = Field(
-        default=None, description="how a tagger's spans are written as tags; null: as in the files"
+        default=None, description="tagging scheme; null: as in the files"
     )
     repair: bool = Field(
-        default=False,
-        description="tags that break the rules of their scheme are read as conlleval reads them",
+        default=False, description="repair tags that violate their scheme, as conlleval interprets them"
     )
 
 
 class Tokenizer(Block):
-    """How text becomes tokens."""
+    """Tokenizer of source and target."""
 
-    kind: Literal["bpe", "byte-bpe", "unigram", "word", "character", "spelled", "pretrained"] = Field(
+    kind: Annotated[str, OneOf(lambda: (*TOKENIZERS, "pretrained"))] = Field(
         default="bpe",
-        description="what a token is; spelled: a word and its spelling, for taggers; pretrained: as the model that is fine-tuned",
+        description="spelled: words with their characters, for taggers; pretrained: the fine-tuned model's",
     )
-    size: Positive = Field(
-        default=8000, description="tokens in the vocabulary, the four special ones included; an upper bound"
-    )
-    joint: bool = Field(default=True, description="one vocabulary for both sides")
-    lowercase: bool = Field(
-        default=False, description="the text is lower-cased first, which cannot be undone"
-    )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="BPE-dropout: the share of merges left out at random while training"
+    size: Positive = Field(default=8000, description="maximum vocabulary size, including four special tokens")
+    joint: bool = Field(default=True, description="one vocabulary for source and target")
+    lowercase: bool = Field(default=False, description="lowercase the text; cannot be undone")
+    dropout: Probability = Field(
+        default=0.0, description="BPE-dropout: probability of skipping a merge in training"
     )
     variants: Positive = Field(
-        default=8, description="with dropout: how many ways of splitting the training text are prepared"
+        default=8, description="BPE-dropout: number of segmentations of the training set that are prepared"
     )
-    min_count: Positive = Field(
-        default=1, description="whole words seen less often are unknown, in training too"
-    )
+    min_count: Positive = Field(default=1, description="word tokenizers: rarer words are unknown")
     load: str | None = Field(
-        default=None, description="take the tokenizer from this file or model folder instead of training one"
+        default=None, description="load the tokenizer from this file or model folder instead of training it"
     )
 
 
 class Batch(Block):
-    """How much is learned from at once."""
+    """Batch size."""
 
     tokens: Positive = Field(
-        default=4096, description="rows × longest side of one batch, padding included, on one device"
+        default=4096, description="maximum rows × longest side of a batch per device, padding included"
     )
     multiple: Positive = Field(
         default=1,
-        description="the longest side counts rounded up to a multiple of this; 4 gives training.graph few shapes",
+        description="round lengths up to a multiple of this; 4 gives training.graph fewer shapes",
     )
-    accumulate: Positive = Field(default=1, description="batches whose gradients are added before a step")
+    accumulate: Positive = Field(default=1, description="batches per optimizer step (gradient accumulation)")
     sentences: Positive | None = Field(
-        default=None, description="at most so many rows in a batch; for windows the rows of a batch"
+        default=None, description="maximum rows per batch; number of windows of a language model"
     )
     length: Annotated[int, Field(ge=2, le=MAX_COUNT)] = Field(
-        default=256, description="language models: tokens in a window"
+        default=256, description="language models: tokens per window"
     )
     mode: Literal["lines", "stream", "crops"] | None = Field(
         default=None,
-        description="lines: a row each; crops: windows at random; stream: windows in order, the state kept; null: by the task",
+        description="lines; crops: random windows; stream: windows in order with state; null: by task",
     )
-
-
-class Optimizer(Block):
-    """How a gradient becomes a step."""
-
-    kind: Literal["adam", "adamw"] = Field(
-        default="adam", description="Adam, or Adam with decoupled weight decay"
-    )
-    lr: Annotated[float, Field(gt=0)] = Field(default=0.0007, description="the learning rate at its highest")
-    head_lr: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="fine-tuning: the learning rate of weights that are not pretrained, as the head; null: lr",
-    )
-    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = Field(
-        default=[0.9, 0.98], description="how slowly the means of the gradient and of its square forget"
-    )
-    eps: Annotated[float, Field(gt=0)] = Field(
-        default=1e-9, description="added to the root of the second mean"
-    )
-    weight_decay: Amount = Field(
-        default=0.0, description="share of each weight matrix taken away per unit of learning rate"
-    )
-    clip: Annotated[float, Field(gt=0)] | None = Field(
-        default=1.0, description="longest gradient; null does not clip"
-    )
-
-
-class InverseSqrt(Block):
-    """lr · √(warmup/step) after the rise: the Transformer's."""
-
-    kind: Literal["inverse-sqrt"] = "inverse-sqrt"
-    warmup: Positive = Field(default=4000, description=RISE)
-
-
-class Cosine(Block):
-    """Half a cosine from lr down to floor at the last step."""
-
-    kind: Literal["cosine"] = "cosine"
-    warmup: Count = Field(default=0, description=RISE)
-    floor: Amount = Field(default=0.0, description="the lowest rate")
-
-
-class Plateau(Block):
-    """lr times factor whenever validation has not improved `patience` times in a row."""
-
-    kind: Literal["plateau"] = "plateau"
-    warmup: Count = Field(default=0, description=RISE)
-    factor: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.5, description="what the rate is multiplied by"
-    )
-    patience: Count = Field(default=2, description="validations without improvement that are borne")
-    floor: Amount = Field(default=0.0, description="the lowest rate")
-
-
-class Constant(Block):
-    """lr all the way."""
-
-    kind: Literal["constant"] = "constant"
-    warmup: Count = Field(default=0, description=RISE)
-
-
-Schedule = Annotated[
-    Annotated[InverseSqrt, Tag("inverse-sqrt")]
-    | Annotated[Cosine, Tag("cosine")]
-    | Annotated[Plateau, Tag("plateau")]
-    | Annotated[Constant, Tag("constant")],
-    by_kind("inverse-sqrt"),
-]
 
 
 class Training(Block):
-    """How long, how exactly and on what."""
+    """Length, regularization, precision, validation and devices."""
 
     start: str | None = Field(
         default=None,
-        description="fine-tune the model in this folder: its weights, tokenizers and model section",
+        description="fine-tune the model in this folder: weights, tokenizers and model block",
     )
     steps: Positive | None = Field(
-        default=10000, description="steps of the optimizer; null: epochs or minutes decide"
+        default=10000, description="maximum optimizer steps; null: epochs or minutes limit the run"
     )
-    epochs: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="passes over the data, if that comes first"
-    )
-    minutes: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="minutes, if that comes first"
-    )
-    smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.1, description="label smoothing: probability given to all words alike"
-    )
+    epochs: Annotated[float, Field(gt=0)] | None = Field(default=None, description="maximum epochs")
+    minutes: Annotated[float, Field(gt=0)] | None = Field(default=None, description="maximum minutes")
+    smoothing: Probability = Field(default=0.1, description="label smoothing")
     agreement: Amount = Field(
-        default=0.0,
-        description="R-Drop: each batch is read twice, and how strongly both readings should agree; 0: read once",
+        default=0.0, description="R-Drop: weight of the KL term between two forward passes; 0: off"
     )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="what matrix products are computed in"
+        default="float32", description="dtype of matrix products (autocast)"
     )
-    ema: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="exponential mean of the weights, as 0.999; 0: none"
+    ema: Probability = Field(
+        default=0.0, description="decay of the exponential moving average of the weights, as 0.999; 0: off"
     )
     validate_every: Positive = Field(default=500, description="steps between validations")
     save_every: Positive = Field(default=500, description="steps between checkpoints")
-    log_every: Positive = Field(default=50, description="steps between lines of the log")
-    keep: Positive = Field(default=3, description="best checkpoints kept, beside the last")
+    log_every: Positive = Field(default=50, description="steps between log lines")
+    keep: Positive = Field(default=3, description="number of best checkpoints to keep")
     average: Positive = Field(
-        default=1, description="checkpoints averaged into the finished model; 1: the best alone"
+        default=1, description="number of best checkpoints averaged into the final model"
     )
     patience: Positive | None = Field(
-        default=None, description="stop after so many validations without improvement"
+        default=None, description="early stopping: validations without improvement before the run ends"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto takes a GPU when there is one"
-    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: a GPU if there is one")
     strategy: Literal["ddp", "fsdp"] = Field(
-        default="ddp", description="under torchrun: copies of the model, or its parts spread out"
+        default="ddp", description="under torchrun: replicate (ddp) or shard (fsdp) the model"
     )
-    threads: Positive | None = Field(default=None, description="threads of a CPU; null: torch's own choice")
+    threads: Positive | None = Field(default=None, description="CPU threads; null: torch's default")
     graph: bool = Field(
-        default=False,
-        description="on a GPU: replay the step of each shape of batch as one CUDA graph, for small Transformers",
+        default=False, description="GPU: capture a CUDA graph per batch shape, for small Transformers"
     )
     tensorboard: bool = Field(
-        default=False, description="write a TensorBoard log too (needs the tensorboard extra)"
+        default=False, description="also write a TensorBoard log (needs the tensorboard extra)"
     )
 
 
 class Decoding(Block):
-    """How translations are searched for, in validation and at the end."""
+    """Search for translations in validation and in the final evaluation."""
 
-    beam: Positive = Field(default=5, description="beam of the final evaluation")
-    validation_beam: Positive = Field(
-        default=1, description="beam of the validations while training; 1 is greedy"
-    )
+    beam: Positive = Field(default=5, description="beam size of the final evaluation")
+    validation_beam: Positive = Field(default=1, description="beam size of validations; 1 is greedy search")
     length_penalty: float = Field(default=1.0, description="scores are divided by length to this power")
     max_length: Positive | None = Field(
-        default=None, description="longest translation; null: one and a half times the source and 20 more"
+        default=None, description="maximum length of a translation; null: 1.5 times the source plus 20"
     )
 
 
-class _Stated(type(BaseModel)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
-    """`Recipe(…)` says in one sentence what is wrong; `Recipe.model_validate` lists every problem, as pydantic does."""
+class _RaisesRecipeError(type(BaseModel)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+    """`Recipe(…)` raises a RecipeError of one sentence; `Recipe.model_validate` raises pydantic's error."""
 
     def __call__(cls, *args: Any, **blocks: Any) -> Any:
-        from regard.recipe.problems import sentences, stop  # which describe this schema
+        from regard.recipe.messages import explain_errors, recipe_error  # which import this schema
 
         try:
             return super().__call__(*args, **blocks)
         except ValidationError as error:
-            stop(sentences(error, blocks))
+            raise recipe_error(explain_errors(error, blocks)) from None
 
 
-class Recipe(Block, metaclass=_Stated):
-    """A whole recipe, checked and with every default filled in. Read one with `regard.recipe.load_recipe`."""
+class Recipe(Block, metaclass=_RaisesRecipeError):
+    """A complete recipe with all defaults. Load one with `regard.recipe.load_recipe`."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
-        default="recipe", description="name of the run's folder; the file's name when not given"
+        default="recipe", description="name of the run folder; by default the file's name"
     )
     about: str | None = Field(
-        default=None, description="what it trains and what it reached, for `regard recipes`"
+        default=None, description="what is trained and its result, shown by `regard recipes`"
     )
-    task: Literal["translate", "language", "classify", "tag", "embed"] = Field(
-        default="translate", description="what the model learns to do"
+    task: Annotated[str, NameOf(TASKS)] = Field(
+        default="translate", description="what the model is trained for"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        default=1, description="seed of everything drawn at random"
+    task_options: Annotated[Block, TaskOptionsBlock()] = Field(
+        default={}, validate_default=True, description="options of an added task"
     )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=1, description="random seed")
     data: Data = Data()
     tokenizer: Tokenizer = Tokenizer()
     model: ModelOptions = Field(
-        default=AutoregressiveOptions(), description="What is trained; its kind follows from the task."
+        default=AutoregressiveOptions(), description="The model; its kind follows from the task."
     )
     batch: Batch = Batch()
-    optimizer: Optimizer = Optimizer()
-    schedule: Schedule = Field(default=InverseSqrt(), description="How the learning rate goes.")
+    optimizer: OptimizerOptions = Field(default=Adam(), description="The optimizer.")
+    schedule: ScheduleOptions = Field(default=InverseSqrt(), description="The learning-rate schedule.")
     training: Training = Training()
     decoding: Decoding = Decoding()
+
+
+# Reflection: which keys there are
+
+
+def blocks_of(info: FieldInfo) -> list[type[BaseModel]]:
+    """Return the block classes that a field may hold; empty if it holds a plain value."""
+    options = _task_options(info)
+    return list(_blocks_in(info.annotation)) if options is None else list(options.blocks())
+
+
+def _task_options(info: FieldInfo) -> TaskOptionsBlock | None:
+    return next((marker for marker in info.metadata if isinstance(marker, TaskOptionsBlock)), None)
+
+
+def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        registered = issubclass(annotation, PartOptions) and "registry" in vars(annotation)
+        yield from annotation.registry.values() if registered else (annotation,)
+    for inner in typing.get_args(annotation):
+        yield from _blocks_in(inner)
+
+
+def choose_block(info: FieldInfo, value: Any, recipe: Mapping[str, Any]) -> type[BaseModel] | None:
+    """Return the block class of a raw value of this field; None if it is not a block."""
+    options = _task_options(info)
+    if options is not None:
+        return options.choose(recipe)
+    blocks = blocks_of(info)
+    if isinstance(value, BaseModel):
+        return type(value)
+    if not blocks or not isinstance(value, Mapping):
+        return None
+    kind = value.get("kind", kind_of(blocks[0]))
+    return next((block for block in blocks if kind_of(block) == kind), blocks[0])
+
+
+def kind_of(block: type[BaseModel] | None) -> str | None:
+    """Return the default `kind` of a block class; None if it has no kind."""
+    info = getattr(block, "model_fields", {}).get("kind")
+    return None if info is None or info.default is PydanticUndefined else info.default
+
+
+def all_keys() -> dict[str, list[type[BaseModel]]]:
+    """Return every dotted key that any recipe may have, with its blocks: `model.encoder.heads`."""
+    keys: dict[str, list[type[BaseModel]]] = {}
+
+    def visit(block: type[BaseModel], path: str, above: tuple[type[BaseModel], ...]) -> None:
+        for name, info in block.model_fields.items():
+            keys.setdefault(f"{path}{name}", []).append(block)
+            for inner in blocks_of(info):
+                if inner not in above:  # masks contain masks
+                    visit(inner, f"{path}{name}.", (*above, inner))
+
+    visit(Recipe, "", (Recipe,))
+    return keys
+
+
+def available_keys(raw: Mapping[str, Any]) -> dict[str, FieldInfo]:
+    """Return every dotted key that this recipe may have, given the kinds of its blocks."""
+    keys: dict[str, FieldInfo] = {}
+
+    def visit(block: type[BaseModel], given: Mapping[str, Any], path: str) -> None:
+        for name, info in block.model_fields.items():
+            keys[f"{path}{name}"] = info
+            default = {} if name == "encoder" else info.default  # a translator's encoder may be left out
+            value = given.get(name, default)
+            inner = choose_block(info, value, raw)
+            if inner is not None:
+                visit(inner, value if isinstance(value, Mapping) else {}, f"{path}{name}.")
+
+    visit(Recipe, raw, "")
+    return keys
+
+
+# Tables of keys
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a block."""
+
+    name: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+@dataclass
+class Section:
+    """One block of a recipe: where it may occur, and its keys."""
+
+    block: type[BaseModel]
+    places: list[str] = field(default_factory=list)
+    keys: list[Key] = field(default_factory=list)
+
+    @property
+    def heading(self) -> str:
+        """`model.encoder, model.decoder: {kind: transformer}`."""
+        info = self.block.model_fields.get("kind")
+        named = info is not None and len(typing.get_args(info.annotation)) == 1
+        return ", ".join(self.places) + (f": {{kind: {kind_of(self.block)}}}" if named else "")
+
+    @property
+    def description(self) -> str:
+        return (self.block.__doc__ or "").splitlines()[0]
+
+
+def key_sections() -> list[Section]:
+    """Return the blocks in the order of a recipe; a block that may occur in several places is listed once."""
+    sections: dict[type[BaseModel], Section] = {}
+
+    def visit(block: type[BaseModel], place: str) -> None:
+        section = sections.setdefault(block, Section(block))
+        if place in section.places:
+            return
+        section.places.append(place)
+        if not section.keys:
+            section.keys = [_key(name, info) for name, info in _own_fields(block).items()]
+        for name, info in block.model_fields.items():
+            for inner in blocks_of(info):
+                if name != "of":  # masks of masks are masks
+                    visit(inner, name if block is Recipe or name == "mask" else f"{place}.{name}")
+
+    visit(Recipe, "a recipe")
+    return list(sections.values())
+
+
+def _own_fields(block: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields to list: all, or those that differ if the class specializes another kind of block."""
+    derived = kind_of(block.__base__) is not None  # type: ignore[arg-type]
+    names = block.__annotations__ if derived else block.model_fields
+    fields = {name: block.model_fields[name] for name in names}
+    # A `kind` with one possible value is in the heading.
+    return {n: f for n, f in fields.items() if n != "kind" or len(typing.get_args(f.annotation)) != 1}
+
+
+def keys_as_markdown() -> str:
+    """Return all sections as Markdown tables, as `docs/recipes.md` has them."""
+    lines = []
+    for section in key_sections():
+        heading = "### A recipe" if section.block is Recipe else f"### `{section.heading}`"
+        lines += [heading, section.description, ""]
+        if section.keys:
+            lines += ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+            for key in section.keys:
+                default = f"`{key.default}`" if key.default else ""
+                lines.append(f"| `{key.name}` | {default} | {key.allowed} | {key.meaning} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _key(name: str, info: FieldInfo) -> Key:
+    blocks = blocks_of(info)
+    is_block = bool(blocks) or _task_options(info) is not None
+    allowed = "a block" + _kinds(blocks) if is_block else allowed_values(info.annotation, info.metadata)
+    if blocks and type(None) in typing.get_args(info.annotation):
+        allowed += " or null"
+    default = "" if is_block or info.is_required() else _as_yaml(info.default)
+    if blocks and info.default is None:
+        default = "null"
+    return Key(name, default, allowed, info.description or (blocks[0].__doc__ or "").splitlines()[0])
+
+
+def _kinds(blocks: list[type[BaseModel]]) -> str:
+    kinds = [kind_of(block) for block in blocks]
+    return f" of kind {', '.join(map(str, kinds))}" if len(blocks) > 1 else ""
+
+
+def _as_yaml(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def allowed_values(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """Return the allowed values of a key: `integer ≥ 1`, `adam, adamw`."""
+    metadata = list(metadata)
+    for marker in metadata:
+        if isinstance(marker, OneOf | NameOf):
+            return ", ".join(marker.names() if isinstance(marker, OneOf) else marker.registry)
+    if annotation == Files:
+        return "a list of files, or of lists of two"
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        inner = [c for a in args[1:] for c in (a.metadata if isinstance(a, FieldInfo) else [a])]
+        return allowed_values(args[0], [*inner, *metadata])
+    if origin is Literal:
+        return ", ".join(map(str, args))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("null" if a is type(None) else allowed_values(a) for a in args)
+    if origin is list:
+        return f"a list, each {allowed_values(args[0])}"
+    name = {int: "integer", float: "number", bool: "true, false", str: "text"}.get(annotation, "")
+    bounds = [
+        f"{sign} {_number(getattr(constraint, key))}"
+        for constraint in metadata
+        for kind, sign, key in BOUNDS
+        if isinstance(constraint, kind)
+    ]
+    return " ".join([name, ", ".join(bounds)]).strip()
+
+
+BOUNDS = ((Ge, "≥", "ge"), (Gt, ">", "gt"), (Lt, "<", "lt"))
+
+
+def _number(value: float) -> str:
+    return "2⁶³" if value == 2**63 else f"{value:g}"

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from regard.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
-from regard.recipe.problems import closest, show
+from regard.recipe.messages import did_you_mean, show_value
 from regard.serving.request_limits import Refusal, RequestLimits
 
 MOST_BEAMS = 32
@@ -250,14 +250,14 @@ def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
         return f"the request is not JSON: {context['error']}"
     if problem in ("model_type", "model_attributes_type"):
         wanted = Draw if loc else kind
-        return f"{place or 'the request'} is {show(detail['input'])}, and must be an object with {', '.join(wanted.model_fields)}"
+        return f"{place or 'the request'} is {show_value(detail['input'])}, and must be an object with {', '.join(wanted.model_fields)}"
     if problem == "extra_forbidden":
-        return f"there is no field {show(place)}" + (
-            closest(last, names) or f"; the fields are {', '.join(names)}"
+        return f"there is no field {show_value(place)}" + (
+            did_you_mean(last, names) or f"; the fields are {', '.join(names)}"
         )
     if problem == "missing":
         return f"the field {place} is missing: {block.model_fields[last].description}"
-    return f"{place} is {show(detail['input'])}, and must be {_allowed(problem, context)}"
+    return f"{place} is {show_value(detail['input'])}, and must be {_allowed(problem, context)}"
 
 
 def _allowed(problem: str, context: dict[str, Any]) -> str:

@@ -1,21 +1,10 @@
-"""What a model is trained to do, an object for each task; a recipe names one."""
+"""The tasks that a recipe can name: one file each, registered in `TASKS`."""
 
 from __future__ import annotations
 
-from regard.tasks.classify import Classify
-from regard.tasks.embed import Embed
-from regard.tasks.language_model import LanguageModeling
-from regard.tasks.tag import Tag
-from regard.tasks.task import Task
-from regard.tasks.translate import Translate
+from regard.tasks import classify, embed, language_model, tag, translate
+from regard.tasks.task import TASKS, Evaluation, Predictions, Task, get_task
 
-__all__ = ["TASKS", "Task", "task_of"]
+__all__ = ["TASKS", "Evaluation", "Predictions", "Task", "get_task"]
 
-TASKS: dict[str, Task] = {
-    task.name: task for task in (Translate(), LanguageModeling(), Classify(), Tag(), Embed())
-}
-
-
-def task_of(name: str) -> Task:
-    """The task of that name, as the schema knows them."""
-    return TASKS[name]
+_BUILT_IN = (translate, language_model, classify, tag, embed)  # importing a module registers its task

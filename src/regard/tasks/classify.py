@@ -1,32 +1,36 @@
-"""Classifying: accuracy decides."""
+"""Text classification, scored by accuracy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regard.data.batches import Batch
+from regard.data.row_formats import FORMS
+from regard.evaluation.classification import accuracy, macro_f1
 from regard.models.classifier import predict
+from regard.tasks.task import TASKS, Evaluation, Predictions
 from regard.tasks.text_task import TextTask
 
-if TYPE_CHECKING:
-    from regard.recipe.schema import Recipe
-    from regard.training.datasets import Datasets
 
-
+@TASKS.add("classify")
 class Classify(TextTask):
     """One label for a text."""
 
-    name, model, figure, title = "classify", "classifier", "accuracy", "accuracy"
-    predicts = "rows"
+    model_kind, model_block, row_format = "classifier", "classifier", FORMS["classify"]
+    metric, metric_name = "accuracy", "accuracy"
+    loss_unit, target_entries = "rows", "labels"
+    label_parameters = ("head.",)
 
-    def count(self, batch: Batch) -> int:
+    def pretrained_defaults(self) -> dict[str, Any]:
+        return {"pooling": "mean"}
+
+    def count_targets(self, batch: Batch) -> int:
         return len(batch)
 
-    def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
-        return predict(model, sources, progress=progress)[0]
+    def predict(self, model: Any, texts: list[str], evaluation: Evaluation) -> list[Any]:
+        return predict(model, texts, progress=evaluation.progress and evaluation.world.is_main)[0]
 
-    def judge(self, answers: list[Any], model: Any, material: Datasets, split: str) -> dict[str, Any]:
-        from regard.evaluation.classification import accuracy, macro_f1
-
-        _, labels = material.texts(split)
-        return {"accuracy": accuracy(labels, answers), "macro_f1": macro_f1(labels, answers)}
+    def metrics(self, predictions: Predictions, evaluation: Evaluation) -> dict[str, Any]:
+        _, labels = evaluation.data.texts(evaluation.split)
+        outputs = predictions.outputs
+        return {"accuracy": accuracy(labels, outputs), "macro_f1": macro_f1(labels, outputs)}

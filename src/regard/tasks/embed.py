@@ -1,31 +1,31 @@
-"""Embedding: how well texts find those that mean the same decides."""
+"""Text embedding, scored by retrieval (mean reciprocal rank) of texts with the same meaning."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regard.data.batches import Batch
+from regard.data.row_formats import FORMS
+from regard.evaluation.similarity import similarity_scores
+from regard.tasks.task import TASKS, Evaluation, Predictions
 from regard.tasks.text_task import TextTask
 
-if TYPE_CHECKING:
-    from regard.recipe.schema import Recipe
-    from regard.training.datasets import Datasets
 
-
+@TASKS.add("embed")
 class Embed(TextTask):
     """A vector for a text."""
 
-    name, model, figure, title = "embed", "embedder", "mrr", "MRR"
-    predicts = "pairs"
+    model_kind, model_block, row_format = "embedder", "embedder", FORMS["embed"]
+    metric, metric_name = "mrr", "MRR"
+    loss_unit = "pairs"
 
-    def count(self, batch: Batch) -> int:
+    def pretrained_tokenizers(self, tokenizer: Any) -> tuple[Any, Any]:
+        return tokenizer, tokenizer
+
+    def count_targets(self, batch: Batch) -> int:
         return len(batch)
 
-    def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
-        return []  # vectors of all texts are compared at once, in `judge`
-
-    def judge(self, answers: list[Any], model: Any, material: Datasets, split: str) -> dict[str, Any]:
-        from regard.evaluation.similarity import similarity_scores
-
-        found = similarity_scores(model, material.split(split)).as_dict()
-        return {name: found[name] for name in ("accuracy", "mrr", "spearman") if name in found}
+    def metrics(self, predictions: Predictions, evaluation: Evaluation) -> dict[str, Any]:
+        # All embeddings of the split are compared with each other, so process 0 computes them.
+        scores = similarity_scores(evaluation.model, evaluation.data.split(evaluation.split)).as_dict()
+        return {name: scores[name] for name in ("accuracy", "mrr", "spearman") if name in scores}

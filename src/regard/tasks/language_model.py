@@ -1,77 +1,96 @@
-"""Foreseeing the next word: perplexity, which is the loss, decides."""
+"""Language modeling, scored by perplexity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from regard.decoding.scoring import negative_log_likelihood
+from regard.data.batches import Batch, BatchStream, Windows
+from regard.data.prepare import Prepared
+from regard.data.row_formats import FORMS
 from regard.evaluation.perplexity import LanguageScores, count_text, perplexity
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.transformer import TransformerOptions
-from regard.tasks.task import Task
+from regard.tasks.task import TASKS, Evaluation, Predictions, Task
 
 if TYPE_CHECKING:
     from regard.recipe.schema import Recipe
-    from regard.training.datasets import Datasets
     from regard.training.distributed import World
 
+ONE_TEXT = "and a language model reads one text; leave it out, or set task: translate"
 
+
+@TASKS.add("language")
 class LanguageModeling(Task):
-    """A text, word by word."""
+    """Predict the next token."""
 
-    name, figure, title, higher = "language", "perplexity", "perplexity", False
-    predicts = "tokens"
+    model_kind, row_format = "language-model", FORMS["language"]
+    metric, metric_name, higher_is_better = "perplexity", "perplexity", False
+    loss_unit = "tokens"
 
-    def settle(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Windows are read in order where a recurrent state can be carried on."""
+    def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Read windows in order if the decoder is recurrent, to continue its state; else random crops."""
         model, batch = raw.get("model", {}), raw.get("batch", {})
         decoder = model.get("decoder") if isinstance(model, dict) else None
         recurrent = isinstance(decoder, dict) and decoder.get("kind") == "recurrent"
         if isinstance(batch, dict) and batch.get("mode") is None:
             raw = {**raw, "batch": {**batch, "mode": "stream" if recurrent else "crops"}}
-        return super().settle(raw)
+        return super().apply_defaults(raw)
 
-    def fits(self, recipe: Recipe) -> Iterator[str]:
+    def validate(self, recipe: Recipe) -> Iterator[str]:
         assert isinstance(recipe.model, AutoregressiveOptions)
         decoder = recipe.model.decoder
         if recipe.model.encoder is not None:
-            yield "model.encoder is given, and a language model is a decoder alone; leave it out, or set task: translate"
+            yield (
+                "model.encoder is given, and a language model is a decoder alone; "
+                "leave it out, or set task: translate"
+            )
         if recipe.data.target is not None:
-            yield "data.target is given, and a language model reads one text; leave it out, or set task: translate"
+            yield f"data.target is given, {ONE_TEXT}"
         if recipe.data.source is not None and not _has_fields(recipe):
-            yield "data.source is given, and a language model reads one text; leave it out, or set task: translate"
+            yield f"data.source is given, {ONE_TEXT}"
         if recipe.batch.mode == "stream" and isinstance(decoder, TransformerOptions):
-            yield "batch.mode is stream, which carries a recurrent state on, and a Transformer has none; take crops or lines"
+            yield (
+                "batch.mode is stream, which continues a recurrent state, and a Transformer has none; "
+                "choose crops or lines"
+            )
 
-    def part(
-        self,
-        model: Any,
-        material: Datasets,
-        split: str,
-        recipe: Recipe,
-        world: World,
-        beam: int,
-        progress: bool,
-    ) -> dict[str, Any]:
-        nll, tokens = negative_log_likelihood(model, material.batches(split, recipe, world))
-        return {"nll": nll, "tokens": tokens}
+    def training_batches(self, prepared: Prepared, recipe: Recipe, world: World) -> BatchStream:
+        if recipe.batch.mode == "lines":
+            return super().training_batches(prepared, recipe, world)
+        mode = cast(Literal["stream", "crops"], recipe.batch.mode)
+        return Windows(
+            prepared, length=recipe.batch.length, sentences=windows_per_batch(recipe), seed=recipe.seed,
+            mode=mode, rank=world.rank, world=world.size,
+        )  # fmt: skip
 
-    def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
-        return []
+    def evaluation_batches(self, prepared: Prepared, recipe: Recipe, world: World) -> Iterator[Batch]:
+        """Windows are read in order; with batch.mode stream all by process 0, because the state continues."""
+        batch = recipe.batch
+        if batch.mode == "lines":
+            return super().evaluation_batches(prepared, recipe, world)
+        rows = min(windows_per_batch(recipe), max(1, int(prepared.target_lengths.sum()) // batch.length))
+        windows = Windows(prepared, length=batch.length, sentences=rows, seed=0, mode="stream").once()
+        if batch.mode == "stream":
+            return windows if world.is_main else iter(())
+        return (window for i, window in enumerate(windows) if i % world.size == world.rank)
 
-    def scores(
-        self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str
-    ) -> dict[str, Any]:
-        nll, tokens = sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts)
-        text = LanguageScores(nll, tokens, count_text(material.texts(split)[1]))
+    def metrics(self, predictions: Predictions, evaluation: Evaluation) -> dict[str, Any]:
+        _, texts = evaluation.data.texts(evaluation.split)
+        scores = LanguageScores(predictions.nll, predictions.count, count_text(texts))
         return {
-            "loss": nll / tokens, "perplexity": perplexity(nll, tokens),
-            "word_perplexity": text.word_perplexity, "bits_per_character": text.bits_per_character,
-        }  # fmt: skip
+            "perplexity": perplexity(predictions.nll, predictions.count),
+            "word_perplexity": scores.word_perplexity,
+            "bits_per_character": scores.bits_per_character,
+        }
+
+
+def windows_per_batch(recipe: Recipe) -> int:
+    """Return `batch.sentences`, or as many windows as fit into `batch.tokens`."""
+    return recipe.batch.sentences or max(1, recipe.batch.tokens // recipe.batch.length)
 
 
 def _has_fields(recipe: Recipe) -> bool:
-    """Whether a file has named fields, of which a language model reads data.source."""
+    """True if a file has named fields; a language model reads the one named data.source."""
     files = [*recipe.data.train, *recipe.data.validation, *recipe.data.test]
     return any(isinstance(file, str) and (".jsonl" in file or ".ndjson" in file) for file in files)

@@ -1,4 +1,4 @@
-"""Tagging: F1 of whole entities decides."""
+"""Sequence tagging, scored by F1 of entities."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from regard.data.batches import Batch
+from regard.data.row_formats import FORMS
+from regard.data.subwords import Subwords
+from regard.evaluation.tagging import tagging_scores
 from regard.models.tagger import TaggerOptions
+from regard.tasks.task import TASKS, Evaluation, Predictions
 from regard.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
     from regard.recipe.schema import Recipe
-    from regard.training.datasets import Datasets
 
 
+@TASKS.add("tag")
 class Tag(TextTask):
     """A tag for each word."""
 
-    name, model, figure, title = "tag", "tagger", "f1", "F1"
-    predicts = "tags"
+    model_kind, model_block, row_format = "tagger", "tagger", FORMS["tag"]
+    metric, metric_name = "f1", "F1"
+    loss_unit, target_entries = "tags", "tags"
+    label_parameters = ("output.", "crf.")
 
-    def settle(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Words with their letters, and no label smoothing, which a CRF does not know."""
-        raw = super().settle(raw)
+    def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Use words with character features, and no label smoothing, which a CRF does not support."""
+        raw = super().apply_defaults(raw)
         for key, default in (("tokenizer", {"kind": "spelled"}), ("training", {"smoothing": 0.0})):
             block = raw.get(key, {})
             if isinstance(block, dict):
@@ -32,38 +38,66 @@ class Tag(TextTask):
             raw["model"] = {"characters": {}, **model}
         return raw
 
-    def fits(self, recipe: Recipe) -> Iterator[str]:
-        yield from super().fits(recipe)
-        model, kind, training = recipe.model, recipe.tokenizer.kind, recipe.training
+    def validate(self, recipe: Recipe) -> Iterator[str]:
+        yield from super().validate(recipe)
+        model, training = recipe.model, recipe.training
         assert isinstance(model, TaggerOptions)
-        if kind == "pretrained":  # its tokenizer and the model section come from one folder
-            pass
-        elif kind not in ("word", "spelled"):
-            yield f"tokenizer.kind is {kind}, and each word has one tag; take spelled (words and their letters) or word"
-        elif (kind == "spelled") != (model.characters is not None):
-            fix = (
-                "set tokenizer.kind: spelled"
-                if model.characters is not None
-                else "set model.characters, or tokenizer.kind: word"
-            )
-            yield f"tokenizer.kind is {kind} and model.characters {'reads' if model.characters else 'does not read'} letters; {fix}"
+        yield from _validate_tokenizer(model, recipe.tokenizer.kind)
         if model.characters is not None and model.characters.width >= model.dim:
-            yield f"model.characters.width {model.characters.width} leaves nothing of dim {model.dim} for the word; make dim larger"
+            yield (
+                f"model.characters.width {model.characters.width} leaves nothing of dim {model.dim} for the "
+                "word embedding; make dim larger"
+            )
         if model.crf and (training.smoothing or training.agreement):
-            yield "training.smoothing and training.agreement are for taggers without a CRF; set them to 0, or model.crf: false"
+            yield (
+                "training.smoothing and training.agreement are for taggers without a CRF; "
+                "set them to 0, or model.crf: false"
+            )
         if model.constrain and not model.crf:
-            yield "model.constrain is about training a CRF; set model.crf: true, or leave it out (answers are well formed anyway)"
+            yield (
+                "model.constrain is about training a CRF; set model.crf: true, or leave it out "
+                "(predicted tags are well formed anyway)"
+            )
         if training.graph:
-            yield "training.graph replays steps of one shape, and a tagger's steps depend on its words; set it to false"
+            yield (
+                "training.graph replays steps of one shape, and a tagger's steps depend on its words; "
+                "set it to false"
+            )
 
-    def count(self, batch: Batch) -> int:
-        return int(batch.target_lengths.sum()) - len(batch)  # the ends are no tags
+    def pretrained_keys(self, tokenizer: str) -> dict[str, Any]:
+        return {"characters": None, "subwords": tokenizer != "word"}
 
-    def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
-        return model.tag([text.split(" ") for text in sources])
+    def pretrained_tokenizers(self, tokenizer: Any) -> tuple[Any, Any]:
+        return tokenizer if tokenizer.kind == "word" else Subwords.over(tokenizer), None
 
-    def judge(self, answers: list[Any], model: Any, material: Datasets, split: str) -> dict[str, Any]:
-        from regard.evaluation.tagging import tagging_scores
+    def count_targets(self, batch: Batch) -> int:
+        return int(batch.target_lengths.sum()) - len(batch)  # without EOS
 
-        found = tagging_scores([tags.split(" ") for tags in material.texts(split)[1]], answers)
-        return {"f1": found.f1, "precision": found.precision, "recall": found.recall}
+    def predict(self, model: Any, texts: list[str], evaluation: Evaluation) -> list[Any]:
+        return model.tag([text.split(" ") for text in texts])
+
+    def metrics(self, predictions: Predictions, evaluation: Evaluation) -> dict[str, Any]:
+        _, references = evaluation.data.texts(evaluation.split)
+        scores = tagging_scores([tags.split(" ") for tags in references], predictions.outputs)
+        return {"f1": scores.f1, "precision": scores.precision, "recall": scores.recall}
+
+
+def _validate_tokenizer(model: TaggerOptions, kind: str) -> Iterator[str]:
+    """Yield a sentence if the tokenizer and model.characters do not go together."""
+    if kind == "pretrained":  # the tokenizer and the model block come from one folder
+        return
+    if kind not in ("word", "spelled"):
+        yield (
+            f"tokenizer.kind is {kind}, and each word has one tag; "
+            "choose spelled (words with character features) or word"
+        )
+    elif kind == "spelled" and model.characters is None:
+        yield (
+            "tokenizer.kind is spelled and model.characters is null; "
+            "set model.characters, or tokenizer.kind: word"
+        )
+    elif kind == "word" and model.characters is not None:
+        yield (
+            "tokenizer.kind is word and model.characters needs the characters of words; "
+            "set tokenizer.kind: spelled"
+        )

@@ -1,4 +1,4 @@
-"""What classifying, tagging and embedding share: texts are read as lines, and word vectors may be loaded."""
+"""Base class of tasks that encode a text (classify, tag, embed), and loading of word vectors."""
 
 from __future__ import annotations
 
@@ -17,44 +17,53 @@ if TYPE_CHECKING:
 
 
 class TextTask(Task):
-    """A task whose model reads and does not write."""
+    """A task whose model encodes a text and does not generate one."""
 
-    shares = True
+    metric_is_fraction = True
+    uses_pretrained_encoder = True
 
-    def fits(self, recipe: Recipe) -> Iterator[str]:
+    def validate(self, recipe: Recipe) -> Iterator[str]:
         assert isinstance(recipe.model, TextModelOptions)
+        model, kind = recipe.model, recipe.tokenizer.kind
         if recipe.batch.mode != "lines":
             yield f"batch.mode is {recipe.batch.mode}, and task {self.name} learns from lines; leave it out"
-        if recipe.tokenizer.kind == "spelled" and self.name != "tag":
-            yield f"tokenizer.kind is spelled, which is for taggers, and the task is {self.name}; take word or bpe"
-        if recipe.model.freeze_vectors and recipe.model.vectors is None:
-            yield "model.freeze_vectors is true and model.vectors names no file, so words would mean nothing; name one"
-        if recipe.model.vectors is not None and recipe.tokenizer.kind not in ("word", "spelled"):
-            yield f"model.vectors has vectors of words, and tokenizer.kind is {recipe.tokenizer.kind}; take kind: word"
+        if kind == "spelled" and self.model_kind != "tagger":
+            yield (
+                f"tokenizer.kind is spelled, which is for taggers, and the task is {self.name}; "
+                "choose word or bpe"
+            )
+        if model.freeze_vectors and model.vectors is None:
+            yield (
+                "model.freeze_vectors is true and model.vectors names no file, so random embeddings would "
+                "stay random; name a file"
+            )
+        if model.vectors is not None and kind not in ("word", "spelled"):
+            yield f"model.vectors has vectors of words, and tokenizer.kind is {kind}; choose kind: word"
 
-    def prepare(self, model: Any, recipe: Recipe) -> None:
+    def initialize(self, model: Any, recipe: Recipe) -> None:
         assert isinstance(recipe.model, TextModelOptions)
         if recipe.model.vectors is not None:
-            fill(model, Path(recipe.model.vectors), frozen=recipe.model.freeze_vectors)
+            load_word_vectors(model, Path(recipe.model.vectors), frozen=recipe.model.freeze_vectors)
 
 
-def fill(model: Any, path: Path, *, frozen: bool = False) -> int:
-    """Put the vectors of a file into a model's table of words; how many words had one."""
+def load_word_vectors(model: Any, path: Path, *, frozen: bool = False) -> int:
+    """Copy the word vectors of a file into a model's embedding table; return the number of words found."""
     from regard.data.word_vectors import read_vectors
 
     vocabulary = model.source_tokenizer.vocabulary
     words, vectors = read_vectors(path, list(vocabulary))
     table = model.source.table.weight
-    letters = model.config["dim"] - table.shape[1]  # what a tagger knows of a word's spelling
-    part = f", of which {letters} for letters" if letters else ""
+    spelling = model.config["dim"] - table.shape[1]  # a tagger's character features are part of dim
+    note = f", of which {spelling} are character features" if spelling else ""
     if len(words) and vectors.shape[1] != table.shape[1]:
         raise RecipeError(
-            f"the vectors of {path} are {vectors.shape[1]} wide and model.dim is {table.shape[1] + letters}{part}; "
-            f"set model.dim={vectors.shape[1] + letters}"
+            f"the vectors of {path} are {vectors.shape[1]} wide and model.dim is "
+            f"{table.shape[1] + spelling}{note}; set model.dim={vectors.shape[1] + spelling}"
         )
     if not len(words):
         raise RecipeError(
-            f"{path} has a vector for none of the {len(vocabulary)} words of the vocabulary; is it of this language?"
+            f"{path} has a vector for none of the {len(vocabulary)} words of the vocabulary; "
+            "is it of this language?"
         )
     with torch.no_grad():
         rows = torch.tensor([vocabulary[word] for word in words])

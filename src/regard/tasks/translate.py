@@ -1,61 +1,64 @@
-"""Translating: BLEU of real translations decides."""
+"""Translation, scored by BLEU of translated text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from regard.data.row_formats import FORMS
 from regard.decoding.beam import Beam
 from regard.decoding.limits import Limits
 from regard.evaluation.input_checks import looks_tokenised
 from regard.evaluation.perplexity import perplexity
 from regard.evaluation.translation import corpus_bleu
 from regard.pipelines.translate import translate
-from regard.tasks.task import Task
+from regard.tasks.task import TASKS, Evaluation, Predictions, Task
 
 if TYPE_CHECKING:
     from regard.recipe.schema import Recipe
-    from regard.training.datasets import Datasets
 
 
+@TASKS.add("translate")
 class Translate(Task):
-    """A text in another language."""
+    """Translate a text."""
 
-    name, figure, title = "translate", "bleu", "BLEU"
+    model_kind, row_format = "translator", FORMS["translate"]
+    metric, metric_name = "bleu", "BLEU"
+    uses_search = True
 
-    def settle(self, raw: dict[str, Any]) -> dict[str, Any]:
-        raw = super().settle(raw)
+    def apply_defaults(self, raw: dict[str, Any]) -> dict[str, Any]:
+        raw = super().apply_defaults(raw)
         if isinstance(raw["model"], dict) and raw["model"].get("encoder") is None:
             raw["model"] = {**raw["model"], "encoder": {}}
         return raw
 
-    def fits(self, recipe: Recipe) -> Iterator[str]:
+    def validate(self, recipe: Recipe) -> Iterator[str]:
         if recipe.batch.mode != "lines":
-            yield f"batch.mode is {recipe.batch.mode}, and a translator learns from lines; leave it out, or set task: language"
+            yield (
+                f"batch.mode is {recipe.batch.mode}, and a translator learns from lines; "
+                "leave it out, or set task: language"
+            )
 
-    def how(self, recipe: Recipe) -> str:
-        return f" with a beam of {recipe.decoding.beam}"
+    def search_description(self, recipe: Recipe) -> str:
+        return f" with beam size {recipe.decoding.beam}"
 
-    def answers(self, model: Any, sources: list[str], recipe: Recipe, beam: int, progress: bool) -> list[Any]:
-        options = recipe.decoding
+    def predict(self, model: Any, texts: list[str], evaluation: Evaluation) -> list[Any]:
+        options = evaluation.recipe.decoding
         return translate(
-            sources,
+            texts,
             model,
-            strategy=Beam(beam, options.length_penalty),
+            strategy=Beam(evaluation.beam, options.length_penalty),
             limits=Limits(max_length=options.max_length),
-            progress=progress,
+            progress=evaluation.progress and evaluation.world.is_main,
         )
 
-    def scores(
-        self, parts: list[dict[str, Any]], model: Any, material: Datasets, split: str
-    ) -> dict[str, Any]:
-        found = super().scores(parts, model, material, split)
-        rate = perplexity(sum(p["nll"] for p in parts), sum(p["tokens"] for p in parts))
-        return {"loss": found.pop("loss"), "perplexity": rate, **found}
-
-    def judge(self, answers: list[Any], model: Any, material: Datasets, split: str) -> dict[str, Any]:
-        _, references = material.texts(split)
-        found: dict[str, Any] = {"bleu": corpus_bleu(answers, references)}
-        if looks_tokenised(references):  # published scores of such text are on its own tokens
-            found["tokenised_bleu"] = corpus_bleu(answers, references, tokenize="none")
-        return {**found, "sample": answers[0] if answers else ""}
+    def metrics(self, predictions: Predictions, evaluation: Evaluation) -> dict[str, Any]:
+        _, references = evaluation.data.texts(evaluation.split)
+        translations = predictions.outputs
+        scores: dict[str, Any] = {
+            "perplexity": perplexity(predictions.nll, predictions.count),
+            "bleu": corpus_bleu(translations, references),
+        }
+        if looks_tokenised(references):  # published scores of tokenised text are computed on its tokens
+            scores["tokenised_bleu"] = corpus_bleu(translations, references, tokenize="none")
+        return {**scores, "sample": translations[0] if translations else ""}

@@ -1,8 +1,15 @@
-"""Everything a run needs to go on as if nothing had happened, into a checkpoint and back.
+"""Checkpoints: everything a run needs to resume bit-exactly.
 
-state.json            counts, best, schedule, recipe, place in the log: JSON
-tensors.safetensors   model.*, ema.*, optimizer.*: whole, whatever parts the processes hold
-rank-00000.safetensors  of each process: random generators, place in the data, state of a stream, sums not yet logged
+    state.json              counters, schedule, recipe, position in the log
+    tensors.safetensors     model.*, buffer.*, ema.*, optimizer.*: full tensors, also under FSDP
+    rank-00000.safetensors  per process: random generators, position in the data, stream state, loss sums
+
+`files/atomic.py` writes the folder: it appears complete or not at all, with checksums.
+
+Why not torch.distributed.checkpoint: it writes shards per process and a pickled index, and completes them
+without an atomic rename. One safetensors file resumes on any number of processes, with ddp or fsdp, can be
+averaged and read by other tools, and holds no pickle. The price is that process 0 needs memory for one full
+copy.
 """
 
 from __future__ import annotations
@@ -20,136 +27,284 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed import DistError
 
-from regard.errors import FolderError, RegardError
+from regard.errors import FolderError, RecipeError, RegardError
+from regard.files.atomic import write_folder
+from regard.files.background import Background
 from regard.models.folder import read_json
 from regard.training import rng_state
-from regard.training.distributed import World, fill, whole
+from regard.training.distributed import World, copy_from_main, full_tensor
 from regard.training.ema import Ema
-from regard.training.position import TrainingPosition
+from regard.training.run_folder import RunFolder
 from regard.training.step import Stepper
-from regard.training.step_folders import step_of
+from regard.training.step_folders import RESUME, folder_name, remove_except, step_folders, step_of
+from regard.training.trainer_state import TrainerState
 
 FORMAT = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
+KEPT = 2  # checkpoints of a run; the older one is for a damaged newest one
+
+
+class Checkpoints:
+    """The checkpoints of a run: writes them in the background and removes old ones."""
+
+    def __init__(self, run: RunFolder, background: Background) -> None:
+        self.run, self.background = run, background
+        self.last_step = 0  # of the newest checkpoint
+        self._best_of: dict[str, list[str]] = {}  # best folders that each checkpoint refers to
+
+    def save(self, stepper: Stepper, position: dict[str, Any], values: dict[str, Any]) -> None:
+        """Copy the state now and write it in the background. Every process must call it.
+
+        Args:
+            stepper: model, optimizer and other tensors.
+            position: place in the data, from StepIterator.state().
+            values: the rest of state.json, with `trainer_state`.
+        """
+        state = values["trainer_state"]
+        write = collect_state(stepper, position, values)
+        self.last_step = state["step"]
+        if not stepper.world.is_main:
+            return
+        target = self.run.checkpoints / folder_name(state["step"])
+        self._best_of[target.name] = _best_folders(state)
+        clean = self._cleanup()
+
+        def job() -> None:
+            write_folder(target, write, RESUME)
+            clean()
+
+        self.background.start(job)
+
+    def open(self, resumed: Path | None) -> None:
+        """Register the checkpoints up to the one that is resumed and remove all others."""
+        older = [f for f in step_folders(self.run.checkpoints) if resumed and f.name <= resumed.name]
+        self._best_of = {folder.name: _read_best_folders(folder) for folder in older}
+        self._cleanup()()
+
+    def _cleanup(self) -> Callable[[], None]:
+        """Return a function that removes all but the newest checkpoints and the best models they refer to."""
+        keep = sorted(self._best_of)[-KEPT:]
+        self._best_of = {name: self._best_of[name] for name in keep}
+        best = {name for names in self._best_of.values() for name in names}
+
+        def clean() -> None:
+            remove_except(self.run.checkpoints, keep)
+            remove_except(self.run.best, best)
+
+        return clean
+
+
+def _best_folders(trainer_state: dict[str, Any]) -> list[str]:
+    return [folder_name(validation["step"]) for validation in trainer_state["best"]]
+
+
+def _read_best_folders(folder: Path) -> list[str]:
+    """The best folders that a checkpoint refers to; none if it cannot be read."""
+    try:
+        return _best_folders(read_json(folder / STATE)["trainer_state"])
+    except (ValueError, KeyError, TypeError):  # RegardError is a ValueError
+        return []
+
+
+# Writing
+
+
+def collect_state(
+    stepper: Stepper, position: dict[str, Any], values: dict[str, Any]
+) -> Callable[[Path], None]:
+    """Copy the state now; return a function that writes it into a folder at any later time, on process 0."""
+    world = stepper.world
+    tensors = copy_to_main(named_tensors(stepper), world)
+    ranks = world.gather(process_state(stepper, position))
+    scaler = None if stepper.scaler is None else stepper.scaler.state_dict()
+    top = {"format": FORMAT, **values, "scaler": scaler, "processes": world.size}
+
+    def write(folder: Path) -> None:
+        save_file(tensors, folder / TENSORS)
+        for rank, content in enumerate(ranks):
+            (folder / rank_file(rank)).write_bytes(content)
+        (folder / STATE).write_text(json.dumps(top, indent=1) + "\n", encoding="utf-8")
+
+    return write
+
+
+def named_tensors(stepper: Stepper) -> dict[str, Tensor]:
+    """Return the tensors of a run by name, as this process holds them; sharded ones stay sharded."""
+    model = stepper.model
+    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    persistent = model.state_dict()
+    tensors |= {f"buffer.{name}": b for name, b in model.named_buffers() if name in persistent}
+    if stepper.ema is not None:
+        tensors |= {f"ema.{name}": x for name, x in stepper.ema.tensors().items()}
+    for name, p in model.named_parameters():
+        for key, value in stepper.optimizer.state.get(p, {}).items():
+            if not isinstance(value, Tensor):
+                raise RecipeError(
+                    f"optimizer {stepper.recipe.optimizer.kind} keeps {key!r} as {type(value).__name__}, and "
+                    "checkpoints hold tensors; choose an optimizer whose state is tensors"
+                )
+            tensors[f"optimizer.{name}.{key}"] = value
+    return tensors
+
+
+def evaluation_weights(model: torch.nn.Module, ema: Ema | None, world: World) -> dict[str, Tensor]:
+    """Return copies of the weights to evaluate on process 0: the moving averages if there are any."""
+    return copy_to_main(dict(model.named_parameters()) | (ema.tensors() if ema is not None else {}), world)
+
+
+def copy_to_main(tensors: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """Return full copies on the CPU of process 0, empty elsewhere. Every process must call it."""
+    copies = {}
+    for name, tensor in tensors.items():
+        full = full_tensor(tensor)
+        if world.is_main:
+            copies[name] = full.to("cpu", copy=True).contiguous()
+    return copies
+
+
+def process_state(stepper: Stepper, position: dict[str, Any]) -> bytes:
+    """Return the state of this process alone."""
+    generators, tensors = rng_state.get_rng_state(stepper.world.device)
+    tensors = {**tensors, **rng_state.stream_tensors(stepper.stream_state), "loss_sums": stepper.loss_sums}
+    return rng_state.pack({"generators": generators, "position": position}, tensors)
 
 
 def rank_file(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def tensors(stepper: Stepper) -> dict[str, Tensor]:
-    """The tensors of a run by name, as this process holds them."""
-    found = {f"model.{name}": p.detach() for name, p in stepper.model.named_parameters()}
-    lasting = stepper.model.state_dict()
-    found |= {f"buffer.{name}": b for name, b in stepper.model.named_buffers() if name in lasting}
-    if stepper.ema is not None:
-        found |= {f"ema.{name}": x for name, x in stepper.ema.tensors().items()}
-    for name, p in stepper.model.named_parameters():
-        for key, x in stepper.optimizer.state.get(p, {}).items():
-            found[f"optimizer.{name}.{key}"] = x
-    return found
-
-
-def weights(model: torch.nn.Module, ema: Ema | None, world: World) -> dict[str, Tensor]:
-    """Copies of the weights to evaluate and keep, on the CPU of process 0 (empty elsewhere): the means where there are any."""
-    found = dict(model.named_parameters()) | (ema.tensors() if ema is not None else {})
-    return copies(found, world)
-
-
-def copies(found: dict[str, Tensor], world: World) -> dict[str, Tensor]:
-    """Whole copies on the CPU of process 0, which training cannot change; empty elsewhere. Every process must ask."""
-    kept = {}
-    for name, x in found.items():
-        x = whole(x)
-        if world.first:
-            kept[name] = x.to("cpu", copy=True).contiguous()
-    return kept
-
-
-def own_state(stepper: Stepper, feed: dict[str, Any]) -> bytes:
-    """What belongs to this process alone."""
-    values, drawn = rng_state.randomness(stepper.world.device)
-    loose = {**drawn, **rng_state.stream_tensors(stepper.carried), "sums": stepper.sums}
-    return rng_state.pack({"random": values, "feed": feed}, loose)
-
-
-def collect(stepper: Stepper, feed: dict[str, Any], values: dict[str, Any]) -> Callable[[Path], None]:
-    """Copy everything now; the function that is returned writes it into a folder, at any later time, on process 0."""
-    world = stepper.world
-    kept = copies(tensors(stepper), world)
-    ranks = world.gather(own_state(stepper, feed))
-    scaler = None if stepper.scaler is None else stepper.scaler.state_dict()
-    top = {"format": FORMAT, **values, "scaler": scaler, "processes": world.size}
-
-    def write(place: Path) -> None:
-        save_file(kept, place / TENSORS)
-        for rank, content in enumerate(ranks):
-            (place / rank_file(rank)).write_bytes(content)
-        (place / STATE).write_text(json.dumps(top, indent=1) + "\n", encoding="utf-8")
-
-    return write
+# Reading
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The JSON of a checkpoint, with the names of its tensors."""
-    found = read_json(folder / STATE)
-    if found.get("format") != FORMAT:
+    """Return state.json of a checkpoint, with the shapes and dtypes of its tensors as `tensors`."""
+    state = read_json(folder / STATE)
+    if state.get("format") != FORMAT:
         raise FolderError(
-            f"{folder} has format {found.get('format')!r} and this regard reads format {FORMAT}; resume with the one that wrote it"
+            f"{folder} has format {state.get('format')!r} and this regard reads format {FORMAT}; "
+            "resume with the version that wrote it"
         )
-    _check_types(folder, found)
+    _check_types(folder, state)
     with readable(folder), safe_open(str(folder / TENSORS), "pt") as stored:
-        found["names"] = sorted(stored.keys())
-    return found
+        slices = {name: stored.get_slice(name) for name in sorted(stored.keys())}
+        state["tensors"] = {name: [list(s.get_shape()), s.get_dtype()] for name, s in slices.items()}
+    return state
 
 
-def _check_types(folder: Path, found: dict[str, Any]) -> None:
-    """A FolderError that names the first value of state.json which cannot be right, as after an edit by hand."""
-    progress = found.get("progress")
-    values = {
-        **found,
-        **(
-            {f"progress.{key}": value for key, value in progress.items()}
-            if isinstance(progress, dict)
-            else {}
-        ),
-    }
-    kinds: dict[str, Any] = {"recipe": dict, "progress": dict, "schedule": dict, "command": str, "log": int}
-    kinds |= {
-        "together": int,
-        "threads": int,
-        "processes": int,
-        **({"data": dict} if "data" in found else {}),
-    }
-    kinds |= {
-        f"progress.{f.name}": {"float": (int, float), "int": int}.get(str(f.type), list)
-        for f in fields(TrainingPosition)
-    }
-    for key, kind in kinds.items():
-        value = values.get(key)
-        least = 1 if key in ("together", "threads", "processes") else 0
-        if (
-            not isinstance(value, kind)
-            or isinstance(value, bool)
-            or (isinstance(value, int | float) and not value >= least)
-        ):
-            raise damaged(folder, f"{key} in {STATE} is {value!r}")
-    if step_of(folder) not in (None, values["progress.step"]):
-        raise damaged(folder, f"{STATE} is that of step {values['progress.step']}")
-    odd = [key for key in values if key.startswith("progress.") and key not in kinds]
-    if odd:
-        raise damaged(folder, f"{STATE} has an unknown {odd[0]}")
-    for entry in values["progress.best"]:
-        if (
-            not isinstance(entry, dict)
-            or not isinstance(entry.get("step"), int)
-            or not isinstance(entry.get("loss"), int | float)
-        ):
-            raise damaged(folder, f"progress.best in {STATE} holds {entry!r}")
+def restore(folder: Path, state: dict[str, Any], stepper: Stepper, seed: int) -> dict[str, Any]:
+    """Restore a checkpoint and return the position in the data. Process 0 reads and broadcasts."""
+    world = stepper.world
+    create_optimizer_state(stepper, state["tensors"])
+    tensors = named_tensors(stepper)
+    if unmatched := sorted(set(state["tensors"]) ^ set(tensors)):
+        raise FolderError(
+            f"{folder} does not match this model: {unmatched[0]!r} is on one side only; "
+            "it belongs to another recipe"
+        )
+    with ExitStack() as stack:
+        stored = stack.enter_context(safe_open(str(folder / TENSORS), "pt")) if world.is_main else None
+        for name in sorted(tensors):
+            copy_from_main(tensors[name], None if stored is None else stored.get_tensor(name), world)
+    if stepper.scaler is not None and state["scaler"] is not None:
+        stepper.scaler.load_state_dict(state["scaler"])
+    return _restore_processes(folder, state, stepper, seed)
+
+
+def _restore_processes(folder: Path, state: dict[str, Any], stepper: Stepper, seed: int) -> dict[str, Any]:
+    """Restore the state of each process; return the position in the data, which is the same for all."""
+    world, position = stepper.world, {}
+    for rank in range(state["processes"]):
+        content = world.broadcast((folder / rank_file(rank)).read_bytes() if world.is_main else None)
+        values, tensors = rng_state.unpack(content)
+        position = values["position"]
+        if rank == world.rank:
+            rng_state.set_rng_state(values["generators"], tensors, world.device)
+            stepper.stream_state = rng_state.stream_state(tensors, world.device)
+            stepper.loss_sums.copy_(tensors["loss_sums"])
+        elif rank >= world.size and world.is_main:  # of a process that does not exist any more
+            stepper.loss_sums += tensors["loss_sums"].to(world.device)
+    if world.rank >= state["processes"]:  # a process that did not exist before: a reproducible new seed
+        rng_state.seed_all(seed + 1_000_003 * world.rank + 7_919 * state["trainer_state"]["step"])
+    return position
+
+
+def create_optimizer_state(stepper: Stepper, stored: dict[str, list[Any]]) -> None:
+    """Create the optimizer's state tensors of a checkpoint, which optimizers create at their first step."""
+    state_of: dict[str, dict[str, list[Any]]] = {}  # parameter → {"exp_avg": [shape, dtype], …}
+    for name, about in stored.items():
+        if name.startswith("optimizer."):
+            parameter, _, key = name.removeprefix("optimizer.").rpartition(".")
+            state_of.setdefault(parameter, {})[key] = about
+    groups = {id(p): group for group in stepper.optimizer.param_groups for p in group["params"]}
+    for name, p in stepper.model.named_parameters():
+        if id(p) in groups:
+            group, entries = groups[id(p)], state_of.get(name, {})
+            on_device = group.get("fused") or group.get("capturable")
+            stepper.optimizer.state[p] = {
+                key: _empty_state(p, shape, DTYPES[dtype], on_device)
+                for key, (shape, dtype) in entries.items()
+            }
+
+
+def _empty_state(p: Tensor, shape: list[int], dtype: torch.dtype, on_device: Any) -> Tensor:
+    if list(p.shape) == shape:  # sharded as the parameter is
+        return torch.zeros_like(p, memory_format=torch.preserve_format)
+    # A step count; torch keeps it on the CPU unless the update is one kernel.
+    return torch.zeros(shape, dtype=dtype, device=p.device if shape or on_device else "cpu")
+
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "BOOL": torch.bool,
+}
+
+
+TYPES: dict[str, Any] = {
+    "recipe": dict,
+    "trainer_state": dict,
+    "schedule": dict,
+    "command": str,
+    "log_position": int,
+    "batches_per_step": int,
+    "threads": int,
+    "processes": int,
+}
+POSITIVE = ("batches_per_step", "threads", "processes")
+
+
+def _check_types(folder: Path, state: dict[str, Any]) -> None:
+    """Raise a FolderError for the first invalid value of state.json, as after an edit by hand."""
+    types = TYPES | ({"data_checksums": dict} if "data_checksums" in state else {})
+    for key, kind in types.items():
+        _check_value(folder, key, state.get(key), kind)
+    counters = state["trainer_state"]
+    known = {f.name: {"float": (int, float), "int": int}.get(str(f.type), list) for f in fields(TrainerState)}
+    for key, kind in known.items():
+        _check_value(folder, f"trainer_state.{key}", counters.get(key), kind)
+    if step_of(folder) not in (None, counters["step"]):
+        raise damaged(folder, f"{STATE} is that of step {counters['step']}")
+    if unknown := [key for key in counters if key not in known]:
+        raise damaged(folder, f"{STATE} has an unknown trainer_state.{unknown[0]}")
+    for entry in counters["best"]:
+        step, loss = (entry.get("step"), entry.get("loss")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(step, int) or not isinstance(loss, int | float):
+            raise damaged(folder, f"trainer_state.best in {STATE} holds {entry!r}")
+
+
+def _check_value(folder: Path, key: str, value: Any, kind: Any) -> None:
+    least = 1 if key in POSITIVE else 0
+    negative = isinstance(value, int | float) and not value >= least
+    if not isinstance(value, kind) or isinstance(value, bool) or negative:
+        raise damaged(folder, f"{key} in {STATE} is {value!r}")
 
 
 def damaged(folder: Path, why: str) -> FolderError:
-    """The sentence for a checkpoint that cannot be read."""
+    """Return the error of a checkpoint that cannot be read."""
     return FolderError(
         f"{folder} is damaged ({why}); copy it again, or remove it to resume from the checkpoint before it"
     )
@@ -157,7 +312,7 @@ def damaged(folder: Path, why: str) -> FolderError:
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """Whatever goes wrong while a checkpoint is read is one sentence."""
+    """Turn any error while a checkpoint is read into one sentence."""
     try:
         yield
     except (RegardError, DistError, torch.OutOfMemoryError):
@@ -167,49 +322,3 @@ def readable(folder: Path) -> Iterator[None]:
             raise
         line = (str(error).splitlines() or [""])[0]
         raise damaged(folder, f"{type(error).__name__}: {line}") from None
-
-
-def restore(folder: Path, found: dict[str, Any], stepper: Stepper, seed: int) -> dict[str, Any]:
-    """Put a checkpoint back. Process 0 reads, all receive; gives the place in the data."""
-    world = stepper.world
-    names = set(found["names"])
-    _prepare_optimizer(stepper, names)
-    mine = tensors(stepper)
-    if odd := sorted(names ^ set(mine)):
-        raise FolderError(
-            f"{folder} does not fit this model: {odd[0]!r} is only on one side; it belongs to another recipe"
-        )
-    with ExitStack() as stack:
-        stored = stack.enter_context(safe_open(str(folder / TENSORS), "pt")) if world.first else None
-        for name in sorted(mine):
-            fill(mine[name], None if stored is None else stored.get_tensor(name), world)
-    if stepper.scaler is not None and found["scaler"] is not None:
-        stepper.scaler.load_state_dict(found["scaler"])
-    place: dict[str, Any] = {}
-    for rank in range(found["processes"]):
-        content = world.share((folder / rank_file(rank)).read_bytes() if world.first else None)
-        values, loose = rng_state.unpack(content)
-        place = values["feed"]  # the same for all
-        if rank == world.rank:
-            rng_state.set_randomness(values["random"], loose, world.device)
-            stepper.carried = rng_state.stream_state(loose, world.device)
-            stepper.sums.copy_(loose["sums"])
-        elif rank >= world.size and world.first:  # of a process that is no more
-            stepper.sums += loose["sums"].to(world.device)
-    if (
-        world.rank >= found["processes"]
-    ):  # a process that was not there: fresh numbers, the same whenever this is done again
-        rng_state.seed(seed + 1_000_003 * world.rank + 7_919 * found["progress"]["step"])
-    return place
-
-
-def _prepare_optimizer(stepper: Stepper, names: set[str]) -> None:
-    """Adam makes its means at its first step; make the ones that are to be filled, on the same devices."""
-    for name, p in stepper.model.named_parameters():
-        if f"optimizer.{name}.step" in names:
-            means = {
-                key: torch.zeros_like(p, memory_format=torch.preserve_format)
-                for key in ("exp_avg", "exp_avg_sq")
-            }
-            step = torch.zeros((), dtype=torch.float32, device=p.device)
-            stepper.optimizer.state[p] = {"step": step, **means}

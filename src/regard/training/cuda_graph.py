@@ -1,7 +1,9 @@
-"""The gradient of a batch replayed as one CUDA graph: a small model's step is hundreds of kernels, each shorter than its launch.
+"""CUDA graphs of the forward and backward pass.
 
-A graph is recorded for a shape, so batches are padded to few shapes. Rows added so have no words to predict and change nothing.
-The gradients always lie in the same tensors, which are set to zero between steps and never taken away.
+A step of a small model is hundreds of kernels, each shorter than its launch; a graph is launched once.
+
+A graph is captured per shape, so batches are padded to few shapes. Added rows have no targets and change
+nothing. The gradients stay in the same tensors, which are zeroed between steps and never freed.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from torch import Tensor, nn
 from regard.data.batches import Batch
 from regard.data.tokenizer import PAD
 
-STEP = 8  # lengths are rounded up to a multiple of this where the batches are not made of multiples
+LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of this if batch.multiple is 1
 
 
 @dataclass(frozen=True)
-class Shapes:
-    """Which few shapes the batches of pairs are padded to, given how they were cut (see `Batches`).
+class GraphShapes:
+    """The shapes that batches of pairs are padded to, given the limits of `Batches`.
 
-    The wider side goes up to a multiple of the batches' own, or of STEP; the other to one twice as large, since the sides of
-    a batch differ in few ways; the rows to the most that a batch so wide can have.
+    The longer side is rounded up to batch.multiple, or LENGTH_MULTIPLE; the other side to twice that, because
+    the two lengths of a batch are similar; the rows to the maximum for that length.
     """
 
     tokens: int
@@ -33,113 +35,122 @@ class Shapes:
     multiple: int = 1
 
     def of(self, rows: int, source: int, target: int) -> tuple[int, int, int]:
-        """(rows, source tokens, labels) of the shape for so many."""
-        step = self.multiple if self.multiple > 1 else STEP
-        width = _up(max(source, target), step)
-        other = min(width, _up(min(source, target), 2 * step))
-        most = self.tokens // max(1, width - step + self.multiple)
+        """Return the padded (rows, source length, target length)."""
+        multiple = self.multiple if self.multiple > 1 else LENGTH_MULTIPLE
+        longer = _round_up(max(source, target), multiple)
+        shorter = min(longer, _round_up(min(source, target), 2 * multiple))
+        most = self.tokens // max(1, longer - multiple + self.multiple)
         rows = max(rows, most if self.sentences is None else min(most, self.sentences))
-        return (rows, width, other) if source >= target else (rows, other, width)
+        return (rows, longer, shorter) if source >= target else (rows, shorter, longer)
 
 
-def _up(x: int, step: int) -> int:
-    return -(-x // step) * step
+def _round_up(x: int, multiple: int) -> int:
+    return -(-x // multiple) * multiple
 
 
 @dataclass
 class _Graph:
-    """One recorded shape: what goes in, the recording, what comes out."""
+    """A captured graph with its input and output tensors."""
 
     batch: Batch
-    share: Tensor
-    recording: torch.cuda.CUDAGraph
+    weight: Tensor
+    graph: torch.cuda.CUDAGraph
     total: Tensor
     nll: Tensor
 
 
 def can_record(model: nn.Module) -> bool:
-    """Whether the model computes alike for all lengths: packed recurrences ask the CPU how long each sentence is."""
+    """True unless the model has an RNN: packed sequences need their lengths on the CPU."""
     return not any(isinstance(m, nn.RNNBase) for m in model.modules())
 
 
-class Recorder:
-    """Adds the gradient of share · loss to the weights, as `module(batch, smoothing, None)` and a backward pass would."""
+class GraphRecorder:
+    """Adds the gradient of weight · loss, as `module(batch, smoothing, None)` and a backward pass would."""
 
     def __init__(
         self,
         module: nn.Module,
-        weights: list[nn.Parameter],
+        parameters: list[nn.Parameter],
         smoothing: float,
-        shapes: Shapes,
+        shapes: GraphShapes,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
-        self.module, self.weights, self.smoothing, self.shapes, self.autocast = (
-            module,
-            weights,
-            smoothing,
-            shapes,
-            autocast,
-        )
+        self.module, self.parameters, self.smoothing = module, parameters, smoothing
+        self.shapes, self.autocast = shapes, autocast
         self.graphs: dict[tuple[int, ...], _Graph] = {}
         self.pool = torch.cuda.graph_pool_handle()
-        for p in weights:
+        for p in parameters:
             p.grad = torch.zeros_like(p)
 
-    def backward(self, batch: Batch, share: float) -> tuple[Tensor, Tensor]:
-        """The sums of the batch's loss and −log p, on the device."""
+    def backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        """Return the sums of the loss and of −log p of the batch, on the device."""
         shape = self._shape(batch)
         graph = self.graphs.get(shape)
         if graph is None:
-            graph = self.graphs[shape] = self._record(shape, batch.source is not None)
-        self._fill(graph, batch, share)
-        graph.recording.replay()
+            graph = self.graphs[shape] = self._capture(shape, batch.source is not None)
+        self._copy_inputs(graph, batch, weight)
+        graph.graph.replay()
         return graph.total.clone(), graph.nll.clone()
 
-    def zero(self) -> None:
-        torch._foreach_zero_([p.grad for p in self.weights if p.grad is not None])  # type: ignore[attr-defined]
+    def zero_gradients(self) -> None:
+        torch._foreach_zero_(self._gradients())  # type: ignore[attr-defined]
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
 
     def _shape(self, batch: Batch) -> tuple[int, ...]:
-        """(rows, source tokens, labels) of the recording that takes this batch."""
+        """(rows, source length, target length) of the graph for this batch."""
+        target = batch.target.shape[1] - 1  # without BOS
         if batch.source is None:
-            return len(batch), 0, batch.target.shape[1] - 1
-        return self.shapes.of(len(batch), batch.source.shape[1], batch.target.shape[1] - 1)
+            return len(batch), 0, target
+        return self.shapes.of(len(batch), batch.source.shape[1], target)
 
-    def _fill(self, graph: _Graph, batch: Batch, share: float) -> None:
-        graph.share.fill_(share)
-        pairs = [(graph.batch.target, batch.target), (graph.batch.source, batch.source)]
-        for held, given in pairs:
-            if held is not None and given is not None:
-                if held.shape != given.shape:
-                    held.fill_(PAD)
-                held[: given.shape[0], : given.shape[1]].copy_(given, non_blocking=True)
-        held, given = graph.batch.source_lengths, batch.source_lengths
-        if held is not None and given is not None:
-            held.fill_(1)
-            held[: len(given)].copy_(given, non_blocking=True)
+    def _copy_inputs(self, graph: _Graph, batch: Batch, weight: float) -> None:
+        graph.weight.fill_(weight)
+        for buffer, given in ((graph.batch.target, batch.target), (graph.batch.source, batch.source)):
+            if buffer is not None and given is not None:
+                if buffer.shape != given.shape:
+                    buffer.fill_(PAD)
+                buffer[: given.shape[0], : given.shape[1]].copy_(given, non_blocking=True)
+        lengths, given = graph.batch.source_lengths, batch.source_lengths
+        if lengths is not None and given is not None:
+            lengths.fill_(1)
+            lengths[: len(given)].copy_(given, non_blocking=True)
 
-    def _record(self, shape: tuple[int, ...], translates: bool) -> _Graph:
+    def _capture(self, shape: tuple[int, ...], has_source: bool) -> _Graph:
+        batch = self._empty_batch(shape, has_source)
+        weight = torch.zeros((), device=self.parameters[0].device)
+        gradients = [gradient.clone() for gradient in self._gradients()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # once without capture, so that libraries initialize themselves
+            self._run(batch, weight)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            total, nll = self._run(batch, weight)
+        torch._foreach_copy_(self._gradients(), gradients)  # type: ignore[attr-defined]
+        return _Graph(batch, weight, graph, total, nll)
+
+    def _empty_batch(self, shape: tuple[int, ...], has_source: bool) -> Batch:
         rows, source, target = shape
-        device = self.weights[0].device
-        full = lambda *size, value=PAD: torch.full(size, value, dtype=torch.long, device=device)  # noqa: E731
-        batch = Batch(
-            target=full(rows, target + 1), target_lengths=full(rows, value=1), rows=full(rows), tokens=1, source_tokens=1,
-            source=full(rows, source) if translates else None, source_lengths=full(rows, value=1) if translates else None,
-        )  # fmt: skip
-        share = torch.zeros((), device=device)
-        kept = [p.grad.clone() for p in self.weights if p.grad is not None]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # once outside, so that libraries have made what they need
-            self._run(batch, share)
-        torch.cuda.current_stream().wait_stream(side)
-        recording = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recording, pool=self.pool):
-            total, nll = self._run(batch, share)
-        torch._foreach_copy_([p.grad for p in self.weights if p.grad is not None], kept)  # type: ignore[attr-defined]
-        return _Graph(batch, share, recording, total, nll)
+        device = self.parameters[0].device
 
-    def _run(self, batch: Batch, share: Tensor) -> tuple[Tensor, Tensor]:
+        def full(*size: int, value: int = PAD) -> Tensor:
+            return torch.full(size, value, dtype=torch.long, device=device)
+
+        return Batch(
+            target=full(rows, target + 1),  # with BOS
+            target_lengths=full(rows, value=1),
+            rows=full(rows),
+            tokens=1,
+            source_tokens=1,
+            source=full(rows, source) if has_source else None,
+            source_lengths=full(rows, value=1) if has_source else None,
+        )
+
+    def _run(self, batch: Batch, weight: Tensor) -> tuple[Tensor, Tensor]:
         with self.autocast():
             total, nll, _ = self.module(batch, self.smoothing, None)
-        (total * share).backward()
+        (total * weight).backward()
         return total.detach(), nll.detach()

@@ -1,4 +1,4 @@
-"""What a person sees while training: one live line on a terminal, plain lines now and then elsewhere, nothing when quiet."""
+"""Progress of training on stderr: a live line on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-REFRESH = 1.0  # seconds between changes of the live line; each waits for the device once
-EVERY = 10.0  # seconds between plain lines
+LIVE_INTERVAL = 1.0  # seconds between updates of the live line; each waits for the device once
+LINE_INTERVAL = 10.0  # seconds between lines if there is no terminal
 
 
 class Display:
-    """Lines about training, on stderr."""
+    """Prints messages and the progress of training to stderr; nothing if `quiet`."""
 
     def __init__(self, quiet: bool = False, unit: str = "tokens") -> None:
-        self.quiet, self.unit = quiet, unit  # what is learned from: tokens, rows, tags
+        self.quiet, self.unit = quiet, unit  # of the speed: tokens, rows, tags
         self.score = ""
         self._live: Any = None
         self._due = 0.0
@@ -30,7 +30,7 @@ class Display:
 
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
             self._live.start()
-        self._due = time.monotonic() + (REFRESH if self._live else EVERY)
+        self._due = time.monotonic() + (LIVE_INTERVAL if self._live else LINE_INTERVAL)
         return self
 
     def __exit__(
@@ -41,8 +41,8 @@ class Display:
                 self._live.stop()
             self._live = None
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def print(self, text: str) -> None:
+        """Print a line."""
         if self.quiet:
             return
         with self._terminal():
@@ -53,7 +53,7 @@ class Display:
 
     @contextmanager
     def _terminal(self) -> Iterator[None]:
-        """A terminal that was closed must not stop training: from then on nothing is printed."""
+        """Stop printing if the terminal was closed; training continues."""
         try:
             yield
         except OSError:
@@ -61,38 +61,38 @@ class Display:
             sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (Python flushes it when it exits)
 
     @property
-    def due(self) -> bool:
-        """Whether it is time for a new line; asking costs nothing."""
+    def is_due(self) -> bool:
+        """True if it is time for an update."""
         return not self.quiet and time.monotonic() >= self._due
 
-    def line(self, values: dict[str, Any]) -> None:
-        """Where training stands: step, steps, epochs, loss, tokens_per_second, rate, left."""
-        text = describe(values, self.unit) + (f" · {self.score}" if self.score else "")
+    def update(self, values: dict[str, Any]) -> None:
+        """Show step, steps, epochs, loss, tokens_per_second, rate and the seconds left."""
+        text = progress_line(values, self.unit) + (f" · {self.score}" if self.score else "")
         if self._live is not None:
             from rich.text import Text
 
             with self._terminal():
                 self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-            self._due = time.monotonic() + REFRESH
+            self._due = time.monotonic() + LIVE_INTERVAL
         else:
-            self.say(text)
-            self._due = time.monotonic() + EVERY
+            self.print(text)
+            self._due = time.monotonic() + LINE_INTERVAL
 
 
-def describe(values: dict[str, Any], unit: str = "tokens") -> str:
-    """`step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left`."""
+def progress_line(values: dict[str, Any], unit: str = "tokens") -> str:
+    """Return `step 1,200/10,000 · epoch 3.1 · loss 3.214 · 15,300 tokens/s · lr 7.0e-04 · 0:12:10 left`."""
     of = f"/{values['steps']:,}" if values.get("steps") else ""
     parts = [f"step {values['step']:,}{of}", f"epoch {values['epochs']:.1f}"]
     if values.get("loss") is not None:
         parts.append(f"loss {values['loss']:.3f}")
     parts += [f"{values['tokens_per_second']:,.0f} {unit}/s", f"lr {values['rate']:.1e}"]
     if values.get("left") is not None:
-        parts.append(f"{clock(values['left'])} left")
+        parts.append(f"{format_clock(values['left'])} left")
     return " · ".join(parts)
 
 
-def clock(seconds: float) -> str:
-    """0:12:10."""
+def format_clock(seconds: float) -> str:
+    """Return seconds as 0:12:10."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

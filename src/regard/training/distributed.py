@@ -1,8 +1,7 @@
-"""Several processes as one: who is who, words between them, the model over all of them.
+"""Distributed training under `torchrun`: processes, messages between them, DDP and FSDP.
 
-Started by `torchrun`, every process runs the same program. Process 0 alone reads and writes the run's folder and tells the
-others, so only it needs to see that disk. Small things (counts, texts, decisions) travel through the CPUs' memory as plain
-bytes; nothing is pickled.
+Only process 0 reads and writes the run folder and broadcasts what the others need, so only it needs access to
+that disk. Small messages (counts, texts, decisions) are plain bytes over gloo; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from regard.errors import DeviceError, RegardError
 
-PATIENCE = timedelta(hours=2)  # for process 0 to prepare a large corpus while the others wait
+TIMEOUT = timedelta(hours=2)  # process 0 may prepare a large corpus while the others wait
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process and the number of all processes."""
 
     device: torch.device
     rank: int = 0
@@ -38,12 +37,12 @@ class World:
     local_rank: int = 0
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that reads, writes and speaks."""
+    def is_main(self) -> bool:
+        """True for process 0, which reads, writes and prints."""
         return self.rank == 0
 
     def sum(self, values: Sequence[int]) -> list[int]:
-        """Element by element over all processes."""
+        """Return the element-wise sum over all processes."""
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.int64)
@@ -51,130 +50,132 @@ class World:
         return total.tolist()
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, in place."""
+        """Sum a tensor over all processes in place."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
-    def share(self, content: bytes | None) -> bytes:
-        """Process 0's bytes, for all."""
+    def broadcast(self, content: bytes | None) -> bytes:
+        """Return process 0's bytes on every process."""
         if self.size == 1:
             return content or b""
         size = torch.tensor([len(content or b"")])
         dist.broadcast(size, 0)
-        box = _box(content or b"") if self.first else torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(box, 0)
-        return box.numpy().tobytes()
+        buffer = _as_tensor(content or b"") if self.is_main else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(buffer, 0)
+        return buffer.numpy().tobytes()
 
     def gather(self, content: bytes) -> list[bytes]:
-        """Everyone's bytes at process 0, by rank; an empty list elsewhere."""
+        """Return the bytes of all processes by rank on process 0; an empty list elsewhere."""
         if self.size == 1:
             return [content]
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(content)]))
         longest = max(int(size) for size in sizes)
-        mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(content)] = _box(content)
-        boxes = [torch.empty_like(mine) for _ in sizes] if self.first else None
-        dist.gather(mine, boxes, 0)
-        return [box[: int(size)].numpy().tobytes() for box, size in zip(boxes or [], sizes, strict=False)]
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(content)] = _as_tensor(content)
+        buffers = [torch.empty_like(own) for _ in sizes] if self.is_main else None
+        dist.gather(own, buffers, 0)
+        pairs = zip(buffers or [], sizes, strict=False)
+        return [buffer[: int(size)].numpy().tobytes() for buffer, size in pairs]
 
-    def together(self, work: Callable[[], Any]) -> Any:
-        """Process 0 does `work`; all get its result (as JSON), or raise the error that it raised."""
-        answer = None
-        if self.first:
+    def run_on_main(self, function: Callable[[], Any]) -> Any:
+        """Call `function` on process 0; return its result (as JSON) or raise its error on every process."""
+        message = None
+        if self.is_main:
             try:
-                answer = json.dumps([None, work()]).encode()
+                message = json.dumps([None, function()]).encode()
             except RegardError as error:
                 if self.size == 1:
                     raise
-                answer = json.dumps([f"{error}", None]).encode()
-        error, result = json.loads(self.share(answer))
+                message = json.dumps([f"{error}", None]).encode()
+        error, result = json.loads(self.broadcast(message))
         if error is not None:
             raise RegardError(error)
         return result
 
     def barrier(self) -> None:
-        """Wait until all are here."""
+        """Wait for all processes."""
         self.sum([0])
 
 
-def _box(content: bytes) -> Tensor:
-    return (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if content
-        else torch.empty(0, dtype=torch.uint8)
-    )
+def _as_tensor(content: bytes) -> Tensor:
+    if not content:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def launched() -> bool:
-    """Whether torchrun started this process as one of several."""
+def under_torchrun() -> bool:
+    """True if torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after a failure."""
+    """True if torchrun restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
-    """The device a recipe asks for; a GPU that is not there is an error."""
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"the device is {wanted!r}, and must be auto, cpu or cuda")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cpu" or (wanted == "auto" and not there):
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    """Return the device for auto, cpu or cuda; a missing GPU is an error."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(f"the device is {name!r}, and must be auto, cpu or cuda")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not gpus):
         return torch.device("cpu")
-    if not there:
+    if not gpus:
         raise DeviceError(
             "the device is cuda, and torch sees no GPU here; choose cpu or install torch for CUDA"
         )
-    if local_rank >= there:
+    if local_rank >= gpus:
         raise DeviceError(
-            f"process {local_rank} of this machine has no GPU, there are {there}; start torchrun with --nproc-per-node {there}"
+            f"process {local_rank} of this machine has no GPU, there are {gpus}; "
+            f"start torchrun with --nproc-per-node {gpus}"
         )
     return torch.device("cuda", local_rank)
 
 
-def meet(store: Any, rank: int, size: int) -> str:
-    """A name for this gathering of processes that none before it had.
+def agree_on_group_name(store: Any, rank: int, size: int) -> str:
+    """Return a name for this group of processes that no earlier group had.
 
-    torchrun keeps one store over its restarts, where a new process may find the addresses that dead ones left (pytorch#135712),
-    and then waits for them. So process 0 makes up a name, and each other one believes it only when its own greeting is answered.
+    torchrun keeps one store over its restarts, in which a new process may find the addresses of dead ones
+    (pytorch#135712) and wait for them. So process 0 invents a name, and the others accept it only after
+    process 0 has answered their own greeting under that name.
     """
     if rank == 0:
         name = secrets.token_hex(8)
         store.set("regard/name", name)
         for other in range(1, size):
-            store.set(f"regard/{name}/answer/{other}", store.get(f"regard/{name}/greeting/{other}").decode())
+            greeting = store.get(f"regard/{name}/greeting/{other}").decode()
+            store.set(f"regard/{name}/answer/{other}", greeting)
         return name
     greeting = secrets.token_hex(8)
     while True:
         name = store.get("regard/name").decode()
+        answer = f"regard/{name}/answer/{rank}"
         store.set(f"regard/{name}/greeting/{rank}", greeting)
-        for _ in range(20):  # then look whether there is another name
-            if (
-                store.check([answer := f"regard/{name}/answer/{rank}"])
-                and store.get(answer).decode() == greeting
-            ):
+        for _ in range(20):  # then check whether process 0 has set another name
+            if store.check([answer]) and store.get(answer).decode() == greeting:
                 return name
             time.sleep(0.05)
 
 
 @contextmanager
-def world(wanted: Callable[[World], str]) -> Iterator[World]:
-    """The processes of this run, connected while inside; alone unless torchrun started several. `wanted` says which device the
-    recipe asks for, and may ask process 0.
+def connect_processes(device_name: Callable[[World], str]) -> Iterator[World]:
+    """Connect the processes that torchrun started; without torchrun there is one.
+
+    `device_name` returns training.device of the recipe; it may use the World to ask process 0.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    ours = launched() and not dist.is_initialized()
+    ours = under_torchrun() and not dist.is_initialized()
     if ours:
-        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-        place = dist.PrefixStore(meet(store, rank, size), store)  # pyright: ignore[reportPrivateImportUsage]
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        prefix = agree_on_group_name(store, rank, size)
+        store = dist.PrefixStore(prefix, store)  # pyright: ignore[reportPrivateImportUsage]
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=place, rank=rank, world_size=size, timeout=PATIENCE)
-    rank, size = (dist.get_rank(), dist.get_world_size()) if launched() else (0, 1)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    rank, size = (dist.get_rank(), dist.get_world_size()) if under_torchrun() else (0, 1)
     try:
-        device = pick_device(wanted(World(torch.device("cpu"), rank, size, local_rank)), local_rank)
+        device = pick_device(device_name(World(torch.device("cpu"), rank, size, local_rank)), local_rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         yield World(device, rank, size, local_rank)
@@ -182,17 +183,19 @@ def world(wanted: Callable[[World], str]) -> Iterator[World]:
         if (size > 1 and "gloo" in str(error)) or isinstance(error, dist.DistError):
             line = str(error).strip().splitlines()[0]
             raise RegardError(
-                f"another process of this run was lost ({line}); start all again, the last checkpoint is kept"
+                f"another process of this run was lost ({line}); start all again to resume from the last "
+                "checkpoint"
             ) from None
         raise
     finally:
         if ours and dist.is_initialized():
-            gc.collect()  # what DDP holds of the group must go before it: at the end of Python its threads would abort the process
+            # Free what DDP holds of the group first: at interpreter exit its threads would abort the process.
+            gc.collect()
             dist.destroy_process_group()
 
 
-class LossOf(nn.Module):
-    """The forward pass that DDP and FSDP wrap: a model's loss on a batch."""
+class LossModule(nn.Module):
+    """A model's loss on a batch as a forward pass, which DDP and FSDP wrap."""
 
     def __init__(self, model: nn.Module, agreement: float = 0.0) -> None:
         super().__init__()
@@ -203,9 +206,9 @@ class LossOf(nn.Module):
         return loss.total, loss.nll, loss.state
 
 
-def spread(model: nn.Module, world: World, strategy: str, agreement: float = 0.0) -> nn.Module:
-    """The loss of `model` over all processes: gradients become the mean over them. FSDP also cuts the weights in parts."""
-    module = LossOf(model, agreement)
+def distribute(model: nn.Module, world: World, strategy: str, agreement: float = 0.0) -> nn.Module:
+    """Wrap the loss of `model` in DDP or FSDP; gradients are averaged over the processes."""
+    module = LossModule(model, agreement)
     if world.size == 1:
         return module
     if strategy == "fsdp":
@@ -214,42 +217,39 @@ def spread(model: nn.Module, world: World, strategy: str, agreement: float = 0.0
         for part in list(model.modules()):
             if isinstance(part, nn.ModuleList):
                 for layer in part:
-                    if not isinstance(layer, nn.RNNBase):  # a recurrence reads its weights as one block
+                    if not isinstance(layer, nn.RNNBase):  # cuDNN reads its weights as one block
                         fully_shard(layer)
         return cast(nn.Module, fully_shard(module))
     return nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
 
 
 @contextmanager
-def last_of_step(module: nn.Module, last: bool) -> Iterator[None]:
-    """Gradients are exchanged in the last backward pass of a step only; those before add up at home."""
-    if isinstance(module, nn.parallel.DistributedDataParallel) and not last:
+def gradient_sync(module: nn.Module, enabled: bool) -> Iterator[None]:
+    """Exchange gradients in this backward pass only if `enabled`: in the last one of a step."""
+    if isinstance(module, nn.parallel.DistributedDataParallel) and not enabled:
         with module.no_sync():
             yield
         return
-    wait = getattr(module, "set_requires_gradient_sync", None)  # FSDP's
-    if wait is not None:
-        wait(last)
+    set_sync = getattr(module, "set_requires_gradient_sync", None)  # FSDP
+    if set_sync is not None:
+        set_sync(enabled)
     yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be cut over the processes, in one piece; every process must ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor that may be sharded in one piece; a collective operation."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor.detach() if gather is None else gather().detach()
 
 
 @torch.no_grad()
-def fill(tensor: Tensor, value: Tensor | None, world: World) -> None:
-    """Give a tensor, cut or not, process 0's value; the others bring None. Every process must ask."""
+def copy_from_main(tensor: Tensor, value: Tensor | None, world: World) -> None:
+    """Copy process 0's `value` into a tensor that may be sharded; the others pass None. Collective."""
     if world.size > 1:
-        box = (
-            torch.empty(tensor.shape, dtype=tensor.dtype, device=world.device)
-            if value is None
-            else value.to(world.device)
-        )
-        dist.broadcast(box, 0)
-        value = box
+        if value is None:
+            value = torch.empty(tensor.shape, dtype=tensor.dtype, device=world.device)
+        value = value.to(world.device)
+        dist.broadcast(value, 0)
     mesh = getattr(tensor, "device_mesh", None)
     if mesh is not None:
         from torch.distributed.tensor import DTensor, distribute_tensor

@@ -1,7 +1,7 @@
-"""What a recipe would cost, before it is paid: parameters, FLOPs, memory and time, from a sample of its own data.
+"""Estimate the cost of a recipe: parameters, FLOPs, memory and time, from a sample of its data.
 
-A few thousand rows are read and prepared, the model is built, and one or two real steps are timed on this device. Where
-a whole batch would take long, part of it is timed and scaled by its FLOPs.
+Some thousand rows are read and prepared, the model is built, and a few steps are timed on this device. If a
+batch would take long, some of its rows are timed and the time is scaled by FLOPs.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from torch import nn
 from regard.data import corpora
 from regard.data.batches import Batch
 from regard.data.datasets import load_corpus, split_rows
-from regard.data.row_formats import row_format_of
 from regard.data.tokenizer import SPECIALS
 from regard.files.progress import track
 from regard.models.build import build
+from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import Recipe, load_recipe
-from regard.recipe.start import Start
-from regard.tasks import task_of
-from regard.training import optimizer, rng_state
-from regard.training.datasets import Datasets
-from regard.training.distributed import LossOf, World, pick_device
+from regard.tasks import get_task
+from regard.training.distributed import LossModule, World, pick_device
 from regard.training.ema import Ema
+from regard.training.pretrained import Pretrained
+from regard.training.rng_state import seed_all
 from regard.training.step import Stepper
-from regard.training.step_iterator import StepBatches, StepIterator
-from regard.training.trainer import check, surroundings
+from regard.training.step_iterator import StepBatches, StepIterator, training_flops
+from regard.training.trainer import check_machine, torch_settings
+from regard.training.training_data import TrainingData
 
-SAMPLE = 10_000  # rows that are looked at
-LOOKED = 8  # batches that FLOPs and tokens are averaged over
-BUDGET = {"cpu": 4e10, "cuda": 2e13}  # FLOPs of a timed step: about a second
+SAMPLE_ROWS = 10_000
+SAMPLE_STEPS = 8  # FLOPs and tokens are averaged over these
+FLOPS_LIMIT = {"cpu": 4e10, "cuda": 2e13}  # of a timed step: about a second
 
 
 @dataclass(frozen=True)
@@ -45,295 +45,302 @@ class Estimate:
     name: str
     data: str
     rows: dict[str, int]  # by split
-    whole: bool  # all training rows were looked at, so the vocabulary is the one that training would have
-    vocabulary: tuple[int | None, int]
-    parameters: dict[str, int]  # by part
-    answers: str | None  # what a target is called where it is no text: labels, tags
-    predicts: str  # what is learned from: target tokens, rows, tags
+    read_all: bool  # all training rows were read, so the vocabulary is exact
+    vocabulary: tuple[int | None, int]  # source, target
+    parameters: dict[str, int]  # by part of the model
+    target_entries: str | None  # labels or tags; None: tokens
+    loss_unit: str  # target tokens, rows, tags
     notes: list[str]  # how files are read
     warnings: list[str]
     first_row: tuple[str, ...]
-    flops_per_token: float  # of training, for one of these
+    flops_per_token: float  # of training, per loss unit
     tokens_per_step: float
     padding: float
     memory: dict[str, int]
     seconds_per_step: float
-    steps: int | None  # None: only the clock decides
+    steps: int | None  # None: only the time limit ends the run
     minutes: float | None
     device: str
 
     @property
     def seconds(self) -> float:
-        """Of training, without validation."""
-        found = [] if self.steps is None else [self.steps * self.seconds_per_step]
-        return min(found + ([] if self.minutes is None else [60 * self.minutes]))
+        """Training time without validation."""
+        limits = [] if self.steps is None else [self.steps * self.seconds_per_step]
+        return min(limits + ([] if self.minutes is None else [60 * self.minutes]))
 
     @property
     def flops(self) -> float:
-        """Of the whole training."""
+        """FLOPs of the whole training."""
         return self.seconds / self.seconds_per_step * self.tokens_per_step * self.flops_per_token
 
     def __str__(self) -> str:
-        steps, parts, memory = self.seconds / self.seconds_per_step, self.parameters, self.memory
-        lines = {
+        lines = [f"{name:<11} {text}" for name, text in self._lines().items()]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+    def _lines(self) -> dict[str, str]:
+        steps = self.seconds / self.seconds_per_step
+        by_part = ", ".join(f"{part} {count:,}" for part, count in self.parameters.items())
+        memory = ", ".join(f"{part} {_format_bytes(size)}" for part, size in self.memory.items())
+        # Batches of a sample are less full than those of all rows.
+        padding = f", {self.padding:.1%} padding" if self.read_all else ""
+        return {
             "recipe": self.name,
             "data": f"{self.data}: " + ", ".join(f"{n:,} {split}" for split, n in self.rows.items()),
             **({"columns": "\n            ".join(self.notes)} if self.notes else {}),
             "first row": " → ".join(text if len(text) <= 80 else f"{text[:79]}…" for text in self.first_row),
-            "vocabulary": self._words(),
-            "parameters": f"{sum(parts.values()):,}: "
-            + ", ".join(f"{part} {n:,}" for part, n in parts.items()),
-            "batch": f"{self.tokens_per_step:,.0f} {self.predicts} a step"
-            + (
-                f", {self.padding:.1%} of the places padding" if self.whole else ""
-            ),  # a sample fills batches less well
-            "FLOPs": f"{self.flops_per_token:.2e} to train on one of the {self.predicts}, {self.flops:.2e} in all",
-            "memory": f"{_size(sum(memory.values()))}: "
-            + ", ".join(f"{part} {_size(n)}" for part, n in memory.items()),
-            "time": f"about {_duration(self.seconds)} for {steps:,.0f} steps of {self.seconds_per_step:.3g} s on {self.device}; "
-            "validation comes on top",
+            "vocabulary": self._vocabulary_text(),
+            "parameters": f"{sum(self.parameters.values()):,}: {by_part}",
+            "batch": f"{self.tokens_per_step:,.0f} {self.loss_unit} per step{padding}",
+            "FLOPs": f"{self.flops_per_token:.2e} per {self.loss_unit.removesuffix('s')} of training, "
+            f"{self.flops:.2e} in total",
+            "memory": f"{_format_bytes(sum(self.memory.values()))}: {memory}",
+            "time": f"about {_format_duration(self.seconds)} for {steps:,.0f} steps of "
+            f"{self.seconds_per_step:.3g} s on {self.device}, without validation",
         }
-        return "\n".join(
-            [
-                *(f"{name:<11} {text}" for name, text in lines.items()),
-                *(f"warning: {each}" for each in self.warnings),
-            ]
-        )
 
-    def _words(self) -> str:
+    def _vocabulary_text(self) -> str:
         source, target = self.vocabulary
-        if self.answers:
-            return f"{source:,} tokens, {target - len(SPECIALS):,} {self.answers}"
-        words = f"{target:,}" if source in (None, target) else f"{source:,} source and {target:,} target"
-        return f"{words} tokens" + ("" if self.whole else f", by the recipe and the first {SAMPLE:,} rows")
+        if self.target_entries:
+            return f"{source:,} tokens, {target - len(SPECIALS):,} {self.target_entries}"
+        sizes = f"{target:,}" if source in (None, target) else f"{source:,} source and {target:,} target"
+        return f"{sizes} tokens" + (
+            "" if self.read_all else f", by the recipe and the first {SAMPLE_ROWS:,} rows"
+        )
 
 
 def estimate(
     recipe: str | PathLike[str] | Mapping[str, Any] | Recipe, overrides: Iterable[str] = ()
 ) -> Estimate:
-    """Look at a recipe without training: everything is checked that `train` checks before its first step."""
-    settled = load_recipe(recipe, overrides)
-    world = World(pick_device(settled.training.device))
-    limit = min(settled.data.limit or SAMPLE, SAMPLE)
-    sample = settled.data.model_copy(update={"limit": limit})
-    check(settled, world)
-    with surroundings(settled, world, None):
-        rng_state.seed(settled.seed)
-        start = Start.of(settled)
-        given = None if start is None else start.tokenizers(settled.task)
-        material = Datasets(
-            load_corpus(sample, settled.tokenizer, task=settled.task, seed=settled.seed, given=given)
-        )
-        rows = count_rows(settled, material)
-        whole = rows["training"] <= limit or settled.tokenizer.load is not None or start is not None
-        vocabulary = _vocabulary(settled, material, whole)
-        model = build(settled.model.model_dump(), *vocabulary).to(world.device).train()
-        model.source_tokenizer, model.target_tokenizer = material.source_tokenizer, material.target_tokenizer
-        return _looked(settled, world, material, model, rows, whole, vocabulary)
+    """Estimate the cost of a recipe; makes all checks that `train` makes before its first step."""
+    loaded = load_recipe(recipe, overrides)
+    world = World(pick_device(loaded.training.device))
+    limit = min(loaded.data.limit or SAMPLE_ROWS, SAMPLE_ROWS)
+    check_machine(loaded, world)
+    with torch_settings(loaded, world, None):
+        seed_all(loaded.seed)
+        pretrained = Pretrained.load(loaded)
+        data = _load_sample(loaded, limit, pretrained)
+        rows = count_rows(loaded, data)
+        exact_vocabulary = loaded.tokenizer.load is not None or pretrained is not None
+        read_all = rows["training"] <= limit or exact_vocabulary
+        vocabulary = _vocabulary_sizes(loaded, data, read_all)
+        model = build(loaded.model.model_dump(), *vocabulary).to(world.device).train()
+        model.source_tokenizer, model.target_tokenizer = data.source_tokenizer, data.target_tokenizer
+        measured = Measurement(loaded, world, data, model)
+        return _make_estimate(loaded, data, rows, read_all, vocabulary, measured)
 
 
-def _looked(
+def _load_sample(recipe: Recipe, limit: int, pretrained: Pretrained | None) -> TrainingData:
+    task = get_task(recipe.task)
+    sample = recipe.data.model_copy(update={"limit": limit})
+    given = None if pretrained is None else pretrained.tokenizers(task)
+    corpus = load_corpus(sample, recipe.tokenizer, task=task.row_format, seed=recipe.seed, given=given)
+    return TrainingData(corpus)
+
+
+class Measurement:
+    """Tokens, FLOPs, memory and time of a few steps."""
+
+    def __init__(self, recipe: Recipe, world: World, data: TrainingData, model: Any) -> None:
+        self.recipe, self.world, self.model = recipe, world, model
+        stream = data.training_batches(recipe, world)
+        iterator = StepIterator(stream, world, recipe.batch.accumulate, model.flops)
+        self.padding, self.steps_per_epoch = stream.padding, iterator.steps_in(1.0)
+        steps = [iterator.next() for _ in range(SAMPLE_STEPS)]
+        self.tokens = sum(step.tokens for step in steps) / SAMPLE_STEPS
+        self.flops = sum(step.flops for step in steps) / SAMPLE_STEPS
+        typical = min(steps, key=lambda step: abs(step.flops - self.flops))
+        rows, scale = _affordable_rows(typical.batches[0], model, world.device.type, self.flops)
+        ema = Ema(model, recipe.training.ema) if recipe.training.ema else None
+        optimizer = make_optimizer(model, recipe.optimizer)
+        stepper = Stepper(model, LossModule(model), optimizer, recipe, world, ema)
+        one, two = (_activation_bytes(stepper, step.batches[0]) for step in (rows, _doubled(rows)))
+        fixed, growing = _fixed_and_growing(one, two)
+        self.activations = round(fixed + growing * scale / recipe.batch.accumulate)
+        fixed, growing = _fixed_and_growing(*_time_steps(stepper, rows))
+        self.seconds = fixed + growing * scale
+
+    def memory(self) -> dict[str, int]:
+        """Return bytes by use; the optimizer is assumed to keep two values per weight, as Adam does."""
+        size = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        memory = {"weights": size, "gradients": size, "optimizer": 2 * size}
+        if self.recipe.training.ema:
+            memory["moving average"] = size
+        return {**memory, "activations": self.activations}
+
+
+def _make_estimate(
     recipe: Recipe,
-    world: World,
-    material: Datasets,
-    model: Any,
+    data: TrainingData,
     rows: dict[str, int],
-    whole: bool,
+    read_all: bool,
     vocabulary: tuple[int | None, int],
+    measured: Measurement,
 ) -> Estimate:
-    stream = material.stream(recipe, world)
-    feed = StepIterator(stream, world, recipe.batch.accumulate, model.flops)
-    padding, per_epoch = (
-        stream.padding,
-        feed.steps(1.0) * rows["training"] / material.corpus.train.report.read,
-    )
-    portions = [feed.next() for _ in range(LOOKED)]
-    tokens, flops = (sum(getattr(p, key) for p in portions) / LOOKED for key in ("tokens", "flops"))
-    near = min(portions, key=lambda p: abs(p.flops - flops))
-    part, share = _affordable(near.batches[0], model, world.device.type, flops)
-    stepper = _stepper(recipe, world, model)
-    activations = _fixed_and_growing(*(_activations(stepper, p.batches[0]) for p in (part, _doubled(part))))
-    seconds = _fixed_and_growing(*_timed(stepper, part))
-    training = recipe.training
-    known = [
-        n
-        for n in (training.steps, None if training.epochs is None else round(training.epochs * per_epoch))
-        if n is not None
-    ]
-    sizes = [p.numel() * p.element_size() for p in model.parameters()]
-    memory = {"weights": sum(sizes), "gradients": sum(sizes), "optimizer": 2 * sum(sizes)}
-    if training.ema:
-        memory["mean of weights"] = sum(sizes)
-    memory["activations"] = round(activations[0] + activations[1] * share / recipe.batch.accumulate)
+    task, training, corpus = get_task(recipe.task), recipe.training, data.corpus
+    steps_per_epoch = measured.steps_per_epoch * rows["training"] / corpus.train.report.read
+    by_epochs = None if training.epochs is None else round(training.epochs * steps_per_epoch)
+    on_gpu = measured.world.device.type == "cuda"
     return Estimate(
         name=recipe.name,
-        data=_data(recipe),
+        data=_describe_data(recipe),
         rows=rows,
-        whole=whole,
+        read_all=read_all,
         vocabulary=vocabulary,
-        parameters=model.parameters_by_part(),
-        answers={"classify": "labels", "tag": "tags"}.get(recipe.task),
-        predicts=task_of(recipe.task).predicts,
-        notes=material.corpus.notes,
-        warnings=material.corpus.warnings if whole else [],  # of a sample they might be wrong
+        parameters=measured.model.parameters_by_part(),
+        target_entries=task.target_entries,
+        loss_unit=task.loss_unit,
+        notes=corpus.notes,
+        warnings=corpus.warnings if read_all else [],  # those of a sample may be wrong
         first_row=_first_row(recipe),
-        flops_per_token=flops / tokens,
-        tokens_per_step=tokens,
-        padding=padding,
-        memory=memory,
-        seconds_per_step=seconds[0] + seconds[1] * share,
-        steps=min(known, default=None),
+        flops_per_token=measured.flops / measured.tokens,
+        tokens_per_step=measured.tokens,
+        padding=measured.padding,
+        memory=measured.memory(),
+        seconds_per_step=measured.seconds,
+        steps=min((n for n in (training.steps, by_epochs) if n is not None), default=None),
         minutes=training.minutes,
-        device=torch.cuda.get_device_name() if world.device.type == "cuda" else f"the CPU ({_threads()})",
+        device=torch.cuda.get_device_name() if on_gpu else f"the CPU ({_format_threads()})",
     )
 
 
-def _affordable(batch: Batch, model: Any, device: str, flops: float) -> tuple[StepBatches, float]:
-    """As many rows of a batch as may be timed, and how many times a step of `flops` is more than they are."""
-    count = max(1, min(len(batch), int(len(batch) * BUDGET.get(device, 4e10) / _cost(batch, model))))
-    pick = torch.linspace(0, len(batch) - 1, count).round().long()
-    names = ("target", "target_lengths", "rows") + (
-        () if batch.source is None else ("source", "source_lengths")
-    )
-    cut = {name: getattr(batch, name)[pick] for name in names}
-    part = replace(batch, **cut, continues=False, tokens=-1, source_tokens=-1)
-    own = _cost(part, model)
-    return StepBatches([part], part.tokens, part.source_tokens, len(part), own, False), flops / own
+# Timing
 
 
-def _cost(batch: Batch, model: Any) -> int:
-    """FLOPs of training on a batch."""
-    targets = batch.target_lengths.tolist()
-    sources = [0] * len(targets) if batch.source_lengths is None else batch.source_lengths.tolist()
-    return 3 * sum(map(model.flops, sources, targets))
+def _affordable_rows(batch: Batch, model: nn.Module, device: str, flops: float) -> tuple[StepBatches, float]:
+    """As many rows of a batch as the FLOPs limit allows, and how many times more FLOPs a step has."""
+    cost = training_flops(batch, model.flops)  # type: ignore[arg-type]
+    count = max(1, min(len(batch), int(len(batch) * FLOPS_LIMIT.get(device, 4e10) / cost)))
+    picked = torch.linspace(0, len(batch) - 1, count).round().long()
+    selected = _map_rows(batch, lambda x: x[picked])
+    own = training_flops(selected, model.flops)  # type: ignore[arg-type]
+    return _as_step(selected, own), flops / own
 
 
-def _stepper(recipe: Recipe, world: World, model: nn.Module) -> Stepper:
-    ema = Ema(model, recipe.training.ema) if recipe.training.ema else None
-    return Stepper(model, LossOf(model), optimizer.make(model, recipe.optimizer), recipe, world, ema)
-
-
-def _doubled(portion: StepBatches) -> StepBatches:
+def _doubled(step: StepBatches) -> StepBatches:
     """The same rows twice in one batch."""
-    batch = portion.batches[0]
-    names = ("target", "target_lengths", "rows") + (
-        () if batch.source is None else ("source", "source_lengths")
-    )
-    twice = replace(
-        batch, **{n: torch.cat([getattr(batch, n)] * 2) for n in names}, tokens=-1, source_tokens=-1
-    )
-    return StepBatches([twice], twice.tokens, twice.source_tokens, len(twice), 2 * portion.flops, False)
+    return _as_step(_map_rows(step.batches[0], lambda x: torch.cat([x, x])), 2 * step.flops)
+
+
+def _map_rows(batch: Batch, function: Any) -> Batch:
+    names = ["target", "target_lengths", "rows"]
+    names += [] if batch.source is None else ["source", "source_lengths"]
+    tensors = {name: function(getattr(batch, name)) for name in names}
+    return replace(batch, **tensors, continues=False, tokens=-1, source_tokens=-1)
+
+
+def _as_step(batch: Batch, flops: int) -> StepBatches:
+    return StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), flops)
 
 
 def _fixed_and_growing(one: float, two: float) -> tuple[float, float]:
-    """What does not depend on the number of rows, and what grows with it, from a measure of a batch and of its double."""
-    growing = min(one, max(two - one, one / 4))  # a clock is not exact
+    """The constant part and the part per batch, from measurements of a batch and of twice as many rows."""
+    growing = min(one, max(two - one, one / 4))  # timings are noisy
     return one - growing, growing
 
 
-def _timed(stepper: Stepper, portion: StepBatches) -> tuple[float, float]:
+def _time_steps(stepper: Stepper, step: StepBatches) -> tuple[float, float]:
     """Seconds of a step with these rows, and with twice as many."""
-    sizes = (portion, _doubled(portion))
-    stepper.step(1, portion, 0.0)  # the first makes Adam's means and warms up
+    sizes = (step, _doubled(step))
+    stepper.step(1, step, 0.0)  # warm-up; creates the optimizer state
     best = [float("inf"), float("inf")]
     for number in range(2, 6):
-        _wait(stepper.world)
+        _synchronize(stepper.world)
         start = time.perf_counter()
         stepper.step(number, sizes[number % 2], 0.0)
-        _wait(stepper.world)
+        _synchronize(stepper.world)
         best[number % 2] = min(best[number % 2], time.perf_counter() - start)
     return best[0], best[1]
 
 
-def _activations(stepper: Stepper, batch: Batch) -> int:
-    """Bytes that the forward pass keeps for the backward pass; each block of memory once, the weights not."""
-    own = {p.untyped_storage().data_ptr() for p in stepper.model.parameters()}
-    kept: dict[int, int] = {}
+def _activation_bytes(stepper: Stepper, batch: Batch) -> int:
+    """Bytes that the forward pass keeps for the backward pass, without the weights."""
+    weights = {p.untyped_storage().data_ptr() for p in stepper.model.parameters()}
+    saved: dict[int, int] = {}
 
-    def keep(x: torch.Tensor) -> torch.Tensor:
+    def record(x: torch.Tensor) -> torch.Tensor:
         storage = x.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
         return x
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), stepper.autocast():
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x), stepper.autocast():
         loss = stepper.module(batch.to(stepper.world.device), stepper.recipe.training.smoothing, None)
         del loss
-    return sum(kept.values())
+    return sum(saved.values())
 
 
-def _wait(world: World) -> None:
+def _synchronize(world: World) -> None:
     if world.device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def _vocabulary(recipe: Recipe, material: Datasets, whole: bool) -> tuple[int | None, int]:
-    """The sizes training would have; where the text was not read to its end, the most the recipe allows."""
-    source, target = material.source_tokenizer, material.target_tokenizer
-    found = (None if source is None else len(source)), len(target)
-    if whole or recipe.tokenizer.kind in (
-        "character",
-        "spelled",
-    ):  # where letters begin is part of what the tokens mean
-        return found
-    labels = row_format_of(recipe.task).labels
-    return (None if source is None else recipe.tokenizer.size), len(
-        target
-    ) if labels else recipe.tokenizer.size
+# Data
 
 
-def count_rows(recipe: Recipe, material: Datasets) -> dict[str, int]:
-    """Rows of the training set (as many as the recipe takes of them), of the validation set and of the test sets."""
-    data, corpus = recipe.data, material.corpus
+def _vocabulary_sizes(recipe: Recipe, data: TrainingData, exact: bool) -> tuple[int | None, int]:
+    """The vocabulary sizes of training; if not all rows were read, the maximum that the recipe allows."""
+    source, target = data.source_tokenizer, data.target_tokenizer
+    sizes = (None if source is None else len(source)), len(target)
+    if exact or recipe.tokenizer.kind in ("character", "spelled"):  # character ids begin after the words
+        return sizes
+    has_labels = get_task(recipe.task).row_format.labels
+    largest = recipe.tokenizer.size
+    return (None if source is None else largest), len(target) if has_labels else largest
+
+
+def count_rows(recipe: Recipe, data: TrainingData) -> dict[str, int]:
+    """Return the number of rows of the training, validation and test sets."""
+    limit, corpus = recipe.data.limit, data.corpus
     read = corpus.train.report.read
-    cut = read == SAMPLE and (data.limit is None or data.limit > SAMPLE)
-    found = {"training": _rows(recipe, "train") if cut else read}
-    if data.limit is not None:
-        found["training"] = min(found["training"], data.limit)
+    truncated = read == SAMPLE_ROWS and (limit is None or limit > SAMPLE_ROWS)
+    rows = {"training": _count_split(recipe, "train") if truncated else read}
+    if limit is not None:
+        rows["training"] = min(rows["training"], limit)
     if corpus.validation is not None:
-        found["validation"] = len(corpus.validation.targets)
-    return found | {name: _rows(recipe, name) for name in corpus.test_names}
+        rows["validation"] = len(corpus.validation.targets)
+    return rows | {name: _count_split(recipe, name) for name in corpus.test_names}
 
 
-def _rows(recipe: Recipe, split: str) -> int:
-    """Rows of a part, as the manifest of a known corpus has them, or counted in files of one's own."""
+def _count_split(recipe: Recipe, split: str) -> int:
+    """Rows of a split: from the manifest of a known corpus, else counted."""
     data = recipe.data
-    cut = data.fold is not None or data.folds is not None or data.hold_out is not None
-    if (
-        data.corpus is not None
-        and not getattr(data, split, ())
-        and not cut
-        and corpora.find(data.corpus).folds is None
-    ):
-        return corpora.find(data.corpus).row_count(split, data.source, data.target, data.version)
-    rows = split_rows(data, split, recipe.task)
-    with track(sum(path.stat().st_size for path in rows.files), f"counting {split}", "bytes") as progress:
+    is_cut = data.fold is not None or data.folds is not None or data.hold_out is not None
+    corpus = None if data.corpus is None else corpora.find(data.corpus)
+    if corpus is not None and not getattr(data, split, ()) and not is_cut and corpus.folds is None:
+        return corpus.row_count(split, data.source, data.target, data.version)
+    rows = split_rows(data, split, get_task(recipe.task).row_format)
+    size = sum(path.stat().st_size for path in rows.files)
+    with track(size, f"counting {split}", "bytes") as progress:
         return sum(len(block[0]) for block in rows.blocks(progress.advance))
 
 
 def _first_row(recipe: Recipe) -> tuple[str, ...]:
-    """The first training row that can be read, as it is read."""
-    rows = split_rows(recipe.data, "train", recipe.task)
+    """The first readable training row."""
+    rows = split_rows(recipe.data, "train", get_task(recipe.task).row_format)
     return next((row for row in rows if all(text.strip() and text[0] != "\udcff" for text in row)), ())
 
 
-def _data(recipe: Recipe) -> str:
+def _describe_data(recipe: Recipe) -> str:
     data = recipe.data
     name = data.corpus or f"{len(data.train)} file{'s' if len(data.train) > 1 else ''} of your own"
     pair = f"{data.source}-{data.target}"
     return f"{name} {pair}" if data.corpus and data.source and data.target and pair not in name else name
 
 
-def _threads() -> str:
+# Formatting
+
+
+def _format_threads() -> str:
     n = torch.get_num_threads()
     return f"{n} thread{'s' if n > 1 else ''}"
 
 
-def _size(n: int) -> str:
+def _format_bytes(n: int) -> str:
     return f"{n / 2**30:.2f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""The end of a run: the best checkpoints averaged into one model, scored on text it never saw, written with its card."""
+"""The end of a run: average the best checkpoints, evaluate the model, write it with its report."""
 
 from __future__ import annotations
 
@@ -13,97 +13,104 @@ import torch
 from regard.errors import FolderError
 from regard.files.atomic import write_folder
 from regard.files.checksums import verify_complete
-from regard.training import checkpoint, plot
-from regard.training.average import mean, save
+from regard.training import plot
+from regard.training.average import mean_of_files, save_model
+from regard.training.checkpoint import evaluation_weights
 from regard.training.loop import TrainingLoop
 from regard.training.run_folder import Result
 from regard.training.step_folders import RESUME, folder_name
-from regard.training.validate import validate
 from regard.version import __version__
 
 
-def finish(session: TrainingLoop, reason: str) -> Result:
-    """Write model/, report.json and curves.png of a run that has come to its end."""
-    run, recipe, progress, world = session.run, session.recipe, session.progress, session.world
-    weights, used = final_weights(session)
-    model = session.filled(weights)
-    scores = final_scores(session, model)
-    report = describe(session, reason, used, scores)
-    if world.first:
-        shell = session.shell({name: p.detach().to("cpu") for name, p in model.named_parameters()})
-        write_folder(run.model, lambda place: save(place, shell, report), RESUME)
+def finish(loop: TrainingLoop, reason: str) -> Result:
+    """Write model/, report.json and curves.png of a run that has ended."""
+    run, recipe, state, world = loop.run_folder, loop.recipe, loop.state, loop.world
+    weights, averaged_steps = final_weights(loop)
+    model = loop.validator.model_with(weights)
+    scores = final_scores(loop, model)
+    report = make_report(loop, reason, averaged_steps, scores)
+    if world.is_main:
+        on_cpu = {name: p.detach().to("cpu") for name, p in model.named_parameters()}
+        to_save = loop.validator.cpu_model_with(on_cpu)
+        write_folder(run.model, lambda folder: save_model(folder, to_save, report), RESUME)
         run.write_report(report)
-        plot.draw(run.log, run.curves, recipe.name, session.task)
+        plot.draw(run.log, run.curves, recipe.name, loop.task)
     world.barrier()
-    return Result(run.folder, True, reason, progress.step, scores, progress.seconds, progress.flops, report)
+    return Result(run.folder, True, reason, state.step, scores, state.seconds, state.flops, report)
 
 
-def final_scores(session: TrainingLoop, model: Any) -> dict[str, Any]:
-    """Scores of the finished model on the validation set and every test set; the first of these is `test` as well."""
-    recipe, material, show = session.recipe, session.material, session.show
+def final_scores(loop: TrainingLoop, model: Any) -> dict[str, Any]:
+    """Return the scores on the validation set and every test set; the first test set is also `test`."""
+    recipe, data, display = loop.recipe, loop.data, loop.display
     scores: dict[str, Any] = {}
-    for split in [*(["validation"] if material.has("validation") else []), *material.corpus.test_names]:
-        show.say(f"scoring {split}{session.task.how(recipe)}")
-        scores[split] = validate(
-            model, material, split, recipe, session.world, recipe.decoding.beam, not show.quiet
-        )
+    for split in [*(["validation"] if data.has("validation") else []), *data.corpus.test_names]:
+        display.print(f"scoring {split}{loop.task.search_description(recipe)}")
+        beam, progress = recipe.decoding.beam, not display.quiet
+        scores[split] = loop.validator.evaluate(model, split, beam, progress)
         scores[split].pop("sample", None)
-    for split in material.corpus.test_names[:1]:
+    for split in data.corpus.test_names[:1]:
         scores.setdefault("test", scores[split])
     return scores
 
 
-def final_weights(session: TrainingLoop) -> tuple[dict[str, torch.Tensor], list[int]]:
-    """The mean of the `average` best checkpoints on process 0, and their steps; the last weights where nothing was validated."""
+def final_weights(loop: TrainingLoop) -> tuple[dict[str, torch.Tensor], list[int]]:
+    """Return the mean of the `training.average` best checkpoints on process 0, and their steps.
+
+    Without any validation these are the last weights.
+    """
     folders: list[Path] = []
-    if session.world.first:
-        for entry in session.progress.best[: session.recipe.training.average]:
-            folder = session.run.best / folder_name(entry["step"])
+    if loop.world.is_main:
+        for validation in loop.state.best[: loop.recipe.training.average]:
+            folder = loop.run_folder.best / folder_name(validation["step"])
             try:
                 verify_complete(folder)
                 folders.append(folder)
             except FolderError as error:
-                session.show.say(f"{error}; it is left out of the finished model")
-    names = session.world.together(lambda: [folder.name for folder in folders])
+                loop.display.print(f"{error}; it is left out of the final model")
+    names = loop.world.run_on_main(lambda: [folder.name for folder in folders])
     if not names:
-        return checkpoint.weights(session.model, session.stepper.ema, session.world), [session.progress.step]
+        return evaluation_weights(loop.model, loop.stepper.ema, loop.world), [loop.state.step]
     steps = [int(name.removeprefix("step-")) for name in names]
-    return (mean([(folder / "model.safetensors", "") for folder in folders]) if folders else {}), steps
+    weights = mean_of_files([(folder / "model.safetensors", "") for folder in folders]) if folders else {}
+    return weights, steps
 
 
-def describe(session: TrainingLoop, reason: str, used: list[int], scores: dict[str, Any]) -> dict[str, Any]:
-    """What was trained on what, for how long, at what cost, and how good it is: the report, and the model's card."""
-    progress, world, recipe = session.progress, session.world, session.recipe
-    cuda = world.device.type == "cuda"
-    memory = (
-        torch.cuda.max_memory_allocated()
-        if cuda
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+def make_report(
+    loop: TrainingLoop, reason: str, averaged_steps: list[int], scores: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the report, which is also the model's card: data, cost, scores, versions."""
+    state, world, recipe = loop.state, loop.world, loop.recipe
+    versions = {"regard": __version__, "torch": torch.__version__, "python": sys.version.split()[0]}
     return {
         "name": recipe.name,
         "task": recipe.task,
         "finished": True,
         "ended_by": reason,
-        "steps": progress.step,
-        "epochs": round(session.feed.epochs, 4),
-        "averaged_steps": used,
+        "steps": state.step,
+        "epochs": round(loop.steps.epochs, 4),
+        "averaged_steps": averaged_steps,
         "scores": scores,
-        "best": progress.best[0] if progress.best else None,
-        "parameters": sum(p.numel() for p in session.model.parameters()),
-        "flops": progress.flops,
-        "seconds": round(progress.seconds, 3),
-        "tokens": progress.tokens,
-        "source_tokens": progress.source_tokens,
-        "sentences": progress.sentences,
-        "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
-        "peak_memory": memory,
-        "device": torch.cuda.get_device_name()
-        if cuda
-        else f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
+        "best": state.best[0] if state.best else None,
+        "parameters": sum(p.numel() for p in loop.model.parameters()),
+        "flops": state.flops,
+        "seconds": round(state.seconds, 3),
+        "tokens": state.tokens,
+        "source_tokens": state.source_tokens,
+        "sentences": state.sentences,
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
+        **_machine(world.device),
         "processes": world.size,
-        "data": session.material.summary(),
-        "command": session.command,
+        "data": loop.data.summary(),
+        "command": loop.command,
         "recipe": recipe.model_dump(),
-        "versions": {"regard": __version__, "torch": torch.__version__, "python": sys.version.split()[0]},
+        "versions": versions,
     }
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    """Peak memory in bytes and the name of the device."""
+    if device.type == "cuda":
+        return {"peak_memory": torch.cuda.max_memory_allocated(), "device": torch.cuda.get_device_name()}
+    cpu = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"peak_memory": memory, "device": cpu}

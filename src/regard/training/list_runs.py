@@ -1,4 +1,4 @@
-"""What lies in a folder of runs: how far each is, how good, and what it cost; read from its files, whatever state they are in."""
+"""List the runs of a folder: state, score and cost of each, read from its files."""
 
 from __future__ import annotations
 
@@ -9,84 +9,86 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FolderError, RegardError
-from regard.tasks import Task, task_of
-from regard.training.log import read_lines
+from regard.tasks import Task, get_task
+from regard.training.log import read_log
 from regard.training.run_folder import RunFolder
 from regard.training.step_folders import step_folders, step_of
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """One run in a line."""
 
     name: str
     folder: str
     task: str
-    state: str  # finished, stopped (it can be resumed), started (nothing saved yet) or damaged
+    state: str  # finished, stopped (can be resumed), started (no checkpoint yet) or damaged
     step: int
     loss: float | None  # of the last validation, in nats per token
-    score: float | None  # the best figure of its task so far; of a finished run that of its model
+    score: float | None  # the metric of the final model, else the best validation so far
     score_name: str  # bleu, perplexity, accuracy, f1 or mrr
-    score_split: str  # the set it is of: validation, or the name of the test set; empty without a score
+    score_split: str  # validation, or the name of the test set; empty without a score
     seconds: float | None
     flops: float | None
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """Return all fields, for JSON."""
         return asdict(self)
 
 
-def summaries(folder: str | PathLike[str]) -> list[Summary]:
-    """Every run in `folder`, by name; `folder` may be a run itself."""
+def list_runs(folder: str | PathLike[str]) -> list[RunSummary]:
+    """Return a summary of every run in `folder`, by name; `folder` may be a run itself."""
     path = Path(folder)
     if RunFolder(path).exists():
-        return [summary(path)]
+        return [summarize_run(path)]
     if not path.is_dir():
         raise FolderError(
-            f"there is no folder {path}; `regard train RECIPE` makes runs/NAME, or give the folder your runs are in"
+            f"there is no folder {path}; `regard train RECIPE` creates runs/NAME, "
+            "or give the folder of your runs"
         )
-    return [summary(inner) for inner in sorted(path.iterdir()) if RunFolder(inner).exists()]
+    return [summarize_run(inner) for inner in sorted(path.iterdir()) if RunFolder(inner).exists()]
 
 
-def summary(folder: Path) -> Summary:
-    """How far a run is. What cannot be read is said in its line and stops nothing."""
+def summarize_run(folder: Path) -> RunSummary:
+    """Return the summary of a run; if its files cannot be read, the state is `damaged`."""
     run = RunFolder(folder)
     try:
         recipe = run.read_recipe()
-        events = list(read_lines(run.log)) if run.log.is_file() else []
+        events = list(read_log(run.log)) if run.log.is_file() else []
         report = run.read_report()
     except RegardError as error:
-        return Summary(folder.name, str(folder), "", "damaged", 0, None, None, "", "", None, None, str(error))
-    valid = [e for e in events if e.get("event") == "validation"]
-    task = task_of(recipe.task)
-    score_name = task.figure
+        return RunSummary(
+            folder.name, str(folder), "", "damaged", 0, None, None, "", "", None, None, str(error)
+        )
+    validations = [event for event in events if event.get("event") == "validation"]
+    task = get_task(recipe.task)
     saved = [step for path in step_folders(run.checkpoints) if (step := step_of(path)) is not None]
-    last = max([*saved, *(int(e.get("step", 0)) for e in events)], default=0)
-    done = report or {}
-    score, split = _score(done, task, (e.get(score_name) for e in valid))
-    return Summary(
+    last_step = max([*saved, *(int(event.get("step", 0)) for event in events)], default=0)
+    final, last_event = report or {}, events[-1] if events else {}
+    score, split = _score(final, task, (event.get(task.metric) for event in validations))
+    return RunSummary(
         name=recipe.name,
         folder=str(folder),
         task=recipe.task,
         state="finished" if report else "stopped" if saved else "started",
-        step=int(done.get("steps", last)),
-        loss=valid[-1].get("loss") if valid else None,
+        step=int(final.get("steps", last_step)),
+        loss=validations[-1].get("loss") if validations else None,
         score=score,
-        score_name=score_name,
+        score_name=task.metric,
         score_split=split,
-        seconds=done.get("seconds", events[-1].get("seconds") if events else None),
-        flops=done.get("flops", events[-1].get("flops") if events else None),
+        seconds=final.get("seconds", last_event.get("seconds")),
+        flops=final.get("flops", last_event.get("flops")),
     )
 
 
-def _score(report: dict[str, Any], task: Task, seen: Iterable[Any]) -> tuple[float | None, str]:
-    """The finished model's score on its first test set, else on its validation set, else the best validation so far; and which."""
-    scores, name = report.get("scores") or {}, task.figure
+def _score(report: dict[str, Any], task: Task, validations: Iterable[Any]) -> tuple[float | None, str]:
+    """Score and split: of the final model on a test or the validation set, else the best validation."""
+    scores, metric = report.get("scores") or {}, task.metric
     for split in sorted(scores, key=lambda split: split == "validation"):
-        if isinstance(scores[split], dict) and isinstance(scores[split].get(name), int | float):
-            return float(scores[split][name]), split
-    numbers = [float(x) for x in seen if isinstance(x, int | float)]
+        if isinstance(scores[split], dict) and isinstance(scores[split].get(metric), int | float):
+            return float(scores[split][metric]), split
+    numbers = [float(x) for x in validations if isinstance(x, int | float)]
     if not numbers:
         return None, ""
-    return max(numbers) if task.higher else min(numbers), "validation"
+    return max(numbers) if task.higher_is_better else min(numbers), "validation"

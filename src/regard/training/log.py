@@ -1,7 +1,7 @@
-"""The log of a run: one JSON object per line, cut back to the checkpoint's place when a run is resumed.
+"""The log of a run: one JSON object per line, truncated to the checkpoint's position when a run is resumed.
 
-So the log of a run that was interrupted is that of one which was not, times aside. Events: `train` every `log_every` steps
-(means over those steps) and `validation`.
+So an interrupted run has the same log as an uninterrupted one, times aside. Events are `train` every
+`training.log_every` steps (means over these steps) and `validation`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ from regard.training.step_folders import RESUME
 
 
 class Log:
-    """A file of JSON lines that is added to."""
+    """An append-only file of JSON lines."""
 
     def __init__(
         self,
         path: Path,
         position: int = 0,
         step: int | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Continue after the first `position` bytes, the log of a checkpoint at `step`; what follows them is dropped.
+        """Truncate the log to `position` bytes, its length at the checkpoint of `step`, and append to it.
 
-        A log that was lost, shortened or edited does not stop a run: its whole lines up to `step` are kept, and `say` is told.
+        A log that was lost, shortened or edited does not stop a run: its complete lines up to `step` are
+        kept, and `report` gets a message.
         """
         self.path = path
         try:
-            if not _fits(path, position, step):
-                kept = _whole_lines(path, step)
+            if not _is_intact(path, position, step):
+                kept = _complete_lines(path, step)
                 what = "was shortened or changed" if path.is_file() else "is missing"
-                say(
-                    f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, the weights are not affected"
+                report(
+                    f"{path} {what}; it continues after {len(kept)} lines up to this checkpoint, "
+                    "the weights are not affected"
                 )
                 write_file(path, b"".join(kept))
                 position = sum(map(len, kept))
@@ -49,13 +51,9 @@ class Log:
         self.position = position
 
     def add(self, event: str, **values: Any) -> None:
-        """One line. Numbers that are not finite become null, which JSON can hold."""
-        line = (
-            json.dumps(
-                {"event": event, **{k: _number(v) for k, v in values.items()}}, ensure_ascii=False
-            ).encode()
-            + b"\n"
-        )
+        """Append a line. Non-finite numbers become null, because JSON has none."""
+        entry = {"event": event, **{key: _finite_or_none(value) for key, value in values.items()}}
+        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         try:
             if self._file.write(line) != len(line):
                 raise OSError(28, "No space left on device")
@@ -64,7 +62,7 @@ class Log:
         self.position += len(line)
 
     def sync(self) -> int:
-        """Wait until all is on the disk; the place of the end."""
+        """Flush to the disk and return the position of the end."""
         os.fsync(self._file.fileno())
         return self.position
 
@@ -80,8 +78,8 @@ class Log:
         self.close()
 
 
-def _fits(path: Path, position: int, step: int | None) -> bool:
-    """True if the first `position` bytes are whole lines of which the last is not after `step`."""
+def _is_intact(path: Path, position: int, step: int | None) -> bool:
+    """True if the first `position` bytes are complete lines of which the last is not after `step`."""
     if position == 0:
         return True
     if not path.is_file():
@@ -91,7 +89,7 @@ def _fits(path: Path, position: int, step: int | None) -> bool:
     return len(content) == position and content.endswith(b"\n") and _is_before(content.splitlines()[-1], step)
 
 
-def _whole_lines(path: Path, step: int | None) -> list[bytes]:
+def _complete_lines(path: Path, step: int | None) -> list[bytes]:
     """The readable lines of a log up to `step`."""
     if not path.is_file():
         return []
@@ -104,18 +102,18 @@ def _whole_lines(path: Path, step: int | None) -> list[bytes]:
 
 def _is_before(line: bytes, step: int | None) -> bool:
     try:
-        found = json.loads(line)
-        return isinstance(found, dict) and "event" in found and (step is None or int(found["step"]) <= step)
+        entry = json.loads(line)
+        return isinstance(entry, dict) and "event" in entry and (step is None or int(entry["step"]) <= step)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
-def _number(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and value - value != 0 else value
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines, up to the first line that cannot be read."""
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """Iterate over a file of JSON lines, up to the first line that cannot be read."""
     if path.is_file():
         with open(path, encoding="utf-8") as file:
             for line in file:

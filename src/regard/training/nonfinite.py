@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: which rows, kept in a file, and a clear end."""
+"""End a run whose loss or gradient is not finite, and save the rows that caused it."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from typing import Any, NoReturn
 from regard.data.batches import Batch
 from regard.errors import RegardError
 from regard.files.atomic import write_file
-from regard.training.datasets import Datasets
 from regard.training.distributed import World
 from regard.training.run_folder import RunFolder
 from regard.training.step import NonFinite
+from regard.training.training_data import TrainingData
 
 
-def stop_at(trouble: NonFinite, run: RunFolder, material: Datasets, world: World) -> NoReturn:
-    """Save the batches of the step in the run's folder and raise an error that names them. No weight was changed by it."""
-    mine = {"step": trouble.step, "batches": [_describe(b, loss, material) for b, loss in _suspects(trouble)]}
-    parts = [json.loads(part) for part in world.gather(json.dumps(mine).encode())]
-    found = [part for part in parts if part["batches"]]
-    step = min((part["step"] for part in found), default=trouble.step)
-    batches = [batch for part in found if part["step"] == step for batch in part["batches"]]
+def raise_non_finite(non_finite: NonFinite, run: RunFolder, data: TrainingData, world: World) -> NoReturn:
+    """Save the batches of the step in the run folder and raise an error; the step changed no weights."""
+    batches = [_as_json(batch, loss, data) for batch, loss in _suspects(non_finite)]
+    own = json.dumps({"step": non_finite.step, "batches": batches}).encode()
+    reports = [report for report in map(json.loads, world.gather(own)) if report["batches"]]
+    step = min((report["step"] for report in reports), default=non_finite.step)
+    batches = [batch for report in reports if report["step"] == step for batch in report["batches"]]
     file = run.folder / f"not-finite-step-{step:08d}.json"
     rows = [row for batch in batches for row in batch["rows"]]
-    message = world.share(
-        _sentence(step, rows, trouble, str(file)).encode() if world.first else None
-    ).decode()
-    if world.first:
-        content = {"step": step, "gradient_norm": str(trouble.norm), "batches": batches}
+    message = _message(step, rows, non_finite, str(file)).encode() if world.is_main else None
+    message = world.broadcast(message).decode()
+    if world.is_main:
+        content = {"step": step, "gradient_norm": str(non_finite.norm), "batches": batches}
         write_file(file, json.dumps(content, indent=1, ensure_ascii=False).encode())
     raise RegardError(message)
 
 
-def _suspects(trouble: NonFinite) -> list[tuple[Batch, float]]:
-    """The batches whose loss was not finite; when only the gradient was not, all of the step."""
-    pairs = list(zip(trouble.batches, trouble.losses, strict=True))
+def _suspects(non_finite: NonFinite) -> list[tuple[Batch, float]]:
+    """The batches with a non-finite loss; all batches of the step if only the gradient was not finite."""
+    pairs = list(zip(non_finite.batches, non_finite.losses, strict=True))
     return [(batch, loss) for batch, loss in pairs if loss - loss != 0] or pairs
 
 
-def _sentence(step: int, rows: list[int], trouble: NonFinite, file: str) -> str:
-    what = "loss" if any(loss - loss != 0 for loss in trouble.losses) else "gradient"
+def _message(step: int, rows: list[int], non_finite: NonFinite, file: str) -> str:
+    what = "loss" if any(loss - loss != 0 for loss in non_finite.losses) else "gradient"
     shown = ", ".join(map(str, rows[:8])) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
     return (
         f"the {what} of step {step} is not finite (rows {shown} of the training set, saved in {file}); "
@@ -47,17 +46,18 @@ def _sentence(step: int, rows: list[int], trouble: NonFinite, file: str) -> str:
     )
 
 
-def _describe(batch: Batch, loss: float, material: Datasets) -> dict[str, Any]:
-    """The batch as JSON: row numbers, tokens and what they spell."""
+def _as_json(batch: Batch, loss: float, data: TrainingData) -> dict[str, Any]:
+    """Row numbers, tokens and text of a batch."""
     sides: dict[str, Any] = {}
-    for side, tokens, lengths, ahead in (
-        ("source", batch.source, batch.source_lengths, 0), ("target", batch.target, batch.target_lengths, 1),
-    ):  # fmt: skip
+    for side, tokens, lengths, start in (
+        ("source", batch.source, batch.source_lengths, 0),
+        ("target", batch.target, batch.target_lengths, 1),  # without BOS
+    ):
         if tokens is None or lengths is None:
             continue
-        tokenizer = material.source_tokenizer if side == "source" else material.target_tokenizer
-        ids = [row[ahead : ahead + n] for row, n in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+        tokenizer = data.source_tokenizer if side == "source" else data.target_tokenizer
+        rows = [row[start : start + n] for row, n in zip(tokens.tolist(), lengths.tolist(), strict=True)]
         sides[side] = [
-            {"tokens": row, "text": tokenizer.decode(row) if tokenizer is not None else ""} for row in ids
+            {"tokens": row, "text": tokenizer.decode(row) if tokenizer is not None else ""} for row in rows
         ]
     return {"rows": batch.rows.tolist(), "loss": str(loss), **sides}

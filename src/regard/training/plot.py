@@ -1,4 +1,4 @@
-"""The picture of a run: loss by step, and the figure of the task on the validation set."""
+"""Plot the curves of a run: loss by step, and the metric of the task on the validation set."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import io
 from pathlib import Path
 
 from regard.files.atomic import write_file
-from regard.tasks import TASKS, Task
-from regard.training.log import read_lines
+from regard.tasks import Task, get_task
+from regard.training.log import read_log
 
 
-def draw(log: Path, picture: Path, title: str = "", task: Task = TASKS["translate"]) -> None:
-    """Read a run's log and write a PNG. A log without anything to draw gives no picture."""
-    events = list(read_lines(log))
+def draw(log: Path, picture: Path, title: str = "", task: Task | None = None) -> None:
+    """Plot a run's log as a PNG file; nothing is written if the log has no values."""
+    task = task or get_task("translate")
+    events = list(read_log(log))
     train = [(e["step"], e["nll"]) for e in events if e["event"] == "train" and e.get("nll") is not None]
     valid = [e for e in events if e["event"] == "validation"]
     if not train and not valid:
         return
-    from matplotlib.figure import Figure  # no pyplot: it would look for a screen
+    from matplotlib.figure import Figure  # not pyplot, which needs a display
 
-    score = task.figure if any(task.figure in e for e in valid) else "perplexity"
+    score = task.metric if any(task.metric in e for e in valid) else "perplexity"
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.plot(*zip(*train, strict=True), label="training", linewidth=1) if train else None
@@ -29,7 +30,7 @@ def draw(log: Path, picture: Path, title: str = "", task: Task = TASKS["translat
     left.legend()
     scores = [(e["step"], e[score]) for e in valid if e.get(score) is not None]
     right.plot(*zip(*scores, strict=True), marker=".", color="tab:green") if scores else None
-    right.set(xlabel="step", ylabel=task.title if score == task.figure else score, title="validation")
+    right.set(xlabel="step", ylabel=task.metric_name if score == task.metric else score, title="validation")
     if score == "perplexity" and scores and max(s for _, s in scores) > 10 * min(s for _, s in scores):
         right.set_yscale("log")
     for axes in (left, right):

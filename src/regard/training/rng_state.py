@@ -1,4 +1,4 @@
-"""What a process remembers beside the weights: its random generators and the state of a stream it reads, as safetensors bytes."""
+"""Random generators and recurrent stream state of a process, as safetensors bytes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from torch import Tensor
 
 from regard.models.memory import DecoderState
 
-JSON = "json"  # the tensor that holds everything which is not a tensor
+JSON = "json"  # name of the tensor that holds the JSON values
 
 
 def pack(values: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
-    """JSON values and tensors in one run of bytes."""
+    """Return JSON values and tensors as bytes."""
     text = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
     return save({JSON: text, **{name: x.detach().cpu().contiguous() for name, x in tensors.items()}})
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `pack` was given."""
+    """Return the values and tensors of `pack`."""
     tensors = load(content)
     values = json.loads(tensors.pop(JSON).numpy().tobytes())
     return values, tensors
 
 
-def randomness(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The states of every generator a training step may draw from: torch's of the CPU and of the device, Python's, numpy's."""
+def get_rng_state(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the states of all generators that training may use: torch (CPU and device), Python, numpy."""
     version, internal, gauss = random.getstate()
-    kind, key, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the one others may draw from)
+    kind, key, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the global one)
     values = {
         "python": [version, list(internal), gauss],
         "numpy": [kind, np.asarray(key).tolist(), position, has_gauss, cached],
@@ -45,8 +45,8 @@ def randomness(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]
     return values, tensors
 
 
-def set_randomness(values: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
-    """Put every generator back. One that was not saved, as the GPU's of a run begun on a CPU, goes on as it is."""
+def set_rng_state(values: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+    """Restore all generators; one that was not saved (the GPU's of a run on a CPU) is unchanged."""
     version, internal, gauss = values["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, key, position, has_gauss, cached = values["numpy"]
@@ -57,37 +57,37 @@ def set_randomness(values: dict[str, Any], tensors: dict[str, Tensor], device: t
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """Nothing drawn inside changes what is drawn after: validation leaves no trace in training."""
-    kept = randomness(device)
+def preserve_rng_state(device: torch.device) -> Iterator[None]:
+    """Restore all generators at the end of the context, so that validation does not affect training."""
+    state = get_rng_state(device)
     try:
         yield
     finally:
-        set_randomness(*kept, device)
+        set_rng_state(*state, device)
 
 
-def seed(value: int) -> None:
-    """Seed every generator."""
-    torch.manual_seed(value)  # the devices' too
+def seed_all(value: int) -> None:
+    """Seed all generators."""
+    torch.manual_seed(value)  # of all devices
     random.seed(value)
     np.random.seed(value % 2**32)  # noqa: NPY002
 
 
-def detached(state: object) -> DecoderState | None:
-    """The state of a stream, cut from the graph of the batch that made it; None where nothing is carried on."""
+def detach_stream_state(state: object) -> DecoderState | None:
+    """Return the recurrent state without its autograd graph; None if there is none."""
     if not isinstance(state, DecoderState) or not state.hidden:
         return None
     return DecoderState(hidden=[tuple(x.detach() for x in layer) for layer in state.hidden])
 
 
 def stream_tensors(state: DecoderState | None) -> dict[str, Tensor]:
-    """The recurrent state by layer and part: stream.0.1 is the second part (an LSTM's cell) of the first layer."""
+    """Return the recurrent state by name; stream.0.1 is the cell state of an LSTM's first layer."""
     layers = [] if state is None else state.hidden
     return {f"stream.{i}.{j}": x for i, layer in enumerate(layers) for j, x in enumerate(layer)}
 
 
 def stream_state(tensors: dict[str, Tensor], device: torch.device) -> DecoderState | None:
-    """The state that `stream_tensors` took apart."""
+    """Return the recurrent state from its named tensors."""
     layers: dict[int, list[Tensor]] = {}
     for name in sorted(n for n in tensors if n.startswith("stream.")):
         layers.setdefault(int(name.split(".")[1]), []).append(tensors[name].to(device))

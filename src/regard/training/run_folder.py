@@ -1,12 +1,12 @@
-"""The folder of a run: what lies where, and whether a new run may have it.
+"""The files of a run, and which keys of its recipe may change when it is resumed.
 
-runs/NAME/recipe.yaml                       the recipe with every default filled in
-          log.jsonl                         one object per event
-          checkpoints/step-00001000/        the last two, to resume from: state.json, tensors.safetensors, rank-00000.safetensors
-          best/step-00001000/               the best by validation: model folders
-          model/                            the finished model
-          start/                            of a fine-tuned model: a copy of what it started from
-          report.json, curves.png           scores, cost; loss and score by step
+runs/NAME/recipe.yaml                 the recipe with all defaults
+          log.jsonl                   one JSON object per event
+          checkpoints/step-00001000/  the last two checkpoints
+          best/step-00001000/         the best models by validation
+          model/                      the final model
+          start/                      fine-tuning: a copy of the pretrained model
+          report.json, curves.png     scores and cost; loss and metric by step
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from regard.errors import FolderError, RecipeError, RegardError, for_shell
 from regard.files.atomic import remove_folder, write_file
 from regard.models.folder import read_json
 from regard.recipe.loading import Recipe, difference, dump_recipe, load_recipe
+from regard.tasks import get_task
 from regard.training.step_folders import remove_except, step_folders
 
-# Keys that may change between a checkpoint and its resumption: how long, where, how often looked at; not what is learned.
-FREE = {
-    "name", "about", "training.steps", "training.epochs", "training.minutes", "training.validate_every", "training.save_every",
-    "training.log_every", "training.keep", "training.average", "training.patience", "training.device", "training.strategy",
-    "training.threads", "training.graph", "training.tensorboard",
+# Keys that may change on resuming: how long, where and how often it is validated; not what is learned.
+CHANGEABLE = {
+    "name", "about",
+    "training.steps", "training.epochs", "training.minutes", "training.patience",
+    "training.validate_every", "training.save_every", "training.log_every",
+    "training.keep", "training.average",
+    "training.device", "training.strategy", "training.threads", "training.graph", "training.tensorboard",
     "decoding.beam", "decoding.validation_beam", "decoding.length_penalty", "decoding.max_length",
 }  # fmt: skip
 
-# Of these, what decides when a validation is due and what it scores: fixed while the schedule or early stopping depends on it.
-VALIDATION = (
+# Of these, what a validation depends on: fixed if the schedule or early stopping counts validations.
+VALIDATION_KEYS = (
     "training.validate_every",
     "decoding.validation_beam",
     "decoding.length_penalty",
@@ -81,21 +84,17 @@ class RunFolder:
         return self.folder / "curves.png"
 
     def exists(self) -> bool:
-        """Whether a run was begun here. The recipe is the first file that is written."""
+        """True if a run was started here. The recipe is the first file that is written."""
         return self.recipe.is_file()
 
     def check_free(self, overwrite: bool) -> None:
-        """A FolderError when a new run may not have this folder. One that holds something else is never touched."""
+        """Raise a FolderError if a new run may not use this folder; other folders are never changed."""
         if self.exists() and not overwrite:
             raise FolderError(
-                f"{self.folder} holds a run already; continue it with `regard resume {for_shell(self.folder)}`, "
-                "or replace it with --overwrite"
+                f"{self.folder} holds a run already; continue it with "
+                f"`regard resume {for_shell(self.folder)}`, or replace it with --overwrite"
             )
-        if (
-            self.folder.exists()
-            and not self.exists()
-            and (not self.folder.is_dir() or any(not f.name.startswith(".") for f in self.folder.iterdir()))
-        ):
+        if self.folder.exists() and not self.exists() and not _is_empty(self.folder):
             raise FolderError(f"{self.folder} exists and is not a run; give another folder or name")
 
     def make(self) -> None:
@@ -104,11 +103,11 @@ class RunFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FolderError(
-                f"{self.folder} cannot be made ({error.strerror}); give another folder"
+                f"{self.folder} cannot be created ({error.strerror}); give another folder"
             ) from None
 
-    def begin(self, recipe: Recipe, overwrite: bool) -> None:
-        """Make the folder for a new run."""
+    def create(self, recipe: Recipe, overwrite: bool) -> None:
+        """Create the folder of a new run; with `overwrite` remove the files of the old one."""
         self.check_free(overwrite)
         if self.exists():
             for path in (self.checkpoints, self.best):
@@ -121,81 +120,96 @@ class RunFolder:
         write_file(self.recipe, dump_recipe(recipe).encode())
 
     def read_recipe(self, overrides: tuple[str, ...] = ()) -> Recipe:
-        """The recipe of a run that was begun, with overrides."""
-        if not self.exists():
-            for path in reversed(
-                step_folders(self.checkpoints)
-            ):  # recipe.yaml was lost: every checkpoint has a copy
-                with contextlib.suppress(RegardError, KeyError, TypeError):
-                    return self.load(read_json(path / "state.json")["recipe"], overrides)
-            there = "is not the folder of a run" if self.folder.is_dir() else "does not exist"
-            raise FolderError(
-                f"{self.folder} {there}; give one that `regard train` has made, such as runs/NAME"
-            )
-        return self.load(json.loads(json.dumps(self.load(self.recipe).model_dump())), overrides)
+        """Return the recipe of the run, with overrides."""
+        if self.exists():
+            return self.load_recipe(self.load_recipe(self.recipe).model_dump(mode="json"), overrides)
+        for path in reversed(step_folders(self.checkpoints)):  # without recipe.yaml: checkpoints have a copy
+            with contextlib.suppress(RegardError, KeyError, TypeError):
+                return self.load_recipe(read_json(path / "state.json")["recipe"], overrides)
+        problem = "is not the folder of a run" if self.folder.is_dir() else "does not exist"
+        raise FolderError(
+            f"{self.folder} {problem}; give one that `regard train` has made, such as runs/NAME"
+        )
 
-    def load(
+    def load_recipe(
         self, recipe: str | PathLike[str] | Mapping[str, Any], overrides: tuple[str, ...] = ()
     ) -> Recipe:
-        """A recipe of this run; the model that it fine-tunes is the run's own copy."""
+        """Load a recipe of this run; the pretrained model that it fine-tunes is the run's copy."""
         return load_recipe(recipe, overrides, self.start if self.start.is_dir() else None)
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         write_file(self.report, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
 
     def read_report(self) -> dict[str, Any] | None:
-        """The report of a finished run; None before."""
+        """Return the report of a finished run, else None."""
         return read_json(self.report) if self.report.is_file() else None
 
 
+def _is_empty(folder: Path) -> bool:
+    """True for a folder without files, hidden ones aside."""
+    return folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())
+
+
 def check_unchanged(before: Recipe, now: Recipe, folder: Path) -> None:
-    """A RecipeError with the keys that differ and may not; changing what is learned in the middle would make neither run."""
+    """Raise a RecipeError if a key differs that may not change on resuming."""
     different = difference(before, now)
-    changed = [key for key in different if key not in FREE]
-    if now.schedule.kind == "cosine":  # its end is part of its shape
+    changed = [key for key in different if key not in CHANGEABLE]
+    if now.schedule.needs_steps:  # the rate depends on the length of the run
         changed += [key for key in different if key in ("training.steps", "training.epochs")]
     if changed:
         keys = f"{changed[0]} is" if len(changed) == 1 else f"{', '.join(changed)} are"
         raise RecipeError(
-            f"{keys} not what the run in {folder} was trained with so far; put them back to resume, or start a run of another name "
-            "with `regard train`"
+            f"{keys} not what the run in {folder} was trained with so far; put them back to resume, or start "
+            "a run of another name with `regard train`"
         )
-    early = before.training.patience is not None and now.training.patience is not None
-    plateau = now.schedule.kind == "plateau"
-    counted = [
-        key
-        for key in different
-        if key in VALIDATION and (now.task == "translate" or not key.startswith("decoding."))
-    ]
-    if counted and (plateau or early):
-        why = "the plateau schedule" if plateau else "early stopping (training.patience)"
+    uses_search = get_task(now.task).uses_search
+    validation_keys = [key for key in VALIDATION_KEYS if uses_search or not key.startswith("decoding.")]
+    differing = [key for key in different if key in validation_keys]
+    early_stopping = before.training.patience is not None and now.training.patience is not None
+    if differing and (now.schedule.uses_validation or early_stopping):
+        kind = now.schedule.kind
+        by_schedule = now.schedule.uses_validation
+        why = f"the {kind} schedule" if by_schedule else "early stopping (training.patience)"
         raise RecipeError(
-            f"{counted[0]} may not change on resuming {folder}: {why} counts validations without improvement, and they would not "
-            "compare any more; put it back to resume, or start a run of another name with `regard train`"
+            f"{differing[0]} may not change on resuming {folder}: {why} counts validations without "
+            "improvement, and they would not be comparable; put it back to resume, or start a run of another "
+            "name with `regard train`"
         )
 
 
 @dataclass
 class Result:
-    """What a call of `train` or `resume` came to."""
+    """The outcome of `train` or `resume`.
+
+    Attributes:
+        folder: the run folder.
+        finished: False if it was interrupted.
+        reason: why training ended: steps, epochs, minutes, patience or interrupted.
+        steps: optimizer steps so far.
+        scores: by split: loss and metrics of the final model.
+        seconds: training time, over all resumptions.
+        flops: FLOPs of training.
+        report: everything that report.json has.
+        signal: number of the signal that interrupted the run.
+    """
 
     folder: Path
     finished: bool
-    reason: str  # steps, epochs, minutes, patience or interrupted
+    reason: str
     steps: int
     scores: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     flops: int = 0
     report: dict[str, Any] = field(default_factory=dict, repr=False)
-    signal: int | None = None  # of an interrupted run: the signal's number
+    signal: int | None = None
 
     @property
     def model_folder(self) -> Path:
-        """The finished model."""
+        """The folder of the final model."""
         return self.folder / "model"
 
     def load(self, device: str = "cpu") -> Any:
-        """The finished model, ready to use."""
+        """Load the final model."""
         from regard.models.folder import load as load_folder
 
         return load_folder(self.model_folder, device)

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: the first asks training to stop after the step, the second stops it at once."""
+"""SIGINT, SIGTERM and SIGHUP: the first stops training after the current step, the second at once."""
 
 from __future__ import annotations
 
@@ -23,39 +23,37 @@ class StopNow(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Signal handlers while inside. `signal` is the number of the first signal received, None before."""
+    """Context with signal handlers; `signal` is the number of the first signal received, None before."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         self.signal: int | None = None
-        self._say = say
-        self._before: dict[int, Any] = {}
+        self._report = report
+        self._previous: dict[int, Any] = {}
 
     @property
-    def wanted(self) -> bool:
-        """True once a signal has asked to stop."""
+    def stop_requested(self) -> bool:
+        """True after a signal."""
         return self.signal is not None
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
+        if threading.current_thread() is threading.main_thread():  # only it receives signals in Python
             for number in SIGNALS:
-                if (
-                    number not in (signal.SIGINT, signal.SIGTERM)
-                    and signal.getsignal(number) == signal.SIG_IGN
-                ):
+                ignored = signal.getsignal(number) == signal.SIG_IGN
+                if ignored and number not in (signal.SIGINT, signal.SIGTERM):
                     continue  # started by nohup: a closed terminal must not stop it
-                self._before[number] = signal.signal(number, self._received)
+                self._previous[number] = signal.signal(number, self._received)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
-        # torchrun passes on a signal that the terminal has sent to every process already, so there the second says nothing new.
-        if self.wanted and "TORCHELASTIC_RUN_ID" not in os.environ:
+        # torchrun forwards a signal that the terminal has sent to every process already; ignore the second.
+        if self.stop_requested and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise StopNow(number)
-        if not self.wanted:
+        if not self.stop_requested:
             self.signal = number
-            self._say("stopping after this step; once more stops at once")
+            self._report("stopping after this step; a second signal stops at once")

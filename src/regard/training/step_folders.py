@@ -1,4 +1,4 @@
-"""Checkpoint folders by step: `step-00001000`. Naming, listing, finding the newest complete one, removing old ones."""
+"""Folders named by step, `step-00001000`: list them, find the newest complete one, remove old ones."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ OWN = re.compile(r"step-\d{8,}|\.step-\d{8,}\.(writing|old)")  # the names that 
 
 
 def folder_name(step: int) -> str:
-    """The folder of a step; at least eight digits, so that names sort as numbers do."""
+    """Return the folder name of a step; eight digits, so that names sort like numbers."""
     return f"step-{step:08d}"
 
 
 def step_of(folder: Path) -> int | None:
-    """The step of a folder; None for any other folder."""
+    """Return the step of a folder; None for other folders."""
     match = STEP.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def step_folders(parent: Path) -> list[Path]:
-    """The step folders in `parent`, oldest first, complete or not."""
+    """Return the step folders in `parent`, oldest first, complete or not."""
     found = [f for f in parent.iterdir() if step_of(f) is not None] if parent.is_dir() else []
     return sorted(found, key=lambda f: step_of(f) or 0)
 
 
 def newest_complete(parent: Path, report: Callable[[str], None]) -> Path | None:
-    """The newest complete checkpoint; None if there are no checkpoints. Newer damaged ones are reported."""
+    """Return the newest complete checkpoint, None if there are none. Newer damaged ones are reported."""
     found = step_folders(parent)
     for folder in reversed(found):
         try:
@@ -51,7 +51,7 @@ def newest_complete(parent: Path, report: Callable[[str], None]) -> Path | None:
 
 
 def remove_except(parent: Path, keep: Collection[str] = ()) -> None:
-    """Remove every step folder but those named, and leftovers of killed writes. Other names are not ours: they stay."""
+    """Remove all step folders except `keep`, and leftovers of interrupted writes; nothing else."""
     if parent.is_dir():
         for folder in parent.iterdir():
             own = OWN.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink()

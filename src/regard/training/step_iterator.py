@@ -1,5 +1,7 @@
-"""The batches of each step: `accumulate` on every process, never from two epochs, so that the same batches make a step however
-many processes share them.
+"""Group batches into optimizer steps.
+
+A step has `batch.accumulate` batches per process, all of one epoch, so that the same batches form a step on
+any number of processes.
 """
 
 from __future__ import annotations
@@ -16,85 +18,88 @@ from regard.training.distributed import World
 
 @dataclass
 class StepBatches:
-    """What one step learns from: this process's batches, and counts over all processes."""
+    """The batches of one step on this process; counts are over all processes."""
 
     batches: list[Batch]
     tokens: int
     source_tokens: int
     sentences: int
     flops: int
-    stops: int  # wishes to stop after it, added up
+    stop_requested: bool = False  # some process received a signal
+    time_is_up: bool = False  # training.minutes are over on some process
 
 
 class StepIterator:
-    """Takes batches off an endless stream, step by step, and knows how far it is."""
+    """Group batches into optimizer steps and track the position for resuming."""
 
     def __init__(
         self, stream: BatchStream, world: World, accumulate: int, flops: Callable[[int, int], int]
     ) -> None:
         self.stream, self.world, self.accumulate = stream, world, accumulate
-        self.together = accumulate * world.size  # batches of a step, all processes together
+        self.batches_per_step = accumulate * world.size  # over all processes
         self._flops = lru_cache(maxsize=None)(flops)
 
-    def next(self, wish: int = 0) -> StepBatches:
-        """The next step's batches. `wish` is this process's wish to end after it; all are added up, so that all know."""
-        self._turn()
-        batches = [next(self.stream) for _ in range(self.accumulate)]
-        own = [
-            sum(b.tokens for b in batches),
-            sum(b.source_tokens for b in batches),
-            sum(len(b) for b in batches),
-            sum(self._cost(b) for b in batches),
-            wish,
-        ]
-        tokens, source_tokens, sentences, flops, stops = self.world.sum(own)
-        if self.world.device.type == "cuda":
-            batches = [b.pin() for b in batches]
-        return StepBatches(batches, tokens, source_tokens, sentences, flops, stops)
+    def next(self, stop_requested: bool = False, time_is_up: bool = False) -> StepBatches:
+        """Return the batches of the next step.
 
-    def keep_together(self, batches: int) -> None:
-        """Make a step of so many batches, as it was before, when the number of processes has changed."""
+        The two flags of this process are reduced together with the counts, so that all processes stop after
+        the same step.
+        """
+        self._skip_incomplete_step()
+        batches = [next(self.stream) for _ in range(self.accumulate)]
+        counts = [
+            sum(batch.tokens for batch in batches),
+            sum(batch.source_tokens for batch in batches),
+            sum(len(batch) for batch in batches),
+            sum(training_flops(batch, self._flops) for batch in batches),
+            int(stop_requested),
+            int(time_is_up),
+        ]
+        *totals, stops, timeouts = self.world.sum(counts)
+        if self.world.device.type == "cuda":
+            batches = [batch.pin() for batch in batches]
+        return StepBatches(batches, *totals, stop_requested=stops > 0, time_is_up=timeouts > 0)
+
+    def set_batches_per_step(self, batches: int) -> None:
+        """Keep the number of batches per step of a checkpoint on another number of processes."""
         if batches % self.world.size:
             raise RecipeError(
-                f"a step of this run is made of {batches} batches, which {self.world.size} processes cannot share evenly; "
-                f"resume it with a number of processes that divides {batches}"
+                f"a step of this run has {batches} batches, which {self.world.size} processes cannot share "
+                f"evenly; resume it with a number of processes that divides {batches}"
             )
-        self.accumulate, self.together = batches // self.world.size, batches
+        self.accumulate, self.batches_per_step = batches // self.world.size, batches
 
-    def _turn(self) -> None:
-        """Begin the next epoch when the rest of this one does not make a step. An epoch shorter than a step is read on and on."""
-        position = self.stream.state()
-        size = self.stream.per_epoch()
-        if size >= self.together and position["taken"] + self.together > size:
+    def _skip_incomplete_step(self) -> None:
+        """Start the next epoch if the rest of this one is less than a step.
+
+        An epoch shorter than a step is repeated within a step.
+        """
+        position, size = self.stream.state(), self.stream.per_epoch()
+        if size >= self.batches_per_step and position["taken"] + self.batches_per_step > size:
             self.stream.restore({**position, "epoch": position["epoch"] + 1, "taken": 0})
-
-    def _cost(self, batch: Batch) -> int:
-        """Operations of training on a batch: three times the forward pass, padding left out."""
-        targets = batch.target_lengths.tolist()
-        sources = [0] * len(targets) if batch.source_lengths is None else batch.source_lengths.tolist()
-        return 3 * sum(map(self._flops, sources, targets))
 
     @property
     def epochs(self) -> float:
-        """Passes over the data so far."""
+        """Epochs so far."""
         position, size = self.stream.state(), self.stream.per_epoch()
-        usable = size - size % self.together if size >= self.together else size
+        usable = size - size % self.batches_per_step if size >= self.batches_per_step else size
         return position["epoch"] + min(1.0, position["taken"] / usable)
 
-    def steps(self, epochs: float) -> int:
-        """About how many steps so many passes take; batches are cut anew in every epoch, so later ones may differ a little."""
-        return max(
-            1,
-            round(
-                epochs
-                * max(
-                    1.0, self.stream.per_epoch() // self.together or self.stream.per_epoch() / self.together
-                )
-            ),
-        )
+    def steps_in(self, epochs: float) -> int:
+        """Return the approximate number of steps of so many epochs; batches differ from epoch to epoch."""
+        size = self.stream.per_epoch()
+        steps = size // self.batches_per_step or size / self.batches_per_step
+        return max(1, round(epochs * max(1.0, steps)))
 
     def state(self) -> dict[str, Any]:
         return self.stream.state()
 
     def restore(self, state: dict[str, Any]) -> None:
         self.stream.restore(state)
+
+
+def training_flops(batch: Batch, flops: Callable[[int, int], int]) -> int:
+    """Return the FLOPs of training on a batch: three times the forward pass, without padding."""
+    targets = batch.target_lengths.tolist()
+    sources = [0] * len(targets) if batch.source_lengths is None else batch.source_lengths.tolist()
+    return 3 * sum(map(flops, sources, targets))

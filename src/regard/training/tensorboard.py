@@ -1,4 +1,4 @@
-"""TensorBoard, an extra: the numbers of the log once more, for those who like to watch them there."""
+"""Optional TensorBoard log with the numbers of the run log."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 from regard.errors import RecipeError
 
 
-def check() -> None:
-    """A sentence when TensorBoard was asked for and is not installed."""
+def check_installed() -> None:
+    """Raise a RecipeError if TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise RecipeError(
-            "training.tensorboard is true and TensorBoard is not installed; pip install 'regard[tensorboard]', or set it to false"
+            "training.tensorboard is true and TensorBoard is not installed; "
+            "pip install 'regard[tensorboard]', or set it to false"
         )
 
 
 class TensorBoardLog:
-    """A TensorBoard log in the run's folder. What stands there beyond `step` is from before a resumption and goes."""
+    """A TensorBoard log in the run folder; events after `step`, the resumed checkpoint, are removed."""
 
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter

@@ -1,11 +1,11 @@
-"""Train by a recipe, and go on with a run that was stopped, killed or ended too soon.
+"""Train by a recipe, and resume a run that was stopped, killed or ended too soon.
 
     result = train("recipes/small.yaml", overrides=["training.steps=200"])
     result = resume(result.folder, overrides=["training.steps=400"])
     model = result.load()
 
-A run killed at any moment and resumed gives the weights, bit by bit, of one that was not (on a CPU, with the same number of
-processes). Under `torchrun` both do the same over several processes.
+A run that was killed at any moment and resumed has the same weights, bit by bit, as one that was not (on a
+CPU, with the same number of processes). Under `torchrun` both functions train on several processes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,17 @@ from regard.files.atomic import write_file
 from regard.files.lock import RunLock
 from regard.models.folder import as_path
 from regard.recipe.loading import Recipe, dump_recipe, load_recipe
-from regard.recipe.start import Start
-from regard.tasks import task_of
-from regard.training import checkpoint, plot, rng_state, tensorboard
-from regard.training.datasets import Datasets
+from regard.tasks import get_task
+from regard.training import checkpoint, plot, tensorboard
 from regard.training.display import Display
-from regard.training.distributed import World, restarted, world
+from regard.training.distributed import World, connect_processes, restarted
 from regard.training.finish import finish
 from regard.training.loop import TrainingLoop
+from regard.training.pretrained import Pretrained
+from regard.training.rng_state import preserve_rng_state
 from regard.training.run_folder import Result, RunFolder, check_unchanged
 from regard.training.step_folders import newest_complete
+from regard.training.training_data import TrainingData
 
 
 def train(
@@ -47,167 +49,183 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Result:
-    """Train by a recipe (a file, a carried name or a mapping) in a new run folder, runs/NAME unless `folder` says otherwise.
+    """Train a model by a recipe in a new run folder.
 
-    Started again by torchrun after a failure, it goes on from the last checkpoint instead.
+    If torchrun restarts the process after a failure, the run resumes from its last checkpoint.
+
+    Args:
+        recipe: a file, the name of a recipe (`regard recipes` lists them), a mapping, or a Recipe.
+        folder: the run folder; by default runs/NAME.
+        overrides: `key=value` strings, such as "training.steps=200".
+        overwrite: replace the run in that folder.
+        quiet: print nothing.
     """
     overrides = tuple(string_list("overrides", overrides))
     overwrite, quiet = flag("overwrite", overwrite), flag("quiet", quiet)
     given = as_path("folder", folder) if folder is not None else None
-    settled = load_recipe(recipe, overrides)
-    run = RunFolder(given or Path("runs") / settled.name)
-    command = _command(recipe, overrides, run.folder)
-    with world(lambda here: settled.training.device) as here:
-        if restarted() and here.together(run.exists):
-            return _resume(run, (), here, quiet)
+    loaded = load_recipe(recipe, overrides)
+    run = RunFolder(given or Path("runs") / loaded.name)
+    with connect_processes(lambda world: loaded.training.device) as world:
+        if restarted() and world.run_on_main(run.exists):
+            return _resume(run, (), world, quiet)
         lock = RunLock(run.folder)
 
-        def look() -> None:
+        def check_folder() -> None:
             run.check_free(overwrite)
             if run.exists():  # it is replaced, unless another process works on it
                 lock.acquire()
 
-        def begin() -> None:
+        def create_folder() -> None:
             run.make()
             lock.acquire()
-            run.begin(settled, overwrite)
+            run.create(loaded, overwrite)
 
         try:
-            here.together(look)
-            return _go(run, settled, here, quiet, command=command, begin=begin)
+            world.run_on_main(check_folder)
+            command = _command_line(recipe, overrides, run.folder)
+            return Session(run, loaded, world, quiet, command=command).run(create_folder)
         finally:
             lock.release()
 
 
 def resume(folder: str | PathLike[str], *, overrides: Iterable[str] = (), quiet: bool = False) -> Result:
-    """Go on with a run from its last whole checkpoint. `overrides` may change how long and where it runs, not what it learns."""
+    """Resume a run from its last complete checkpoint.
+
+    Args:
+        folder: the run folder.
+        overrides: `key=value` strings; they may change how long and where it runs, not what it learns.
+        quiet: print nothing.
+    """
     run, quiet = RunFolder(as_path("folder", folder)), flag("quiet", quiet)
     overrides = tuple(string_list("overrides", overrides))
-    with world(lambda here: here.together(lambda: run.read_recipe(overrides).training.device)) as here:
-        return _resume(run, overrides, here, quiet)
+
+    def device_name(world: World) -> str:
+        return world.run_on_main(lambda: run.read_recipe(overrides).training.device)
+
+    with connect_processes(device_name) as world:
+        return _resume(run, overrides, world, quiet)
 
 
-def _resume(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
+def _resume(run: RunFolder, overrides: tuple[str, ...], world: World, quiet: bool) -> Result:
     lock = RunLock(run.folder)
     try:
-        here.together(lock.acquire)
-        return _resume_locked(run, overrides, here, quiet)
+        world.run_on_main(lock.acquire)
+        return _resume_locked(run, overrides, world, quiet)
     finally:
         lock.release()
 
 
-def _resume_locked(run: RunFolder, overrides: tuple[str, ...], here: World, quiet: bool) -> Result:
-    show = Display(quiet or not here.first)
-    recipe = run.load(here.together(lambda: run.read_recipe(overrides).model_dump()))
-    name = here.together(lambda: _name(newest_complete(run.checkpoints, show.say)))
+def _resume_locked(run: RunFolder, overrides: tuple[str, ...], world: World, quiet: bool) -> Result:
+    display = Display(quiet or not world.is_main)
+    recipe = run.load_recipe(world.run_on_main(lambda: run.read_recipe(overrides).model_dump()))
+
+    def newest() -> str | None:
+        folder = newest_complete(run.checkpoints, display.print)
+        return None if folder is None else folder.name
+
+    name = world.run_on_main(newest)
     if name is None:
-        show.say("there is no checkpoint yet, so the run begins again")
-        return _go(run, recipe, here, quiet)
+        display.print("there is no checkpoint yet, so the run starts from the beginning")
+        return Session(run, recipe, world, quiet).run()
     folder = run.checkpoints / name
-    before = here.together(lambda: checkpoint.read_state(folder))
+    state = world.run_on_main(lambda: checkpoint.read_state(folder))
     try:
-        trained = run.load(before["recipe"])
+        trained = run.load_recipe(state["recipe"])
     except RegardError as error:
         raise checkpoint.damaged(folder, f"recipe in {checkpoint.STATE}: {error}") from None
     check_unchanged(trained, recipe, run.folder)
-    show.say(f"going on after step {before['progress']['step']:,}")
-    # The rounding of sums depends on the number of threads, so it stays what it was unless the recipe says otherwise.
-    return _go(run, recipe, here, quiet, folder=folder, threads=before["threads"])
+    display.print(f"resuming after step {state['trainer_state']['step']:,}")
+    # Rounding depends on the number of threads, so it stays the same unless the recipe sets it.
+    return Session(run, recipe, world, quiet, resumed=folder, threads=state["threads"]).run()
 
 
-def _unit(recipe: Recipe) -> str:
-    """What a step learns from: tokens, rows, tags."""
-    return task_of(recipe.task).predicts.removeprefix("target ")
+@dataclass
+class Session:
+    """One call of `train` or `resume`."""
+
+    run_folder: RunFolder
+    recipe: Recipe
+    world: World
+    quiet: bool
+    resumed: Path | None = None  # the checkpoint
+    threads: int | None = None
+    command: str = ""
+
+    def run(self, create_folder: Callable[[], None] | None = None) -> Result:
+        """Train to the end or until interrupted; checks come before `create_folder`, which is for new runs."""
+        run, recipe, world = self.run_folder, self.recipe, self.world
+        check_machine(recipe, world)
+        unit = get_task(recipe.task).loss_unit.removeprefix("target ")
+        with (
+            torch_settings(recipe, world, self.threads),
+            Display(self.quiet or not world.is_main, unit) as display,
+        ):
+            pretrained = Pretrained.load(recipe, None if create_folder else run.start)
+            data = TrainingData.load(recipe, world, display.print, pretrained)
+            loop = TrainingLoop(run, recipe, world, data, display, self.command, pretrained)
+            world.run_on_main(create_folder or (lambda: write_file(run.recipe, dump_recipe(recipe).encode())))
+            if pretrained is not None and create_folder is not None:
+                world.run_on_main(lambda: pretrained.save(run.start))
+            try:
+                loop.open(self.resumed)
+                reason = loop.run()
+                return self._interrupted(loop) if reason == "interrupted" else finish(loop, reason)
+            finally:
+                loop.close()
+
+    def _interrupted(self, loop: TrainingLoop) -> Result:
+        run, state = self.run_folder, loop.state
+        if self.world.is_main:
+            plot.draw(run.log, run.curves, self.recipe.name, loop.task)
+        return Result(
+            run.folder, False, "interrupted", state.step, {}, state.seconds, state.flops, signal=loop.signal
+        )
 
 
-def _name(folder: Path | None) -> str | None:
-    return None if folder is None else folder.name
-
-
-def _go(
-    run: RunFolder,
-    recipe: Recipe,
-    here: World,
-    quiet: bool,
-    *,
-    folder: Path | None = None,
-    threads: int | None = None,
-    command: str = "",
-    begin: Callable[[], None] | None = None,
-) -> Result:
-    """Everything that can be wrong is looked at before the folder is made; then train to the end, or until interrupted."""
-    check(recipe, here)
-    with surroundings(recipe, here, threads), Display(quiet or not here.first, _unit(recipe)) as show:
-        start = Start.of(recipe, None if begin else run.start)
-        material = Datasets.load(recipe, here, show.say, start)
-        session = TrainingLoop(run, recipe, here, material, show, command, start)
-        here.together(begin or (lambda: write_file(run.recipe, dump_recipe(recipe).encode())))
-        if start is not None and begin is not None:
-            here.together(lambda: start.save(run.start))
-        try:
-            session.open(folder)
-            reason = session.loop()
-            progress = session.progress
-            if reason == "interrupted":
-                if here.first:
-                    plot.draw(run.log, run.curves, recipe.name, session.task)
-                return Result(
-                    run.folder,
-                    False,
-                    reason,
-                    progress.step,
-                    {},
-                    progress.seconds,
-                    progress.flops,
-                    signal=session.signal,
-                )
-            return finish(session, reason)
-        finally:
-            session.close()
-
-
-def check(recipe: Recipe, here: World) -> None:
-    """What a recipe asks of this machine and this way of starting."""
-    if recipe.training.tensorboard and here.first:
-        tensorboard.check()
-    if recipe.training.precision == "float16" and recipe.training.strategy == "fsdp" and here.size > 1:
+def check_machine(recipe: Recipe, world: World) -> None:
+    """Raise an error if the recipe needs what this machine or this number of processes does not offer."""
+    training = recipe.training
+    if training.tensorboard and world.is_main:
+        tensorboard.check_installed()
+    if training.precision == "float16" and training.strategy == "fsdp" and world.size > 1:
         raise RecipeError(
-            "training.precision float16 does not go with strategy fsdp; take bfloat16, which needs no loss scale"
+            "training.precision float16 does not work with strategy fsdp; choose bfloat16, which needs no "
+            "loss scaling"
         )
 
 
 @contextmanager
-def surroundings(recipe: Recipe, here: World, threads: int | None) -> Iterator[None]:
-    """Threads and precision as the recipe wants them, random generators of our own; all as it was for the caller afterwards."""
+def torch_settings(recipe: Recipe, world: World, threads: int | None) -> Iterator[None]:
+    """Set threads and precision for training; restore them and the random generators afterwards."""
     before = torch.get_num_threads()
-    precision = torch.get_float32_matmul_precision()
-    convolutions = torch.backends.cudnn.allow_tf32
+    matmul_precision = torch.get_float32_matmul_precision()
+    cudnn_tf32 = torch.backends.cudnn.allow_tf32
     torch.set_num_threads(recipe.training.threads or threads or before)
-    if here.device.type == "cpu":
-        keep_memory()
-    if here.device.type == "cuda":  # TF32: ten bits of the products' factors, sums in full
+    if world.device.type == "cpu":
+        keep_freed_memory()
+    if world.device.type == "cuda":  # TF32: factors with 10 bits of mantissa, sums in float32
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
     try:
-        with rng_state.undisturbed(here.device):
+        with preserve_rng_state(world.device):
             yield
     finally:
         torch.set_num_threads(before)
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(matmul_precision)
+        torch.backends.cudnn.allow_tf32 = cudnn_tf32
 
 
-def keep_memory() -> None:
-    """Let the C library keep the memory of one step for the next; it would hand large blocks back and have them cleared anew."""
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next step; by default it returns large blocks to the system."""
     if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
             mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
             mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
-def _command(recipe: object, overrides: tuple[str, ...], folder: Path) -> str:
-    """How a person would start the same run from a shell; a recipe that was no file is in the run's folder, overrides included."""
+def _command_line(recipe: object, overrides: tuple[str, ...], folder: Path) -> str:
+    """The shell command that starts the same run; a mapping is saved in the run folder with its overrides."""
     if isinstance(recipe, str | PathLike):
         return shlex.join(["regard", "train", fspath(recipe), *overrides])
     return shlex.join(["regard", "train", str(folder / "recipe.yaml")])

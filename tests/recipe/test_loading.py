@@ -1,4 +1,4 @@
-"""A recipe is checked as a whole before anything runs; each thing that can be wrong is named with its fix."""
+"""Tests of loading.py, messages.py and checks.py: every mistake in a recipe is one sentence with its fix."""
 
 import pytest
 import yaml
@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RecipeError
-from regard.recipe import bundled
-from regard.recipe.keys import everywhere
-from regard.recipe.loading import difference, dump_recipe, load_recipe
-from regard.recipe.problems import SYNONYMS
-from regard.recipe.schema import Recipe
-from regard.recipe.yaml_file import parse, write
+from regard.recipe import loading
+from regard.recipe.loading import difference, dump_recipe, dump_yaml, load_recipe, parse_yaml
+from regard.recipe.messages import SYNONYMS
+from regard.recipe.schema import Recipe, all_keys
 
 BASE = {"data": "multi30k"}
 
@@ -52,8 +50,8 @@ def test_a_short_recipe_is_a_whole_one_with_every_default_filled_in():
     assert recurrent.batch.mode == "stream"
 
 
-@pytest.mark.parametrize("path", bundled.included().values(), ids=lambda p: p.stem)
-def test_every_carried_recipe_is_valid_says_what_it_is_and_survives_being_written(path, tmp_path):
+@pytest.mark.parametrize("path", loading.recipe_files().values(), ids=lambda p: p.stem)
+def test_every_included_recipe_is_valid_described_and_survives_dumping(path, tmp_path):
     recipe = load_recipe(path)
     assert recipe.name == path.stem
     assert recipe.about
@@ -98,7 +96,7 @@ def test_overriding_does_not_touch_what_was_given():
     [
         (
             "model.encoder.haeds=2",
-            ("model.encoder has no key 'haeds'", "did you mean model.encoder.heads (whole number ≥ 1)?"),
+            ("model.encoder has no key 'haeds'", "did you mean model.encoder.heads (integer ≥ 1)?"),
         ),
         ("traning.steps=3", ("no key 'traning'", "did you mean training?")),
         ("model.heads=2", ("model has no key 'heads'", "model.encoder.heads", "model.decoder.heads")),
@@ -149,19 +147,19 @@ def test_a_key_or_kind_in_the_wrong_place_is_told_where_it_goes(overrides, words
         ("learning_rate", "optimizer.lr (number > 0)"),
         ("optimizer.learning_rate", "optimizer.lr (number > 0)"),
         ("training.lr", "optimizer.lr (number > 0)"),
-        ("batch_size", "batch.tokens (whole number ≥ 1) or batch.sentences (whole number ≥ 1 or null)"),
-        ("training.batch_size", "batch.tokens (whole number ≥ 1) or batch.sentences (whole number ≥ 1 or null)"),
+        ("batch_size", "batch.tokens (integer ≥ 1) or batch.sentences (integer ≥ 1 or null)"),
+        ("training.batch_size", "batch.tokens (integer ≥ 1) or batch.sentences (integer ≥ 1 or null)"),
         ("epochs", "training.epochs (number > 0 or null)"),
-        ("layers", "model.encoder.layers (whole number ≥ 1) or model.decoder.layers (whole number ≥ 1)"),
-        ("heads", "model.encoder.heads (whole number ≥ 1) or model.decoder.heads (whole number ≥ 1)"),
+        ("layers", "model.encoder.layers (integer ≥ 1) or model.decoder.layers (integer ≥ 1)"),
+        ("heads", "model.encoder.heads (integer ≥ 1) or model.decoder.heads (integer ≥ 1)"),
         ("dropout", "model.dropout (number ≥ 0, < 1)"),
-        ("hidden_size", "model.dim (whole number ≥ 1)"),
-        ("model.encoder.d_model", "model.dim (whole number ≥ 1)"),
-        ("warmup", "schedule.warmup (whole number ≥ 1)"),
-        ("warmup_steps", "schedule.warmup (whole number ≥ 1)"),
+        ("hidden_size", "model.dim (integer ≥ 1)"),
+        ("model.encoder.d_model", "model.dim (integer ≥ 1)"),
+        ("warmup", "schedule.warmup (integer ≥ 1)"),
+        ("warmup_steps", "schedule.warmup (integer ≥ 1)"),
         ("normalize", "model.encoder.normalize (softmax, sparsemax, entmax, sigmoid) or "
          "model.decoder.normalize (softmax, sparsemax, entmax, sigmoid)"),
-        ("validate_evry", "training.validate_every (whole number ≥ 1)"),
+        ("validate_evry", "training.validate_every (integer ≥ 1)"),
     ],
 )  # fmt: skip
 def test_what_other_libraries_call_a_key_leads_to_ours(given, meant):
@@ -171,10 +169,10 @@ def test_what_other_libraries_call_a_key_leads_to_ours(given, meant):
 
 def test_only_keys_that_this_recipe_may_have_are_suggested():
     gru = "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"
-    assert says(*gru, "hidden=1").endswith("did you mean model.encoder.width (whole number ≥ 1 or null) or "
-                                           "model.decoder.width (whole number ≥ 1 or null)?")  # fmt: skip
+    assert says(*gru, "hidden=1").endswith("did you mean model.encoder.width (integer ≥ 1 or null) or "
+                                           "model.decoder.width (integer ≥ 1 or null)?")  # fmt: skip
     assert "its keys are" in says(*gru, "model.encoder.colour=1")
-    known = set(everywhere())
+    known = set(all_keys())
     assert {home for homes in SYNONYMS.values() for home in homes} <= known
 
 
@@ -192,9 +190,9 @@ def test_a_problem_of_an_override_does_not_blame_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("model.encoder.heads=eight", ("model.encoder.heads is 'eight'", "a whole number")),
-        ("model.encoder.heads=true", ("is true", "a whole number")),
-        ("model.dim=1.5", ("model.dim is 1.5", "a whole number")),
+        ("model.encoder.heads=eight", ("model.encoder.heads is 'eight'", "an integer")),
+        ("model.encoder.heads=true", ("is true", "an integer")),
+        ("model.dim=1.5", ("model.dim is 1.5", "an integer")),
         ("model.dim=0", ("model.dim is 0", "at least 1")),
         ("batch.tokens=-5", ("batch.tokens is -5", "at least 1")),
         ("model.dropout=1", ("model.dropout is 1", "less than 1")),
@@ -211,7 +209,7 @@ def test_a_problem_of_an_override_does_not_blame_the_file(tmp_path):
         ("seed=-1", ("seed is -1", "at least 0")),
         ("name=../up", ("name is '../up'", "letters")),
         ("data.version=2016", ("data.version is 2016", "quotes")),
-        ("data.train=[3]", ("data.train[0] is 3", "a file's name")),
+        ("data.train=[3]", ("data.train[0] is 3", "a file name")),
     ],
 )
 def test_a_wrong_value_names_key_value_and_what_is_allowed(override, words):
@@ -324,7 +322,7 @@ def test_a_language_model_is_a_decoder_alone(overrides, words):
         ("data: multi30k\nmodel:\n  dim: 4\n  dim: 8\n", ("line 4", "'dim' is given twice")),
         ("data: !!python/object/apply:os.getcwd []\n", ("line 1", "no tag")),
         ("data: &a multi30k\nname: *a\n", ("line 1", "no anchor")),
-        ("3: x\n", ("line 1", "a key is a word")),
+        ("3: x\n", ("line 1", "a key is a string")),
         (b"name: caf\xe9\n", ("not UTF-8", "byte 9")),
         (b"name: a\x00b\n", ("not YAML",)),
         ("seed: 1\n---\nseed: 2\n", ("not YAML",)),
@@ -341,10 +339,10 @@ def test_a_file_that_is_no_recipe_is_named_with_the_line(text, words, tmp_path):
 def test_a_missing_file_and_a_wrong_name_say_what_there_is(tmp_path):
     for wrong, words in (
         ("smal", ("did you mean small",)),
-        ("zzzz", ("included are",)),
+        ("zzzz", ("known are",)),
         (tmp_path / "none.yaml", ("no recipe file", "none.yaml")),
         (tmp_path, ("is a folder",)),
-        ("x" * 5000, ("no recipe's name",)),
+        ("x" * 5000, ("not the name of a recipe",)),
         (3, ("got int",)),
     ):
         with pytest.raises(RecipeError) as caught:
@@ -392,7 +390,7 @@ def test_a_dump_has_the_order_of_the_schema_and_reads_back_with_any_yaml():
     | st.text(max_size=20)
 )
 def test_a_plain_value_written_as_yaml_reads_back_as_itself(value):
-    found = parse(write({"a": value}))["a"]
+    found = parse_yaml(dump_yaml({"a": value}))["a"]
     assert found == value
     assert isinstance(found, bool) == isinstance(value, bool)
 
@@ -412,12 +410,12 @@ def test_a_plain_value_written_as_yaml_reads_back_as_itself(value):
     ],
 )
 def test_plain_values_are_those_of_yaml_1_2(text, value):
-    assert parse(text) == value
-    assert type(parse(text)) is type(value)
+    assert parse_yaml(text) == value
+    assert type(parse_yaml(text)) is type(value)
 
 
 def test_places_lists_nested_keys_once():
-    found = everywhere()
+    found = all_keys()
     assert len(found) == len(set(found))
     assert {
         "model.encoder.below.kernel",
@@ -444,7 +442,7 @@ def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
     )
     for zero in (0, "0"):
         with pytest.raises(
-            RecipeError, match="data.source is 0, and columns are counted from 1; take 1 for the first column"
+            RecipeError, match="data.source is 0, and columns are counted from 1; use 1 for the first column"
         ):
             load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": zero, "target": 1}})
 

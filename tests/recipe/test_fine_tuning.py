@@ -1,4 +1,4 @@
-"""Fine-tuning: a pretrained encoder or a whole model folder as the start of training, and what is refused before it."""
+"""Tests of fine_tuning.py and of training/pretrained.py: what is fine-tuned, resumed and refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from regard.models.folder import load
 from regard.pipelines.classify import classify, word_attention
 from regard.pipelines.embed import embed
 from regard.recipe.loading import load_recipe as read
-from regard.recipe.start import Start
 from regard.training.estimate import estimate
+from regard.training.pretrained import Pretrained
 from regard.training.trainer import resume, train
 from tests.models.tiny_bert import tiny_bert
 from tests.training import tiny
@@ -104,14 +104,14 @@ def losses(run):
     return [line["loss"] for line in tiny.log(run)]
 
 
-# — the encoder before any training —
+# The encoder before training
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "embed"])
-def test_before_training_the_encoder_gives_the_states_of_hugging_face(task, files, encoder, tmp_path):
+def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files, encoder, tmp_path):
     transformers = pytest.importorskip("transformers")
-    settled = read(tuned(task, files, encoder))
-    start = Start.of(settled)
+    loaded = read(tuned(task, files, encoder))
+    start = Pretrained.load(loaded)
     assert start is not None
     text = "the cats sat. heating flows"
     theirs = transformers.BertModel.from_pretrained(str(encoder), add_pooling_layer=False).eval()
@@ -119,7 +119,7 @@ def test_before_training_the_encoder_gives_the_states_of_hugging_face(task, file
     with torch.no_grad():
         wanted = theirs(**given).last_hidden_state[0]
     run = train(
-        settled, folder=tmp_path / "run", overrides=["training.steps=1", "optimizer.lr=1e-30"], quiet=True
+        loaded, folder=tmp_path / "run", overrides=["training.steps=1", "optimizer.lr=1e-30"], quiet=True
     )
     model = run.load()
     ids = model.source_tokenizer.encode(text)
@@ -142,17 +142,17 @@ def test_before_training_the_encoder_gives_the_states_of_hugging_face(task, file
 
 @minilm
 def test_minilm_is_the_encoder_that_import_gives(files):
-    settled = read(recipe("classify", files, model__pretrained="minilm"))
-    assert (settled.model.dim, settled.model.encoder.layers, settled.data.max_length) == (384, 6, 254)
-    start = Start.of(settled)
+    loaded = read(recipe("classify", files, model__pretrained="minilm"))
+    assert (loaded.model.dim, loaded.model.encoder.layers, loaded.data.max_length) == (384, 6, 254)
+    start = Pretrained.load(loaded)
     assert start is not None and start.model.fingerprint() == bert.minilm().fingerprint()
 
 
-# — training —
+# Training
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "embed"])
-def test_a_pretrained_encoder_learns_and_its_model_is_used_like_any_other(task, files, encoder, tmp_path):
+def test_a_pretrained_encoder_is_fine_tuned_and_used(task, files, encoder, tmp_path):
     run = tmp_path / "run"
     steps = {"training__steps": 60, "training__validate_every": 60, "training__save_every": 60}
     result = train(tuned(task, files, encoder, optimizer__head_lr=0.01, **steps), folder=run, quiet=True)
@@ -162,8 +162,8 @@ def test_a_pretrained_encoder_learns_and_its_model_is_used_like_any_other(task, 
         assert result.scores["validation"]["accuracy"] > 0.6 and set(
             classify(["cats sat", "flow"], model)
         ) <= {"thing", "act"}
-        (looked,) = word_attention(["the cats sat"], model)
-        assert looked.words == ["the", "cats", "sat"] and 0 < sum(looked.weights) < 1
+        (attention,) = word_attention(["the cats sat"], model)
+        assert attention.words == ["the", "cats", "sat"] and 0 < sum(attention.weights) < 1
         assert classify(["cat " * 200], model) == classify(["cat " * 22], model)  # longer than its positions
     elif task == "tag":
         assert result.scores["validation"]["f1"] > 0.6
@@ -174,7 +174,7 @@ def test_a_pretrained_encoder_learns_and_its_model_is_used_like_any_other(task, 
         assert result.scores["validation"]["mrr"] > 0.3 and embed(["cats"], model).shape == (1, 32)
 
 
-def test_resuming_is_exact_and_does_not_need_the_encoder(files, encoder, tmp_path):
+def test_resuming_is_exact_and_does_not_need_the_pretrained_folder(files, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     made = tuned("tag", files, folder, optimizer__head_lr=0.01, training__ema=0.9)
     train(made, folder=tmp_path / "whole", quiet=True)
@@ -191,7 +191,7 @@ def test_resuming_is_exact_and_does_not_need_the_encoder(files, encoder, tmp_pat
     assert resume(tmp_path / "moved", overrides=["training.steps=13"], quiet=True).steps == 13
 
 
-def test_the_head_learns_at_its_own_rate(files, encoder, tmp_path):
+def test_the_head_has_its_own_learning_rate(files, encoder, tmp_path):
     made = tuned("classify", files, encoder, optimizer__head_lr=0.02, optimizer__lr=1e-30, training__steps=3)
     train(made, folder=tmp_path / "run", quiet=True)
     before, after = bert.read(encoder), load(tmp_path / "run")
@@ -220,12 +220,12 @@ SCRATCH = {
 
 
 def scratch(task, files, folder):
-    """A model of that task, trained for a step."""
+    """Train a model of that task for one step."""
     train({**recipe(task, files), **SCRATCH[task]}, folder=folder, overrides=["training.steps=1"], quiet=True)
 
 
 @pytest.mark.parametrize("task", list(SCRATCH))
-def test_every_kind_of_model_is_fine_tuned_from_its_folder_and_resumed_without_it(task, files, tmp_path):
+def test_every_kind_of_model_is_fine_tuned_and_resumed_without_its_folder(task, files, tmp_path):
     scratch(task, files, tmp_path / "first")
     before = tiny.weights(tmp_path / "first")
     made = recipe(
@@ -243,7 +243,7 @@ def test_every_kind_of_model_is_fine_tuned_from_its_folder_and_resumed_without_i
     assert (model.config["dim"], model.config["dropout"]) == (SCRATCH[task]["model"]["dim"], 0.2)
 
 
-def test_other_labels_get_a_new_head_and_a_line_says_so(files, tmp_path, capsys):
+def test_another_label_set_gets_a_new_head(files, tmp_path, capsys):
     scratch("classify", files, tmp_path / "first")
     other = tmp_path / "other.tsv"
     rows = ["cat sat\tA", "flow\tB", "heat\tC"] * 8
@@ -253,14 +253,17 @@ def test_other_labels_get_a_new_head_and_a_line_says_so(files, tmp_path, capsys)
     )
     made["data"] = {"train": [str(other)], "validation": [str(other)]}
     train(made, folder=tmp_path / "second")
-    assert "new weights: head (another label set: 3 labels, there 2)" in capsys.readouterr().err
+    assert (
+        "new weights: head (another label set: 3 labels, the pretrained model has 2)"
+        in capsys.readouterr().err
+    )
     before, after = load(tmp_path / "first"), load(tmp_path / "second")
     assert after.labels == ("A", "B", "C") and torch.equal(
         before.source.table.weight, after.source.table.weight
     )
 
 
-def test_a_models_encoder_is_taken_for_another_task(files, tmp_path):
+def test_the_encoder_of_a_model_is_used_for_another_task(files, tmp_path):
     scratch("translate", files, tmp_path / "first")
     made = recipe(
         "tag", files, model__pretrained=str(tmp_path / "first"), training__steps=1, optimizer__lr=1e-30
@@ -271,7 +274,7 @@ def test_a_models_encoder_is_taken_for_another_task(files, tmp_path):
     assert estimate(made).vocabulary == (2 * len(before.source_tokenizer), len(after.target_tokenizer))
 
 
-# — what is refused —
+# What is refused
 
 
 def refused(made, sentence, error=RecipeError):
@@ -301,7 +304,7 @@ def test_settings_that_contradict_the_encoder_are_named(files, encoder):
     refused(tuned("tag", files, encoder, model__characters={}), r"model.characters is \{\}, and .* has null")
     refused(
         tuned("translate", files, encoder),
-        "model.pretrained is for the tasks classify, tag, embed, and the task is translate",
+        "model.pretrained is for the tasks classify, embed, tag, and the task is translate",
     )
     more = {
         "model__dim": 32,
@@ -312,10 +315,10 @@ def test_settings_that_contradict_the_encoder_are_named(files, encoder):
     assert (read(same).model.dropout, read(same).model.encoder.attention_dropout) == (0.3, 0.0)
 
 
-def test_what_is_for_fine_tuning_alone_is_refused_without_it(files):
+def test_keys_of_fine_tuning_are_refused_without_a_pretrained_model(files):
     for changes, sentence in (
-        ({"optimizer__head_lr": 0.1}, "optimizer.head_lr is given, and nothing pretrained is fine-tuned"),
-        ({"tokenizer__kind": "pretrained"}, "tokenizer.kind is given, and nothing pretrained is fine-tuned"),
+        ({"optimizer__head_lr": 0.1}, "optimizer.head_lr is given, and no pretrained model is fine-tuned"),
+        ({"tokenizer__kind": "pretrained"}, "tokenizer.kind is given, and no pretrained model is fine-tuned"),
     ):
         refused(recipe("classify", files, **changes), sentence)
     refused(
@@ -389,11 +392,11 @@ def test_a_start_of_another_kind_or_size_is_refused(files, tmp_path):
     again |= {
         "model": SCRATCH["language"]["model"],
         "tokenizer": SCRATCH["language"]["tokenizer"],
-    }  # the same, said again
+    }  # the same values again
     assert read(again).model.dim == 16
 
 
-def test_paths_in_a_recipe_file_count_from_its_folder(files, encoder, tmp_path):
+def test_paths_in_a_recipe_file_are_relative_to_its_folder(files, encoder, tmp_path):
     folder = shutil.copytree(encoder, tmp_path / "encoder")
     made = tmp_path / "mine.yaml"
     data = json.dumps({split: [str(files / f"{split}.tsv")] for split in ("train", "validation")})

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in a sentence: the key, its place, its value and what is allowed or was perhaps meant."""
+"""Error messages of the schema: what is wrong with a key, what is allowed, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -12,23 +12,35 @@ from pydantic_core import ErrorDetails
 
 from regard.errors import RecipeError
 from regard.models.decoder import BahdanauOptions
-from regard.recipe.keys import allowed_values, available, classes, everywhere, kind_of
-from regard.recipe.schema import Recipe
-
-KINDS = {
-    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "finite_number": "a finite number",
-    "bool_type": "true or false", "string_type": "text (in quotes, where it looks like a number)", "list_type": "a list",
-    "model_type": "a block of keys", "model_attributes_type": "a block of keys", "dict_type": "a block of keys",
-    "string_pattern_mismatch": "a folder's name: letters, digits, dots, dashes and underscores",
-    "string_too_long": "at most 100 letters long",
-}  # fmt: skip
-
-LAYERS, HEADS = (
-    ("model.encoder.layers", "model.decoder.layers"),
-    ("model.encoder.heads", "model.decoder.heads"),
+from regard.recipe.schema import (
+    Recipe,
+    all_keys,
+    allowed_values,
+    available_keys,
+    blocks_of,
+    choose_block,
+    kind_of,
 )
-INNER, WIDTH = ("model.encoder.inner", "model.decoder.inner"), ("model.encoder.width", "model.decoder.width")
-# What other libraries call a key, and keys whose name stands in several blocks.
+
+EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text (in quotes, if it looks like a number)",
+    "list_type": "a list",
+    "model_type": "a block of keys",
+    "model_attributes_type": "a block of keys",
+    "dict_type": "a block of keys",
+    "string_pattern_mismatch": "a folder name: letters, digits, dots, dashes and underscores",
+    "string_too_long": "at most 100 characters long",
+}
+LAYERS = ("model.encoder.layers", "model.decoder.layers")
+HEADS = ("model.encoder.heads", "model.decoder.heads")
+INNER = ("model.encoder.inner", "model.decoder.inner")
+WIDTH = ("model.encoder.width", "model.decoder.width")
+# Names of keys in other libraries, and names that occur in several blocks.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lr", "learning_rate", "rate", "peak_lr", "max_lr"), ("optimizer.lr",)),
     **dict.fromkeys(("batch_size", "batchsize", "train_batch_size"), ("batch.tokens", "batch.sentences")),
@@ -79,46 +91,50 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 
 
-def stop(problems: Sequence[str], where: str = "") -> None:
-    """Raise the first problem, and say how many more there are; nothing when there are none."""
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise RecipeError(f"{where}{problems[0]}{more}") from None
+def recipe_error(problems: Sequence[str], where: str = "") -> RecipeError:
+    """Return the error for the first problem, with the number of others."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return RecipeError(f"{where}{problems[0]}{more}")
 
 
-def sentences(error: ValidationError, raw: Mapping[str, Any]) -> list[str]:
-    """One sentence for each key that is wrong in the recipe `raw`."""
-    found: dict[str, str] = {}
+def explain_errors(error: ValidationError, raw: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for each wrong key of the recipe `raw`."""
+    sentences: dict[str, str] = {}
     for detail in error.errors(include_url=False):
-        path, block = locate(detail["loc"])
-        found.setdefault(path, _sentence(path, block, detail, raw))
-    return list(found.values())
+        path, block = locate(detail["loc"], raw)
+        sentences.setdefault(path, _sentence(path, block, detail, raw))
+    return list(sentences.values())
 
 
 def _sentence(path: str, block: type[BaseModel], detail: ErrorDetails, raw: Mapping[str, Any]) -> str:
     kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "extra_forbidden":
-        return _unknown(path, block, raw)
+        return _unknown_key(path, block, raw)
     if kind == "missing":
         place, _, key = path.rpartition(".")
         return f"{place} needs the key {key}: {block.model_fields[key].description}"
     if kind == "union_tag_invalid":
-        names = _words(str(context.get("expected_tags", "")))
+        names = _quoted_names(str(context.get("expected_tags", "")))
         tag = str(context["tag"])
-        return f"{path}.kind is {tag!r}, and must be {_choice(names)}{closest(tag, names) or _kind_elsewhere(tag)}"
+        hint = did_you_mean(tag, names) or _kind_elsewhere(tag)
+        return f"{path}.kind is {tag!r}, and must be {_choice(names)}{hint}"
     if kind in ("union_tag_not_found", "model_type", "model_attributes_type", "dict_type"):
         what = " with a kind" if kind == "union_tag_not_found" else ""
-        return f"{path} is {show(value)}, and must be a block of keys{what}{_as_block(path, value)}"
+        return f"{path} is {show_value(value)}, and must be a block of keys{what}{_as_block(path, value)}"
     if kind == "literal_error":
-        names = _words(str(context.get("expected", "")))
-        return f"{path} is {show(value)}, and must be {_choice(names)}{closest(str(value), names)}"
+        names = _quoted_names(str(context.get("expected", "")))
+        hint = did_you_mean(str(value), names)
+        return f"{path} is {show_value(value)}, and must be {_choice(names)}{hint}"
     if path.startswith(("data.train", "data.validation", "data.test")):
-        return f"{path} is {show(value)}, and must be a file's name or a list of two names, source and target"
-    return f"{path} is {show(value)}, and must be {_allowed(kind, context)}"
+        return (
+            f"{path} is {show_value(value)}, and must be a file name or a list of two names, "
+            "source and target"
+        )
+    return f"{path} is {show_value(value)}, and must be {_expected(kind, context)}"
 
 
 def _as_block(path: str, value: Any) -> str:
-    """How a kind that stands alone, as `model.decoder=bahdanau`, is written."""
+    """How a kind given without its block, as in `model.decoder=bahdanau`, is written."""
     return f": write {path}='{{kind: {value}}}'" if path in _places_of_kind(value) else ""
 
 
@@ -129,84 +145,93 @@ def _kind_elsewhere(kind: str) -> str:
 
 
 def _places_of_kind(kind: Any) -> list[str]:
-    """The blocks that may have this kind, as `model.decoder` for bahdanau."""
+    """The blocks that may have this kind, such as `model.decoder` for bahdanau."""
     return [
         path.removesuffix(".kind")
-        for path, blocks in everywhere().items()
+        for path, blocks in all_keys().items()
         if path.endswith(".kind")
-        and any(kind in get_args(each.model_fields["kind"].annotation) for each in blocks)
+        and any(kind in get_args(block.model_fields["kind"].annotation) for block in blocks)
     ]
 
 
-def _allowed(kind: str, context: dict[str, Any]) -> str:
+def _expected(kind: str, context: dict[str, Any]) -> str:
     bounds = {
-        "greater_than_equal": ("at least", "ge"), "greater_than": ("more than", "gt"), "less_than": ("less than", "lt"),
+        "greater_than_equal": ("at least", "ge"),
+        "greater_than": ("more than", "gt"),
+        "less_than": ("less than", "lt"),
         "less_than_equal": ("at most", "le"),
-    }  # fmt: skip
+    }
     if kind in bounds:
-        word, key = bounds[kind]
-        return f"{word} {context[key]}" if isinstance(context[key], int) else f"{word} {context[key]:g}"
+        relation, key = bounds[kind]
+        limit = context[key]
+        return f"{relation} {limit}" if isinstance(limit, int) else f"{relation} {limit:g}"
     if kind in ("too_short", "too_long"):
         return f"a list of {context.get('min_length', context.get('max_length'))}"
-    return KINDS.get(kind, kind.replace("_", " "))
+    return EXPECTED.get(kind, kind.replace("_", " "))
 
 
-def _unknown(path: str, block: type[BaseModel], raw: Mapping[str, Any]) -> str:
+def _unknown_key(path: str, block: type[BaseModel], raw: Mapping[str, Any]) -> str:
     place, _, key = path.rpartition(".")
     where = place or "a recipe"
     if block is BahdanauOptions and key == "input_feeding":
-        return f"{path}: Bahdanau's context enters the recurrence already; leave input_feeding out, or take kind: recurrent"
-    others = [str(kind_of(each)) for each in everywhere().get(path, ()) if kind_of(each) != kind_of(block)]
-    own = ", ".join(name for name in block.model_fields if name != "kind")
+        return (
+            f"{path}: Bahdanau's context enters the recurrence already; "
+            "leave input_feeding out, or choose kind: recurrent"
+        )
+    kinds = dict.fromkeys(str(kind_of(b)) for b in all_keys().get(path, ()))
+    others = [kind for kind in kinds if kind != kind_of(block)]
+    keys = ", ".join(name for name in block.model_fields if name != "kind")
     if others:
         kind, has = kind_of(block), f"{' and '.join(others)} {'has' if len(others) == 1 else 'have'} it"
         change = f"for another kind replace the block: {place}='{{kind: {kind}}}'"
         change = "the task chooses the kind" if place == "model" else change
-        return f"{place} of kind {kind} has no key {key!r} ({has}); its keys are {own}; {change}"
-    homes = suggestions(key, place, block, available(raw))
-    if homes:
-        named = [f"{home}{_range(info)}" for home, info in homes.items()]
+        return f"{place} of kind {kind} has no key {key!r} ({has}); its keys are {keys}; {change}"
+    similar = similar_keys(key, place, block, available_keys(raw))
+    if similar:
+        named = [f"{name}{_range(info)}" for name, info in similar.items()]
         return f"{where} has no key {key!r}; did you mean {' or '.join(named)}?"
-    return f"{where} has no key {key!r}; its keys are {own}"
+    return f"{where} has no key {key!r}; its keys are {keys}"
 
 
-def suggestions(
+def similar_keys(
     key: str, place: str, block: type[BaseModel], keys: Mapping[str, FieldInfo]
 ) -> dict[str, FieldInfo]:
-    """Up to three keys of this recipe that an unknown one may mean: what other libraries call so, a near spelling in the same
-    block, the same name in another block, a near spelling anywhere.
+    """Return up to three keys of this recipe that an unknown key may mean.
+
+    In this order: the name in other libraries, a similar spelling in the same block, the same name in another
+    block, a similar spelling anywhere.
     """
-    known = [home for home in SYNONYMS.get(key.lower(), ()) if home in keys]
+    known = [name for name in SYNONYMS.get(key.lower(), ()) if name in keys]
     near = difflib.get_close_matches(key, list(block.model_fields), 1, 0.6)
     if near and not known:
         return {f"{place}.{near[0]}" if place else near[0]: block.model_fields[near[0]]}
-    homes = {home: home.rpartition(".")[2] for home in sorted(keys, key=lambda home: home.count("."))}
-    same = [home for home, name in homes.items() if name == key]
-    spelled = difflib.get_close_matches(key, set(homes.values()), 1, 0.8)
-    found = known or same or [home for home, name in homes.items() if name in spelled]
-    return {home: keys[home] for home in found[:3]}
+    last_parts = {name: name.rpartition(".")[2] for name in sorted(keys, key=lambda name: name.count("."))}
+    same = [name for name, last in last_parts.items() if last == key]
+    spelled = difflib.get_close_matches(key, set(last_parts.values()), 1, 0.8)
+    found = known or same or [name for name, last in last_parts.items() if last in spelled]
+    return {name: keys[name] for name in found[:3]}
 
 
 def _range(info: FieldInfo) -> str:
-    """' (number > 0)': what a key may be; nothing for a block."""
-    return "" if any(classes(info.annotation)) else f" ({allowed_values(info.annotation, info.metadata)})"
+    """' (number > 0)': the allowed values of a key; nothing for a block."""
+    return "" if blocks_of(info) else f" ({allowed_values(info.annotation, info.metadata)})"
 
 
-def closest(word: str, names: Sequence[str]) -> str:
-    """'; did you mean …?' when a name is near."""
-    near = difflib.get_close_matches(word, names, 1, 0.6)
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """Return '; did you mean …?' if one of the names is similar, else ''."""
+    near = difflib.get_close_matches(name, names, 1, 0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def show(value: Any) -> str:
-    """A value as the user wrote it, cut to a line."""
+def show_value(value: Any) -> str:
+    """Return a value as a recipe writes it, cut to 60 characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def _words(expected: str) -> list[str]:
+def _quoted_names(expected: str) -> list[str]:
     """The names in pydantic's "'a', 'b' or 'c'"."""
     return expected.split("'")[1::2]
 
@@ -215,10 +240,13 @@ def _choice(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
 
 
-def locate(loc: Sequence[str | int]) -> tuple[str, type[BaseModel]]:
-    """The dotted place of pydantic's location, which also names the kinds it chose, and the block the last key is in."""
+def locate(loc: Sequence[str | int], raw: Mapping[str, Any]) -> tuple[str, type[BaseModel]]:
+    """Return the dotted path of pydantic's location and the block that has its last key.
+
+    pydantic's location also contains the kinds that it chose; they are left out.
+    """
     path, block, choices = "", Recipe, []
-    for part in loc:
+    for at, part in enumerate(loc):
         if isinstance(part, int):
             path += f"[{part}]"
         elif choices and (chosen := [c for c in choices if kind_of(c) == part]):
@@ -227,8 +255,9 @@ def locate(loc: Sequence[str | int]) -> tuple[str, type[BaseModel]]:
             if part in ("str", "list[str]"):  # the two forms of a file list
                 continue
             path += f".{part}" if path else part
-            found = list(classes(block.model_fields[part].annotation)) if part in block.model_fields else []
-            if len(found) == 1:
-                block = found[0] if part != loc[-1] else block
-            choices = found if len(found) > 1 else []
+            info = block.model_fields.get(part)
+            inner = [] if info is None else blocks_of(info)
+            choices = inner if len(inner) > 1 else []
+            if info is not None and not choices and at < len(loc) - 1:
+                block = choose_block(info, raw.get(part, {}), raw) or block
     return path, block

@@ -1,0 +1,110 @@
+"""The data of a run: training batches, and the validation and test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from regard.data.batches import Batch, BatchStream
+from regard.data.datasets import Corpus, Split, load_corpus
+from regard.data.prepared_cache import hold
+from regard.data.tokenizer import Tokenizer
+from regard.recipe.schema import Recipe
+from regard.tasks import get_task
+from regard.training.distributed import World
+from regard.training.pretrained import Pretrained
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """A corpus as training uses it."""
+
+    corpus: Corpus
+
+    @classmethod
+    def load(
+        cls,
+        recipe: Recipe,
+        world: World,
+        report: Callable[[str], None],
+        pretrained: Pretrained | None = None,
+    ) -> TrainingData:
+        """Read and prepare the data. The first process of each machine fills the cache for the others."""
+        corpus: Corpus | None = None
+        for is_my_turn in (world.local_rank == 0, world.local_rank != 0):
+            if is_my_turn:
+                corpus = _load_and_hold(recipe, pretrained)
+            world.barrier()
+        assert corpus is not None
+        for line in (*corpus.notes, *(f"warning: {warning}" for warning in corpus.warnings)):
+            report(line)
+        return cls(corpus)
+
+    @property
+    def source_tokenizer(self) -> Tokenizer | None:
+        return self.corpus.source_tokenizer
+
+    @property
+    def target_tokenizer(self) -> Tokenizer:
+        return self.corpus.target_tokenizer
+
+    def training_batches(self, recipe: Recipe, world: World) -> BatchStream:
+        """Return the endless training batches of this process."""
+        return get_task(recipe.task).training_batches(self.corpus.train, recipe, world)
+
+    def batches(self, split: str, recipe: Recipe, world: World) -> Iterator[Batch]:
+        """Iterate once over this process's share of a split."""
+        return get_task(recipe.task).evaluation_batches(self.split(split).prepared, recipe, world)
+
+    def has(self, split: str) -> bool:
+        """True if there is such a split: `validation`, or a test set by name."""
+        if split == "validation":
+            return self.corpus.validation is not None
+        return split in self.corpus.test_names
+
+    def split(self, name: str) -> Split:
+        """Return the validation set, or a test set by name."""
+        if name == "validation" and self.corpus.validation is not None:
+            return self.corpus.validation
+        split = self.corpus.test(name)
+        hold(split.prepared, f"{name} set of {self.corpus.name}")
+        return split
+
+    def texts(self, split: str) -> tuple[list[str], list[str]]:
+        """Return the sources and targets of a split."""
+        found = self.split(split)
+        return found.sources, found.targets
+
+    def checksums(self) -> dict[str, str | None]:
+        """Return the checksums of the prepared training and validation sets."""
+        validation = self.corpus.validation
+        return {
+            "training": self.corpus.train.checksum,
+            "validation": None if validation is None else validation.prepared.checksum,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was read, for the report."""
+        train = self.corpus.train
+        return {
+            "files": dict(self.corpus.checksums),
+            "train": {"checksum": train.checksum, "rows": train.rows, **vars(train.report)},
+            "warnings": list(self.corpus.warnings),
+        }
+
+
+def _load_and_hold(recipe: Recipe, pretrained: Pretrained | None) -> Corpus:
+    """Load the corpus of a recipe and keep its prepared sets from being removed from the cache."""
+    task = get_task(recipe.task)
+    given = None if pretrained is None else pretrained.tokenizers(task)
+    while True:
+        corpus = load_corpus(
+            recipe.data, recipe.tokenizer, task=task.row_format, seed=recipe.seed, given=given
+        )
+        sets = {"training": corpus.train}
+        if corpus.validation is not None:
+            sets["validation"] = corpus.validation.prepared
+        uses = {split: f"{split} set of {corpus.name}, recipe {recipe.name}" for split in sets}
+        if all(hold(prepared, uses[split]) for split, prepared in sets.items()):
+            return corpus  # else another process removed a set meanwhile: prepare it again
