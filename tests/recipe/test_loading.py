@@ -132,7 +132,7 @@ def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, word
         (["model.decoder={kind: recurrent, normalize: softmax}"], "model.decoder of kind recurrent has no key 'normalize'"),
         (["model.decoder=bahdanau"], "model.decoder is 'bahdanau', and must be a block of keys with a kind: "
          "write model.decoder='{kind: bahdanau}'"),
-        (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys: write optimizer='{kind: adamw}'"),
+        (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys with a kind: write optimizer='{kind: adamw}'"),
         (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of autoregressive, classifier, embedder, tagger; "
          "bahdanau is a kind of model.decoder"),
     ],
