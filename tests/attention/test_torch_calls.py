@@ -328,7 +328,7 @@ def test_a_compiled_kernel_of_attend_runs_compiled_inside_watch():
 
     kernel = torch.compile(lambda x: x * 2, backend=backend)
     kernel(q)
-    with watch() as seen, watching.record(make_call(q, q, q), compiles=True):
+    with watch() as seen, watching.record(make_call(q, q, q), watching.targets(), compiles=True):
         kernel(q)
     assert len(runs) == 2
     assert list(seen) == ["attend.0"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from torch import Tensor
+from torch.overrides import _get_current_function_mode as is_intercepted
 
 from regard.attention import watching
 from regard.attention.call import (
@@ -67,9 +68,9 @@ def attend(
             prepared = _prepared.get(call_signature)
         except TypeError:  # unhashable options are wrong; the checks below raise
             call_signature = None
-    watched = watching.is_watching()
+    recorders = watching.targets() if watching.is_watching() else None  # None: no watch is active
     if prepared is not None:
-        if prepared.shortcut is not None and not watched:
+        if prepared.shortcut is not None and (recorders is None or not (recorders or is_intercepted())):
             out = prepared.shortcut(query, key, value, mask)
             if out is not None:
                 return out
@@ -85,8 +86,8 @@ def attend(
             if len(_prepared) >= MAX_SIGNATURES:
                 _prepared.clear()
             _prepared[call_signature] = prepared
-    if watched:
-        with watching.record(call, compiles=prepared.kernel.compiles):
+    if recorders is not None:
+        with watching.record(call, recorders, compiles=prepared.kernel.compiles):
             return run(call, prepared.kernel, prepared.machine, prepared.clear)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
 

@@ -34,7 +34,7 @@ from regard.attention.watched_model import (
 )
 from regard.errors import OptionError
 
-__all__ = ["IndexLike", "Recorded", "Seen", "is_watching", "label_calls", "record", "watch"]
+__all__ = ["IndexLike", "Recorded", "Seen", "is_watching", "label_calls", "record", "targets", "watch"]
 
 OnCall = Callable[[str, Recorded], object]
 
@@ -187,19 +187,28 @@ def label_calls(kind: str) -> Iterator[None]:
             watch.kind = None
 
 
+Targets = list[tuple[_Watch, str]]
+
+
+def targets() -> Targets:
+    """The active watches that record the current call of `attend`, each with the name of the call."""
+    if torch._C._current_autograd_node() is not None:  # gradient checkpointing recomputes the call
+        return []
+    named = [(watch, watch.next_name()) for watch in _watches.get()]
+    return [(watch, name) for watch, name in named if watch.wants(name)]
+
+
 @contextmanager
-def record(call: Call, compiles: bool = False) -> Iterator[None]:
+def record(call: Call, recorders: Targets, compiles: bool = False) -> Iterator[None]:
     """Record a call of `attend`, and run its kernel inside the block.
 
     There, torch's attention is not recorded a second time, and a kernel that `compiles` runs compiled.
     """
     from regard.attention import torch_calls
 
+    for watch, name in recorders:
+        watch.add(name, call)
     watches = _watches.get()
-    if torch._C._current_autograd_node() is None:  # else gradient checkpointing recomputes the call
-        for watch in watches:
-            if watch.wants(name := watch.next_name()):
-                watch.add(name, call)
     for watch in watches:
         watch.inside_attend += 1
     try:
