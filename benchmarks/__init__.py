@@ -1,1 +1,1 @@
-"""What regard is measured by: each folder or file is one table, us and the peers in one run."""
+"""Benchmarks: each file or folder makes one table, with regard and its peers measured in one run."""

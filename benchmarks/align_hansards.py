@@ -1,4 +1,4 @@
-"""Word alignment of the Canadian Hansards, English-French, by the attention of translators that learned from Europarl."""
+"""Word alignment of the Canadian Hansards, English-French, by the attention of translators trained on Europarl."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 import regard
+from benchmarks.peers import machine
 from regard.data.corpora import data_folder
 from regard.data.text_files import lines
 from regard.errors import DataError, RegardError
@@ -131,6 +132,7 @@ def main(argv: list[str] | None = None) -> int:
     scoring.add_argument("forward", type=Path, help="an English-French translator")
     scoring.add_argument("backward", type=Path, help="a French-English one")
     options = parser.parse_args(argv)
+    print(machine.stamp(), flush=True)
     try:
         if options.does == "write":
             write(options.folder)

@@ -1,4 +1,4 @@
-"""Texts per second of labelling SST-2 on a CPU: regard's models beside scikit-learn's linear ones and fastText.
+"""Classification speed on SST-2 on a CPU: regard beside scikit-learn's linear models and fastText.
 
 The parts are in benchmarks/classify_peers.
 """

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from benchmarks.peers import machine
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda import engine
@@ -258,7 +259,8 @@ def main() -> None:
     sizes = QUICK if given.quick else Sizes()
     dtype = getattr(torch, given.precision)
     where = torch.cuda.get_device_name() if given.device.startswith("cuda") else given.device
-    print(f"{where}, torch {torch.__version__}, {given.precision}, {sizes.words}-word sentences", flush=True)
+    made = f"{machine.stamp(where)}; {given.precision}, {sizes.words}-token sentences"
+    print(made, flush=True)
     if given.profile:
         profile(given, sizes, dtype)
         return
@@ -269,9 +271,7 @@ def main() -> None:
         "\n| system | beam | sentences | tokens/s, median | best | ms a step | peak memory |\n|---|---|---|---|---|---|---|"
     )
     print("\n".join(lines))
-    print(
-        f"\n{where}, torch {torch.__version__}, {given.precision}, {sizes.words}-word sentences; in float32: {checked}"
-    )
+    print(f"\n{made}; in float32: {checked}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tokens per second of translating on a CPU: regard, CTranslate2, Hugging Face generate and Joey NMT with the same weights.
+"""Translation speed on a CPU: regard, CTranslate2, Hugging Face generate and Joey NMT with the same weights.
 
 The parts are in benchmarks/decode_peers.
 """

@@ -1,4 +1,4 @@
-"""How long a corpus takes from files to batches, and how much memory: python -m benchmarks.prepare [--corpus NAME] …
+"""Time and memory to prepare a corpus, from files to batches: python -m benchmarks.prepare [--corpus NAME] …
 
 Everything starts with an empty cache. Memory is what this process and the workers it starts hold together, looked at every
 twentieth of a second (Linux); pages that processes share are counted once for each, so the sum is rather too high.
@@ -13,6 +13,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+from benchmarks.peers import machine
 
 
 class Memory:
@@ -60,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         "--tokens", type=int, nargs="+", default=[4096, 25000], help="budgets of a batch (default 4096 25000)"
     )
     options = parser.parse_args(argv)
+    print(machine.stamp(), flush=True)
     from regard.errors import RegardError
 
     with tempfile.TemporaryDirectory() as cache:

@@ -1,4 +1,4 @@
-"""Fine-tuning MiniLM with regard beside the usual baseline: frozen sentence-transformers vectors and a logistic regression.
+"""Fine-tuning MiniLM with regard beside a logistic regression on frozen sentence-transformers vectors.
 
     python -m benchmarks.pretrained --data sst2                 # trains the recipe sst2-minilm, then the baseline
     python -m benchmarks.pretrained --data trec training.epochs=2

@@ -1,4 +1,4 @@
-"""Cranfield by words, by vectors and by both, and STS-B beside people's scores, in one run.
+"""Retrieval quality on Cranfield (BM25, vectors, hybrid) and Spearman correlation on STS-B, in one run.
 
     python -m benchmarks.search_quality --model minilm
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.peers import machine
 from regard.cli.document_options import load_embedder
 from regard.evaluation.retrieval import read_qrels, retrieval_scores
 from regard.evaluation.similarity import spearman
@@ -94,6 +95,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
+    print(machine.stamp(), flush=True)
     torch.set_num_threads(options.threads)
     model = load_embedder(options.model)
     found = {

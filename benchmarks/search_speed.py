@@ -1,4 +1,4 @@
-"""Search among many vectors, and texts into vectors: regard beside hnswlib or faiss, and beside sentence-transformers, in one run.
+"""Vector search beside hnswlib or faiss, and embedding beside sentence-transformers, in one run.
 
     python -m benchmarks.search_speed --vectors 200000                 ours and faiss, recall@10 against exact, queries/s, memory
     python -m benchmarks.search_speed --vectors 1000000 --peers none   ours alone
@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.peers import machine
 
 DATA = Path(os.environ.get("REGARD_DATA", "data"))
 K, QUERIES = 10, 1000
@@ -243,6 +245,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    print(machine.stamp(), flush=True)
     if options.texts:
         embedding(options.texts)
     if options.vectors:

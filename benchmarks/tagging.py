@@ -1,4 +1,4 @@
-"""A tagger of features made by hand beside regard's, on the same sentences: CRFsuite with words, shapes, ends and neighbours.
+"""CRFsuite with hand-made features (words, shapes, affixes, neighbours) beside regard's taggers.
 
     python -m benchmarks.tagging wnut17 [RUN ...]      # needs python-crfsuite; RUN: folders that regard train has written
 
@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
+from benchmarks.peers import machine
 from regard.data.datasets import split_rows
 from regard.evaluation.tagging import TaggingScores, tagging_scores
 
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("corpus")
     parser.add_argument("runs", nargs="*")
     given = parser.parse_args()
+    print(machine.stamp(), flush=True)
     train, validation, test = (read(given.corpus, split) for split in ("train", "validation", "test"))
     with tempfile.TemporaryDirectory() as folder:
         tried = [

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from benchmarks.peers import machine
 from regard.data.batches import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.models.build import build
@@ -239,8 +240,10 @@ def main() -> None:
     device = torch.device(given.device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else given.device
     rows = max(1, given.tokens // given.words)
-    told = f"{where}, torch {torch.__version__}, bfloat16, batches of {rows} pairs of {given.words} + {given.words} words"
-    print(told, flush=True)
+    made = (
+        f"{machine.stamp(where)}; bfloat16, batches of {rows} pairs of {given.words} + {given.words} tokens"
+    )
+    print(made, flush=True)
     work = batches(given.batches, rows, given.words, given.vocabulary, device)
     with torch_settings(
         load_recipe("transformer-base", [f"training.device={given.device}"]), World(device), None
@@ -252,7 +255,7 @@ def main() -> None:
     print(
         "\n| system | target tokens/s | ms a step | loss | peak memory | parameters |\n|---|---|---|---|---|---|"
     )
-    print("\n".join(lines) + f"\n\n{told}")
+    print("\n".join(lines) + f"\n\n{made}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Attack regard for some minutes and say what held.
+"""Attack regard for some minutes and report what failed.
 
     python -m benchmarks.attack                              # all parts, what `make soak` runs
     python -m benchmarks.attack --quick                      # a tenth or less, as the tests run it

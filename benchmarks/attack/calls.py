@@ -1,4 +1,4 @@
-"""Wrong calls of the public names: one to three arguments replaced by what does not belong there, recipes changed inside."""
+"""Wrong calls of the public names: one to three arguments replaced by invalid ones, and damaged recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command lines that are attacked, and a way to run them. Every command line of the soak run is written here."""
+"""The command lines of the soak run, and a way to run them."""
 
 from __future__ import annotations
 

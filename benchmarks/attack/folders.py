@@ -1,4 +1,4 @@
-"""Folders of models, taggers, indexes, recommenders and runs that somebody changed, each used by the command meant for it.
+"""Damaged folders of models, taggers, indexes, recommenders and runs, each used by its command.
 
 Each must end with one sentence and exit code 2; or, where the change does not touch what the command needs, with the answer of the
 folder that nobody changed.

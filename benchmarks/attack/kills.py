@@ -1,4 +1,4 @@
-"""Training, indexing, translating and classifying are killed at random moments, resumed, and compared with runs nobody killed.
+"""Kill training, indexing, translating and classifying at random moments, resume, and compare with undisturbed runs.
 
 A case is one run: it is killed a few times, then left alone to its end; by SIGKILL mostly, by SIGTERM and SIGINT sometimes. The
 moments are drawn from the seed; where they strike depends on the speed of the machine.

@@ -1,4 +1,4 @@
-"""A process with regard imported that runs each command line it is given in a fork of itself.
+"""A process that has imported regard and runs each given command line in a fork of itself.
 
     python -m benchmarks.attack.launcher        # orders as JSON lines: {"args", "cwd", "output", "errors"}
 

@@ -1,4 +1,4 @@
-"""What an attack came to: one line of the table, and its failures with the command that repeats each."""
+"""The outcome of an attack: one line of the table, and its failures with the command that repeats each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many requests at `regard serve`, every answer compared with the one computed here, while rude clients are connected as well.
+"""Many requests to `regard serve`, each answer compared with the expected one, while misbehaving clients are connected.
 
 Slow clients send a request byte by byte and must be answered; silent ones say nothing; others leave in the middle or send no HTTP.
 """

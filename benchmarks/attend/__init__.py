@@ -1,4 +1,4 @@
-"""regard's operator beside its peers: time, error and memory, one table. `python -m benchmarks.attend --help` says more.
+"""The attention operator beside its peers: time, error and memory in one table. See `python -m benchmarks.attend --help`.
 
 Where things are: cases.py what is measured, problem.py its inputs and the float64 truth, peers.py the other systems,
 measure.py how time, error and memory are taken, report.py how it is shown.

@@ -1,4 +1,4 @@
-"""The command line of the benchmark: choose cases, run them, show what was found."""
+"""The command line: choose cases, run them, print the table."""
 
 from __future__ import annotations
 

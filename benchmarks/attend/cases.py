@@ -1,4 +1,4 @@
-"""What is measured: every case as data. A case is one call of attention, forward or training, on one device."""
+"""The cases as data: one call of attention each, forward or training, on one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a number is taken: errors against float64, times in interleaved rounds, memory as the peak beyond the inputs."""
+"""Measurement: errors against float64, times in interleaved rounds, memory as the peak beyond the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The systems beside regard. Each function below takes a Problem and gives a System, or None where the peer has no such thing.
+"""The peers. Each function below takes a Problem and returns a System, or None if the peer cannot run it.
 
 Peers are treated well: dense masks, fixed biases and Flex's block masks are made before the clock starts, energies that can
 be are written as dot products, and narrow vectors are padded where that lets a fused kernel run.

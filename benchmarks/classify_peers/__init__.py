@@ -1,1 +1,1 @@
-"""Who labels SST-2 beside us, each in a process of its own."""
+"""Peers that classify SST-2, each in its own process."""

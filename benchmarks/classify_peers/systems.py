@@ -1,4 +1,4 @@
-"""The classifiers beside ours: linear models on n-grams by scikit-learn, and fastText; the validation set chooses settings."""
+"""The peers: linear models on n-grams (scikit-learn) and fastText; settings are chosen on the validation set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process in which one system learns and labels."""
+"""The worker process in which one system trains and classifies."""
 
 from __future__ import annotations
 

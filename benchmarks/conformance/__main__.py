@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from datetime import UTC, datetime
 
 import torch
 
@@ -86,7 +87,8 @@ def _table(columns: dict[str, dict[str, Counter[str]]]) -> str:
     packages = sorted({PEERS[name][1] for name in columns if name in PEERS} | {"torch"})
     versions = ", ".join(f"{x} {importlib.metadata.version(x)}" for x in packages)
     lines = [
-        f"Python {platform.python_version()}, {versions}, regard {__version__}; CPU, {torch.get_num_threads()} thread(s)"
+        f"Python {platform.python_version()}, {versions}, regard {__version__}; "
+        f"CPU, {torch.get_num_threads()} thread(s); {datetime.now(UTC):%Y-%m-%d}"
     ]
     for names in ([n for n in columns if n in PEERS], [n for n in columns if n in OURS]):
         if names:

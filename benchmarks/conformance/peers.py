@@ -1,4 +1,4 @@
-"""Attention functions of other libraries behind one signature, each by its own documented call.
+"""Attention functions of other libraries behind one signature, each by its documented call.
 
 All take (query, key, value, mask=None, bias=None, causal=False) on (..., heads, time, dim): mask is boolean, True where attention
 is allowed; bias is added to the scores; causal comes without a mask and with as many queries as keys. An adapter raises Refused

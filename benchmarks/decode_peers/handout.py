@@ -1,4 +1,4 @@
-"""What the workers are given, in one folder: the weights in each system's format, the pieces, and the sentences as numbers."""
+"""Input of the workers, in one folder: weights in each system's format, tokens, and sentences as token ids."""
 
 from __future__ import annotations
 

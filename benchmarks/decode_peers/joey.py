@@ -1,4 +1,4 @@
-"""Joey NMT: the model its `build_model` gives, with our weights, and its own Batch and `search`."""
+"""Joey NMT: the model of its `build_model` with our weights, its Batch and its `search`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of a regard translator under Joey NMT's names (2.x, Transformer of either norm, sinusoids).
+"""Weights of a regard translator under Joey NMT's names (2.x, pre- or post-norm Transformer, sinusoids).
 
 Two things differ. Joey counts unk, pad, bos, eos and we pad, unk, bos, eos: the first two rows change places. Its layer norms have
 ε = 1e-6 and ours 1e-5: `same_epsilon` sets them in the model that was built.

@@ -1,4 +1,4 @@
-"""How the numbers are taken: each system looks for its best setting alone, then all take turns, each in a fresh process."""
+"""Measurement: each system first searches its best setting, then all take turns, each in a fresh process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peers, each called as its own users do. One class per system; each imports its package when it is made.
+"""The peers, each called as its documentation says. One class per system; each imports its package when created.
 
 A sentence is a list of token ids without the end mark; an answer has the end mark where it came. `settings` are what a user may
 turn for speed, the likely one first, and `alone` those for one sentence at a time; `note` says where a system is not as the others.

@@ -1,4 +1,4 @@
-"""The sentences: the test set of the corpus that a model was trained on, and longer ones, as its own text is written."""
+"""The sentences: the test set of the model's corpus, and longer ones, preprocessed like the training text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process in which one system translates in one precision."""
+"""The worker process in which one system translates in one precision."""
 
 from __future__ import annotations
 

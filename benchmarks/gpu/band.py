@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from benchmarks.peers import machine
 from regard import ALiBi, Causal, Padding, Window, attend
 from regard.attention.call import make_call
 from regard.attention.kernels import triton as ours
@@ -85,6 +86,7 @@ def pairs(options: dict, shape: tuple[int, ...]) -> int:
 
 
 def table(kernels: list[str]) -> None:
+    print(machine.stamp(torch.cuda.get_device_name()))
     print(
         "| case | kernel | forward, ms | TFLOP/s | without host time, ms | with backward, ms | TFLOP/s | largest error |"
     )

@@ -1,1 +1,1 @@
-"""How a table runs others beside us: a virtual environment for each, a process that is asked, a process that answers."""
+"""Running peers: a virtual environment for each, a parent process that sends commands, workers that answer."""

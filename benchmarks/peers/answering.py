@@ -1,4 +1,4 @@
-"""A worker, seen from within: it reads one command a line from standard input and answers each with a line of JSON."""
+"""The worker's side: read one command per line from standard input, answer each with a line of JSON."""
 
 from __future__ import annotations
 

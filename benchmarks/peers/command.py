@@ -1,4 +1,4 @@
-"""What the commands of the tables have in common: arguments that are checked before hours of work, and their own text."""
+"""Common to the command lines of all benchmarks: checked arguments and help text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each system lives: regard here, each peer in a virtual environment of the cache, with the same torch."""
+"""Environments: regard runs in this one, each peer in a virtual environment in the cache, with the same torch."""
 
 from __future__ import annotations
 

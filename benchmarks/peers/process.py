@@ -1,4 +1,4 @@
-"""A worker in another process, seen from the parent: one line of JSON asks, one answers."""
+"""The parent's side of a worker process: one line of JSON per command, one per answer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Ratings predicted by us and by scikit-surprise: the same folds, one run, a process each."""
+"""Rating prediction by regard and scikit-surprise: the same folds, one run, a process each."""

@@ -9,8 +9,8 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from benchmarks.peers import machine
 from benchmarks.peers.environments import here, peer
-from benchmarks.peers.machine import cpu_name, load
 from benchmarks.peers.process import Failed, Process, say
 from benchmarks.recommend.systems import OURS, SURPRISE
 from regard.interactions.cross_validation import splits
@@ -28,7 +28,8 @@ def main() -> None:
         folder = Path(name)
         count = hand_out(folder, given.data, given.folds, given.seed)
         print(
-            f"{given.data}: {count:,} ratings, {given.folds} folds (seed {given.seed}); {cpu_name()}, one thread, load {load()}"
+            f"{given.data}: {count:,} ratings, {given.folds} folds (seed {given.seed}); one thread, load {machine.load()}; "
+            f"{machine.stamp()}"
         )
         print(f"\n| {'system':58} | RMSE | ± folds | MAE | fit, CPU s | peak MB |")
         print("|---" * 6 + "|")

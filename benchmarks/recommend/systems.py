@@ -1,4 +1,4 @@
-"""What is compared. Each name is a model of ours, or one of surprise: with its own defaults, and tuned as ours was.
+"""The systems: models of regard, and of surprise with default and with tuned settings.
 
 Our features and factors were chosen on a split of their own (20 % held out, seed 98). Surprise's options were chosen on the same
 one: its defaults alone would be no fair peer (SVD there: 0.9001 by default, 0.8783 tuned).

@@ -1,4 +1,4 @@
-"""One system in a process of its own: `python -m benchmarks.recommend.worker SYSTEM FOLDER`. Fits a fold when asked."""
+"""One system in its own process: `python -m benchmarks.recommend.worker SYSTEM FOLDER`. Fits one fold per command."""
 
 from __future__ import annotations
 

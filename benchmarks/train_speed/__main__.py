@@ -1,4 +1,4 @@
-"""The command line: make the task, let the systems train, show what was found."""
+"""The command line: make the task, train with every system, print the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences: Multi30k English-German where it is, else the sample that the package carries."""
+"""The sentences: Multi30k English-German if it is there, else the sample included in the package."""
 
 from __future__ import annotations
 

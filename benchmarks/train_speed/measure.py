@@ -1,4 +1,4 @@
-"""How the numbers are taken: every system in its own process, all waiting but one, taking turns batch by batch."""
+"""Measurement: every system in its own process; all take turns, batch by batch."""
 
 from __future__ import annotations
 

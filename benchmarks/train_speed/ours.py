@@ -1,4 +1,4 @@
-"""regard, built from the `model:` block of a recipe and trained as its own trainer does."""
+"""regard, built from the `model:` block of a recipe and trained like its trainer does."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from benchmarks.peers import machine
 from benchmarks.peers.environments import PLACES
 from benchmarks.train_speed.measure import OURS, Result
 from benchmarks.train_speed.task import Task
+from regard.version import __version__
 
 NONE = "–"
 HEADER = [
@@ -37,6 +38,7 @@ def facts(task: Task, corpus: str, command: str, load: float | None) -> dict:
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
         "load": load,
+        "regard": __version__,
         "torch": version("torch"),
         "python": platform.python_version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -142,7 +144,7 @@ def _at_best(results: list[Result], told: dict, ours: bool) -> tuple[float, str,
 def described(told: dict) -> str:
     load = "" if told["load"] is None else f", load {told['load']:.1f} at the start"
     peers = ", ".join(told["peers"])
-    return f"{told['cpu']}, {told['cores']} cores{load}; torch {told['torch']}, {peers}, Python {told['python']}; {told['date']}"
+    return f"{told['cpu']}, {told['cores']} cores{load}; regard {told['regard']}, torch {told['torch']}, {peers}, Python {told['python']}; {told['date']}"
 
 
 def plain_text(results: list[Result], told: dict, task: Task) -> str:

@@ -1,4 +1,4 @@
-"""The peers, each built and called as its own users do. One class per peer; each imports its package when it is made."""
+"""The peers, each built and called as its documentation says. Each class imports its package when created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one task of every system: the sizes of the model, and batches of token ids made once from real sentences.
+"""The task of all systems: model sizes, and batches of token ids made once from real sentences.
 
 This module needs numpy alone, so that the workers of all environments can read what it wrote.
 """

@@ -1,4 +1,4 @@
-"""The process in which one system trains."""
+"""The worker process in which one system trains."""
 
 from __future__ import annotations
 
