@@ -38,7 +38,7 @@ def pytest_configure():
 def pytest_sessionstart():
     """Build the C++ before workers start, and load it in each: the first command that builds it says so on standard error."""
     from regard.attention.kernels import build_cpp, native
-    from regard.decoding.engine import native as engine
+    from regard.decoding.engine import cpp_engine as engine
 
     build_cpp.library(native._SOURCE)
     build_cpp.library(engine._SOURCE)

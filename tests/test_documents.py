@@ -15,7 +15,7 @@ import regard
 from regard.attention.normalize import Softmax
 from regard.attention.watching import Seen
 from regard.decoding.engine import why_not
-from regard.decoding.engine.native import _why_not_here
+from regard.decoding.engine.cpp_engine import _why_not_here
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -65,7 +65,7 @@ def main() -> int:
 def own_cache(folder: Path) -> None:
     """Prepared data and checksums go to a folder of this run; compiled code is taken from where it always is."""
     from regard.attention.kernels import build_cpp, native
-    from regard.decoding.engine import native as engine
+    from regard.decoding.engine import cpp_engine as engine
     from regard.files.cache import cache_folder
 
     for source in (native._SOURCE, engine._SOURCE):

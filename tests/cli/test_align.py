@@ -173,12 +173,12 @@ def test_show_draws_each_pair_above_its_links(run, made):
     [
         (("nowhere", "src", "tgt.gz"), "there is no folder"),
         (("language", "src", "tgt.gz"), "is a language model, which has no source to align with"),
-        (("blind", "src", "tgt.gz"), "no attention between target and source"),
+        (("blind", "src", "tgt.gz"), "no cross-attention"),
         (("forward", "src", "short"), "src has 5 lines and"),
         (("forward", "missing", "tgt.gz"), "there is no file"),
         (("forward", "bad", "tgt.gz"), "line 2 of"),
         (("forward", "long", "tgt.gz"), "line 3 of"),
-        (("forward", "src", "tgt.gz", "--layer", "3"), "layer 3 is not there"),
+        (("forward", "src", "tgt.gz", "--layer", "3"), "layer 3 does not exist"),
         (
             ("forward", "src", "tgt.gz", "--layer", "first"),
             "--layer must be an integer from 0, or best, got 'first'",
@@ -188,7 +188,7 @@ def test_show_draws_each_pair_above_its_links(run, made):
             ("forward", "src", "tgt.gz", "--mutual", "--threshold", "0.2"),
             "two ways to select links; give one",
         ),
-        (("blind", "src", "tgt.gz", "--layer", "best"), "no attention between target and source"),
+        (("blind", "src", "tgt.gz", "--layer", "best"), "no cross-attention"),
         (
             ("forward", "src", "tgt.gz", "--head", "first"),
             "--head must be an integer from 0, or best, got 'first'",
@@ -197,7 +197,7 @@ def test_show_draws_each_pair_above_its_links(run, made):
         (("forward", "src", "tgt.gz", "--join", "some"), "got 'some'"),
         (("forward", "src", "tgt.gz", "--json"), "--gold FILE"),
         (("forward", "src", "tgt.gz", "--gold", "outside"), "gold link 7-1 of sentence 1"),
-        (("forward", "src", "tgt.gz", "--output", "no/where"), "its folder is not there"),
+        (("forward", "src", "tgt.gz", "--output", "no/where"), "its folder does not exist"),
         (("forward", "src", "tgt.gz", "--reverse", "language"), "is a language model"),
     ],
 )

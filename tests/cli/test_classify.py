@@ -212,7 +212,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
             "is a translator, and classifying takes a classifier",
         ),
         (["-i", "{tmp}/none", "--model", "{folder}"], DataError, "there is no file .*none"),
-        (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder is not there"),
+        (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder does not exist"),
         (["x", "--column", "1", "--field", "t", "--model", "{folder}"], OptionError, "give one of them"),
         (
             ["-i", "{tmp}/in.tsv", "--column", "review", "--model", "{folder}"],

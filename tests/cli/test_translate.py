@@ -16,8 +16,9 @@ from regard.cli import translate
 from regard.decoding.limits import Limits
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
+from regard.pipelines.job import fingerprint
 from regard.pipelines.translate import translate as search
-from regard.pipelines.translate_file import TranslateOptions, fingerprint
+from regard.pipelines.translate_file import TranslateOptions
 from tests.decoding.folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
@@ -138,7 +139,7 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
         (["x", "--model", "{lm}"], FolderError, "is a language model"),
         (["x", "--model", "{tmp}"], FolderError, "has no config.json"),
         (["-i", "{tmp}/none", "--model", "{folder}"], DataError, "there is no file .*none"),
-        (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder is not there"),
+        (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder does not exist"),
         (["x", "--nbest", "2", "--model", "{folder}"], OptionError, "add --beam 2"),
         (["x", "--sample", "--beam", "2", "--model", "{folder}"], OptionError, "give --sample or --beam"),
         (["x", "--top-k", "3", "--model", "{folder}"], OptionError, "--top-k is about drawing words"),
@@ -229,7 +230,7 @@ def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(folder, corpus
     assert process.returncode == 130
     assert f"go on with: regard translate -i {path} -o {tmp_path}/o --model {folder}".encode() in err
     assert b"Traceback" not in err
-    with pytest.raises(OptionError, match="o was begun with another beam"):
+    with pytest.raises(OptionError, match="o was started with another beam"):
         regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)
 
 

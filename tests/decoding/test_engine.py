@@ -11,7 +11,7 @@ import torch
 from regard.data.tokenizer import BOS, EOS
 from regard.decoding.beam import Beam
 from regard.decoding.engine import Engine, fast, why_not
-from regard.decoding.engine.native import Slots
+from regard.decoding.engine.cpp_engine import Slots
 from regard.decoding.limits import Limits
 from regard.errors import KernelError, OptionError
 from regard.models.autoregressive import log_probabilities
@@ -214,12 +214,12 @@ def test_recurrent_models_are_left_to_torch():
 
 
 def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
-    from regard.decoding.engine import native
+    from regard.decoding.engine import cpp_engine
 
-    monkeypatch.setattr(native, "_REPORTED", set())
-    monkeypatch.setattr(native, "lacks", lambda *names: None)
+    monkeypatch.setattr(cpp_engine, "_REPORTED", set())
+    monkeypatch.setattr(cpp_engine, "lacks", lambda *names: None)
     monkeypatch.setattr(
-        native, "library", lambda source: "no C++ compiler (g++ or clang++) was found on PATH"
+        cpp_engine, "library", lambda source: "no C++ compiler (g++ or clang++) was found on PATH"
     )
     model = small()
     assert fast(model, "int8") is model
@@ -234,14 +234,14 @@ def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
 
 
 def test_int8_where_only_float32_can_be_had_says_which_engine_runs(monkeypatch, capsys):
-    from regard.decoding.engine import native
+    from regard.decoding.engine import cpp_engine
 
-    model, here = small(), native._why_not_here
+    model, here = small(), cpp_engine._why_not_here
     if here("float32"):
         pytest.skip(f"the engine does not run here: {here('float32')}")
     none = "this processor has no instructions for int8"
     monkeypatch.setattr(
-        native, "_why_not_here", lambda precision: none if precision == "int8" else here(precision)
+        cpp_engine, "_why_not_here", lambda precision: none if precision == "int8" else here(precision)
     )
     assert fast(model, "int8").precision == "float32"
     assert capsys.readouterr().err == f"regard: float32 instead of int8, by the C++ engine: {none}\n"
@@ -249,9 +249,9 @@ def test_int8_where_only_float32_can_be_had_says_which_engine_runs(monkeypatch, 
 
 def test_a_processor_without_avx512_is_said(monkeypatch, capsys):
     from regard.attention.kernels import build_cpp
-    from regard.decoding.engine import native
+    from regard.decoding.engine import cpp_engine
 
-    monkeypatch.setattr(native, "_REPORTED", set())
+    monkeypatch.setattr(cpp_engine, "_REPORTED", set())
     monkeypatch.setattr(build_cpp, "_cpu_flags", lambda: "flags : fpu sse2 avx2")
     assert fast(small()) is not None and "PyTorch" in capsys.readouterr().err
     assert why_not(small()) == "this processor has no AVX-512"

@@ -16,8 +16,8 @@ from regard.decoding.constraints import TokenConstraints
 from regard.decoding.engine import fast
 from regard.decoding.engine.cuda import buffers as boards_module
 from regard.decoding.engine.cuda import engine, on_cuda
-from regard.decoding.engine.cuda.beam import Backpointers, grow, top
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
+from regard.decoding.engine.cuda.device_beam import Backpointers, grow, top
 from regard.decoding.engine.cuda.graphs import CapturedGraph
 from regard.decoding.engine.layout import Unsupported
 from regard.decoding.limits import Limits

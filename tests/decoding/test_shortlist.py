@@ -23,8 +23,9 @@ from regard.models.build import build
 from regard.models.folder import load as load_model
 from regard.models.folder import save
 from regard.pipelines.input import Chunk, Row
+from regard.pipelines.job import fingerprint, model_files
 from regard.pipelines.translate import translate, translate_tokens
-from regard.pipelines.translate_file import TranslateOptions, fingerprint, make_job, model_files
+from regard.pipelines.translate_file import TranslateOptions, make_job
 from tests.decoding.folders import language_model, translator
 from tests.decoding.test_engine import SENTENCES, VOCAB, padded, small
 

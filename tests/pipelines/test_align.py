@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import regard
 from regard.data.tokenizer import EOS, KINDS, UNK, Tokenizer
-from regard.decoding.attention import Attention, attention_maps
+from regard.decoding.attention_weights import AttentionMaps, attention_maps
 from regard.errors import DataError, OptionError
 from regard.pipelines.align import View, align, best_view, clearest_view
 from regard.pipelines.token_words import Words, word_weights
@@ -107,7 +107,7 @@ def test_word_weights_sum_source_pieces_and_average_target_pieces():
 
 def test_the_shifted_view_takes_the_step_that_reads_a_word():
     rows = torch.arange(6.0).view(1, 3, 2)
-    attention = Attention(
+    attention = AttentionMaps(
         ["a", "</s>"], ["x", "y", "</s>"], ["<s>", "x", "y"], {"decoder.layers.0.cross": rows}
     )
     assert View()(attention).tolist() == [[0, 1], [2, 3], [4, 5]]

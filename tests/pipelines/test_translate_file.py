@@ -13,9 +13,9 @@ from regard.decoding.sampling import Sample
 from regard.errors import FolderError, OptionError
 from regard.pipelines import input as source_module
 from regard.pipelines.input import Chunk, Field, Row, Source
-from regard.pipelines.output import Outputs, output
+from regard.pipelines.job import Outputs, fingerprint, open_output, run_job
 from regard.pipelines.translate import translate
-from regard.pipelines.translate_file import TranslateOptions, fingerprint, make_job, run_job
+from regard.pipelines.translate_file import TranslateOptions, make_job
 from tests.decoding.folders import language_model, translator
 
 LINES = ["Tom is here.", "", "hello world", "   ", "b", "cats do not like dogs"]
@@ -95,7 +95,7 @@ def test_json_lines_keep_what_they_hold_and_gain_a_translation(folder, tmp_path)
     settings = TranslateOptions(output=str(tmp_path / "out.jsonl"), output_format="json", field="text")
     run_job(
         Source((path,), layout=Field("text")),
-        Outputs([output(Path(settings.output))], {}),
+        Outputs([open_output(Path(settings.output))], {}),
         make_job([folder], settings),
         3,
     )
@@ -118,7 +118,10 @@ def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name)
     )
     source = Source(texts=("hello world", "", "Tom is here and there. I like cats. Do you?"))
     run_job(
-        source, Outputs([output(Path(path)) for path in settings.paths], {}), make_job([folder], settings), 3
+        source,
+        Outputs([open_output(Path(path)) for path in settings.paths], {}),
+        make_job([folder], settings),
+        3,
     )
     if name.endswith("npz"):
         with np.load(tmp_path / name) as found:
@@ -142,7 +145,7 @@ def test_how_lines_fall_into_chunks_changes_nothing(folder, tmp_path, monkeypatc
     monkeypatch.setattr(source_module, "LINES", pieces)
     run_job(
         Source(texts=tuple(LINES)),
-        Outputs([output(Path(p)) for p in settings.paths], {}),
+        Outputs([open_output(Path(p)) for p in settings.paths], {}),
         make_job([folder], settings),
         6,
     )
@@ -159,17 +162,17 @@ def test_another_text_than_the_job_began_with_is_refused(folder, tmp_path, monke
             raise KeyboardInterrupt
         return work(chunk)
 
-    outputs = Outputs([output(tmp_path / "o")], {})
+    outputs = Outputs([open_output(tmp_path / "o")], {})
     with pytest.raises(KeyboardInterrupt):
         run_job(Source(texts=tuple(LINES)), outputs, stopped, 6)
     outputs._journal._file.close()
-    again = Outputs([output(tmp_path / "o")], {})
+    again = Outputs([open_output(tmp_path / "o")], {})
     with pytest.raises(
-        OptionError, match=r"the first 2 lines are not those that .*o was begun with; .*--restart"
+        OptionError, match=r"the first 2 lines are not those that .*o was started with; .*--restart"
     ):
         run_job(Source(texts=("other", *LINES[1:])), again, work, 6)
     again._journal._file.close()
-    run_job(Source(texts=tuple(LINES)), Outputs([output(tmp_path / "o")], {}), work, 6)
+    run_job(Source(texts=tuple(LINES)), Outputs([open_output(tmp_path / "o")], {}), work, 6)
     assert [(tmp_path / "o").read_text(encoding="utf-8")] == written(folder, settings, *LINES)
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from regard.decoding.attention import attention_maps
+from regard.decoding.attention_weights import attention_maps
 from regard.decoding.constraints import Constraints
 from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample

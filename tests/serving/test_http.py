@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from regard.decoding.attention import attention_maps
+from regard.decoding.attention_weights import attention_maps
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import Constraints
 from regard.decoding.limits import Limits

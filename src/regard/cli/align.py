@@ -112,7 +112,7 @@ def command(
     if as_json and gold is None:
         raise OptionError("--json prints scores; give the links to score against: --gold FILE")
     if output is not None and not output.absolute().parent.is_dir():
-        raise OptionError(f"{output} cannot be written, its folder is not there; make it first")
+        raise OptionError(f"{output} cannot be written, its folder does not exist; create it first")
     folder = model_folder(model, "align", text or [])
     pairs = _pairs(text or [], files)
     sizes = count_words(pairs)
@@ -175,10 +175,10 @@ def _pairs(texts: list[str], files: list[Path] | None) -> Pairs:
 
 
 def _print(text: str) -> None:
-    from regard.pipelines.output import telling
+    from regard.pipelines.job import write_errors
 
     try:
-        with telling("standard output"):
+        with write_errors("standard output"):
             print(text, end="", flush=True)
     except BrokenPipeError:  # as `cat` ends when nobody reads on; what is still held back goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

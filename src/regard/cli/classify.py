@@ -77,8 +77,7 @@ def command(
         work_through,
     )
     from regard.pipelines.classify_file import ClassifyOptions, make_job
-    from regard.pipelines.output import output as place_of
-    from regard.pipelines.translate_file import fingerprint
+    from regard.pipelines.job import fingerprint, open_output
     from regard.training.distributed import pick_device
 
     folder = model_folder(model, "classify", text or [])
@@ -91,7 +90,7 @@ def command(
     )  # fmt: skip
     check_paths(source, [output])
     form = _fitting(settings, place)
-    places = [place_of(output)]
+    places = [open_output(output)]
     work = make_job(folder, settings, form, pick_device(device))
     work_through(
         source, places, work, lambda: settings.about(fingerprint([folder])), How("classify", restart, quiet)

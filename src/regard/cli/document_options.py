@@ -81,9 +81,9 @@ def write(output: Path, text: str) -> None:
     if str(output) == "-":
         sys.stdout.write(text)
         return
-    from regard.pipelines.output import telling
+    from regard.pipelines.job import write_errors
 
-    with telling(str(output)):
+    with write_errors(str(output)):
         write_file(output, text)
 
 

@@ -63,8 +63,7 @@ def command(
     from regard.cli.text_options import How, check_paths, find_place, find_source, model_folder, work_through
     from regard.errors import OptionError
     from regard.pipelines.embed_file import Embedding, Settings
-    from regard.pipelines.output import File
-    from regard.pipelines.output import output as place_of
+    from regard.pipelines.job import File, open_output
     from regard.training.distributed import pick_device
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
@@ -72,7 +71,7 @@ def command(
     source = find_source(text or [], files, place.layout, strict, header=place.header)
     settings = Settings(_form(output, as_json), column, field, batch_tokens, str(output))
     check_paths(source, [output])
-    places = [place_of(output)]
+    places = [open_output(output)]
     if settings.form == "npy" and not isinstance(places[0], File):
         raise OptionError(
             f"{output} is no file, and a .npy file gets its number of rows in the end; name a file"

@@ -82,8 +82,7 @@ def command(
     from regard.decoding.constraints import Constraints
     from regard.decoding.limits import Limits
     from regard.pipelines.generate_file import GenerateJob, GenerateOptions, load_language_model
-    from regard.pipelines.output import output as place_of
-    from regard.pipelines.translate_file import fingerprint
+    from regard.pipelines.job import fingerprint, open_output
     from regard.training.distributed import pick_device
 
     search_options.check_text("forbid", *(forbid or ()))
@@ -107,7 +106,7 @@ def command(
         return
     source = _source(text or [], files, (column, header, field), strict)
     check_paths(source, [output])
-    places = [place_of(output)]
+    places = [open_output(output)]
     about = lambda: settings.about(fingerprint([folder]))  # noqa: E731
     work_through(source, places, GenerateJob(load(), settings), about, How("generate", restart, quiet))
 
@@ -193,7 +192,7 @@ def _source(
 
 
 def _write(text: str) -> None:
-    from regard.pipelines.output import Stream, telling
+    from regard.pipelines.job import Stream, write_errors
 
-    with telling("standard output"):
+    with write_errors("standard output"):
         Stream(1, "standard output").write(text.encode("utf-8", "replace"))

@@ -75,9 +75,8 @@ def command(
     quiet: search_options.Quiet = False,
 ) -> None:
     from regard.cli.text_options import How, check_paths, find_source, model_folder, work_through
-    from regard.pipelines.output import output as place
+    from regard.pipelines.job import fingerprint, open_output
     from regard.pipelines.tag import TagOptions, check_conll, make_job
-    from regard.pipelines.translate_file import fingerprint
     from regard.training.distributed import pick_device
 
     folder = model_folder(model, "tag", text or [])
@@ -94,7 +93,7 @@ def command(
     check_paths(source, [output])
     if conll:
         check_conll(source.files, column)
-    places = [place(output)]
+    places = [open_output(output)]
     work = make_job(folder, settings, pick_device(device), _shown(settings))
     work_through(
         source, places, work, lambda: settings.about(fingerprint([folder])), How("tag", restart, quiet)

@@ -14,9 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     from regard.pipelines.input import Layout, Source
-    from regard.pipelines.output import File, Outputs, Stream
+    from regard.pipelines.job import Distribute, File, Outputs, Stream, Work
     from regard.pipelines.table import Place
-    from regard.pipelines.translate_file import Over, Work
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,10 @@ def work_through(
     work: Work,
     about: Callable[[], dict[str, Any]],
     how: How,
-    over: Callable[[], Over] | None = None,
+    over: Callable[[], Distribute] | None = None,
 ) -> None:
     """Look through the source, do what is left of the job, and say how it ended. `about` is asked where the job can go on."""
-    from regard.pipelines.output import File, Outputs
-    from regard.pipelines.translate_file import run_job
+    from regard.pipelines.job import File, Outputs, run_job
 
     total, bad = source.survey() if source.known else (None, None)
     outputs = Outputs(places, about() if isinstance(places[0], File) else {}, how.restart)
@@ -122,7 +120,7 @@ def work_through(
     try:
         progress = not how.quiet and (total is not None or (shown and not asking))
         reading = run_job(
-            source, outputs, work, total, what=how.what, progress=progress, over=over and over()
+            source, outputs, work, total, name=how.what, progress=progress, distribute=over and over()
         )
     except BrokenPipeError:
         raise typer.Exit(141) from None  # as `cat` ends when nobody reads on

@@ -226,11 +226,11 @@ def _fit_together(settings: TranslateOptions, source: Source, show: bool, on: st
 
 def _run(models: list[Path], source: Source, settings: TranslateOptions, how: _Run) -> None:
     from regard.cli.text_options import How, work_through
-    from regard.pipelines.output import output
-    from regard.pipelines.translate_file import fingerprint, make_job
+    from regard.pipelines.job import fingerprint, open_output
+    from regard.pipelines.translate_file import make_job
     from regard.training.distributed import pick_device
 
-    places = [output(Path(path)) for path in settings.paths]
+    places = [open_output(Path(path)) for path in settings.paths]
     device = pick_device(how.device)
     work = make_job(models, settings, device, how.form)
 

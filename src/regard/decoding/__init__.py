@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.decoding.attention import attention_maps
+    from regard.decoding.attention_weights import attention_maps
     from regard.decoding.beam import Beam
     from regard.decoding.constraints import Constraints
     from regard.decoding.engine import fast, why_not
@@ -40,7 +40,7 @@ __getattr__ = exported(
         "Limits": "limits",
         "Sample": "sampling",
         "Strategy": "strategy",
-        "attention_maps": "attention",
+        "attention_maps": "attention_weights",
         "fast": "engine",
         "why_not": "engine",
     },

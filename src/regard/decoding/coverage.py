@@ -19,7 +19,7 @@ def add_coverage_penalty(model: Any, tasks: list[SearchTask], beam: Beam) -> Non
     pass over the hypotheses, because that works for every decoder and engine. The end-of-sentence token of
     the source does not count.
     """
-    from regard.decoding.attention import attention_of_tokens
+    from regard.decoding.attention_weights import attention_of_tokens
 
     pairs = [(task, hypothesis) for task in tasks for hypothesis in task.hypotheses]
     sources, targets = [task.input_ids for task, _ in pairs], [h.all_tokens for _, h in pairs]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard import arguments
 from regard.data.tokenizer import EOS
-from regard.decoding.attention import Attention, attention_of_tokens, best_head
+from regard.decoding.attention_weights import AttentionMaps, attention_of_tokens, best_head
 from regard.errors import DataError, OptionError
 from regard.models.default import as_model
 from regard.models.translator import Translator
@@ -41,7 +41,7 @@ class View:
     head: int | None = None
     shift: bool = False
 
-    def __call__(self, attention: Attention) -> Tensor:
+    def __call__(self, attention: AttentionMaps) -> Tensor:
         """Return the weights (target, source). With `shift` the last row stays if no step has read the last
         token.
         """
@@ -133,7 +133,7 @@ def clearest_view(sources: Sequence[str], targets: Sequence[str], model: Transla
 
 def _cross_attention(
     sources: Sequence[str], targets: Sequence[str], model: Any
-) -> Iterator[tuple[int, Attention]]:
+) -> Iterator[tuple[int, AttentionMaps]]:
     source_ids = model.source_tokenizer.encode_batch(sources)
     target_ids = model.target_tokenizer.encode_batch(targets)
     return attention_of_tokens(source_ids, [[*ids, EOS] for ids in target_ids], model, kinds=("cross",))

@@ -17,7 +17,7 @@ from regard.models.folder import load
 from regard.models.translator import Translator
 from regard.pipelines.align import SAMPLE, View, align_words, best_view, clearest_view
 from regard.pipelines.input import Reader, Source
-from regard.pipelines.output import telling
+from regard.pipelines.job import write_errors
 from regard.pipelines.word_links import Links, LinkSelection
 
 CHUNK = 1024  # pairs sorted by length among themselves and written in order
@@ -171,7 +171,7 @@ def load_translator(folder: Path, device: Any) -> Translator:
 def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes to FILE.part; it is renamed to FILE at the end of the block."""
     part = path.with_name(path.name + ".part")
-    with telling(str(part)):
+    with write_errors(str(part)):
         file = part.open("w", encoding="utf-8", newline="\n")
 
     def write(text: str) -> None:
@@ -179,12 +179,12 @@ def partial_file(path: Path) -> Iterator[Callable[[str], None]]:
         file.flush()
 
     try:
-        with file, telling(str(part)):
+        with file, write_errors(str(part)):
             yield write
     except BaseException:
         print(f"regard: the alignments so far are in {part}", file=sys.stderr)
         raise
-    with telling(str(path)):
+    with write_errors(str(path)):
         part.replace(path)
 
 

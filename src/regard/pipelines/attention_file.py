@@ -1,6 +1,7 @@
-"""Attention written down: JSON lines to read anywhere, or a NumPy archive with every number as it was.
+"""Attention files: JSON lines, or a NumPy archive with full precision.
 
-Both are made beside their name and renamed when whole. Arrays go into the archive one by one, so memory holds one text's.
+Both are written beside their name and renamed when complete. Arrays are added to the archive one by one, so only one
+text is in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import IO, Protocol, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.decoding.attention import Attention
+from regard.decoding.attention_weights import AttentionMaps
 from regard.errors import OptionError
 from regard.files.atomic import atomic_path
 
@@ -26,7 +27,9 @@ DIGITS = 6
 class AttentionWriter(Protocol):
     """What takes the attention of one text after the other: hypothesis `hypothesis` (0 is the best) of line `line`, from 0."""
 
-    def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None: ...
+    def add(
+        self, line: int, hypothesis: int, attention: AttentionMaps, score: float | None = None
+    ) -> None: ...
 
 
 class AttentionLines:
@@ -35,7 +38,7 @@ class AttentionLines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None:
+    def add(self, line: int, hypothesis: int, attention: AttentionMaps, score: float | None = None) -> None:
         record = {
             "line": line,
             "hypothesis": hypothesis,
@@ -54,7 +57,7 @@ class AttentionArchive:
     def __init__(self, stream: IO[bytes]) -> None:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
 
-    def add(self, line: int, hypothesis: int, attention: Attention, score: float | None = None) -> None:
+    def add(self, line: int, hypothesis: int, attention: AttentionMaps, score: float | None = None) -> None:
         about = {
             "score": score,
             "source": attention.source,
@@ -82,7 +85,7 @@ def check_attention_path(path: str | Path) -> Path:
             f"attention is written to a file that ends in .jsonl or .npz, got {path.name}; rename it"
         )
     if not path.absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
+        raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
     return path
 
 

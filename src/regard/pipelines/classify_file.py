@@ -14,9 +14,9 @@ from regard.models.folder import load
 from regard.models.text_model import BATCH_TOKENS
 from regard.pipelines.classify import Classification, WordWeights, classify, fitting, word_attention
 from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
-from regard.pipelines.output import packing
+from regard.pipelines.job import job_settings
+from regard.pipelines.packing import packing
 from regard.pipelines.table import one_line, split_row, table_line
-from regard.pipelines.translate_file import job_settings
 
 TO_LOOK_AT = ("model", "", "x")  # texts by which it is seen early whether there is attention to show
 

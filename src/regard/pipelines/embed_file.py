@@ -13,8 +13,8 @@ import numpy as np
 from regard.models.embedder import Embedder
 from regard.pipelines.embed import Vectors, embed
 from regard.pipelines.input import Chunk
-from regard.pipelines.output import packing
-from regard.pipelines.translate_file import job_settings
+from regard.pipelines.job import job_settings
+from regard.pipelines.packing import packing
 
 
 @dataclass(frozen=True)

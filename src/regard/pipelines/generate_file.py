@@ -18,8 +18,8 @@ from regard.models.folder import load
 from regard.models.language_model import LanguageModel
 from regard.pipelines.generate import Generation, generate
 from regard.pipelines.input import Chunk
-from regard.pipelines.output import packing
-from regard.pipelines.translate_file import job_settings
+from regard.pipelines.job import job_settings
+from regard.pipelines.packing import packing
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
 

@@ -20,14 +20,15 @@ from typing import Any
 
 from regard.errors import DataError, OptionError, RegardError
 from regard.pipelines.input import Chunk, Row
-from regard.pipelines.translate_file import Over, TranslateJob, TranslateOptions, Work, make_job, model_files
+from regard.pipelines.job import Distribute, Work, model_files
+from regard.pipelines.translate_file import TranslateJob, TranslateOptions, make_job
 
 AHEAD = 8  # chunks per worker that are under way at once; so many are in memory
 
 _kept: dict[str, TranslateJob] = {}  # the model of a worker process
 
 
-def run_on_ray(folders: Sequence[Path], options: TranslateOptions, device: str = "cpu") -> Over:
+def run_on_ray(folders: Sequence[Path], options: TranslateOptions, device: str = "cpu") -> Distribute:
     """Connect to the cluster of RAY_ADDRESS, or start one on this machine; gives what `job.run` spreads chunks with."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     try:
@@ -95,7 +96,7 @@ def _done(ray: Any, window: list[Chunk], arguments: dict[str, Any], device: str)
     except ray.exceptions.RayError as error:
         reason = str(error).strip().splitlines()[-1]
         raise DataError(
-            f"the Ray cluster gave up on a chunk ({reason}); the same command goes on after what is written"
+            f"the Ray cluster gave up on a chunk ({reason}); rerun the same command to resume"
         ) from None
 
 

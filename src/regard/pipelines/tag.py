@@ -24,8 +24,8 @@ from regard.models.default import as_model
 from regard.models.folder import load
 from regard.models.tagger import BATCH_TOKENS, Tagger
 from regard.pipelines.input import Chunk, Row, parsed
-from regard.pipelines.output import packing
-from regard.pipelines.translate_file import job_settings
+from regard.pipelines.job import job_settings
+from regard.pipelines.packing import packing
 
 LONGEST = 1000  # words that are read at once; a longer line is tagged in parts
 

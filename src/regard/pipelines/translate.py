@@ -218,7 +218,7 @@ def _tokenizers(model: Any) -> tuple[Any, Any]:
 
 def _add_attention(model: Any, sources: list[list[int]], results: list[list[Hypothesis]]) -> None:
     """Store the attention maps in each hypothesis."""
-    from regard.decoding.attention import attention_maps
+    from regard.decoding.attention_weights import attention_maps
 
     pairs = [(tokens, h) for tokens, hypotheses in zip(sources, results, strict=True) for h in hypotheses]
     inputs, outputs = [tokens for tokens, _ in pairs], [h.all_tokens for _, h in pairs]

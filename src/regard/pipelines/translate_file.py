@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,19 +14,17 @@ from regard.data.tokenizer import EOS
 from regard.decoding.beam import GREEDY
 from regard.decoding.constraints import NO_CONSTRAINTS, Constraints
 from regard.decoding.engine import fast
-from regard.decoding.engine.shortlist import NAME as SHORTLIST
 from regard.decoding.engine.shortlist import load as load_shortlist
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.limits import DEFAULT_LIMITS, Limits
 from regard.decoding.strategy import Strategy
 from regard.errors import FolderError, OptionError
-from regard.files.checksums import file_sha256
-from regard.files.progress import track
 from regard.models.folder import load
 from regard.models.translator import Translator
-from regard.pipelines.input import Chunk, Column, Reader, Source, WholeLine
+from regard.pipelines.input import Chunk, Column, WholeLine
+from regard.pipelines.job import job_settings
 from regard.pipelines.long_lines import LongLineSplitter, longest
-from regard.pipelines.output import Outputs, packing
+from regard.pipelines.packing import packing
 from regard.pipelines.result_lines import (
     Alignment,
     Json,
@@ -41,11 +36,8 @@ from regard.pipelines.result_lines import (
 )
 from regard.pipelines.table import split_row
 from regard.pipelines.translate import translate
-from regard.version import __version__
 
 ATTENTION_LINES = 32  # lines whose attention maps are in memory at once
-Work = Callable[[Chunk], list[bytes]]
-Over = Callable[[Work, Iterator[Chunk]], Iterable[tuple[Chunk, list[bytes]]]]
 
 
 @dataclass(frozen=True)
@@ -96,23 +88,6 @@ class TranslateOptions:
     def about(self, fingerprint: str) -> dict[str, Any]:
         """The settings that an interrupted job must share with the one that resumes it."""
         return job_settings(self, fingerprint, ("output", "workers"))
-
-
-def job_settings(options: Any, fingerprint: str, left_out: Sequence[str] = ("output",)) -> dict[str, Any]:
-    """Return version, model and options as JSON values, by names for error messages; nested options are
-    flattened.
-    """
-    settings = asdict(options)
-    for name in ("strategy", "constraints", "limits"):
-        if name in settings:
-            nested = settings.pop(name)
-            settings |= {"beam" if key == "size" else key: value for key, value in nested.items()}
-    if hasattr(options, "strategy"):
-        settings["strategy"] = type(options.strategy).__name__
-    settings = {"version": __version__, "model": fingerprint} | settings
-    return json.loads(
-        json.dumps({key.replace("_", " "): value for key, value in settings.items() if key not in left_out})
-    )
 
 
 class TranslateJob:
@@ -189,7 +164,7 @@ class TranslateJob:
 
     def _attention(self, results: list[Result]) -> bytes:
         """Return the attention maps of all hypotheses as .npz or JSON lines."""
-        from regard.decoding.attention import KINDS
+        from regard.decoding.attention_weights import KINDS
         from regard.pipelines.attention_file import AttentionArchive, AttentionLines
 
         is_archive = Path(self.options.attention_file).suffix == ".npz"
@@ -208,7 +183,7 @@ class TranslateJob:
         self, results: list[Result], kinds: Sequence[str], nbest: int
     ) -> Iterator[tuple[Result, list[list[Any]]]]:
         """Yield each result with the maps of its parts' hypotheses, computed for a few lines at a time."""
-        from regard.decoding.attention import attention_maps
+        from regard.decoding.attention_weights import attention_maps
 
         for start in range(0, len(results), ATTENTION_LINES):
             some = results[start : start + ATTENTION_LINES]
@@ -248,7 +223,7 @@ def make_job(
 
 
 def _check_attention(models: Sequence[Any]) -> None:
-    from regard.decoding.attention import attention_maps
+    from regard.decoding.attention_weights import attention_maps
 
     if len(models) > 1:
         raise OptionError(
@@ -267,57 +242,3 @@ def _make_format(options: TranslateOptions) -> OutputFormat:
         layout = WholeLine() if options.separator is None else Column(1, options.separator, options.quotes)
         return Table(split_row(layout), align, options.output_format == "csv", tuple(options.names))
     return Nbest() if options.nbest > 1 else Text(align)
-
-
-def model_files(folder: Path) -> list[Path]:
-    """The files that make a model, and its shortlist, of a model folder or the run it is in."""
-    folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
-    names = (
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "source.json",
-        "target.json",
-        "card.json",
-        SHORTLIST,
-    )
-    return [folder / name for name in names if (folder / name).is_file()]
-
-
-def fingerprint(folders: Sequence[Path], shortlist: bool = False) -> str:
-    """SHA-256 over the files of all models; over their shortlists only when these are used."""
-    files = [
-        path for folder in folders for path in model_files(folder) if shortlist or path.name != SHORTLIST
-    ]
-    return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
-
-
-def run_job(
-    source: Source,
-    outputs: Outputs,
-    work: Work,
-    total: int | None,
-    *,
-    what: str = "translate",
-    progress: bool = True,
-    over: Over | None = None,
-) -> Reader:
-    """Do what is left of a job. `over` spreads the chunks over other machines and gives them back in
-    order.
-    """
-    reading = Reader(source)
-    if outputs.lines and reading.skip(outputs.lines) != outputs.digest:
-        raise OptionError(
-            f"the first {outputs.lines:,} lines are not those that {outputs.outputs[0].name} was begun with; "
-            "give the same text, or start over with --restart"
-        )
-    chunks = reading.chunks()
-    bar = track(None if total is None else total - outputs.lines, what, "lines")
-    with bar if progress else nullcontext():
-        for chunk, data in over(work, chunks) if over else ((chunk, work(chunk)) for chunk in chunks):
-            outputs.commit(data, chunk.first + len(chunk.rows), chunk.digest)
-            bar.advance(len(chunk.rows))
-    if not outputs.lines:  # an empty text: packed files still need a frame
-        outputs.commit(work(Chunk(0, [], "")), 0, reading.skip(0))
-    outputs.finish()
-    return reading

@@ -19,7 +19,7 @@ import numpy as np
 from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file, write_folder
 from regard.files.lock import lock_file
-from regard.pipelines.output import lock
+from regard.pipelines.job import lock_output
 from regard.search.documents import Document
 from regard.search.hnsw import Graph
 from regard.search.index import FORMAT, MANIFEST, Index, IndexInfo, Numbers, Vectors
@@ -183,7 +183,7 @@ def _writing(folder: str | Path) -> Iterator[Index]:
     index = Index(folder)
     index.close()
     with (index.folder / ".lock").open("ab") as file:
-        lock(file, index.folder)
+        lock_output(file, index.folder)
         yield Index(folder)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard.data.tokenizer import EOS
-from regard.decoding.attention import Attention, attention_maps, kind_of
+from regard.decoding.attention_weights import AttentionMaps, attention_maps, kind_of
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import Constraints
 from regard.decoding.limits import LengthLimiter, Limits
@@ -320,7 +320,7 @@ def _together(text: str, chosen: Sequence[Hypothesis]) -> dict[str, Any]:
     }
 
 
-def _matrix(found: Attention, name: str) -> dict[str, Any]:
+def _matrix(found: AttentionMaps, name: str) -> dict[str, Any]:
     rows, columns = found.pieces(name)
     weights = (found[name].double() * 1e6).round().div(1e6).tolist()
     return {"name": name, "kind": kind_of(name), "rows": rows, "columns": columns, "weights": weights}

@@ -14,8 +14,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from regard.decoding.engine.cuda.engine import engine
-from regard.decoding.engine.cuda.weights import PRECISIONS
+from regard.decoding.engine.cuda.cuda_engine import engine
+from regard.decoding.engine.cuda.packed_weights import PRECISIONS
 from regard.decoding.engine.layout import Unsupported
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from regard.decoding.engine.cuda.engine import CudaEngine
+    from regard.decoding.engine.cuda.cuda_engine import CudaEngine
 
 FEWEST = 8  # sizes start here, and are multiples of it: kernels like that
 

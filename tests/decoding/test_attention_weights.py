@@ -1,4 +1,4 @@
-"""Attention out of any search: the teacher-forced pass sees exactly what the steps of a beam search saw."""
+"""Attention weights of any search: the teacher-forced pass sees exactly what the steps of a beam search saw."""
 
 import json
 
@@ -8,9 +8,9 @@ import torch
 
 from regard.attention.watching import watch
 from regard.data.tokenizer import BOS, EOS, Tokenizer
-from regard.decoding.attention import (
+from regard.decoding.attention_weights import (
     KINDS,
-    Attention,
+    AttentionMaps,
     attention_maps,
     attention_of_tokens,
     best_head,
@@ -150,7 +150,7 @@ def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read(
     torch.testing.assert_close(
         found["decoder.layers.0.attention.self"], seen["decoder.layers.0.attention.self"].weights(batch=0)
     )
-    with pytest.raises(OptionError, match="no attention between target and source"):
+    with pytest.raises(OptionError, match="no cross-attention"):
         found.cross()
     with pytest.raises(OptionError, match="choose a head"):
         found.best_head()
@@ -189,7 +189,7 @@ def attention(**layers):
         f"decoder.layers.{i}.cross": torch.tensor(w, dtype=torch.float64)
         for i, w in enumerate(layers.values())
     }
-    return Attention(["a", "b", "</s>"], ["x", "y"], ["<s>", "x"], weights)
+    return AttentionMaps(["a", "b", "</s>"], ["x", "y"], ["<s>", "x"], weights)
 
 
 SPREAD = [[1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]]
@@ -205,7 +205,7 @@ def test_cross_is_the_mean_of_all_heads_or_of_those_named():
     torch.testing.assert_close(found.cross(head=1), (low[1] + high[1]) / 2)
     torch.testing.assert_close(found.cross(layer=-1, head=-1), high[1])
     for wrong in ({"layer": 2}, {"head": -3}):
-        with pytest.raises(OptionError, match="is not there; this model's cross-attention has 2"):
+        with pytest.raises(OptionError, match="does not exist; this model's cross-attention has 2"):
             found.cross(**wrong)
 
 
@@ -217,8 +217,8 @@ def test_the_best_head_follows_the_text_rather_than_staring_at_one_place():
 def test_what_cannot_be_looked_at_is_said():
     model = make(ENCODERS["gru"], DECODERS["simple"])
     for given, says in [
-        ((None, [[4]], model), "needs sources"),
-        (([[4]], [[4]], make(None, DECODERS["transformer"])), "sources=None"),
+        ((None, [[4]], model), "must be given for a translator"),
+        (([[4]], [[4]], make(None, DECODERS["transformer"])), "be None for a language model"),
         (([[4]], [[4], [5]], model), "1 sources and 2 targets"),
         (([[4]], [[4]], torch.nn.Linear(2, 2)), "got Linear"),
     ]:
@@ -293,7 +293,7 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path, two, name):
 def test_a_place_that_cannot_be_written_is_said_before_work(tmp_path):
     for path, says in [
         (tmp_path / "out.txt", "ends in .jsonl or .npz"),
-        (tmp_path / "no" / "out.npz", "its folder is not there"),
+        (tmp_path / "no" / "out.npz", "its folder does not exist"),
     ]:
         with pytest.raises(OptionError, match=says), save_attention(path):
             pass

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from regard.decoding.engine.cuda.weights import exact
+from regard.decoding.engine.cuda.packed_weights import exact
 
 
 def look(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ import zipfile
 import pytest
 
 from regard.errors import DataError, OptionError
-from regard.pipelines.output import Outputs, Stream, output
+from regard.pipelines.job import Outputs, Stream, open_output
 
 ABOUT = {"model": "m", "beam": 1}
 
 
 def begin(path, about=ABOUT, restart=False, more=()):
-    return Outputs([output(each) for each in (path, *more)], about, restart)
+    return Outputs([open_output(each) for each in (path, *more)], about, restart)
 
 
 def write(outputs, *texts):
@@ -95,9 +95,9 @@ def test_another_job_is_refused_and_restart_begins_anew(tmp_path):
     first = begin(path)
     write(first, b"a\n")
     leave(first)
-    with pytest.raises(OptionError, match=r"o was begun with another beam \(1, now 5\); .*--restart"):
+    with pytest.raises(OptionError, match=r"o was started with another beam \(1, now 5\); .*--restart"):
         begin(path, ABOUT | {"beam": 5})
-    with pytest.raises(OptionError, match=r"o was begun with another model; "):
+    with pytest.raises(OptionError, match=r"o was started with another model; "):
         begin(path, ABOUT | {"model": "other"})
     with pytest.raises(OptionError, match=r"another seed \(not given, now 1\)"):
         begin(path, ABOUT | {"seed": 1})
@@ -110,7 +110,7 @@ def test_another_job_is_refused_and_restart_begins_anew(tmp_path):
 
 def test_what_somebody_else_made_is_not_touched(tmp_path):
     (tmp_path / "o.part").write_bytes(b"mine")
-    with pytest.raises(DataError, match=r"there is a file .*o\.part that this command did not begin"):
+    with pytest.raises(DataError, match=r"there is a file .*o\.part that this command did not create"):
         begin(tmp_path / "o")
     assert os.listdir(tmp_path) == ["o.part"]
     (tmp_path / "p.progress").write_bytes(b"mine\n")
@@ -124,7 +124,7 @@ def test_a_part_that_was_changed_is_noticed(tmp_path):
     write(first, b"aaaa\n")
     leave(first)
     (tmp_path / "o.part").write_bytes(b"a")
-    with pytest.raises(DataError, match="not as long as its journal says"):
+    with pytest.raises(DataError, match="shorter than its journal says"):
         begin(tmp_path / "o")
 
 
@@ -166,14 +166,14 @@ def test_archives_of_chunks_become_one_archive(tmp_path):
 
 def test_places_that_cannot_be_are_refused_and_devices_are_written_as_they_are(tmp_path):
     with pytest.raises(OptionError, match="is a folder"):
-        output(tmp_path)
-    with pytest.raises(OptionError, match="its folder is not there"):
-        output(tmp_path / "none" / "o")
-    assert isinstance(output(tmp_path.__class__("/dev/null")), Stream)
+        open_output(tmp_path)
+    with pytest.raises(OptionError, match="its folder does not exist"):
+        open_output(tmp_path / "none" / "o")
+    assert isinstance(open_output(tmp_path.__class__("/dev/null")), Stream)
 
 
 def test_a_full_device_is_one_sentence():
-    outputs = Outputs([output(__import__("pathlib").Path("/dev/full"))], {})
+    outputs = Outputs([open_output(__import__("pathlib").Path("/dev/full"))], {})
     with pytest.raises(DataError, match="the disk of /dev/full is full; 0 lines are written"):
         outputs.commit([b"a\n"], 1, "")
 
@@ -183,8 +183,8 @@ def test_a_file_that_may_not_grow_is_one_sentence_and_the_job_goes_on_when_it_ma
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from regard.pipelines.output import Outputs, output
-        outputs = Outputs([output(Path(sys.argv[1]))], {"beam": 1})
+        from regard.pipelines.job import Outputs, open_output
+        outputs = Outputs([open_output(Path(sys.argv[1]))], {"beam": 1})
         for i in range(outputs.lines, 100):
             outputs.commit([b"%04d\\n" % i * 200], i + 1, "")
         outputs.finish()
@@ -196,7 +196,8 @@ def test_a_file_that_may_not_grow_is_one_sentence_and_the_job_goes_on_when_it_ma
 
     failed = subprocess.run(run, capture_output=True, text=True, preexec_fn=limited, timeout=60)
     assert (
-        "cannot be written: File too large; 50 lines are written; the same command goes on" in failed.stderr
+        "cannot be written: File too large; 50 lines are written; rerun the same command to resume"
+        in failed.stderr
     )
     assert subprocess.run(run, timeout=60).returncode == 0
     assert (tmp_path / "o").read_bytes() == b"".join(b"%04d\n" % i * 200 for i in range(100))

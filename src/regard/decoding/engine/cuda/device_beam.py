@@ -11,12 +11,12 @@ from torch import Tensor
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
-from regard.decoding.engine.cuda.weights import CHUNK
+from regard.decoding.engine.cuda.packed_weights import CHUNK
 from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.errors import OptionError
 
 if TYPE_CHECKING:
-    from regard.decoding.engine.cuda.engine import CudaEngine, DecoderState
+    from regard.decoding.engine.cuda.cuda_engine import CudaEngine, DecoderState
 
 EVERY = 8  # steps between two looks at who is done: a look waits for the GPU
 

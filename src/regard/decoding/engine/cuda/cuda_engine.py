@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
-from regard.decoding.engine.cuda.attention import any_mask, look
-from regard.decoding.engine.cuda.beam import search, top
 from regard.decoding.engine.cuda.buffers import FEWEST, BufferPool, Buffers, Memory, bucket
+from regard.decoding.engine.cuda.device_beam import search, top
 from regard.decoding.engine.cuda.graphs import Graphs, Runner, at_once
-from regard.decoding.engine.cuda.weights import Readout, Weights, exact, joined
+from regard.decoding.engine.cuda.packed_weights import Readout, Weights, exact, joined
+from regard.decoding.engine.cuda.step_attention import any_mask, look
 from regard.decoding.engine.layout import shape
 from regard.decoding.strategy import SearchTask
 

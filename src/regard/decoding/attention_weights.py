@@ -1,0 +1,274 @@
+"""The attention weights of a translator or language model for given texts: every layer, head and kind.
+
+One forward pass with teacher forcing over source and target computes the same weights as the steps of a search, so
+nothing is stored during the search, and any kernel, cache or beam may have found the text.
+
+Rows and columns: the source ends with its end-of-sentence token. Row t belongs to the step that generates token t of the
+target; a text that ended has one more row, for the end-of-sentence token. That step has read <s> and the tokens before
+t, which are the columns of decoder self-attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import arguments
+from regard.attention.watching import Recorded, watch
+from regard.data.tokenizer import BOS, EOS, PAD
+from regard.decoding.batching import evaluation_mode
+from regard.errors import OptionError
+from regard.models.autoregressive import AutoregressiveModel
+from regard.models.default import as_model
+
+KINDS = ("encoder", "decoder", "cross")  # two self-attentions and cross-attention
+# Rows × longest² of one batch: `watch` keeps queries and keys of every step of a recurrent decoder.
+MAX_AREA = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps(Mapping[str, Tensor]):
+    """The attention weights of one text: a mapping from names, as in `regard.watch`, to (heads, rows, columns).
+
+    Attributes:
+        source: tokens of the source, the end-of-sentence token last; empty for a language model.
+        target: the token that each step generates.
+        inputs: the token that each step reads: <s>, then the target without its last token.
+        weights: the weights by name, on the CPU.
+    """
+
+    source: list[str]
+    target: list[str]
+    inputs: list[str]
+    weights: dict[str, Tensor] = field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # comparing the tensors of a mapping gives no truth value
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.weights:
+            raise OptionError(
+                f"there is no attention {name!r}; there are {', '.join(self.weights) or 'none'}"
+            )
+        return self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of one kind (encoder, decoder or cross), lowest layer first."""
+        if kind not in KINDS:
+            raise OptionError(f"the kinds of attention are {', '.join(KINDS)}, got {kind!r}")
+        return [name for name in self.weights if kind_of(name) == kind]
+
+    def pieces(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the tokens of the rows and of the columns of a matrix."""
+        return {
+            "encoder": (self.source, self.source),
+            "decoder": (self.target, self.inputs),
+            "cross": (self.target, self.source),
+        }[kind_of(name)]
+
+    def cross(self, layer: int | None = None, head: int | None = None) -> Tensor:
+        """Return cross-attention (target, source): of a layer and head, or the mean over all; −1 is the last."""
+        layers = [self.weights[name] for name in self.names("cross")]
+        if not layers:
+            raise OptionError(
+                "this model has no cross-attention: it is a language model, or its decoder has none"
+            )
+        if layer is not None:
+            layers = [_select("layer", layers, layer)]
+        if head is not None:
+            return torch.stack([_select("head", weights, head) for weights in layers]).mean(0)
+        return torch.cat(layers).mean(0)
+
+    def best_head(self) -> tuple[int, int]:
+        """Return the layer and head of cross-attention with the highest mutual information; see `best_head`."""
+        return best_head([self])
+
+
+def kind_of(name: str) -> str:
+    """Return the kind (encoder, decoder or cross) of a name of `watch`."""
+    if name.rsplit(".", 1)[-1] == "cross":
+        return "cross"
+    return "encoder" if name.split(".", 1)[0] == "encoder" else "decoder"
+
+
+def _select(what: str, values: Any, index: int) -> Any:
+    if not -len(values) <= index < len(values):
+        raise OptionError(
+            f"{what} {index} does not exist; this model's cross-attention has {len(values)}, counted from 0"
+        )
+    return values[index]
+
+
+def best_head(attentions: Iterable[AttentionMaps]) -> tuple[int, int]:
+    """Return the layer and head of cross-attention with the highest mutual information between row and column.
+
+    Mutual information is H(mean row) − mean H(row) in nats, summed over the texts: log of the length for a head
+    that attends to one source token for each target token; 0 for a head that attends everywhere, and also for one
+    that always attends to the end-of-sentence token. (The lowest entropy would choose the latter.) The first of
+    equals wins.
+    """
+    total: Tensor | None = None
+    for attention in attentions:
+        layers = [attention[name].double() for name in attention.names("cross")]
+        if layers and attention.target:
+            information = torch.stack([_entropy(w.mean(-2)) - _entropy(w).mean(-1) for w in layers])
+            total = information if total is None else total + information  # (layers, heads)
+    if total is None:
+        raise OptionError("there is no cross-attention to choose a head from")
+    return divmod(int(total.argmax()), total.shape[1])
+
+
+def _entropy(weights: Tensor) -> Tensor:
+    return torch.special.entr(weights).sum(-1)
+
+
+def attention_maps(
+    sources: Sequence[Sequence[int]] | None,
+    targets: Sequence[Sequence[int]],
+    model: Any = None,
+    kinds: Collection[str] = KINDS,
+) -> list[AttentionMaps]:
+    """Return the attention weights of texts given as token ids, in order.
+
+    >>> source, target = model.source_tokenizer.encode("ein Hund"), model.target_tokenizer.encode("a dog")
+    >>> (maps,) = attention_maps([source], [[*target, 3]], model)
+    >>> maps.cross().shape
+    torch.Size([3, 3])
+
+    Args:
+        sources: the sources of a translator; None for a language model. The end-of-sentence token is added if missing.
+        targets: the outputs, with the end-of-sentence token if they ended.
+        model: a model folder or a loaded model; by default the folder in REGARD_MODEL.
+        kinds: some of encoder, decoder and cross.
+    """
+    sources = None if sources is None else _token_ids("sources", sources)
+    targets = _token_ids("targets", targets)
+    kinds = arguments.as_list("kinds", kinds, f"some of {', '.join(KINDS)}")
+    for kind in kinds:
+        arguments.one_of("a kind", kind, KINDS)
+    model = as_model(model, "generate" if sources is None else "translate")
+    maps = dict(attention_of_tokens(sources, targets, model, kinds))
+    return [maps[i] for i in range(len(targets))]
+
+
+def _token_ids(name: str, value: Any) -> list[list[int]]:
+    what = "a list of lists of token ids"
+    rows = [arguments.as_list(name, row, what) for row in arguments.as_list(name, value, what)]
+    for row in rows:
+        for token in row:
+            if not isinstance(token, int | np.integer) or isinstance(token, bool) or token < 0:
+                raise OptionError(f"{name} is {what}, got {arguments.quoted(value)}")
+    return rows
+
+
+@torch.no_grad()
+def attention_of_tokens(
+    sources: Sequence[Sequence[int]] | None,
+    targets: Sequence[Sequence[int]],
+    model: AutoregressiveModel,
+    kinds: Collection[str] = KINDS,
+    skip: Callable[[int], bool] = lambda _: False,
+) -> Iterator[tuple[int, AttentionMaps]]:
+    """Yield the index and the weights of each text, in batches by length; only one batch is in memory.
+
+    `skip` is called with the index of each text before its batch is computed; True leaves it out.
+    """
+    encoded = _check_sources(model, sources, targets)
+    device = next(model.parameters()).device
+    with evaluation_mode(model):
+        for batch in _batches([max(len(s), len(t)) for s, t in zip(encoded, targets, strict=True)]):
+            batch = [i for i in batch if not skip(i)]
+            if not batch:
+                continue
+            target = _padded([[BOS, *targets[i][:-1]] for i in batch], device)
+            with watch(model) as seen:
+                if sources is None:
+                    model(target)
+                else:
+                    lengths = torch.tensor([len(encoded[i]) for i in batch], device=device)
+                    model(_padded([encoded[i] for i in batch], device), target, lengths)
+            weights = {name: _concatenate(seen.calls(name)) for name in seen if kind_of(name) in kinds}
+            for row, i in enumerate(batch):
+                of_row = {name: w[row] for name, w in weights.items()}
+                yield i, _unpadded(model, encoded[i], list(targets[i]), of_row)
+
+
+def _check_sources(
+    model: AutoregressiveModel, sources: Sequence[Sequence[int]] | None, targets: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return the sources with their end-of-sentence tokens; empty ones for a language model."""
+    if not isinstance(model, AutoregressiveModel):
+        raise OptionError(
+            f"attention_maps needs a translator or a language model, got {type(model).__name__}; "
+            "for an ensemble, call it for each model"
+        )
+    if (sources is None) != (model.texts == 1):
+        raise OptionError("sources must be given for a translator, and be None for a language model")
+    if sources is None:
+        return [[] for _ in targets]
+    if len(sources) != len(targets):
+        raise OptionError(
+            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source"
+        )
+    return [list(s) if s and s[-1] == EOS else [*s, EOS] for s in sources]
+
+
+def _batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Yield indices of texts of similar length, longest first: if memory is too small this shows at once."""
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] ** 2 > MAX_AREA:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _padded(texts: list[list[int]], device: torch.device) -> Tensor:
+    longest = max(map(len, texts))
+    return torch.tensor([t + [PAD] * (longest - len(t)) for t in texts], device=device)
+
+
+def _concatenate(calls: list[Recorded]) -> Tensor:
+    """Return one matrix (batch, heads, rows, columns); a recurrent decoder has one call per row."""
+    weights = torch.cat([call.weights() for call in calls], -2).cpu()
+    return weights if weights.dtype == torch.float64 else weights.float()
+
+
+def _unpadded(
+    model: AutoregressiveModel, source: list[int], target: list[int], weights: dict[str, Tensor]
+) -> AttentionMaps:
+    """Return the weights of one text without padding."""
+    sizes = {
+        "encoder": (len(source), len(source)),
+        "decoder": (len(target), len(target)),
+        "cross": (len(target), len(source)),
+    }
+    cropped = {}
+    for name, w in weights.items():
+        rows, columns = sizes[kind_of(name)]
+        cropped[name] = w[:, :rows, :columns].clone()  # a view would keep the whole batch in memory
+    inputs = [BOS, *target[:-1]] if target else []
+    source_pieces = _pieces(model, "source_tokenizer", source)
+    target_pieces, input_pieces = (_pieces(model, "target_tokenizer", ids) for ids in (target, inputs))
+    return AttentionMaps(source_pieces, target_pieces, input_pieces, cropped)
+
+
+def _pieces(model: AutoregressiveModel, side: str, tokens: list[int]) -> list[str]:
+    tokenizer: Any = getattr(model, side, None)  # only a loaded model has tokenizers
+    return [str(t) for t in tokens] if tokenizer is None else tokenizer.tokens(tokens)
