@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.peers import machine
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.models.build import build
 from regard.optimization.optimizers import make_optimizer

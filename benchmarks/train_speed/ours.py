@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.train_speed.task import PAD, Sizes
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 from regard.optimization.optimizers import Adam, clip_gradients, make_optimizer

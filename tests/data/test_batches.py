@@ -11,12 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batches import Batch, Batches, Windows, _cut
+from regard.data.batch import Batch
+from regard.data.batches import Batches, _cut
 from regard.data.datasets import load_corpus as load
 from regard.data.encode_chunk import EncodingSettings
 from regard.data.prepare import prepare
 from regard.data.readers import LinePairs, Text
 from regard.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from regard.data.windows import Windows
 from regard.errors import DataError, OptionError
 
 WORDS = [f"w{i}" for i in range(50)]

@@ -89,7 +89,7 @@ def test_packing_gives_the_same_bytes_every_time():
 @pytest.mark.parametrize("name", corpora.names())
 def test_the_manifest_makes_every_file_by_steps_that_exist(name):
     known = corpora.find(name)
-    if known.by_hand or known._facts.get("carried"):
+    if known.by_hand or known._facts.get("bundled"):
         assert not known.downloads
         return
     made = [file for each in known.downloads for file in each.makes]

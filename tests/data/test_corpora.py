@@ -1,6 +1,7 @@
 """Corpora by name: what is there, in which direction, whether it is the right thing, and what is said when it is not."""
 
 import gzip
+import json
 import lzma
 import shutil
 
@@ -201,3 +202,39 @@ def test_a_corpus_that_is_not_here_says_where_it_was_looked_for(monkeypatch, tmp
     (tmp_path / "data" / "wikitext-2").mkdir(parents=True)
     (tmp_path / "data" / "wikitext-2" / "test.txt").write_text(" = a = \n")
     assert list(corpora.find("wikitext-2").rows("test")) == [(" = a = ",)]
+
+
+def test_corpora_of_the_user_are_known_by_name_until_they_are_removed(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.en").write_text("one\ntwo\n", encoding="utf-8")
+    (tmp_path / "mine" / "a.de").write_text("eins\nzwei\n", encoding="utf-8")
+    sets = [{"split": "train", "files": {"en": "a.en", "de": "a.de"}}]
+    entry = {"task": "translate", "languages": ["en", "de"], "folder": "mine", "sets": sets}
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({"mine": entry}), encoding="utf-8")
+    assert corpora.add_corpora(manifest) == corpora.add_corpora(manifest) == ["mine"]
+    known = corpora.find("mine")
+    assert list(known.rows("train", "de", "en")) == [("eins", "one"), ("zwei", "two")]
+    assert known.roles == {"train": "train"} and known.row_count("train") is None and known.check() == []
+    corpora.remove_corpora("mine")
+    assert "mine" not in corpora.names()
+    monkeypatch.setenv("REGARD_CORPORA", str(manifest))
+    assert "mine" in corpora.names()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (
+            {"sst2": {"task": "classify", "languages": ["en"], "sets": [{"split": "a"}]}},
+            "a corpus 'sst2' already",
+        ),
+        ({"mine": {"task": "classify", "sets": []}}, "has no 'languages'"),
+        ("missing.json", "missing.json cannot be read"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_refused(manifest, message):
+    with pytest.raises(DataError, match=message):
+        corpora.add_corpora(manifest)
+    with pytest.raises(DataError, match="did not add a corpus 'sst2'"):
+        corpora.remove_corpora("sst2")

@@ -7,11 +7,12 @@ from types import SimpleNamespace as Section
 
 import pytest
 
-from regard.data import datasets as module
+from regard.data import train_tokenizers as module
 from regard.data.datasets import load_corpus as load
-from regard.data.datasets import load_split, load_tokenizers, text_sample
+from regard.data.datasets import load_split
 from regard.data.readers import LinePairs
 from regard.data.tokenizer import EOS, Tokenizer
+from regard.data.train_tokenizers import load_tokenizers, text_sample
 from regard.errors import DataError, OptionError
 
 SAMPLE = Section(corpus="tatoeba-sample", source="en", target="de", limit=2000)

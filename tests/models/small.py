@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.errors import OptionError, ShapeError
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import build

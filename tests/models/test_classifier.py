@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizer import Tokenizer
 from regard.errors import FolderError
 from regard.models.classifier import label_loss, predict

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, EOS
 from regard.errors import OptionError
 from regard.models.embedder import Embedder

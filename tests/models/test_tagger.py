@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.character_ids import WordBytes
 from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer

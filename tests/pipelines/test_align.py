@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.data.tokenizer import EOS, KINDS, UNK, Tokenizer
+from regard.data.tokenizer import EOS, UNK, Tokenizer
+from regard.data.tokenizer_training import TOKENIZERS as KINDS
 from regard.decoding.attention_weights import AttentionMaps, attention_maps
 from regard.errors import DataError, OptionError
 from regard.pipelines.align import View, align, best_view, clearest_view
@@ -34,7 +35,7 @@ LINES = [
     "犬が 走る 🐕 👩‍🚀",
     "zwei  Leerzeichen\tund Tab",
 ]
-TOKENIZERS = {kind: Tokenizer.train(LINES, kind, 300) for kind in KINDS} | {
+TOKENIZERS = {kind: Tokenizer.train(LINES, kind, 300) for kind in KINDS if kind != "spelled"} | {
     "lower": Tokenizer.train(LINES, "bpe", 90, lowercase=True)
 }
 TEXTS = st.one_of(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.loss import Loss
 from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import load_recipe

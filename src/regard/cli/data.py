@@ -126,7 +126,7 @@ def _list(console: Console) -> None:
         right = name in ("get", "train rows")
         table.add_column(name, justify="right" if right else "left", no_wrap=name in ("name", "get"))
     for known in map(corpora.find, corpora.names()):
-        rows = f"{known.row_count('train'):,}" if "train" in known.roles else "–"
+        rows = _count(known.row_count("train")) if "train" in known.roles else "–"
         size = megabytes(known.downloads) if known.downloads else "by hand" if known.by_hand else "–"
         here = "yes" if known.present() else "no"
         table.add_row(known.name, here, size, known.task, " ".join(known.languages), rows, known.licence)
@@ -167,7 +167,7 @@ def _corpus(
     serving = {part: role for role, part in known.roles.items()}
     for part in known.splits:
         if known.has(part, source, target, version):
-            table.add_row(part, serving.get(part, ""), f"{known.row_count(part, source, target, version):,}")
+            table.add_row(part, serving.get(part, ""), _count(known.row_count(part, source, target, version)))
     console.print(table)
     asked = split or next(iter(known.roles))
     if split is None and any(finding.state == "missing" for finding in found):
@@ -272,3 +272,7 @@ def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -
         console.print(
             "\n".join(f"{label}: {text[:400]}" for label, text in zip(labels, row, strict=True)), markup=False
         )
+
+
+def _count(rows: int | None) -> str:
+    return "–" if rows is None else f"{rows:,}"

@@ -1,31 +1,18 @@
-"""Corpora, tokenisers and batches: from text files to the tensors that a model is trained on.
+"""Corpora, tokenizers and batches: from text files to the tensors that a model is trained on.
 
-The entry that a trainer calls (`regard.data.load_corpus`):
+`load_corpus` reads the files of the `data:` block of a recipe, trains or loads the tokenizers of the `tokenizer:` block, and
+encodes everything once into a cache:
 
-    load_corpus(data, tokenizer, task="translate", seed=1) -> Corpus
+    corpus = load_corpus(data, tokenizer, task="translate", seed=1)
+    batches = Batches(corpus.train, tokens=4096, seed=1)
+    batch = next(batches)
 
-`data` and `tokenizer` are the sections of a recipe: any objects with (some of) these attributes, absent ones having the defaults
+`data` and `tokenizer` are objects or dicts with keys of the blocks; missing keys have the defaults of datasets.py. A `Corpus` has
+the prepared training rows (`train`), the validation and test splits (`validation`, `test(name)`), both tokenizers, the SHA-256 of
+every file (`checksums`) and `warnings` about dropped rows. A `Split` has its texts and its prepared rows. `load_split` reads one
+split with given tokenizers, for evaluation. `Windows` batches a text for language models.
 
-    data:       corpus=None source=None target=None version=None train=[] validation=[] test=[]
-                max_length=256 max_ratio=None limit=None fold=None folds=None hold_out=None
-    tokenizer:  kind="bpe" size=8000 joint=True lowercase=False dropout=0.0 variants=8 load=None min_count=1
-
-and `task` is one of `forms.FORMS`: translate, language, classify, tag, embed. A Corpus has
-
-    .train: Prepared                  .validation: Split | None         .test_names: list[str]    .test(name) -> Split
-    .source_tokenizer: Tokenizer | None (None for language)             .target_tokenizer: Tokenizer (the same object when joint)
-    .checksums: dict[str, str]        SHA-256 of every file read so far, by name
-    .warnings: list[str]              sentences about files that differ from the manifest, rows that were dropped
-
-and a Split has .name, .sources: list[str] (empty for language), .targets: list[str], .prepared: Prepared (plain encoding; rows
-that are empty or over max_length are in the texts and not among the prepared rows). `load.load_split(data, split, source_tokenizer,
-target_tokenizer, task)` gives one Split for tokenizers that exist already, as evaluation needs it.
-
-    Batches(prepared, tokens=4096, seed=1, rank=0, world=1, max_sentences=None, shuffle=True)       data/batches.py
-    Windows(prepared, length=256, sentences=16, seed=1, mode="stream" | "crops", rank=0, world=1)   for language models
-    both: next(batches) -> Batch, .epoch, .per_epoch(), .padding, .state(), .restore(state), .once() -> one pass, nothing dropped
-
-Corpora known by name are listed in `manifest.json`; `regard.data.get("sst2")` fetches one.
+Corpora known by name are in manifest.json; `get("sst2")` downloads one, `add_corpora` adds your own.
 """
 
 from __future__ import annotations
@@ -36,13 +23,16 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.data import corpora
-    from regard.data.batches import Batch, Batches
+    from regard.data.batch import Batch
+    from regard.data.batches import Batches
     from regard.data.bpe_dropout import BpeDropout
     from regard.data.conll import Parser
+    from regard.data.corpora import add_corpora, remove_corpora
     from regard.data.datasets import load_corpus
     from regard.data.download import get
     from regard.data.tag_schemes import BIO, IO, IOBES, Span, spans
     from regard.data.tokenizer import Tokenizer
+    from regard.data.windows import Windows
     from regard.data.word_vectors import read_vectors
 
 __all__ = [
@@ -55,16 +45,19 @@ __all__ = [
     "Parser",
     "Span",
     "Tokenizer",
+    "Windows",
+    "add_corpora",
     "corpora",
     "get",
     "load_corpus",
     "read_vectors",
+    "remove_corpora",
     "spans",
 ]
 __getattr__ = exported(
     __name__,
     {
-        "Batch": "batches",
+        "Batch": "batch",
         "Tokenizer": "tokenizer",
         "BIO": "tag_schemes",
         "IO": "tag_schemes",
@@ -73,9 +66,12 @@ __getattr__ = exported(
         "BpeDropout": "bpe_dropout",
         "Parser": "conll",
         "Span": "tag_schemes",
+        "Windows": "windows",
+        "add_corpora": "corpora",
         "get": "download",
         "load_corpus": "datasets",
         "read_vectors": "word_vectors",
+        "remove_corpora": "corpora",
         "spans": "tag_schemes",
     },
     ["corpora"],

@@ -16,7 +16,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,8 +42,87 @@ def data_folder() -> Path:
 
 
 @cache
-def _manifest() -> dict[str, Any]:
+def _bundled() -> dict[str, Any]:
     return json.loads((Path(__file__).parent / "manifest.json").read_text(encoding="utf-8"))
+
+
+_added: dict[str, dict[str, Any]] = {}  # by `add_corpora`
+
+
+@cache
+def _from_environment(paths: str) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for path in filter(None, paths.split(os.pathsep)):
+        entries |= _read_manifest(Path(path).expanduser())
+    return entries
+
+
+def _manifest() -> dict[str, Any]:
+    """All corpora by name: those of manifest.json, of REGARD_CORPORA and of `add_corpora`."""
+    return _bundled() | _from_environment(os.environ.get("REGARD_CORPORA", "")) | _added
+
+
+def add_corpora(manifest: str | os.PathLike[str] | Mapping[str, Any]) -> list[str]:
+    """Make corpora known by name, as those of manifest.json are, and return their names.
+
+        regard.data.add_corpora("corpora.json")
+
+    Recipes (`data: {corpus: NAME}`) and `regard data NAME` then find them. The environment variable REGARD_CORPORA names
+    manifests for the command line.
+
+    Args:
+        manifest: the path of a JSON file, or its content: name → entry. An entry needs `task`, `languages` and `sets`;
+            its files are in `folder` (relative to the manifest), or in REGARD_DATA/NAME. docs/data.md describes the keys.
+    """
+    if isinstance(manifest, Mapping):
+        entries = {
+            name: _complete(name, entry, Path.cwd(), "the manifest") for name, entry in manifest.items()
+        }
+    else:
+        entries = _read_manifest(Path(manifest).expanduser())
+    for name, entry in entries.items():
+        if name in _manifest() and _added.get(name) != entry:
+            raise DataError(f"there is a corpus {name!r} already; choose another name")
+    _added.update(entries)
+    return list(entries)
+
+
+def remove_corpora(*removed: str) -> None:
+    """Forget corpora that `add_corpora` added; their files stay."""
+    for name in removed:
+        if name not in _added:
+            raise DataError(f"add_corpora did not add a corpus {name!r}; only such can be removed")
+        del _added[name]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"the manifest {path} cannot be read ({error}); give a JSON file of corpora"
+        ) from None
+    if not isinstance(entries, dict):
+        raise DataError(f"the manifest {path} holds no object; give a JSON file of corpora: name → entry")
+    return {name: _complete(name, entry, path.parent.resolve(), str(path)) for name, entry in entries.items()}
+
+
+def _complete(name: str, entry: Any, folder: Path, where: str) -> dict[str, Any]:
+    """An entry of a user's manifest with the optional keys filled in."""
+    lacking = [
+        key for key in ("task", "languages", "sets") if not isinstance(entry, dict) or not entry.get(key)
+    ]
+    if lacking:
+        raise DataError(
+            f"the corpus {name!r} of {where} has no {lacking[0]!r}; docs/data.md describes the keys"
+        )
+    splits = [part.get("split") for part in entry["sets"]]
+    roles = {role: role for role in ("train", "validation", "test") if role in splits}
+    defaults = {"about": "", "source": where, "licence": "unknown", "cite": "", "roles": roles, "files": {}}
+    complete = {**defaults, **entry}
+    if "folder" in complete:
+        complete["folder"] = str(folder / complete["folder"])
+    return complete
 
 
 def names() -> list[str]:
@@ -153,7 +232,9 @@ class NamedCorpus:
     @property
     def folder(self) -> Path:
         """Where its files are looked for."""
-        return Path(__file__).parent / "samples" if self._facts.get("carried") else data_folder() / self.name
+        if self._facts.get("bundled"):
+            return Path(__file__).parent / "samples"
+        return Path(self._facts["folder"]) if "folder" in self._facts else data_folder() / self.name
 
     @property
     def _get(self) -> dict[str, Any]:
@@ -222,7 +303,8 @@ class NamedCorpus:
         pair = self.pair(source, target)
         if "table" in found:
             columns = tuple(found["columns"][language] for language in pair)
-            return Drawn(Table(self.path(found["table"]), columns), pair.index("en"), found["drawn"])
+            table = Table(self.path(found["table"]), columns)
+            return Drawn(table, pair.index("en"), found["drawn"]) if "drawn" in found else table
         return LinePairs(*(self.path(found["files"][language]) for language in pair))
 
     def _conll(self, sets: list[dict[str, Any]]) -> Rows:
@@ -243,9 +325,9 @@ class NamedCorpus:
 
     def row_count(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
-    ) -> int:
-        """How many rows a part has, according to the manifest."""
-        return self._set(split, source, target, version)["rows"]
+    ) -> int | None:
+        """The number of rows of a part, where the manifest has it."""
+        return self._set(split, source, target, version).get("rows")
 
     def has(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None

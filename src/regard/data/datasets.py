@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,21 +10,15 @@ from typing import Any
 import numpy as np
 
 from regard.data import corpora
-from regard.data.prepare import EncodingSettings, Hashes, Prepared, Report, prepare, usable
+from regard.data.prepare import EncodingSettings, Hashes, Prepared, prepare
 from regard.data.readers import Joined, Rows
-from regard.data.row_formats import FORMS, RowFormat, row_format_of
+from regard.data.row_formats import ROW_FORMATS, RowFormat, row_format_of
 from regard.data.splits import Part, SplitRows
 from regard.data.table_readers import Csv
-from regard.data.tokenizer import EOS, EVERY_KIND, Tokenizer
+from regard.data.tokenizer import EOS, Tokenizer
+from regard.data.train_tokenizers import Given, given_tokenizers, tokenizers_for
 from regard.errors import DataError, OptionError
-from regard.files.atomic import build_folder
-from regard.files.cache import OTHER_CACHE, cache_folder
-from regard.files.progress import track
 
-SAMPLE_ROWS, SAMPLE_CHARACTERS = (
-    1_000_000,
-    300_000_000,
-)  # at most so much text teaches a vocabulary; evenly spaced rows of more
 SPLITS = ("train", "validation", "test")
 DATA = {
     "corpus": None, "source": None, "target": None, "version": None, "train": (), "validation": (), "test": (),
@@ -76,9 +67,6 @@ class Corpus:
         return load_split(self._data, wanted, self.source_tokenizer, self.target_tokenizer, self._task)
 
 
-Given = tuple[Tokenizer | None, Tokenizer | None]
-
-
 def load_corpus(
     data: Any,
     tokenizer: Any,
@@ -109,7 +97,7 @@ def load_corpus(
     )  # fmt: skip
     hashes = Hashes()
     if given is not None:
-        source, target, expected = *_given(given, rows["train"], form.labels), None
+        source, target, expected = *given_tokenizers(given, rows["train"], form.labels), None
     else:
         source, target, expected = tokenizers_for(wanted, rows["train"], settings.limit, hashes, form.labels)
     for each in rows.values():
@@ -218,7 +206,7 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
 
 def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
     found = corpora.find(name)
-    if found.task not in FORMS:
+    if found.task not in ROW_FORMATS:
         raise DataError(f"{name} is for {found.task}, not for training; `regard data` lists other corpora")
     if found.task != task and not (
         task == "embed" and found.task == "translate"
@@ -318,110 +306,6 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
     if validation is not None and (validation.prepared.report.dropped()):
         found.append(f"validation: {validation.prepared.report}")
     return found
-
-
-def tokenizers_for(
-    wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
-) -> tuple[Tokenizer | None, Tokenizer, int | None]:
-    """The source's and the target's tokenizer, loaded, from the cache or learned now; and the number of rows, if counted.
-
-    With `labels` the targets are no text: each one (`label`), or each of its words (`word`), is an entry of their own vocabulary.
-    """
-    if wanted.load is not None:
-        return *load_tokenizers(Path(wanted.load), rows.paired), None
-    if wanted.kind not in EVERY_KIND:
-        raise OptionError(f"tokenizer.kind is one of {', '.join(EVERY_KIND)}, got {wanted.kind!r}")
-    if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
-        raise OptionError(
-            f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0"
-        )
-    identity = {
-        "files": hashes.of(rows.files), "layout": rows.layout(), "limit": limit, "kind": wanted.kind, "size": wanted.size,
-        "joint": wanted.joint, "lowercase": wanted.lowercase, "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
-    }  # fmt: skip
-    identity |= {"labels": labels} if labels else {}
-    identity |= {"min_count": wanted.min_count} if wanted.min_count > 1 else {}
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    folder = cache_folder() / "tokenizers" / key[:32]
-    counted: list[int] = []
-
-    def build(temporary: Path) -> None:
-        columns, read = text_sample(rows, limit)
-        counted.append(read)
-        joint = not rows.paired or (wanted.joint and labels is None)
-        if labels is not None:
-            _labels(rows, labels).save(temporary / "target.json")
-        sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
-        for name, texts in sides if labels is None else sides[:1]:
-            with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
-                lines = _told((text for row in zip(*texts, strict=True) for text in row), progress)
-                found = Tokenizer.train(
-                    lines, wanted.kind, wanted.size, lowercase=wanted.lowercase, min_count=wanted.min_count
-                )
-                found.save(temporary / f"{name}.json")
-
-    build_folder(folder, lambda folder: any(folder.glob("*.json")), build, OTHER_CACHE)
-    return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
-
-
-def _labels(rows: Rows, labels: str) -> Tokenizer:
-    """The vocabulary of labels or tags, of all rows: a sample might miss one."""
-    every = (text for block, _ in usable(rows, None, Report()) for text in block[1])
-    return Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
-
-
-def _given(given: Given, rows: Rows, labels: str | None) -> tuple[Tokenizer | None, Tokenizer]:
-    """The tokenizers of a pretrained model for these rows."""
-    source, target = given
-    if labels is None:
-        assert target is not None
-        return (source or target) if rows.paired else None, target
-    found = _labels(rows, labels)
-    return source, target if target is not None and set(target.entries) == set(found.entries) else found
-
-
-def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokenizer]:
-    """One file for both sides, or a folder with tokenizer.json, or with source.json and target.json."""
-    if not path.is_dir():
-        both = Tokenizer.load(path)
-        return (both if paired else None), both
-    if (path / "tokenizer.json").is_file():
-        return load_tokenizers(path / "tokenizer.json", paired)
-    if not (path / "target.json").is_file() or (paired and not (path / "source.json").is_file()):
-        raise DataError(
-            f"{path} holds neither tokenizer.json nor source.json and target.json; name a tokenizer file or a model folder"
-        )
-    return (Tokenizer.load(path / "source.json") if paired else None), Tokenizer.load(path / "target.json")
-
-
-def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
-    """Columns of evenly spaced usable rows, bounded in rows and characters, and how many rows were read.
-
-    How many rows there are is known only at the end: when the sample is full every second row of it goes, and from then on only
-    every second of those before is taken.
-    """
-    report = Report()
-    kept: list[tuple[str, ...]] = []
-    step, seen, characters = 1, 0, 0
-    with track(sum(path.stat().st_size for path in rows.files), "reading", "bytes") as progress:
-        for block, _ in usable(rows, limit, report, progress.advance):
-            for row in zip(*block, strict=True):
-                if seen % step == 0:
-                    kept.append(row)
-                    characters += sum(map(len, row))
-                    if len(kept) * len(row) > SAMPLE_ROWS or characters > SAMPLE_CHARACTERS:
-                        kept, step = kept[::2], 2 * step
-                        characters = sum(len(text) for row in kept for text in row)
-                seen += 1
-    if not kept:
-        raise DataError(report.nothing(rows))
-    return [list(column) for column in zip(*kept, strict=True)], report.read
-
-
-def _told(lines: Iterator[str], progress: Any) -> Iterator[str]:
-    for line in lines:
-        progress.advance(1)
-        yield line
 
 
 def _section(name: str, given: Any, defaults: dict[str, Any]) -> SimpleNamespace:

@@ -15,6 +15,7 @@ from regard.data.table_readers import JSON, TABLES, from_files, labelled
 from regard.data.text_files import suffix
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
+from regard.registry import Registry
 
 SHOWN = 12  # labels that a sentence names
 PER_CLASS, VALIDATION, TEXT = (
@@ -188,18 +189,18 @@ class Alike(RowFormat):
         return "an embedder learns them by heart; add pairs, or fine-tune a pretrained encoder (model.pretrained)"
 
 
-FORMS: dict[str, RowFormat] = {
-    form.task: form for form in (RowFormat(), Text(), Labelled(), Tagged(), Alike())
-}
+ROW_FORMATS: Registry[RowFormat] = Registry("task")
+for _format in (RowFormat(), Text(), Labelled(), Tagged(), Alike()):
+    ROW_FORMATS.add(_format.task)(_format)
 
 
 def row_format_of(task: str | RowFormat) -> RowFormat:
     """Return the row format of a built-in task; a RowFormat is returned as it is."""
     if isinstance(task, RowFormat):
         return task
-    if task not in FORMS:
-        raise OptionError(f"the task is one of {', '.join(FORMS)}, got {task!r}")
-    return FORMS[task]
+    if task not in ROW_FORMATS:
+        raise OptionError(f"the task is one of {', '.join(ROW_FORMATS)}, got {task!r}")
+    return ROW_FORMATS[task]
 
 
 def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -1,46 +1,46 @@
-"""Text to token numbers and back: bpe, byte-bpe, unigram, word and character, learned and run by `tokenizers`.
+"""Text to token ids and back. How each kind is trained is in tokenizer_training.py.
 
-A space is a character like any other here, and belongs to the word that follows it. A text is encoded with one space put in
-front, so that a word is the same token at the start of a sentence and inside it, and decoding takes that one space away again.
-Nothing is normalised, so decode(encode(text)) is the text: always for byte-bpe; for bpe, unigram and character when the
-characters occurred in training (another one becomes UNK); for word when single spaces stand between known words.
+A space is a character like any other and belongs to the word that follows it. A space is prepended to a text before encoding, so
+that a word is the same token at the start of a sentence and inside it; decoding removes it. Nothing is normalized, so
+decode(encode(text)) is the text: always for byte-bpe; for bpe, unigram and character if the characters occurred in training
+(others become UNK); for word if single spaces separate known words.
 
-The four special numbers are never the result of text, whatever it spells: their names in the vocabulary hold a space where no
-learned piece can have one, and `tokenizers` is not told about them.
+Text never encodes to a special token, whatever it spells: their names in the vocabulary contain a space where no learned piece
+can, and `tokenizers` does not know them as special.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, normalizers
 
+from regard.data.tokenizer_training import SPECIALS, TOKENIZERS, TrainingOptions, numbered
 from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIALS = ("< pad >", "< unk >", "< s >", "< /s >")
-KINDS = ("bpe", "byte-bpe", "unigram", "word", "character")
-EVERY_KIND = (*KINDS, "spelled")  # words with their letters, see `spelling`
-SERIAL = 64  # so few texts are encoded one by one: waking the threads costs more, and a process that may fork stays without any
-
-# Letters with their marks, digits, other signs: each with the space before it, never mixed in one piece. Spaces in a row are
-# pieces of their own except the last, which belongs to what follows. Every character falls under one of these.
-_PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
+SERIAL = 64  # fewer texts than this are encoded one by one: threads cost more, and a process that may fork stays without any
 
 
 class Tokenizer:
-    """A vocabulary that was learned, with PAD, UNK, BOS and EOS as its numbers 0 to 3."""
+    """A trained tokenizer. Ids 0 to 3 are PAD, UNK, BOS and EOS.
+
+    >>> tokenizer = Tokenizer.train(["a rose is a rose"], "word", 10)
+    >>> tokenizer.encode("a rose")
+    [4, 6]
+    >>> tokenizer.decode([4, 6])
+    'a rose'
+    """
 
     def __init__(self, text: str) -> None:
-        """From the text of a tokenizer file: the JSON format of `tokenizers`, with nothing added to it."""
+        """From the text of a tokenizer file, which is the JSON format of `tokenizers`."""
         try:
             self._json = json.loads(text)
             self._inner = tokenizers.Tokenizer.from_str(text)
@@ -51,20 +51,20 @@ class Tokenizer:
             ) from None
         if [self._inner.id_to_token(i) for i in range(4)] != list(SPECIALS):
             raise DataError(
-                "this tokenizer does not have pad, unk, s and /s as its numbers 0 to 3; load one that regard made"
+                "this tokenizer does not have pad, unk, s and /s as its ids 0 to 3; load one that regard made"
             )
         self._inner.no_padding()
         self._inner.no_truncation()
 
     @classmethod
     def labels(cls, lines: Iterable[str]) -> Tokenizer:
-        """A vocabulary of whole lines: each different one is an entry, in the order of the alphabet. `decode` is its inverse."""
-        inner = tokenizers.Tokenizer(models.WordLevel(_numbered(sorted(set(lines))), unk_token=SPECIALS[UNK]))
+        """A vocabulary of labels: each distinct line is an entry, in alphabetical order."""
+        inner = tokenizers.Tokenizer(models.WordLevel(numbered(sorted(set(lines))), unk_token=SPECIALS[UNK]))
         return cls(inner.to_str())
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """What is not special, by number: the labels or tags that can be predicted."""
+        """All tokens but the special ones, by id: the labels or tags that can be predicted."""
         return tuple(self._pieces[len(SPECIALS) :])
 
     @classmethod
@@ -77,30 +77,29 @@ class Tokenizer:
         lowercase: bool = False,
         min_count: int = 1,
     ) -> Tokenizer:
-        """Learn a vocabulary of at most `size` entries, specials included, from lines of text that are read once.
+        """Learn a vocabulary of at most `size` entries from lines of text, which are read once.
 
-        The same lines give the same vocabulary. A `size` below the number of distinct characters (256 bytes for byte-bpe, plus
-        4) is refused before learning starts: it could not spell the text. `min_count` is for whole words.
+        The same lines give the same vocabulary. A `size` that cannot hold the distinct characters of the text (256 bytes for
+        byte-bpe) and 4 special tokens is refused.
+
+        Args:
+            lines: the text to learn from.
+            kind: a name in `TOKENIZERS`: bpe, byte-bpe, unigram, word, character or spelled.
+            size: largest size of the vocabulary, special tokens included.
+            lowercase: convert all text to lower case, in training and when encoding.
+            min_count: words seen less often become UNK (kinds word and spelled).
         """
-        if kind not in EVERY_KIND:
-            raise OptionError(f"the kind of a tokenizer is one of {', '.join(EVERY_KIND)}, got {kind!r}")
+        if kind not in TOKENIZERS:
+            raise OptionError(f"the kind of a tokenizer is one of {', '.join(TOKENIZERS)}, got {kind!r}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 5:
             raise OptionError(
-                f"the size of a vocabulary is a whole number of at least 5, 4 of them special, got {size!r}"
+                f"the size of a vocabulary is an integer of at least 5, 4 of them special, got {size!r}"
             )
-        if kind == "spelled":
-            from regard.data.character_ids import WordBytes
-
-            return WordBytes.over(cls.train(lines, "word", size, lowercase=lowercase, min_count=min_count))
         lower = (
             normalizers.Lowercase()
-        )  # Rust's lower case differs from Python's in a few letters, and is what encoding uses
+        )  # Rust's lower case, which encoding uses, differs from Python's in a few letters
         lowered = (lower.normalize_str(line) for line in lines) if lowercase else iter(lines)
-        words = partial(_learn_words, min_count=min_count)
-        learn = {"word": words, "character": _learn_characters, "unigram": _learn_unigram}.get(
-            kind, _learn_bpe
-        )
-        return cls(learn(lowered, size, kind == "byte-bpe", lowercase))
+        return cls.read(TOKENIZERS[kind](lowered, TrainingOptions(size, lowercase, min_count)))
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -119,7 +118,7 @@ class Tokenizer:
 
     @classmethod
     def read(cls, text: str) -> Tokenizer:
-        """The tokenizer of the text of a file, whatever its kind."""
+        """Make a tokenizer from the text of its file, whatever its kind."""
         if text.startswith('{"spelled":'):
             from regard.data.character_ids import WordBytes
 
@@ -131,32 +130,36 @@ class Tokenizer:
         return cls(text)
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as one JSON file, which `tokenizers` itself can read too."""
+        """Write a JSON file, which the library `tokenizers` can read too."""
         write_file(Path(path), self.text + "\n")
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text, without special ones at its ends."""
+        """The token ids of a text, without BOS and EOS."""
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text; many are encoded in parallel by threads."""
+        """Encode several texts; many are encoded in parallel by threads."""
         if len(texts) < SERIAL:
             return [self.encode(text) for text in texts]
-        return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        encoded = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
 
     def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """For each text its numbers, and for each number which piece it lies in; what merging stays inside is a piece."""
-        found = self._inner.encode_batch(list(texts), add_special_tokens=False)
-        return [(each.ids, [0 if piece is None else piece for piece in each.word_ids]) for each in found]
+        """For each text its token ids, and for each token the index of its pre-token (the unit that merges stay within)."""
+        encoded = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (encoding.ids, [0 if piece is None else piece for piece in encoding.word_ids])
+            for encoding in encoded
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some numbers. PAD, BOS and EOS are nothing; UNK is � or, for whole words, <unk>."""
+        """The text of token ids. PAD, BOS and EOS are skipped; UNK is � or, for kind word, <unk>."""
         pieces, size = self._pieces, len(self)
         try:
             kept = [pieces[i] for i in map(int, ids) if i > EOS or i == UNK]
         except IndexError:
             raise DataError(
-                f"a token number lies beyond the {size} of this vocabulary; the tokenizer is another model's"
+                f"a token id is beyond the {size} of this vocabulary; the tokenizer belongs to another model"
             ) from None
         if self.kind in ("word", "label"):
             return " ".join(kept)
@@ -168,38 +171,33 @@ class Tokenizer:
         return text.removeprefix(" ")
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Each number's piece of text, to be looked at: spaces as ▁, special ones by name."""
-        names = ("<pad>", "<unk>", "<s>", "</s>")
-        shown = []
-        for i in map(int, ids):
-            piece = (
-                names[i]
-                if i <= EOS
-                else self._pieces[i]
-                if self.kind != "byte-bpe"
-                else self._from_bytes([self._pieces[i]])
-            )
-            shown.append(piece if i <= EOS else piece.replace(" ", "▁"))
-        return shown
+        """The token of each id, for display: spaces as ▁, special tokens by name."""
+        return [self._token(i) for i in map(int, ids)]
+
+    def _token(self, i: int) -> str:
+        if i <= EOS:
+            return ("<pad>", "<unk>", "<s>", "</s>")[i]
+        piece = self._pieces[i]
+        return (self._from_bytes([piece]) if self.kind == "byte-bpe" else piece).replace(" ", "▁")
 
     @property
     def lowercase(self) -> bool:
-        """Whether text is put into lower case before it is encoded."""
+        """True if text is converted to lower case before it is encoded."""
         return "Lowercase" in json.dumps(self._json["normalizer"])
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides how text is encoded."""
+        """SHA-256 of the tokenizer file: equal fingerprints encode alike."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """Each piece, as `tokenizers` spells it, and its number."""
+        """Token to id, as `tokenizers` spells the tokens."""
         return self._inner.get_vocab()
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
-        """The pairs that bpe merges, the first learned first; empty for the kinds that do not merge."""
+        """The merges of bpe, in the order in which they were learned; empty for other kinds."""
         return [(left, right) for left, right in self._json["model"].get("merges", [])]
 
     def __len__(self) -> int:
@@ -225,8 +223,8 @@ class Tokenizer:
     @cached_property
     def _pieces(self) -> list[str]:
         pieces = [""] * len(self)
-        for piece, number in self.vocabulary.items():
-            pieces[number] = piece
+        for piece, i in self.vocabulary.items():
+            pieces[i] = piece
         unknown = {"word": "<unk>", "byte-bpe": "".join(_BYTES[b] for b in "\ufffd".encode())}
         pieces[UNK] = unknown.get(self.kind, "\ufffd")
         return pieces
@@ -237,7 +235,7 @@ class Tokenizer:
 
 
 def _byte_characters() -> dict[int, str]:
-    """The character that byte-level BPE writes for each byte (GPT-2's table): itself where it prints, else one from 256 on."""
+    """GPT-2's table of byte-level BPE: a byte is itself where it prints, else a character from 256 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -247,132 +245,16 @@ _BYTES = _byte_characters()
 _CHARACTERS = {character: byte for byte, character in _BYTES.items()}
 
 
-def _kind(found: dict[str, Any]) -> str:
-    """The kind is written in the parts of the tokenizer, so that its file needs no header of ours."""
-    model, cut = found["model"]["type"], json.dumps(found["pre_tokenizer"])
+def _kind(file: dict[str, Any]) -> str:
+    """The kind, which decides how ids are decoded, follows from the model and the pre-tokenizer in the file."""
+    model, split = file["model"]["type"], json.dumps(file["pre_tokenizer"])
     if model == "BPE":
-        return "character" if cut == "null" else "byte-bpe" if "ByteLevel" in cut else "bpe"
-    if model == "WordLevel" and cut == "null":
+        return "character" if split == "null" else "byte-bpe" if "ByteLevel" in split else "bpe"
+    if model == "WordLevel" and split == "null":
         return "label"
-    return {"Unigram": "unigram", "WordLevel": "word", "WordPiece": "wordpiece"}[
-        model
-    ]  # the last is imported, never learned
+    # WordPiece is imported, never trained.
+    return {"Unigram": "unigram", "WordLevel": "word", "WordPiece": "wordpiece"}[model]
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _counted(lines: Iterator[str], alphabet: set[str], check: int | None) -> Iterator[str]:
-    """Pass lines on and note their characters; at the end, before anything is learned, see that they fit into the vocabulary."""
-    for line in lines:
-        alphabet.update(line)
-        yield line
-    if not alphabet:
-        raise DataError("there is no text to learn a vocabulary from; check that the files are not empty")
-    if check is not None:
-        _check_alphabet(len(alphabet | {" "}), check)
-
-
-def _check_alphabet(letters: int, size: int) -> None:
-    if letters + len(SPECIALS) > size:
-        raise DataError(
-            f"a vocabulary of {size} cannot hold the {letters} different characters of the text and 4 special numbers; "
-            f"set tokenizer.size to more than {letters + len(SPECIALS)}, or take kind byte-bpe, which needs 260"
-        )
-
-
-def _learn_bpe(lines: Iterator[str], size: int, bytewise: bool, lowercase: bool) -> str:
-    """Sennrich et al. 2016: merge the most frequent pair of neighbours, again and again; over bytes or over characters."""
-    if bytewise and size < 256 + len(SPECIALS):
-        raise DataError(
-            f"a byte-bpe vocabulary of {size} cannot hold 256 bytes and 4 special numbers; set tokenizer.size to more"
-        )
-    inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
-    _surround(inner, bytewise, lowercase)
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if bytewise else [" "],
-    )  # fmt: skip
-    inner.train_from_iterator(_counted(lines, set(), None if bytewise else size), trainer)
-    return _without_added(inner)
-
-
-def _learn_unigram(lines: Iterator[str], size: int, _: bool, lowercase: bool) -> str:
-    """Kudo 2018: a large set of pieces, thinned out by how much each is worth to the likelihood of the text."""
-    inner = tokenizers.Tokenizer(models.Unigram())
-    _surround(inner, False, lowercase)
-    trainer = trainers.UnigramTrainer(
-        vocab_size=size,
-        special_tokens=list(SPECIALS),
-        unk_token=SPECIALS[UNK],
-        initial_alphabet=[" "],
-        show_progress=False,
-    )
-    inner.train_from_iterator(_counted(lines, set(), size), trainer)
-    found = json.loads(_without_added(inner))
-    # Threads add up in changing order, which moves the last digits: round them, and order equal scores by spelling.
-    pieces = [(piece, round(score, 6)) for piece, score in found["model"]["vocab"][len(SPECIALS) :]]
-    pieces.sort(key=lambda piece: (-piece[1], piece[0]))
-    found["model"]["vocab"] = [[name, 0.0] for name in SPECIALS] + [list(piece) for piece in pieces]
-    return json.dumps(found)
-
-
-def _learn_words(lines: Iterator[str], size: int, _: bool, lowercase: bool, min_count: int = 1) -> str:
-    """The most frequent words, split at spaces and nowhere else; of equally frequent ones the first in the alphabet.
-
-    Words seen fewer than `min_count` times are left to UNK, which thus is met in training.
-    """
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(line.split(" "))
-    del counts[""]
-    if not counts:
-        raise DataError("there is no text to learn a vocabulary from; check that the files are not empty")
-    often = [word for word in counts if counts[word] >= min_count]
-    kept = sorted(often, key=lambda word: (-counts[word], word))[: size - len(SPECIALS)]
-    inner = tokenizers.Tokenizer(models.WordLevel(_numbered(kept), unk_token=SPECIALS[UNK]))
-    inner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    if lowercase:
-        inner.normalizer = normalizers.Lowercase()
-    return inner.to_str()
-
-
-def _learn_characters(lines: Iterator[str], size: int, _: bool, lowercase: bool) -> str:
-    """Every character that occurs, and the end of a line: BPE without merges."""
-    alphabet: set[str] = set()
-    for _line in _counted(lines, alphabet, None):
-        pass
-    alphabet.add("\n")  # readers hand over lines without it, and language models predict it
-    _check_alphabet(len(alphabet), size)
-    inner = tokenizers.Tokenizer(models.BPE(_numbered(sorted(alphabet)), [], unk_token=SPECIALS[UNK]))
-    inner.decoder = decoders.Fuse()
-    if lowercase:
-        inner.normalizer = normalizers.Lowercase()
-    return inner.to_str()
-
-
-def _numbered(pieces: Iterable[str]) -> dict[str, int]:
-    return {piece: i for i, piece in enumerate((*SPECIALS, *pieces))}
-
-
-def _surround(inner: tokenizers.Tokenizer, bytewise: bool, lowercase: bool) -> None:
-    """What stands before and behind the model: lower case, the space in front, the cut into pieces, and the way back."""
-    before = [normalizers.Lowercase()] if lowercase else []
-    inner.normalizer = normalizers.Sequence([*before, normalizers.Prepend(" ")])
-    cut = pre_tokenizers.Split(_PIECES, "isolated")
-    inner.pre_tokenizer = (
-        pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-        if bytewise
-        else cut
-    )
-    inner.decoder = decoders.Sequence(
-        [decoders.ByteLevel() if bytewise else decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-
-
-def _without_added(inner: tokenizers.Tokenizer) -> str:
-    """Trainers make special tokens that are recognised inside text; they stay in the vocabulary and lose that."""
-    found = json.loads(inner.to_str())
-    found["added_tokens"] = []
-    return json.dumps(found)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.decoding.batching import evaluation_mode
 from regard.models.autoregressive import AutoregressiveModel
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from regard.data.batches import Batch, Batches, Windows
+from regard.data.batch import Batch
+from regard.data.batches import Batches
 from regard.data.datasets import Split
+from regard.data.windows import Windows
 from regard.decoding.beam import Beam
 from regard.decoding.engine import fast
 from regard.decoding.limits import Limits

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import OptionError
 from regard.layers.linear import is_plain

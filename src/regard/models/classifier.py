@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizer import EOS, SPECIALS, UNK
 from regard.files.progress import track
 from regard.layers.dropout import Dropout

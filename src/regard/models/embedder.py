@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.subwords import Subwords
 from regard.errors import OptionError
 from regard.models.embedding import Embedding, prepend_bos

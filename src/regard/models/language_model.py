@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.loss import Loss
 from regard.models.memory import DecoderState

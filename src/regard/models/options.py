@@ -72,10 +72,18 @@ def by_kind(default: str | None) -> Discriminator:
 
 
 class NameOf:
-    """Annotation of a string field whose value is a name in a registry: `Annotated[str, NameOf(ENERGIES)]`."""
+    """Annotation of a string field whose value is a name in a registry: `Annotated[str, NameOf(ENERGIES)]`.
 
-    def __init__(self, registry: Registry[Any]) -> None:
-        self.registry = registry
+    `others` are further names that are allowed.
+    """
+
+    def __init__(self, registry: Registry[Any], *others: str) -> None:
+        self.registry, self.others = registry, others
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All allowed names, as they are now."""
+        return *self.registry, *self.others
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -83,9 +91,9 @@ class NameOf:
         return core_schema.no_info_plain_validator_function(self._validate)
 
     def _validate(self, value: Any) -> str:
-        if isinstance(value, str) and value in self.registry:
+        if isinstance(value, str) and value in self.names:
             return value
-        *others, last = (repr(name) for name in self.registry)
+        *others, last = (repr(name) for name in self.names)
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
 
 

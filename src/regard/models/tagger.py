@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.character_ids import BYTES
 from regard.data.conll import one_word
 from regard.data.tag_schemes import OUTSIDE, Scheme, Span, scheme_of, spans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
 from regard.models.embedding import Embedding, Output
 from regard.models.loss import Loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError, PydanticUndefined, core_schema
 
-from regard.data.tokenizer import EVERY_KIND as TOKENIZERS
+from regard.data.tokenizer_training import TOKENIZERS
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.build import ModelOptions
 from regard.models.options import MAX_COUNT, Block, NameOf, PartOptions, Positive
@@ -27,22 +27,6 @@ from regard.optimization.schedules import InverseSqrt, ScheduleOptions
 from regard.tasks import TASKS
 
 # Types of keys
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """A string that must be one of `names()`, which may change as parts are registered."""
-
-    names: Callable[[], Iterable[str]]
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def _check(self, value: str) -> str:
-        if value not in self.names():
-            expected = ", ".join(f"'{name}'" for name in self.names())
-            raise PydanticKnownError("literal_error", {"expected": expected})
-        return value
 
 
 class TaskOptionsBlock:
@@ -135,7 +119,7 @@ class Data(Block):
 class Tokenizer(Block):
     """Tokenizer of source and target."""
 
-    kind: Annotated[str, OneOf(lambda: (*TOKENIZERS, "pretrained"))] = Field(
+    kind: Annotated[str, NameOf(TOKENIZERS, "pretrained")] = Field(
         default="bpe",
         description="spelled: words with their characters, for taggers; pretrained: the fine-tuned model's",
     )
@@ -450,8 +434,8 @@ def allowed_values(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """Return the allowed values of a key: `integer ≥ 1`, `adam, adamw`."""
     metadata = list(metadata)
     for marker in metadata:
-        if isinstance(marker, OneOf | NameOf):
-            return ", ".join(marker.names() if isinstance(marker, OneOf) else marker.registry)
+        if isinstance(marker, NameOf):
+            return ", ".join(marker.names)
     if annotation == Files:
         return "a list of files, or of lists of two"
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)

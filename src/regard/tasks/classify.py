@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.data.batches import Batch
-from regard.data.row_formats import FORMS
+from regard.data.batch import Batch
+from regard.data.row_formats import ROW_FORMATS
 from regard.evaluation.classification import accuracy, macro_f1
 from regard.models.classifier import predict
 from regard.tasks.task import TASKS, Evaluation, Predictions
@@ -16,7 +16,7 @@ from regard.tasks.text_task import TextTask
 class Classify(TextTask):
     """One label for a text."""
 
-    model_kind, model_block, row_format = "classifier", "classifier", FORMS["classify"]
+    model_kind, model_block, row_format = "classifier", "classifier", ROW_FORMATS["classify"]
     metric, metric_name = "accuracy", "accuracy"
     loss_unit, target_entries = "rows", "labels"
     label_parameters = ("head.",)

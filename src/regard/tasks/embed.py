@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.data.batches import Batch
-from regard.data.row_formats import FORMS
+from regard.data.batch import Batch
+from regard.data.row_formats import ROW_FORMATS
 from regard.evaluation.similarity import similarity_scores
 from regard.tasks.task import TASKS, Evaluation, Predictions
 from regard.tasks.text_task import TextTask
@@ -15,7 +15,7 @@ from regard.tasks.text_task import TextTask
 class Embed(TextTask):
     """A vector for a text."""
 
-    model_kind, model_block, row_format = "embedder", "embedder", FORMS["embed"]
+    model_kind, model_block, row_format = "embedder", "embedder", ROW_FORMATS["embed"]
     metric, metric_name = "mrr", "MRR"
     loss_unit = "pairs"
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from regard.data.batches import Batch, BatchStream, Windows
+from regard.data.batch import Batch
+from regard.data.batches import BatchStream
 from regard.data.prepare import Prepared
-from regard.data.row_formats import FORMS
+from regard.data.row_formats import ROW_FORMATS
+from regard.data.windows import Windows
 from regard.evaluation.perplexity import LanguageScores, count_text, perplexity
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.models.transformer import TransformerOptions
@@ -24,7 +26,7 @@ ONE_TEXT = "and a language model reads one text; leave it out, or set task: tran
 class LanguageModeling(Task):
     """Predict the next token."""
 
-    model_kind, row_format = "language-model", FORMS["language"]
+    model_kind, row_format = "language-model", ROW_FORMATS["language"]
     metric, metric_name, higher_is_better = "perplexity", "perplexity", False
     loss_unit = "tokens"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from regard.data.batches import Batch
-from regard.data.row_formats import FORMS
+from regard.data.batch import Batch
+from regard.data.row_formats import ROW_FORMATS
 from regard.data.subwords import Subwords
 from regard.evaluation.tagging import tagging_scores
 from regard.models.tagger import TaggerOptions
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Tag(TextTask):
     """A tag for each word."""
 
-    model_kind, model_block, row_format = "tagger", "tagger", FORMS["tag"]
+    model_kind, model_block, row_format = "tagger", "tagger", ROW_FORMATS["tag"]
     metric, metric_name = "f1", "F1"
     loss_unit, target_entries = "tags", "tags"
     label_parameters = ("output.", "crf.")

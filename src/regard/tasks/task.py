@@ -3,7 +3,7 @@
 @TASKS.add("classify")
 class Classify(TextTask):
     model_kind, model_block = "classifier", "classifier"
-    row_format = FORMS["classify"]
+    row_format = ROW_FORMATS["classify"]
     metric, metric_name = "accuracy", "accuracy"
 
     def predict(self, model, texts, evaluation): ...
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from regard.data.batches import Batch, Batches, BatchStream
+from regard.data.batch import Batch
+from regard.data.batches import Batches, BatchStream
 from regard.data.prepare import Prepared
 from regard.data.row_formats import RowFormat
 from regard.decoding.scoring import negative_log_likelihood

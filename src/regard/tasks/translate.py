@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from regard.data.row_formats import FORMS
+from regard.data.row_formats import ROW_FORMATS
 from regard.decoding.beam import Beam
 from regard.decoding.limits import Limits
 from regard.evaluation.input_checks import looks_tokenised
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Translate(Task):
     """Translate a text."""
 
-    model_kind, row_format = "translator", FORMS["translate"]
+    model_kind, row_format = "translator", ROW_FORMATS["translate"]
     metric, metric_name = "bleu", "BLEU"
     uses_search = True
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizer import PAD
 
 LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of this if batch.multiple is 1

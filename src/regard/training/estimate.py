@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from regard.data import corpora
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.data.datasets import load_corpus, split_rows
 from regard.data.tokenizer import SPECIALS
 from regard.files.progress import track
@@ -308,7 +308,9 @@ def _count_split(recipe: Recipe, split: str) -> int:
     is_cut = data.fold is not None or data.folds is not None or data.hold_out is not None
     corpus = None if data.corpus is None else corpora.find(data.corpus)
     if corpus is not None and not getattr(data, split, ()) and not is_cut and corpus.folds is None:
-        return corpus.row_count(split, data.source, data.target, data.version)
+        count = corpus.row_count(split, data.source, data.target, data.version)
+        if count is not None:
+            return count
     rows = split_rows(data, split, get_task(recipe.task).row_format)
     size = sum(path.stat().st_size for path in rows.files)
     with track(size, f"counting {split}", "bytes") as progress:

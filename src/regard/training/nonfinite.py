@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.errors import RegardError
 from regard.files.atomic import write_file
 from regard.training.distributed import World

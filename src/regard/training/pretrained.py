@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from regard.data.datasets import Given
 from regard.data.subwords import Subwords
+from regard.data.train_tokenizers import Given
 from regard.errors import FolderError
 from regard.files.atomic import write_folder
 from regard.models import bert

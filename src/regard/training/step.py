@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import Batch
+from regard.data.batch import Batch
 from regard.models.memory import DecoderState
 from regard.optimization.optimizers import clip_gradients, set_learning_rate
 from regard.recipe.schema import Recipe

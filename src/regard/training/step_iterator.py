@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from regard.data.batches import Batch, BatchStream
+from regard.data.batch import Batch
+from regard.data.batches import BatchStream
 from regard.errors import RecipeError
 from regard.training.distributed import World
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.batches import Batch, BatchStream
+from regard.data.batch import Batch
+from regard.data.batches import BatchStream
 from regard.data.datasets import Corpus, Split, load_corpus
 from regard.data.prepared_cache import hold
 from regard.data.tokenizer import Tokenizer

@@ -1,0 +1,137 @@
+"""The tokenizers of a dataset: loaded, found in the cache, or trained on a sample of its training rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from regard.data.prepare import Hashes, Report, usable
+from regard.data.readers import Rows
+from regard.data.tokenizer import Tokenizer
+from regard.data.tokenizer_training import TOKENIZERS
+from regard.errors import DataError, OptionError
+from regard.files.atomic import build_folder
+from regard.files.cache import OTHER_CACHE, cache_folder
+from regard.files.progress import track
+
+SAMPLE_ROWS, SAMPLE_CHARACTERS = 1_000_000, 300_000_000  # a vocabulary is learned from at most this much text
+Given = tuple[Tokenizer | None, Tokenizer | None]  # source and target tokenizer of a pretrained model
+
+
+def tokenizers_for(
+    wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
+) -> tuple[Tokenizer | None, Tokenizer, int | None]:
+    """The source and the target tokenizer, loaded, from the cache or trained now; and the number of rows, if counted.
+
+    With `labels` the targets are not text: each line (`label`), or each of its words (`word`), is an entry of a vocabulary.
+    """
+    if wanted.load is not None:
+        return *load_tokenizers(Path(wanted.load), rows.paired), None
+    if wanted.kind not in TOKENIZERS:
+        raise OptionError(f"tokenizer.kind is one of {', '.join(TOKENIZERS)}, got {wanted.kind!r}")
+    if wanted.dropout and wanted.kind not in ("bpe", "byte-bpe"):
+        raise OptionError(
+            f"tokenizer.dropout is for the kinds bpe and byte-bpe, got kind {wanted.kind}; set it to 0"
+        )
+    folder = cache_folder() / "tokenizers" / _cache_key(wanted, rows, limit, hashes, labels)[:32]
+    counted: list[int] = []
+
+    def build(temporary: Path) -> None:
+        columns, read = text_sample(rows, limit)
+        counted.append(read)
+        joint = not rows.paired or (wanted.joint and labels is None)
+        if labels is not None:
+            _train_labels(rows, labels).save(temporary / "target.json")
+        sides = [("tokenizer", columns)] if joint else [("source", columns[:1]), ("target", columns[1:])]
+        for name, texts in sides if labels is None else sides[:1]:
+            _train(wanted, texts).save(temporary / f"{name}.json")
+
+    build_folder(folder, lambda folder: any(folder.glob("*.json")), build, OTHER_CACHE)
+    return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
+
+
+def _cache_key(wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None) -> str:
+    """A hash of everything that decides what is learned."""
+    identity = {
+        "files": hashes.of(rows.files),
+        "layout": rows.layout(),
+        "limit": limit,
+        "kind": wanted.kind,
+        "size": wanted.size,
+        "joint": wanted.joint,
+        "lowercase": wanted.lowercase,
+        "sample": [SAMPLE_ROWS, SAMPLE_CHARACTERS],
+    }
+    identity |= {"labels": labels} if labels else {}
+    identity |= {"min_count": wanted.min_count} if wanted.min_count > 1 else {}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _train(wanted: Any, columns: list[list[str]]) -> Tokenizer:
+    options = {"lowercase": wanted.lowercase, "min_count": wanted.min_count}
+    with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
+        lines = _with_progress((text for row in zip(*columns, strict=True) for text in row), progress)
+        return Tokenizer.train(lines, wanted.kind, wanted.size, **options)
+
+
+def _train_labels(rows: Rows, labels: str) -> Tokenizer:
+    """The vocabulary of labels or tags, from all rows: a sample could miss one."""
+    every = (text for block, _ in usable(rows, None, Report()) for text in block[1])
+    return Tokenizer.labels(every) if labels == "label" else Tokenizer.train(every, labels, 1 << 30)
+
+
+def given_tokenizers(given: Given, rows: Rows, labels: str | None) -> tuple[Tokenizer | None, Tokenizer]:
+    """The tokenizers of a pretrained model, for these rows; labels that differ get a vocabulary of the data."""
+    source, target = given
+    if labels is None:
+        assert target is not None
+        return (source or target) if rows.paired else None, target
+    trained = _train_labels(rows, labels)
+    same = target is not None and set(target.entries) == set(trained.entries)
+    return source, target if same else trained
+
+
+def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokenizer]:
+    """Load one file for both sides, or a folder with tokenizer.json, or with source.json and target.json."""
+    if not path.is_dir():
+        both = Tokenizer.load(path)
+        return (both if paired else None), both
+    if (path / "tokenizer.json").is_file():
+        return load_tokenizers(path / "tokenizer.json", paired)
+    if not (path / "target.json").is_file() or (paired and not (path / "source.json").is_file()):
+        raise DataError(
+            f"{path} holds neither tokenizer.json nor source.json and target.json; name a tokenizer file or a model folder"
+        )
+    return (Tokenizer.load(path / "source.json") if paired else None), Tokenizer.load(path / "target.json")
+
+
+def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
+    """Columns of evenly spaced usable rows, bounded in rows and characters, and the number of rows read.
+
+    The number of rows is known only at the end: when the sample is full, every second row is dropped and the step doubles.
+    """
+    report = Report()
+    kept: list[tuple[str, ...]] = []
+    step, seen, characters = 1, 0, 0
+    with track(sum(path.stat().st_size for path in rows.files), "reading", "bytes") as progress:
+        for block, _ in usable(rows, limit, report, progress.advance):
+            for row in zip(*block, strict=True):
+                if seen % step == 0:
+                    kept.append(row)
+                    characters += sum(map(len, row))
+                    if len(kept) * len(row) > SAMPLE_ROWS or characters > SAMPLE_CHARACTERS:
+                        kept, step = kept[::2], 2 * step
+                        characters = sum(len(text) for row in kept for text in row)
+                seen += 1
+    if not kept:
+        raise DataError(report.nothing(rows))
+    return [list(column) for column in zip(*kept, strict=True)], report.read
+
+
+def _with_progress(lines: Iterator[str], progress: Any) -> Iterator[str]:
+    for line in lines:
+        progress.advance(1)
+        yield line
