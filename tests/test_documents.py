@@ -16,6 +16,7 @@ from regard.attention.normalize import Softmax
 from regard.attention.watching import Seen
 from regard.decoding.engine import why_not
 from regard.decoding.engine.cpp_engine import _why_not_here
+from tests.test_public_names import SUBPACKAGES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -142,6 +143,20 @@ def test_links_between_pages_lead_somewhere():
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for link in re.findall(r"\]\(([^)#:]+)\)", prose):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_page_is_linked_from_the_home_page_and_in_the_navigation():
+    home, navigation = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/index.md", "mkdocs.yml"))
+    for page in PAGES:
+        if page.name not in ("README.md", "index.md"):
+            assert f"]({page.name})" in home, page.name
+            assert f": {page.name}\n" in navigation, page.name
+
+
+def test_every_subpackage_with_public_names_has_an_api_page():
+    for package in SUBPACKAGES:
+        page = ROOT / "docs" / "api" / f"{package}.md"
+        assert page.read_text(encoding="utf-8").endswith(f"::: regard.{package}\n")
 
 
 def test_no_page_names_a_machine():

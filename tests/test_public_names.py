@@ -48,9 +48,9 @@ SUBPACKAGES = {
     """,
     "models": "Classifier Embedder LanguageModel Tagger Translator crf",
     "pipelines": "Classification Translation View pharaoh stream word_attention",
-    "recipe": "Recipe difference dump_recipe load_recipe",
+    "recipe": "Recipe add_folder difference dump_recipe load_recipe",
     "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",
-    "tasks": "TASKS Task task_of",
+    "tasks": "Evaluation Predictions TASKS Task get_task",
 }
 
 

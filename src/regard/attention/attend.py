@@ -50,14 +50,28 @@ def attend(
 ) -> Tensor:
     """Attention: for each query, a weighted sum of the values; the weights are the normalised energies.
 
-    query (..., heads, Tq, Dq), key (..., heads, Tk, Dk), value (..., heads, Tk, Dv) → (..., heads, Tq, Dv).
-    Batch axes and heads broadcast. Keys and values may have fewer heads; each then serves a group of
-    neighbouring query heads.
+    >>> q, k, v = torch.randn(2, 8, 5, 64), torch.randn(2, 8, 7, 64), torch.randn(2, 8, 7, 32)
+    >>> regard.attend(q, k, v).shape  # softmax(QKᵀ/√d) V
+    torch.Size([2, 8, 5, 32])
+    >>> out = regard.attend(q, k, v, mask=regard.Causal() & regard.Window(3), bias=regard.ALiBi(heads=8))
+    >>> out = regard.attend(q, k, v, energy=regard.Additive(64), normalize=regard.Sparsemax())
 
-    The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. A mask is
-    True where attention is allowed. A row with no allowed key gives zeros. `kernel` selects a kernel by name
-    instead of the fastest one, and is an error if that kernel cannot run the call; `regard.explain` takes the
-    same arguments and says which kernel runs.
+    The order is fixed: energy → + bias → soft cap → mask → normaliser → gate → dropout → × values. A row with
+    no allowed key gives zeros. `regard.explain` takes the same arguments and says which kernel runs.
+
+    Args:
+        query: (..., heads, Tq, Dq).
+        key: (..., heads, Tk, Dk). Batch axes and heads broadcast. Keys and values may have fewer heads than
+            queries; each then serves a group of neighbouring query heads.
+        value: (..., heads, Tk, Dv); the output is (..., heads, Tq, Dv).
+        energy: the score of a query and a key: an `Energy` or a function.
+        mask: where attention is allowed: a `Mask`, or a boolean tensor (True is allowed).
+        bias: added to the energies: a `Bias`, a tensor or a function of two positions.
+        normalize: turns a row of scores into weights: a `Normalizer` or a function.
+        gate: multiplies the weights after the normaliser; a mask, a bias or a tensor.
+        softcap: c of c·tanh(score / c), applied before the mask.
+        dropout: probability of dropping a weight.
+        kernel: run this kernel instead of the fastest one; an error if it cannot run the call.
     """
     call_signature = signature(
         query, key, value, energy, mask, bias, normalize, gate, softcap, dropout, kernel
@@ -135,15 +149,28 @@ _prepared: dict[Hashable, _Prepared] = {}
 def explain(
     query: Tensor, key: Tensor, value: Tensor, *, kernel: str | None = None, **options: Unpack[Options]
 ) -> Plan:
-    """Which kernel `attend` runs with these arguments, why, why not a faster one, and the memory it needs."""
+    """Return which kernel `attend` runs with these arguments, why, why not a faster one, and its memory.
+
+    >>> x = torch.randn(2, 8, 512, 64)
+    >>> plan = regard.explain(x, x, x, normalize=regard.Sparsemax())
+    >>> plan.kernel, plan.not_used["sdpa"]
+    ('tiled', 'SDPA normalises by softmax only, not by Sparsemax')
+    """
     return make_plan(make_call(query, key, value, **options), kernel)
 
 
 def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpack[Options]) -> Tensor:
-    """The attention matrix itself, (..., heads, Tq, Tk), computed by the reference: for small cases.
+    """Return the attention matrix, (..., heads, Tq, Tk), computed by the reference kernel: for small cases.
 
-    Takes `attend`'s options. `stage` is "energy", "biased" (with soft cap), "masked", "normalised" or "gated"
-    (the default).
+    >>> x = torch.randn(4, 8)
+    >>> regard.weights(x, x, mask=regard.Causal())[0]  # the first query sees only the first key
+    tensor([1., 0., 0., 0.])
+
+    Args:
+        query: (..., heads, Tq, Dq).
+        key: (..., heads, Tk, Dk).
+        stage: which matrix: "energy", "biased" (with soft cap), "masked", "normalised" or "gated" (the default).
+        **options: the options of `attend`.
     """
     call = make_call(query, key, key, **options)
     matrix = reference.weigh(call, reference.all_of(call), reference.check_stage(stage))[0]

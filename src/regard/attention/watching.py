@@ -50,15 +50,21 @@ def watch(
 ) -> Iterator[Seen]:
     """Record every attention call inside the block.
 
-        with regard.watch(model) as seen:
-            model(x)
-        seen["decoder.3.cross"].weights(head=2, query=5)
+    >>> model = torch.nn.Transformer(32, 4, 2, 2, 64, batch_first=True).eval()
+    >>> with regard.watch(model) as seen:
+    ...     out = model(torch.randn(1, 7, 32), torch.randn(1, 5, 32))
+    >>> seen["decoder.layers.1.multihead_attn"].weights(batch=0, head=2).shape
+    torch.Size([5, 7])
 
     A call is named by the path of the module in `model` that makes it, plus `.self` or `.cross` where the
-    layer says so. A call outside of any submodule is named by order: attend.0, attend.1, … `only`, one glob
-    pattern or several, selects calls by name: `only="decoder.*.cross"`. With `on_call`, nothing is copied or
-    kept: `on_call(name, recorded)` is called during the forward pass, and `recorded` is valid until it
-    returns. Compiled models run eagerly inside the block.
+    layer says so. A call outside of any submodule is named by order: attend.0, attend.1, … Compiled models
+    run eagerly inside the block.
+
+    Args:
+        model: the module whose calls are named; without it, all calls are named by order.
+        only: a glob pattern or several, to record some calls only: `only="decoder.*.cross"`.
+        on_call: `on_call(name, recorded)` is called during the forward pass; nothing is copied or kept, and
+            `recorded` is valid until it returns.
     """
     from regard.attention import torch_calls
 
