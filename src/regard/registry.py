@@ -10,6 +10,7 @@ from regard.arguments import quoted
 from regard.errors import OptionError
 
 T = TypeVar("T")
+Part = TypeVar("Part")  # the decorated class keeps its own type
 
 
 class Registry(Mapping[str, T]):
@@ -26,17 +27,17 @@ class Registry(Mapping[str, T]):
         self.kind = kind
         self._parts: dict[str, T] = {}
 
-    def add(self, name: str) -> Callable[[T], T]:
+    def add(self, name: str) -> Callable[[Part], Part]:
         """Return a decorator that registers a function, a class or an object under `name`."""
         if not isinstance(name, str) or not name:
             raise OptionError(f"the name of a {self.kind} must be a non-empty string, got {quoted(name)}")
 
-        def register(part: T) -> T:
+        def register(part: Part) -> Part:
             if name in self._parts:
                 raise OptionError(
                     f"there is a {self.kind} {name!r} already; choose another name or remove it"
                 )
-            self._parts[name] = part
+            self._parts[name] = part  # type: ignore[assignment]
             return part
 
         return register

@@ -29,7 +29,6 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 ParameterGroups = list[dict[str, Any]]
 
-
 OPTIMIZERS: Registry[type[OptimizerOptions]] = Registry("optimizer")
 
 
@@ -39,7 +38,7 @@ class OptimizerOptions(PartOptions):
     registry: ClassVar = OPTIMIZERS
     default_kind: ClassVar = "adam"
 
-    kind: str
+    kind: Any  # the registered name, a Literal in every subclass
     lr: PositiveFloat = Field(default=0.0007, description="peak learning rate")
     head_lr: PositiveFloat | None = Field(
         default=None, description="fine-tuning: peak learning rate of newly initialized weights; null: lr"

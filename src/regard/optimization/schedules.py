@@ -47,7 +47,7 @@ class ScheduleOptions(PartOptions):
     registry: ClassVar = SCHEDULES
     default_kind: ClassVar = "inverse-sqrt"
 
-    kind: str
+    kind: Any  # the registered name, a Literal in every subclass
     warmup: Count = Field(default=0, description=WARMUP)
 
     needs_steps: ClassVar[bool] = False  # the rate depends on the length of the run

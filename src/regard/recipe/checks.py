@@ -94,8 +94,8 @@ def _check_file_lists(recipe: Recipe) -> Iterator[str]:
 
 def _check_tokenizer(recipe: Recipe) -> Iterator[str]:
     tokenizer, model = recipe.tokenizer, recipe.model
-    translator = isinstance(model, AutoregressiveOptions) and model.encoder is not None
-    if translator and model.tie == "all" and not tokenizer.joint:
+    tied = isinstance(model, AutoregressiveOptions) and model.encoder is not None and model.tie == "all"
+    if tied and not tokenizer.joint:
         yield (
             "model.tie is all and tokenizer.joint is false: separate vocabularies cannot share a matrix; "
             "set model.tie: target or tokenizer.joint: true"

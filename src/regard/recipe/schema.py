@@ -272,8 +272,10 @@ def _task_options(info: FieldInfo) -> TaskOptionsBlock | None:
 
 def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        registered = issubclass(annotation, PartOptions) and "registry" in vars(annotation)
-        yield from annotation.registry.values() if registered else (annotation,)
+        if issubclass(annotation, PartOptions) and "registry" in vars(annotation):
+            yield from annotation.registry.values()
+        else:
+            yield annotation
     for inner in typing.get_args(annotation):
         yield from _blocks_in(inner)
 
