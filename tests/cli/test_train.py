@@ -100,7 +100,7 @@ def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, t
         (["small", "model.encoder.haeds=2"], ("no key 'haeds'", "model.encoder.heads")),
         (["small", "model.encoder.heads=3"], ("heads is 3", "128")),
         (["small", "tokenizer.joint=false"], ("separate vocabularies", "tie: target")),
-        (["small", "training"], ("'training' is no key=value",)),
+        (["small", "training"], ("'training' is not key=value",)),
         (["small", "data.corpus=tatoeba-sampel"], ("tatoeba-sampel", "tatoeba-sample")),
         (["small", "data={train: [[a.en, a.de]], validation: [v.tsv]}"], ("no file", "v.tsv")),
         (["small", "tokenizer.size=20", "data.limit=300"], ("20", "characters")),
@@ -264,7 +264,7 @@ def test_recipes_are_listed_and_printed_as_they_are(regard):
     code, out, _ = regard("recipes")
     assert code == 0
     assert all(name in out for name in ("small", "transformer-base", "wikitext-2", "multi30k-de-en-bahdanau"))
-    assert "# carried with the package" in regard("recipes", "small")[1]
+    assert "# included in the package" in regard("recipes", "small")[1]
     keys = regard("recipes", "--keys")[1]
     assert "max_ratio" in keys
     fails(regard, ("did you mean small?",), "recipes", "smal")
@@ -369,5 +369,5 @@ def test_a_dry_run_shows_the_columns_and_the_first_row_as_read(regard, tmp_path)
     assert "semicolons, no header; text = column 2, label = column 1" in out and re.search(
         r"film \d+, fine → (yes|no)\n", out
     )
-    assert " rows a step" in out and "target token" not in out
+    assert " rows per step" in out and "target token" not in out
     assert "warning: 48 training rows for 2 labels are few" in out

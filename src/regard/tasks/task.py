@@ -1,13 +1,15 @@
-"""Base class and registry of tasks. A new task is one file with one class:
+"""Base class and registry of tasks.
 
-@TASKS.add("classify")
-class Classify(TextTask):
-    model_kind, model_block = "classifier", "classifier"
-    row_format = ROW_FORMATS["classify"]
-    metric, metric_name = "accuracy", "accuracy"
+    @TASKS.add("classify")
+    class Classify(TextTask):
+        model_kind, model_block = "classifier", "classifier"
+        row_format = ROW_FORMATS["classify"]
+        metric, metric_name = "accuracy", "accuracy"
 
-    def predict(self, model, texts, evaluation): ...
-    def metrics(self, predictions, evaluation): ...
+        def predict(self, model, texts, evaluation): ...
+        def metrics(self, predictions, evaluation): ...
+
+A new task is one file with one class like this.
 """
 
 from __future__ import annotations
