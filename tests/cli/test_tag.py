@@ -13,7 +13,7 @@ import torch
 import typer
 
 from regard.cli import tag as command
-from regard.data.conll import Conll
+from regard.data.conll_reader import Conll
 from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.build import build

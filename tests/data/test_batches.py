@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from regard.data.batch import Batch
 from regard.data.batches import Batches, _cut
+from regard.data.chunk_encoder import EncodingSettings
 from regard.data.datasets import load_corpus as load
-from regard.data.encode_chunk import EncodingSettings
 from regard.data.prepare import prepare
 from regard.data.readers import LinePairs, Text
 from regard.data.tokenizer import BOS, EOS, PAD, Tokenizer

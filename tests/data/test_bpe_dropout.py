@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regard.data.bpe_dropout import BpeDropout
-from regard.data.corpus_encoder import Encoder
+from regard.data.cached_encoder import CachedEncoder
 from regard.data.tokenizer import SPECIALS, Tokenizer
 from regard.errors import OptionError
 
@@ -23,7 +23,7 @@ def corpus():
 
 
 def words_of(tokenizer, texts):
-    found = Encoder(tokenizer).encode(texts)
+    found = CachedEncoder(tokenizer).encode(texts)
     return found.tokens, found.pieces
 
 

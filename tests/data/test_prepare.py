@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from regard.data import readers
-from regard.data.encode_chunk import EncodingSettings
+from regard.data.chunk_encoder import EncodingSettings
 from regard.data.prepare import Prepared, prepare
 from regard.data.readers import LinePairs, Table, Text
 from regard.data.tokenizer import EOS, Tokenizer

@@ -11,7 +11,7 @@ import pytest
 
 from regard.data import prepared_cache
 from regard.data.prepare import Prepared, prepare
-from regard.data.table_readers import from_files
+from regard.data.reader_choice import from_files
 from regard.data.tokenizer import Tokenizer
 
 DAY = 86_400

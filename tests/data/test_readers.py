@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from regard.data.reader_choice import from_files
 from regard.data.readers import MISSING, Drawn, JsonLines, LinePairs, Table, Text, drawn_split
-from regard.data.table_readers import from_files
 from regard.data.text_files import BAD
 from regard.errors import DataError
 

@@ -10,7 +10,7 @@ import torch
 
 from regard.cli import shortlist as shortlist_command
 from regard.data.prepare import prepare
-from regard.data.table_readers import from_files
+from regard.data.reader_choice import from_files
 from regard.data.tokenizer import BOS, EOS, UNK, Tokenizer
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.data.character_ids import WordBytes
+from regard.data.spelled_tokenizer import SpelledTokenizer
 from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.errors import DataError, OptionError
@@ -73,7 +73,7 @@ def batch(model: Tagger, rows: list[tuple[str, str]]) -> Batch:
 
 def test_spelled_rows_come_apart_into_words_and_letters() -> None:
     spelled = Tokenizer.train(["a bc", "bc"], "spelled", 20)
-    assert isinstance(spelled, WordBytes)
+    assert isinstance(spelled, SpelledTokenizer)
     rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     words, letters, counts = split(source, len(spelled.words))

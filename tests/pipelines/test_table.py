@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.data.columns import detect_table
+from regard.data.column_detection import detect_table
 from regard.errors import DataError, OptionError
 from regard.pipelines.input import Column, Field, Row, WholeLine
 from regard.pipelines.table import Place, find_place, split_row, table_line

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from regard.cli import recipes
-from regard.data.subwords import Subwords
+from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.errors import FolderError, OptionError, RecipeError
 from regard.models import bert
 from regard.models.folder import load
@@ -129,7 +129,7 @@ def test_before_training_the_encoder_has_the_states_of_hugging_face(task, files,
         if (
             task == "tag"
         ):  # the first piece of each word alone: the, cats (cat ##s), sat. (sat .), heating, flows
-            assert isinstance(model.source_tokenizer, Subwords)
+            assert isinstance(model.source_tokenizer, SubwordTokenizer)
             found = model._first_states(torch.tensor([[*ids, 3]]))[0]
             assert torch.allclose(found, wanted[[1, 2, 4, 6, 8]], atol=1e-5)
         if task == "classify":

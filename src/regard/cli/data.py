@@ -207,8 +207,8 @@ def _how_to_get(known: NamedCorpus) -> str:
 def _own_files(
     console: Console, names: list[str], source: str | None, target: str | None, samples: int
 ) -> None:
-    from regard.data.columns import LABELLED, PAIRS
-    from regard.data.table_readers import JSON, TABLES, from_files, holds_labels, labelled
+    from regard.data.column_detection import LABELLED, PAIRS
+    from regard.data.reader_choice import JSON, TABLES, from_files, holds_labels, labelled
     from regard.data.text_files import check_file, suffix
     from regard.errors import DataError
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from regard.data.batch import Batch
     from regard.data.batches import Batches
     from regard.data.bpe_dropout import BpeDropout
-    from regard.data.conll import Parser
+    from regard.data.conll_reader import Parser
     from regard.data.corpora import add_corpora, remove_corpora
     from regard.data.datasets import load_corpus
     from regard.data.download import get
@@ -64,7 +64,7 @@ __getattr__ = exported(
         "IOBES": "tag_schemes",
         "Batches": "batches",
         "BpeDropout": "bpe_dropout",
-        "Parser": "conll",
+        "Parser": "conll_reader",
         "Span": "tag_schemes",
         "Windows": "windows",
         "add_corpora": "corpora",

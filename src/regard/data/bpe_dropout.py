@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.corpus_encoder import ragged
+from regard.data.cached_encoder import ragged
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import OptionError
 

@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from regard.data.csv_reader import Csv
 from regard.data.readers import Drawn, Joined, LinePairs, Rows, Table, Text
 from regard.data.splits import Part
-from regard.data.table_readers import Csv
 from regard.data.text_files import unpacked
 from regard.errors import DataError
 from regard.files.atomic import write_file
@@ -309,7 +309,7 @@ class NamedCorpus:
 
     def _conll(self, sets: list[dict[str, Any]]) -> Rows:
         """Words and tags of one file after the other; of some only the part between two shares of the sentences."""
-        from regard.data.conll import Conll
+        from regard.data.conll_reader import Conll
 
         parts: list[Rows] = []
         for each in sets:

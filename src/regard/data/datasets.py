@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from regard.data import corpora
+from regard.data.csv_reader import Csv
 from regard.data.prepare import EncodingSettings, Hashes, Prepared, prepare
 from regard.data.readers import Joined, Rows
 from regard.data.row_formats import ROW_FORMATS, RowFormat, row_format_of
 from regard.data.splits import Part, SplitRows
-from regard.data.table_readers import Csv
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.data.train_tokenizers import Given, given_tokenizers, tokenizers_for
 from regard.errors import DataError, OptionError

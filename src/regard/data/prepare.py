@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.bpe_dropout import BpeDropout
-from regard.data.encode_chunk import Encoding, EncodingSettings
+from regard.data.chunk_encoder import Encoding, EncodingSettings
+from regard.data.encoding_workers import cores, encode_all
 from regard.data.readers import MISSING, Block, Rows
 from regard.data.text_files import BAD, LONG
 from regard.data.tokenizer import EOS, Tokenizer
-from regard.data.workers import cores, encode_all
 from regard.errors import DataError, OptionError
 from regard.files.arrays import GrowingArray, read_array
 from regard.files.atomic import build_folder

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regard.data.columns import column_number
+from regard.data.column_detection import column_number
 from regard.data.prepare import Prepared
+from regard.data.reader_choice import JSON, TABLES, from_files, labelled
 from regard.data.readers import Joined, Rows
 from regard.data.splits import Part
-from regard.data.table_readers import JSON, TABLES, from_files, labelled
 from regard.data.text_files import suffix
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
@@ -68,7 +68,7 @@ class RowFormat:
         return "a translator learns them by heart and translates nothing else; add pairs"
 
 
-class Text(RowFormat):
+class TextRows(RowFormat):
     """Lines of one text, for a language model."""
 
     task, columns = "language", ("text",)
@@ -82,7 +82,7 @@ class Text(RowFormat):
         ]
 
 
-class Labelled(RowFormat):
+class ClassifyRows(RowFormat):
     """A text and its label."""
 
     task, columns, labels, classes = "classify", ("text", "label"), "label", True
@@ -131,7 +131,7 @@ class Labelled(RowFormat):
             )
 
 
-class Tagged(RowFormat):
+class TagRows(RowFormat):
     """Words and a tag for each, both joined by spaces."""
 
     task, columns, labels = "tag", ("words", "tags"), "word"
@@ -141,7 +141,7 @@ class Tagged(RowFormat):
         return "a tagger finds little beyond the names it saw; add sentences, or fine-tune a pretrained encoder (model.pretrained)"
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
-        from regard.data.conll import Conll
+        from regard.data.conll_reader import Conll
 
         named = [
             Path(each).expanduser() for item in files for each in (item if isinstance(item, list) else [item])
@@ -163,7 +163,7 @@ class Tagged(RowFormat):
 
     def finish(self, rows: Rows, data: Any) -> Rows:
         """Tags in the scheme that is wanted, and mended where that is wanted."""
-        from regard.data.conll import Conll
+        from regard.data.conll_reader import Conll
 
         if isinstance(rows, Joined):
             return Joined(tuple(self.finish(part, data) for part in rows.parts))
@@ -180,7 +180,7 @@ class Tagged(RowFormat):
                 )
 
 
-class Alike(RowFormat):
+class EmbedRows(RowFormat):
     """Two texts that mean the same."""
 
     task, columns = "embed", ("text", "like it")
@@ -190,7 +190,7 @@ class Alike(RowFormat):
 
 
 ROW_FORMATS: Registry[RowFormat] = Registry("task")
-for _format in (RowFormat(), Text(), Labelled(), Tagged(), Alike()):
+for _format in (RowFormat(), TextRows(), ClassifyRows(), TagRows(), EmbedRows()):
     ROW_FORMATS.add(_format.task)(_format)
 
 

@@ -120,13 +120,13 @@ class Tokenizer:
     def read(cls, text: str) -> Tokenizer:
         """Make a tokenizer from the text of its file, whatever its kind."""
         if text.startswith('{"spelled":'):
-            from regard.data.character_ids import WordBytes
+            from regard.data.spelled_tokenizer import SpelledTokenizer
 
-            return WordBytes(text)
+            return SpelledTokenizer(text)
         if text.startswith('{"subwords":'):
-            from regard.data.subwords import Subwords
+            from regard.data.subword_tokenizer import SubwordTokenizer
 
-            return Subwords(text)
+            return SubwordTokenizer(text)
         return cls(text)
 
     def save(self, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.data.character_ids import BYTES
+from regard.data.spelled_tokenizer import BYTES
 from regard.data.tokenizer import EOS, PAD, UNK
 
 SHAPES = 7

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
-from regard.data.subwords import Subwords
+from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.errors import OptionError
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import max_positions
@@ -90,7 +90,7 @@ class Embedder(Model):
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
                 setattr(made, name, getattr(model, name))
-        if isinstance(tokenizer := getattr(made, "source_tokenizer", None), Subwords):
+        if isinstance(tokenizer := getattr(made, "source_tokenizer", None), SubwordTokenizer):
             made.source_tokenizer = tokenizer.inner
         return made.train(model.training)
 

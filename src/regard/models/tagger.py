@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
-from regard.data.character_ids import BYTES
-from regard.data.conll import one_word
+from regard.data.conll_reader import one_word
+from regard.data.spelled_tokenizer import BYTES
 from regard.data.tag_schemes import OUTSIDE, Scheme, Span, scheme_of, spans
 from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
 from regard.errors import DataError, OptionError
@@ -94,7 +94,7 @@ class Tagger(Model):
     harder on what was missed: where the gold is not O, the score of O is that much higher (recall-oriented softmax-margin, Mohit et
     al. 2012), so it takes a larger lead of the right tag to be content.
 
-    With `subwords` source rows are sub-word tokens (`data.subwords`) and EOS: the encoder reads them all, with BOS in front where
+    With `subwords` source rows are sub-word tokens (`data.subword_tokenizer`) and EOS: the encoder reads them all, with BOS in front where
     `prepend_bos` says so, and a word's tag is scored from the state of its first token (Devlin et al. 2019, 5.3).
     """
 

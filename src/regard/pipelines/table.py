@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.data.columns import SEPARATORS, column_number, detect_table, text_column
-from regard.data.table_readers import JSON, TABLES
+from regard.data.column_detection import SEPARATORS, column_number, detect_table, text_column
+from regard.data.reader_choice import JSON, TABLES
 from regard.data.text_files import suffix
 from regard.errors import DataError, OptionError
 from regard.pipelines.input import Column, Field, Layout, Row, WholeLine

@@ -12,11 +12,11 @@ from typing import Any, Protocol, cast, overload
 from torch.nn import Module
 
 from regard.arguments import integer, quoted
-from regard.data.character_ids import WordBytes
-from regard.data.conll import Parser, Sentence
+from regard.data.conll_reader import Parser, Sentence
+from regard.data.spelled_tokenizer import SpelledTokenizer
 from regard.data.tag_schemes import Span, scheme, spans
 from regard.data.text_files import lines
-from regard.data.word_tokenize import Word, WordTokenizer, split_at_spaces
+from regard.data.word_splitter import Word, WordSplitter, split_at_spaces
 from regard.decoding.limits import max_positions
 from regard.errors import FolderError, OptionError
 from regard.files.progress import track
@@ -139,7 +139,9 @@ def _given(sentence: object) -> str | list[str]:
 
 def _cutter(model: Tagger) -> Callable[[str], list[Word]]:
     source = model.source_tokenizer
-    return WordTokenizer.like(source.words.vocabulary if isinstance(source, WordBytes) else source.vocabulary)
+    return WordSplitter.like(
+        source.words.vocabulary if isinstance(source, SpelledTokenizer) else source.vocabulary
+    )
 
 
 def _tag_words(model: Tagger, sentences: list[list[str]], batch_tokens: int) -> list[list[str]]:

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from regard.data.csv_reader import Csv
 from regard.data.readers import JsonLines, Rows, Table
-from regard.data.table_readers import Csv
 from regard.data.text_files import check_file
 from regard.errors import DataError, RecipeError
 from regard.recipe.loading import included_folder, override, read_yaml

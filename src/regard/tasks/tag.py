@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.data.batch import Batch
 from regard.data.row_formats import ROW_FORMATS
-from regard.data.subwords import Subwords
+from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.evaluation.tagging import tagging_scores
 from regard.models.tagger import TaggerOptions
 from regard.tasks.task import TASKS, Evaluation, Predictions
@@ -68,7 +68,7 @@ class Tag(TextTask):
         return {"characters": None, "subwords": tokenizer != "word"}
 
     def pretrained_tokenizers(self, tokenizer: Any) -> tuple[Any, Any]:
-        return tokenizer if tokenizer.kind == "word" else Subwords.over(tokenizer), None
+        return tokenizer if tokenizer.kind == "word" else SubwordTokenizer.over(tokenizer), None
 
     def count_targets(self, batch: Batch) -> int:
         return int(batch.target_lengths.sum()) - len(batch)  # without EOS

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.data.subwords import Subwords
+from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.data.train_tokenizers import Given
 from regard.errors import FolderError
 from regard.files.atomic import write_folder
@@ -55,7 +55,7 @@ class Pretrained:
         source, target = self.model.source_tokenizer, self.model.target_tokenizer
         if self.key == "training.start":
             return source, target
-        return task.pretrained_tokenizers(source.inner if isinstance(source, Subwords) else source)
+        return task.pretrained_tokenizers(source.inner if isinstance(source, SubwordTokenizer) else source)
 
     def initialize(self, model: Model, task: Task) -> set[str]:
         """Copy the weights into `model`; return the names of parameters that stay randomly initialized."""

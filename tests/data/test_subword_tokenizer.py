@@ -2,13 +2,13 @@
 
 import json
 
-from regard.data.corpus_encoder import Encoder
-from regard.data.subwords import MOST, Subwords
+from regard.data.cached_encoder import CachedEncoder
+from regard.data.subword_tokenizer import MOST, SubwordTokenizer
 from regard.data.tokenizer import UNK, Tokenizer
 
 LINES = ["low lower lowest", "new newer newest", "wide wider widest"] * 20
 INNER = Tokenizer.train(LINES, "bpe", 30)
-TOKENIZER = Subwords.over(INNER)
+TOKENIZER = SubwordTokenizer.over(INNER)
 
 
 def test_the_first_token_of_each_word_is_below_the_size_and_the_others_above():
@@ -24,7 +24,7 @@ def test_a_word_without_tokens_is_unknown_and_a_long_one_is_cut():
         "normalizer": {"type": "Replace", "pattern": {"String": "\u0007"}, "content": ""}
     }
     cleaned |= {"pre_tokenizer": {"type": "WhitespaceSplit"}}
-    tokenizer = Subwords.over(Tokenizer(json.dumps(cleaned)))
+    tokenizer = SubwordTokenizer.over(Tokenizer(json.dumps(cleaned)))
     assert tokenizer.encode("low \u0007 low").count(UNK) == 1
     assert len(TOKENIZER.encode("lwn" * 50)) == MOST
 
@@ -32,8 +32,8 @@ def test_a_word_without_tokens_is_unknown_and_a_long_one_is_cut():
 def test_a_file_of_it_is_read_back_and_a_corpus_is_encoded_alike(tmp_path):
     TOKENIZER.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert isinstance(again, Subwords) and again == TOKENIZER
+    assert isinstance(again, SubwordTokenizer) and again == TOKENIZER
     texts = ["lowest  newer", " wide", "", "lower widest"]
-    assert Encoder(again).encode(texts).tokens.tolist() == [
+    assert CachedEncoder(again).encode(texts).tokens.tolist() == [
         i for text in texts for i in TOKENIZER.encode(text)
     ]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import regard
-from regard.data import workers
-from regard.data.encode_chunk import EncodingSettings
+from regard.data import encoding_workers as workers
+from regard.data.chunk_encoder import EncodingSettings
+from regard.data.encoding_workers import encode_all
 from regard.data.tokenizer import Tokenizer
-from regard.data.workers import encode_all
 from regard.errors import DataError
 
 
@@ -87,8 +87,8 @@ def test_a_worker_that_dies_is_one_sentence(tokenizers):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     code = (
-        "import sys, time; from regard.data.encode_chunk import EncodingSettings; from regard.data.tokenizer import Tokenizer\n"
-        "from regard.data.workers import encode_all\n"
+        "import sys, time; from regard.data.chunk_encoder import EncodingSettings; from regard.data.tokenizer import Tokenizer\n"
+        "from regard.data.encoding_workers import encode_all\n"
         "def forever():\n"
         "    while True: yield (['a b'], ['c'])\n"
         "t = Tokenizer.train(['a b c'], 'bpe', 20)\n"

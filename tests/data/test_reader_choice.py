@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from regard.data.table_readers import Csv, labelled
+from regard.data.csv_reader import Csv
+from regard.data.reader_choice import labelled
 from regard.errors import DataError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.conll import Conll, Parser, one_word
+from regard.data.conll_reader import Conll, Parser, one_word
 from regard.errors import DataError, OptionError
 
 PLAIN = "Ada\tB-PER\nLovelace\tI-PER\nsleeps\tO\n\n#nice\tO\nday\tO\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.character_ids import MOST, WordBytes
-from regard.data.corpus_encoder import Encoder
+from regard.data.cached_encoder import CachedEncoder
+from regard.data.spelled_tokenizer import MOST, SpelledTokenizer
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import DataError
 
@@ -16,13 +16,13 @@ LINES = ["The cat sat", "the Cat ran", "the dog"]
 
 
 @pytest.fixture
-def spelled() -> WordBytes:
+def spelled() -> SpelledTokenizer:
     found = Tokenizer.train(LINES, "spelled", 100, lowercase=True, min_count=2)
-    assert isinstance(found, WordBytes)
+    assert isinstance(found, SpelledTokenizer)
     return found
 
 
-def test_a_word_is_its_number_and_its_bytes(spelled: WordBytes) -> None:
+def test_a_word_is_its_number_and_its_bytes(spelled: SpelledTokenizer) -> None:
     base = len(spelled.words)
     assert spelled.words.vocabulary.keys() >= {"the", "cat"}
     assert "dog" not in spelled.words.vocabulary  # seen once
@@ -36,35 +36,37 @@ def test_a_word_is_its_number_and_its_bytes(spelled: WordBytes) -> None:
     assert len(spelled) == base + 256
 
 
-def test_an_unseen_word_keeps_its_letters_and_its_case(spelled: WordBytes) -> None:
+def test_an_unseen_word_keeps_its_letters_and_its_case(spelled: SpelledTokenizer) -> None:
     assert spelled.decode(spelled.encode("McX likes ünseen 😀 words")) == "McX likes ünseen 😀 words"
 
 
-def test_of_a_long_word_both_ends_are_spelled(spelled: WordBytes) -> None:
+def test_of_a_long_word_both_ends_are_spelled(spelled: SpelledTokenizer) -> None:
     ids = spelled.encode("a" * 30 + "b" * 30)
     assert len(ids) == 1 + MOST
     assert spelled.decode(ids) == "a" * 12 + "b" * 12
 
 
-def test_several_spaces_are_nothing(spelled: WordBytes) -> None:
+def test_several_spaces_are_nothing(spelled: SpelledTokenizer) -> None:
     assert spelled.encode(" the   cat ") == spelled.encode("the cat")
 
 
-def test_a_corpus_is_encoded_as_its_texts_are(spelled: WordBytes) -> None:
+def test_a_corpus_is_encoded_as_its_texts_are(spelled: SpelledTokenizer) -> None:
     texts = ["the cat", "un seen", "", "The the THE"]
-    found = Encoder(spelled).encode(texts)
+    found = CachedEncoder(spelled).encode(texts)
     assert found.tokens.tolist() == [i for text in texts for i in spelled.encode(text)]
     assert found.lengths.tolist() == [len(spelled.encode(text)) for text in texts]
 
 
-def test_it_comes_back_from_its_file_and_from_another_process(spelled: WordBytes, tmp_path: Path) -> None:
+def test_it_comes_back_from_its_file_and_from_another_process(
+    spelled: SpelledTokenizer, tmp_path: Path
+) -> None:
     spelled.save(tmp_path / "source.json")
     for found in (
         Tokenizer.load(tmp_path / "source.json"),
         pickle.loads(pickle.dumps(spelled)),
         Tokenizer.read(spelled.text),
     ):
-        assert isinstance(found, WordBytes)
+        assert isinstance(found, SpelledTokenizer)
         assert found == spelled
         assert found.lowercase
         assert found.encode("The Xat") == spelled.encode("The Xat")
@@ -76,6 +78,6 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "a.json")
 
 
-def test_a_number_of_another_vocabulary_is_refused(spelled: WordBytes) -> None:
+def test_a_number_of_another_vocabulary_is_refused(spelled: SpelledTokenizer) -> None:
     with pytest.raises(DataError, match="another model's"):
         spelled.decode([len(spelled)])

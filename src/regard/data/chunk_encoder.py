@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.bpe_dropout import BpeDropout
-from regard.data.corpus_encoder import Encoder, Numbers, sums
+from regard.data.cached_encoder import CachedEncoder, Numbers, sums
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import OptionError
 
@@ -62,7 +62,7 @@ class ChunkEncoder:
 
     def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
         encoders = {
-            tokenizer: Encoder(tokenizer) for tokenizer in tokenizers
+            tokenizer: CachedEncoder(tokenizer) for tokenizer in tokenizers
         }  # one memory where both sides share a vocabulary
         self.encoders = [encoders[tokenizer] for tokenizer in tokenizers]
         # Labels are not merged, so they are the same in every variant.

@@ -1,120 +1,19 @@
-"""Readers for the files that a user names: tables with any separator, JSON lines, line-aligned pairs, plain text."""
+"""Choose the reader of files that a user names: tables, JSON lines, line-aligned pairs or plain text."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.columns import LABELLED, PAIRS, Kind, choose, detect_table
-from regard.data.readers import (
-    MISSING,
-    ROWS,
-    Advance,
-    Block,
-    Joined,
-    JsonLines,
-    LinePairs,
-    OneFile,
-    Rows,
-    Table,
-    Text,
-    ignore,
-)
-from regard.data.text_files import LONG, check_file, lines, suffix
+from regard.data.column_detection import LABELLED, PAIRS, Kind, choose, detect_table
+from regard.data.csv_reader import Csv
+from regard.data.readers import Joined, JsonLines, LinePairs, Rows, Table, Text
+from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
 JSON, TABLES = ("jsonl", "ndjson"), ("tsv", "csv")
-LIMIT = 1 << 20  # characters of a cell, line ends inside quotes included
-
-
-@dataclass(frozen=True)
-class Csv(OneFile):
-    """A file of cells between commas (or another separator), quoted where they hold those or line ends; columns count from 1.
-
-    With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that have at least so much.
-    """
-
-    columns: tuple[int, ...] = (1, 2)
-    header: bool = False  # the first row names the columns
-    score: int | None = None
-    least: float | None = None
-    separator: str = ","
-    note: str = field(default="", compare=False)
-
-    @property
-    def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return len(self.columns) == 2
-
-    def layout(self) -> dict[str, Any]:
-        score = None if self.score is None else self.score - 1
-        found = {
-            "layout": "csv",
-            "columns": [number - 1 for number in self.columns],
-            "header": self.header,
-            "least": self.least,
-        }
-        return found | {"score": score} | ({"separator": self.separator} if self.separator != "," else {})
-
-    def notes(self) -> list[str]:
-        return [self.note] if self.note else []
-
-    def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
-        rows = (row for _, row in self._rows(advance))
-        while block := list(islice(rows, ROWS)):
-            yield tuple([_cell(row, column) for row in block] for column in self.columns)
-
-    def scores(self) -> list[float]:
-        """The number of each row."""
-        if self.score is None:
-            raise DataError(f"{self.path} has no column of numbers beside its texts; name one")
-        return [self._number(row, line) for line, row in self._rows(ignore)]
-
-    def place(self, row: int, column: int) -> str:
-        line = next((line for at, (line, _) in enumerate(self._rows(ignore)) if at == row), 0)
-        return f"{self.path} line {line}, column {self.columns[column]}"
-
-    def _rows(self, advance: Advance) -> Iterator[tuple[int, list[str]]]:
-        """Each row's cells, and the line it begins in."""
-        csv.field_size_limit(LIMIT)
-        reader = csv.reader(
-            (f"{line}\n" for line in chain.from_iterable(lines(self.path, advance=advance))),
-            delimiter=self.separator,
-        )
-        first, begin = self.header, 1
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error:  # a quote that never ends, as a rule
-                row = [LONG]
-            begin, line = reader.line_num + 1, begin
-            if first:
-                first = False
-            elif row and (self.least is None or self._number(row, line) >= self.least):
-                yield line, row
-
-    def _number(self, row: list[str], line: int) -> float:
-        assert self.score is not None
-        text = _cell(row, self.score)
-        try:
-            return float(text)
-        except ValueError:
-            shown = "nothing" if text == MISSING else repr(text)
-            raise DataError(
-                f"{self.path} line {line}, column {self.score} holds {shown} where a number belongs"
-            ) from None
-
-
-def _cell(row: list[str], number: int) -> str:
-    if row[0][:1] == "\udcff":  # the whole line could not be read
-        return row[0].rstrip("\n")
-    return row[number - 1].replace("\n", " ") if number <= len(row) else MISSING
 
 
 def table(path: Path, source: str | int | None, target: str | int | None, kind: Kind) -> Rows:

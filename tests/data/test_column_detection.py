@@ -4,8 +4,8 @@ import pytest
 
 from regard.data.corpora import find
 from regard.data.datasets import load_corpus as load
+from regard.data.reader_choice import from_files, labelled
 from regard.data.readers import Table
-from regard.data.table_readers import from_files, labelled
 from regard.errors import DataError
 
 TATOEBA = "Go.\tGeh.\tCC-BY 2.0 (France)\nHi.\tHallo!\tCC-BY 2.0 (France)\n"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regard.data.encode_chunk import ChunkEncoder, EncodingSettings
+from regard.data.chunk_encoder import ChunkEncoder, EncodingSettings
 from regard.data.tokenizer import UNK, Tokenizer
 
 COLUMNS = (["a", "a a a a", "a a a a a a", "b ?"], ["a a", "a", "a a a a a a a", "b"])

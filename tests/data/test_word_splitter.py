@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.word_tokenize import WordTokenizer, split_at_spaces
+from regard.data.word_splitter import WordSplitter, split_at_spaces
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from regard.data.word_tokenize import WordTokenizer, split_at_spaces
     ],
 )
 def test_a_text_is_cut_into_words_and_signs(text: str, words: list[str]) -> None:
-    assert [word.text for word in WordTokenizer()(text)] == words
+    assert [word.text for word in WordSplitter()(text)] == words
 
 
 @given(st.text(max_size=60))
 def test_every_word_stands_where_it_says_and_nothing_but_spaces_is_left_out(text: str) -> None:
-    for cut in (WordTokenizer(), WordTokenizer("@#"), split_at_spaces):
+    for cut in (WordSplitter(), WordSplitter("@#"), split_at_spaces):
         words = cut(text)
         assert all(text[word.start : word.stop] == word.text for word in words)
         left = "".join(
@@ -42,6 +42,6 @@ def test_every_word_stands_where_it_says_and_nothing_but_spaces_is_left_out(text
 
 
 def test_signs_stand_apart_where_the_vocabulary_has_them_among_its_most_frequent() -> None:
-    assert [word.text for word in WordTokenizer.like({"@": 5, "#": 2000})("@ada #x")] == ["@", "ada", "#x"]
-    assert [word.text for word in WordTokenizer.like({"@": 5, "#": 9})("@ada #x")] == ["@", "ada", "#", "x"]
-    assert [word.text for word in WordTokenizer.like({})("@ada #x")] == ["@ada", "#x"]
+    assert [word.text for word in WordSplitter.like({"@": 5, "#": 2000})("@ada #x")] == ["@", "ada", "#x"]
+    assert [word.text for word in WordSplitter.like({"@": 5, "#": 9})("@ada #x")] == ["@", "ada", "#", "x"]
+    assert [word.text for word in WordSplitter.like({})("@ada #x")] == ["@ada", "#x"]

@@ -20,7 +20,7 @@ class Word(NamedTuple):
     stop: int
 
 
-class WordTokenizer:
+class WordSplitter:
     """Cuts a text into words. Of @name and #tag the sign is a word of its own where `apart` has it."""
 
     def __init__(self, apart: str = "") -> None:
@@ -31,7 +31,7 @@ class WordTokenizer:
         ).finditer
 
     @classmethod
-    def like(cls, vocabulary: Mapping[str, int]) -> WordTokenizer:
+    def like(cls, vocabulary: Mapping[str, int]) -> WordSplitter:
         """As the text was cut that a vocabulary was learned from, its most frequent words first."""
         return cls("".join(sign for sign in "@#" if vocabulary.get(sign, OFTEN) < OFTEN))
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import corpus_encoder as module
-from regard.data.corpus_encoder import Encoder, ragged, sums
+from regard.data import cached_encoder as module
+from regard.data.cached_encoder import CachedEncoder, ragged, sums
 from regard.data.tokenizer import Tokenizer
 from regard.data.tokenizer_training import TOKENIZERS
 
@@ -23,7 +23,7 @@ def texts(count=300):
 @pytest.fixture(scope="module")
 def encoders():
     return {
-        (kind, lower): Encoder(Tokenizer.train([*texts(), ALPHABET], kind, 400, lowercase=lower))
+        (kind, lower): CachedEncoder(Tokenizer.train([*texts(), ALPHABET], kind, 400, lowercase=lower))
         for kind in [kind for kind in TOKENIZERS if kind != "spelled"]
         for lower in (False, True)
     }
@@ -62,7 +62,7 @@ def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
 
 
 def test_forgetting_changes_nothing(encoders, monkeypatch):
-    fresh = Encoder(encoders["bpe", False].tokenizer)
+    fresh = CachedEncoder(encoders["bpe", False].tokenizer)
     monkeypatch.setattr(module, "MOST_WORDS", 20)
     for at in range(0, 300, 10):
         part = texts()[at : at + 10]

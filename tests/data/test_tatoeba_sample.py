@@ -4,7 +4,7 @@ from pathlib import Path
 
 from regard.data import corpora
 from regard.data.readers import Table
-from regard.data.sample import short_pairs
+from regard.data.tatoeba_sample import short_pairs
 
 FOLDER = Path(corpora.__file__).parent / "samples"
 

@@ -19,7 +19,7 @@ MOST = 24  # bytes of a word that are spelled
 BYTES = 256
 
 
-class WordBytes(Tokenizer):
+class SpelledTokenizer(Tokenizer):
     """A vocabulary of words, and every byte."""
 
     def __init__(self, text: str) -> None:
@@ -34,7 +34,7 @@ class WordBytes(Tokenizer):
         self._inner, self.kind = self.words._inner, "spelled"
 
     @classmethod
-    def over(cls, words: Tokenizer) -> WordBytes:
+    def over(cls, words: Tokenizer) -> SpelledTokenizer:
         """The words of a vocabulary, to be spelled."""
         return cls(json.dumps({"spelled": json.loads(words.text)}, ensure_ascii=False))
 
@@ -93,8 +93,8 @@ class WordBytes(Tokenizer):
     def __len__(self) -> int:
         return len(self.words) + BYTES
 
-    def __reduce__(self) -> tuple[type[WordBytes], tuple[str]]:
-        return WordBytes, (self.text,)
+    def __reduce__(self) -> tuple[type[SpelledTokenizer], tuple[str]]:
+        return SpelledTokenizer, (self.text,)
 
 
 def _ends(letters: bytes) -> bytes:

@@ -39,7 +39,7 @@ class Encoded:
         )  # fmt: skip
 
 
-class Encoder:
+class CachedEncoder:
     """A tokenizer with a memory for words."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from regard.errors import DataError
 MOST = 16  # tokens of a word that are read: a web address has many, and none after these tells more
 
 
-class Subwords(Tokenizer):
+class SubwordTokenizer(Tokenizer):
     """Any tokenizer, applied word by word; words stand apart by single spaces."""
 
     def __init__(self, text: str) -> None:
@@ -31,7 +31,7 @@ class Subwords(Tokenizer):
         self._inner, self.kind, self.size = self.inner._inner, "subwords", len(self.inner)
 
     @classmethod
-    def over(cls, inner: Tokenizer) -> Subwords:
+    def over(cls, inner: Tokenizer) -> SubwordTokenizer:
         """The tokens of a vocabulary, marked as beginning or continuing a word."""
         return cls(json.dumps({"subwords": json.loads(inner.text)}, ensure_ascii=False))
 
@@ -72,5 +72,5 @@ class Subwords(Tokenizer):
     def __len__(self) -> int:
         return 2 * self.size
 
-    def __reduce__(self) -> tuple[type[Subwords], tuple[str]]:
-        return Subwords, (self.text,)
+    def __reduce__(self) -> tuple[type[SubwordTokenizer], tuple[str]]:
+        return SubwordTokenizer, (self.text,)
