@@ -37,9 +37,9 @@ def test_the_automatic_choice_is_right_on_every_input_and_never_refuses(name):
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_automatic_choice_without_a_compiler_is_right_and_never_refuses(name, monkeypatch):
     monkeypatch.setattr(native, "unavailable", lambda: "no C++ compiler was found")
-    regard.attention.attend._prepared.clear()
+    regard.attention.plan.PREPARED.clear()
     run(name, b.regard, 30, name == "in-place change")
-    regard.attention.attend._prepared.clear()
+    regard.attention.plan.PREPARED.clear()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

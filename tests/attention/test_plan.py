@@ -18,8 +18,10 @@ from regard.attention import (  # fmt: skip
 )
 from regard.attention.call import make_call
 from regard.attention.kernels import sdpa, tiled, triton
+from regard.attention.kernels.kernel import Kernel
 from regard.attention.machine import Machine
-from regard.errors import KernelError
+from regard.attention.plan import add_kernel, remove_kernel
+from regard.errors import KernelError, OptionError
 
 H200, A100, V100 = (Machine("cuda", c) for c in ((9, 0), (8, 0), (7, 0)))
 
@@ -226,3 +228,41 @@ def test_memory_of_the_reference_grows_with_pairs_and_of_the_tiles_with_length()
 
 def test_fused_kernels_support_a_temperature():
     assert explain(*inputs(), normalize=Softmax(0.5)).kernel in ("cpp", "sdpa")
+
+
+class _OneKey(Kernel):
+    name = "one-key"
+
+    def refuses(self, call, machine):
+        return None if call.Tk == 1 and call.mask is None else "it is for one key"
+
+    def describe(self, call, machine):
+        return "one key has weight 1"
+
+    def memory(self, call, machine):
+        return 0
+
+    def run(self, call, machine):
+        return call.value.expand(*call.leading, call.heads, call.Tq, call.Dv) + 0.5  # wrong, so that it shows
+
+
+def test_an_added_kernel_runs_first_and_is_forgotten_when_removed():
+    q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 1, 8), torch.randn(2, 3, 1, 8)
+    before = attend(q, k, v)
+    add_kernel(_OneKey())
+    try:
+        assert explain(q, k, v).kernel == "one-key"
+        torch.testing.assert_close(attend(q, k, v), before + 0.5)
+        with pytest.raises(OptionError, match="there is a kernel 'one-key' already"):
+            add_kernel(_OneKey())
+    finally:
+        remove_kernel("one-key")
+    torch.testing.assert_close(attend(q, k, v), before)
+
+
+@pytest.mark.parametrize("name", ["one-key", "reference", None])
+def test_only_added_kernels_are_removed_and_only_kernels_added(name):
+    with pytest.raises(OptionError):
+        remove_kernel(name)
+    with pytest.raises(OptionError, match="subclass of Kernel"):
+        add_kernel(name)

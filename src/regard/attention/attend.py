@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -31,7 +30,7 @@ from regard.attention.kernel_inputs import needs_clearing
 from regard.attention.kernels import reference
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
-from regard.attention.plan import Plan, choose, make_plan, requested, run
+from regard.attention.plan import PREPARED, Plan, choose, make_plan, requested, run
 
 
 def attend(
@@ -79,7 +78,7 @@ def attend(
     prepared = None
     if call_signature is not None:
         try:
-            prepared = _prepared.get(call_signature)
+            prepared = PREPARED.get(call_signature)
         except TypeError:  # unhashable options are wrong; the checks below raise
             call_signature = None
     recorders = watching.targets() if watching.is_watching() else None  # None: no watch is active
@@ -97,9 +96,9 @@ def attend(
         )  # fmt: skip
         prepared = _Prepared.of(call, kernel, (query, key, value))
         if call_signature is not None:
-            if len(_prepared) >= MAX_SIGNATURES:
-                _prepared.clear()
-            _prepared[call_signature] = prepared
+            if len(PREPARED) >= MAX_SIGNATURES:
+                PREPARED.clear()
+            PREPARED[call_signature] = prepared
     if recorders is not None:
         with watching.record(call, recorders, compiles=prepared.kernel.compiles):
             return run(call, prepared.kernel, prepared.machine, prepared.clear)
@@ -143,7 +142,6 @@ class _Prepared:
 
 
 MAX_SIGNATURES = 4096
-_prepared: dict[Hashable, _Prepared] = {}
 
 
 def explain(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
-from regard.arguments import quoted
+from regard.arguments import instance, one_of, quoted
 from regard.attention import kernel_inputs
 from regard.attention.call import Call
 from regard.attention.kernels.additive import AdditiveTiles
@@ -23,12 +25,32 @@ from regard.attention.kernels.sdpa import Sdpa
 from regard.attention.kernels.tiled import Tiled
 from regard.attention.kernels.triton import Triton
 from regard.attention.machine import Machine
-from regard.errors import KernelError
+from regard.errors import KernelError, OptionError
 
 # Fastest first. The last one can run every call.
 KERNELS: dict[str, Kernel] = {
     k.name: k for k in (Cpp(), Triton(), Flex(), Sdpa(), AdditiveTiles(), Tiled(), Reference())
 }
+PREPARED: dict[Hashable, Any] = {}  # `attend`'s cached plans, by signature
+
+
+def add_kernel(kernel: Kernel) -> None:
+    """Register a kernel; `attend` tries it before all others."""
+    instance("kernel", kernel, Kernel, "an instance of a subclass of Kernel")
+    if kernel.name in KERNELS:
+        raise OptionError(f"there is a kernel {kernel.name!r} already; choose another name or remove it")
+    others = dict(KERNELS)
+    KERNELS.clear()
+    KERNELS.update({kernel.name: kernel, **others})
+    PREPARED.clear()
+
+
+def remove_kernel(name: str) -> None:
+    """Unregister a kernel that `add_kernel` registered."""
+    if name == "reference":
+        raise OptionError("the reference kernel cannot be removed: it runs what no other kernel can")
+    del KERNELS[one_of("kernel", name, KERNELS)]
+    PREPARED.clear()
 
 
 @dataclass

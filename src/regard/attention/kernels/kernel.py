@@ -1,4 +1,7 @@
-"""The kernel interface. A new kernel is a subclass in its own file and an entry in `KERNELS` of plan.py."""
+"""The kernel interface. A new kernel is a subclass in its own file and an entry in `KERNELS` of plan.py.
+
+`add_kernel` of plan.py registers one from outside; CONTRIBUTING.md has an example.
+"""
 
 from __future__ import annotations
 
