@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from regard import training as training
     from regard.data.tokenizer import Tokenizer
     from regard.decoding.beam import Beam
+    from regard.decoding.constraints import Constraints
     from regard.decoding.engine import fast
     from regard.decoding.ensemble import Ensemble
+    from regard.decoding.limits import Limits
     from regard.decoding.sampling import Sample
     from regard.models.classifier import Classifier
     from regard.models.embedder import Embedder
