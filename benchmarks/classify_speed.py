@@ -144,7 +144,7 @@ def read(split: str) -> tuple[list[str], list[str]]:
 
 
 def measured(models: dict[str, str], parts: dict, options: argparse.Namespace) -> tuple[list[Row], bool]:
-    """All rows, and whether nobody stopped it. Everyone learns first; then they label in turn, so that noise hits all alike."""
+    """Return all rows, and whether the run was complete. All systems train first, then classify in turns, so that noise affects all alike."""
     names = [*models, *options.systems]
     rows = {name: Row(name) for name in names}
     running: dict[str, Process] = {}

@@ -195,7 +195,7 @@ def measure(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> list
 
 
 def check(given: argparse.Namespace, sizes: Sizes) -> str:
-    """Ours beside the torch model's plain search, both in float32."""
+    """Compare the engine with the torch model's search, both in float32."""
     model, count = ours(sizes, given.device), min(64, max(given.sentences))
     draw = torch.Generator().manual_seed(2)
     sentences = [

@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
 def measured(
     model: Any, texts: list[Text], options: argparse.Namespace
 ) -> tuple[list[Row], dict[Name, Latency], bool]:
-    """All rows, latencies, and whether nobody stopped it."""
+    """Return all rows, latencies, and whether the run was complete."""
     rows: list[Row] = []
     alone: dict[Name, Latency] = {}
     with tempfile.TemporaryDirectory(prefix="regard-decode-speed-") as name:

@@ -46,13 +46,13 @@ Rows = list[tuple[str, str]]
 
 
 def rows(recipe: Any, split: str) -> Rows:
-    """Text and label, or words and tags, of a part of the recipe's corpus."""
+    """Texts and labels, or words and tags, of one split of the recipe's corpus."""
     found = [(row[0], row[1]) for row in split_rows(recipe.data, split, recipe.task)]
     return [row for row in found if row[0].strip()]
 
 
 def score(task: str, gold: list[str], answers: list[str]) -> float:
-    """Accuracy, or F1 of whole entities; in percent."""
+    """Accuracy, or entity F1, in per cent."""
     if task == "classify":
         return 100 * accuracy(gold, answers)
     return 100 * tagging_scores([tags.split(" ") for tags in gold], [tags.split(" ") for tags in answers]).f1

@@ -157,7 +157,7 @@ def hnswlib(vectors, queries, truth, threads):
 
 
 def one(system, path, truth, threads):
-    """In a process of its own: what it printed is JSON."""
+    """Measure one system in this process and print the results as JSON."""
     both = np.load(path, mmap_mode="r")
     vectors, queries = np.array(both[:-QUERIES]), np.array(both[-QUERIES:])
     before = own_memory()

@@ -24,7 +24,7 @@ Sentences = list[tuple[list[str], list[str]]]
 
 
 def shape(word: str) -> str:
-    """McDonald's becomes XxXx'x: letters by case, digits, other signs as they are, runs as one."""
+    """The shape of a word: McDonald's becomes XxXx'x (case of letters, digits, other characters unchanged, repeats merged)."""
     kinds = ("X" if c.isupper() else "x" if c.islower() else "d" if c.isdigit() else c for c in word)
     return "".join(kind for kind, _ in groupby(kinds))
 

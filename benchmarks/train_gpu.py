@@ -115,7 +115,7 @@ class Marian:
 
 
 def batches(count: int, rows: int, words: int, vocabulary: int, device: torch.device) -> list[Batch]:
-    """Random words, the same for every system."""
+    """Random token ids, the same for every system."""
     draw = torch.Generator().manual_seed(1)
     full = torch.full((rows,), words)
 

@@ -78,7 +78,7 @@ def own_cache(folder: Path) -> None:
 
 
 def attack(asked: argparse.Namespace, place: Path, outcomes: list[Outcome]) -> None:
-    """Run the parts, each in a folder of its own, and add what they came to."""
+    """Run the parts, each in its own folder, and collect their outcomes."""
     from benchmarks.attack.outcome import Plan
 
     for part in PARTS if asked.part is None else (asked.part,):

@@ -37,7 +37,7 @@ def run(plan: Plan) -> list[Outcome]:
 
 
 def drawn(draw: random.Random, models: dict) -> tuple[str, dict, str]:
-    """A call: its name, its arguments, and what is wrong with them in words."""
+    """A call: its name, its arguments, and a description of what is wrong with them."""
     name = draw.choice(TRAINING if draw.random() < 0.2 else NAMES)
     arguments, shown = right(name, models), []
     block = BLOCKS.get(name)
@@ -54,7 +54,7 @@ def drawn(draw: random.Random, models: dict) -> tuple[str, dict, str]:
 
 
 def spoil(draw: random.Random, block: dict, path: str) -> str:
-    """Replace one value of a nested mapping, at any depth, or add a key; what was changed in words."""
+    """Replace one value of a nested mapping, at any depth, or add a key; return a description of the change."""
     keys = list(block)
     key = draw.choice(keys) if keys and draw.random() < 0.9 else "surprise"
     inner = block.get(key)

@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 
 class Launcher:
-    """Runs command lines one after the other, each in a process of its own that can be killed."""
+    """Run command lines one after the other, each in its own process that can be killed."""
 
     def __init__(self, place: Path) -> None:
         self._place, self._numbers = place, count()

@@ -40,7 +40,7 @@ DRAWN = 30  # random changes of each kind of folder
 
 
 class Subject(NamedTuple):
-    """A kind of folder: one that nobody changed, the command that uses it, changes by name, and how they are drawn."""
+    """A kind of folder: an intact one, the command that uses it, changes by name, and how they are drawn."""
 
     name: str
     folder: Path
@@ -150,7 +150,7 @@ def swapped(draw: random.Random, folder: Path) -> str:
 
 
 def mistyped(*names: str) -> Callable[[random.Random, Path], str]:
-    """A value of a JSON file replaced by one of another type or size; the checksums beside it are made to fit."""
+    """Replace a value of a JSON file by one of another type or size, and update the checksums to match."""
 
     def change(draw: random.Random, folder: Path) -> str:
         name, seed, shown = (
@@ -179,7 +179,7 @@ def replaced(draw: random.Random, block: Any, where: str) -> str:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Values of which one may stand for the other: any number for a float, a small one for a whole number."""
+    """Whether one value may replace the other: any number for a float, a small one for an integer."""
     if isinstance(one, float):
         return isinstance(other, int | float) and not isinstance(other, bool)
     return type(one) is type(other) and other != 2**70

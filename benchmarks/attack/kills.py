@@ -36,7 +36,7 @@ FINE = {
 
 
 class Job(NamedTuple):
-    """Work that can be resumed: the command to give (again) for a target, and what is wrong with a finished target."""
+    """Resumable work: the command for a target, and a check of the finished target."""
 
     name: str
     command: Callable[[Path], list[str]]

@@ -22,7 +22,7 @@ class Plan(NamedTuple):
     only: int | None = None
 
     def draw(self, part: str, number: int) -> random.Random:
-        """The random numbers of one case: the same whichever cases run before it."""
+        """The random generator of one case, independent of the cases before it."""
         return random.Random(f"{self.seed}/{part}/{number}")
 
     def numbers(self, count: int) -> list[int]:

@@ -50,7 +50,7 @@ SHORT = "the small dog"
 
 
 class Route(NamedTuple):
-    """A server: its model folder, options of a request, and what is wrong with an answer."""
+    """A server: its model folder, options of a request, and a check of an answer."""
 
     name: str
     folder: Path
@@ -67,7 +67,7 @@ def run(plan: Plan) -> list[Outcome]:
 
 
 def pool(draw: random.Random) -> list[str]:
-    """Texts of no words to a hundred, most of them a sentence."""
+    """Texts of 0 to 100 words, most of them one sentence."""
     return [
         "",
         " ",
@@ -136,7 +136,7 @@ def load_with(
 
 
 def ask(connection: http.client.HTTPConnection, route: Route, body: dict[str, Any]) -> str | None:
-    """Send one request; what is wrong with its answer."""
+    """Send one request and return what is wrong with its answer, if anything."""
     try:
         connection.request("POST", f"/{route.name}", json.dumps(body), {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -237,7 +237,7 @@ class Rudeness:
                 self.problems.append(f"a slow client got {problem}")
 
     def leaving(self) -> None:
-        """A request, whole or half, and nobody there to read its answer; now and then no HTTP at all."""
+        """Send a complete or partial request and leave without reading the answer; sometimes send no HTTP at all."""
         while not self.stop.is_set():
             with self.connect() as sock:
                 kind = self._draw.random()

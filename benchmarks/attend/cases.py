@@ -36,7 +36,7 @@ class Case:
 
     @property
     def what(self) -> str:
-        """The case in words, without its length and mode."""
+        """A description of the case, without its length and mode."""
         parts = [self.energy]
         parts += [self.normalize] if self.normalize != "softmax" else []
         parts += [self.mask] if self.mask != "none" else []

@@ -148,7 +148,7 @@ def _one(name: str, make: Make, device: str, first: tuple, second: tuple, grad: 
 
 
 def _best_backend(device: str, first: tuple, name: str):
-    """For the direct call the backend that regard takes is set once, outside of what is measured."""
+    """For the direct call, the backend that regard chooses is set once, before the measurement."""
     if device != "cuda" or first[-2] < 512 or name.startswith("window"):
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel

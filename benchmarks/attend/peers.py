@@ -31,7 +31,7 @@ class System:
 
 
 def ours(p: Problem) -> System:
-    """regard.attend, told nothing but what is to be computed (and the kernel, in the rows that say so)."""
+    """regard.attend with automatic choice of the kernel, except in rows that name one."""
     options = p.options()
     return System(lambda: regard.attend(p.q, p.k, p.v, kernel=p.case.kernel, **options), p.leaves)
 
@@ -64,7 +64,7 @@ def sparsemax(s: Tensor) -> Tensor:
 
 
 def plain(p: Problem) -> Tensor:
-    """The whole definition, a line per stage.
+    """The definition of attention, one line per stage.
 
     What is fastest compiled: a mask from positions, T5's bias looked up in its table, ALiBi with its mask as one tensor.
     """
@@ -87,7 +87,7 @@ def plain(p: Problem) -> Tensor:
 
 
 def _prepare(p: Problem) -> None:
-    """Make what a formula reads before the compiler or the clock looks at it."""
+    """Compute the inputs of a formula before compiling and timing."""
     p.axes, p.fixed  # noqa: B018
     if p.case.bias == "T5":
         p.bucket_of_pair  # noqa: B018

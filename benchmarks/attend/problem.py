@@ -153,7 +153,7 @@ class Problem:
 
     # ------------------------------------------------------------------------------------- regard's own words
     def options(self, sequences: slice = slice(None)) -> dict:
-        """What regard.attend is given beside q, k, v, for some of the sequences."""
+        """The options of regard.attend, for some of the sequences."""
         case = self.case
         mask = {
             "none": lambda: None,

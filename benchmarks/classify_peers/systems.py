@@ -55,7 +55,7 @@ class Tuned:
 
 
 class TfIdf(Tuned):
-    """Words and pairs of words, weighed by how rare they are, and logistic regression."""
+    """TF-IDF of unigrams and bigrams with logistic regression."""
 
     package, about = "scikit-learn", "words and word pairs, sublinear tf, logistic regression"
     settings = [{"C": c} for c in (1.0, 3.0, 10.0, 30.0)]
@@ -130,7 +130,7 @@ class Regard:
         self.tokens = 8192
 
     def train(self, train: Rows, valid: Rows) -> dict[str, Any]:
-        """Only looks for the batch size that labels fastest here."""
+        """Only search the fastest batch size on this machine."""
         from regard.version import __version__
 
         times = {}

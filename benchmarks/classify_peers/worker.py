@@ -27,7 +27,7 @@ class Worker:
         return found | {"trained": peak_memory()}
 
     def label(self) -> dict:
-        """Every text of the corpus, all at once."""
+        """Classify all texts of the corpus in one call."""
         start, busy = time.perf_counter(), time.process_time()
         self.system.label(self.all)
         return {

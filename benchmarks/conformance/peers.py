@@ -160,7 +160,7 @@ def _regroup(x: Tensor | None, groups: int) -> Tensor | None:
 
 
 def _make_keras() -> Attention:
-    """keras.ops.dot_product_attention on torch; a mask beside a bias goes into the bias, as its documentation says."""
+    """keras.ops.dot_product_attention on torch; with a bias, the mask is added to the bias, as its documentation says."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     import keras
 

@@ -14,7 +14,7 @@ SPECIALS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # its numbers of them
 
 
 class JoeyNMT(Batching):
-    """It has no cache: each step computes all words anew. Beams are ranked by log p / ((5 + n) / 6), the nearest to log p / n."""
+    """Without a cache: each step recomputes all tokens. Beams are ranked by log p / ((5 + n) / 6), the closest to log p / n."""
 
     note = "ranks beams by log p / ((5 + length) / 6), the nearest to log p / length that it has"
 

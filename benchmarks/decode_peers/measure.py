@@ -52,7 +52,7 @@ class Row:
 
 @dataclass
 class Latency:
-    """Seconds for one sentence, greedy, at the median: to its first word, and as a whole, with the better number of threads."""
+    """Median latency of one sentence, greedy: to the first token and to the end, with the better number of threads."""
 
     first: float
     whole: float
@@ -187,7 +187,7 @@ class Bench:
 
 @contextmanager
 def _together(bench: Bench, rows: dict[Name, Row]) -> Iterator[dict[Name, Process]]:
-    """A process for each, all waiting but the one that is asked."""
+    """One process per system; all wait except the one that is measured."""
     under_way: dict[Name, Process] = {}
     try:
         for name, row in rows.items():

@@ -16,7 +16,7 @@ from regard.pipelines.translate import translate_tokens
 
 
 class Regard:
-    """Length-sorted batches of `batch_tokens`, as many workers at a time as are asked for."""
+    """Length-sorted batches of `batch_tokens`, with the given number of workers."""
 
     def __init__(self, folder: Path, precision: str, told: dict[str, Any]) -> None:
         model = regard.load(told["model"])

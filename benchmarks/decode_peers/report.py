@@ -162,7 +162,7 @@ def _comparable(peer: str, row: Row, other: Row) -> bool:
 
 
 def _rounds(row: Row) -> str:
-    """How many there were, and how far apart the slowest and the fastest."""
+    """The number of rounds, and half of their range."""
     if len(row.seconds) < 2:
         return str(len(row.seconds))
     return f"{len(row.seconds)} (±{(max(row.seconds) - min(row.seconds)) / 2 / statistics.median(row.seconds):.0%})"
@@ -182,7 +182,7 @@ def _alone(name: Name, one: Latency, alone: dict[Name, Latency]) -> list[str]:
 
 
 def equal(rows: list[Row]) -> list[str]:
-    """Whether all compute the same model: greedy outputs of float32 beside ours."""
+    """Check that all compute the same model: greedy float32 outputs compared with ours."""
     found = []
     exact = {
         (row.system, row.text): row

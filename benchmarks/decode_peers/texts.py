@@ -36,7 +36,7 @@ class Text:
         return self.longest * 3 // 2 + 20
 
     def middle(self, count: int) -> list[int]:
-        """So many sentences about the median length: in one batch they look as in the whole text."""
+        """Select sentences of about the median length."""
         order = sorted(range(len(self.sources)), key=lambda i: len(self.sources[i]))
         start = max(0, (len(order) - count) // 2)
         return order[start : start + count]
@@ -82,7 +82,7 @@ def _europarl(data: dict[str, Any], own: list[tuple[str, str]]) -> tuple[str, li
 
 
 def _like(own: list[tuple[str, str]], side: int, line: str) -> str:
-    """A line written as the model's own text is: lower-cased, punctuation apart."""
+    """A line preprocessed like the model's training text: lower-cased and tokenised."""
     few = [pair[side] for pair in own[:200]]
     if all(text == text.lower() for text in few):
         line = line.lower()
@@ -90,7 +90,7 @@ def _like(own: list[tuple[str, str]], side: int, line: str) -> str:
 
 
 def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Neighbours put together until they have about WORDS words."""
+    """Join neighbouring sentences until they have about WORDS words."""
     ends, words = [0], 0
     for i, (source, _) in enumerate(pairs):
         words += len(source.split())

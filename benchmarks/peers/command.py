@@ -39,7 +39,7 @@ def parse(made: argparse.ArgumentParser, argv: list[str], **least: float) -> arg
 
 
 def busy() -> float | None:
-    """The load of the machine, which is said when it is too high to trust a clock."""
+    """The load of the machine, with a warning if it is too high for reliable times."""
     load = machine.load()
     if load and load > 0.5:
         say(f"the machine is busy (load {load:.1f}): expect noise, most of all with several threads")
@@ -47,7 +47,7 @@ def busy() -> float | None:
 
 
 def keep(options: argparse.Namespace, **texts: Any) -> None:
-    """Write the `json` and `markdown` texts to the files that were asked for."""
+    """Write the `json` and `markdown` texts to the requested files."""
     for name, text in texts.items():
         if (path := getattr(options, name)) is not None:
             path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")

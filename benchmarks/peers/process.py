@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Failed(Exception):
-    """A worker said, or showed by ending, that its system cannot go on."""
+    """A worker reported, or showed by exiting, that its system failed."""
 
 
 class Process:

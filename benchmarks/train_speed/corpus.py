@@ -12,7 +12,7 @@ Text = list[tuple[str, str]]
 
 
 def root() -> Path | None:
-    """Where real corpora lie: `REGARD_DATA`, or shared/data beside the project."""
+    """The folder of corpora: `REGARD_DATA`, or shared/data next to the project."""
     given = os.environ.get("REGARD_DATA")
     folder = Path(given) if given else Path(__file__).resolve().parents[3] / "shared" / "data"
     return folder if folder.is_dir() else None

@@ -45,7 +45,7 @@ class Result:
         return min(timed, key=timed.__getitem__) if timed else None
 
     def rate(self, tokens: int, threads: int | None = None) -> float | None:
-        """Tokens a second, with its best number of threads unless another is asked for."""
+        """Tokens per second, with the best number of threads unless another is given."""
         threads = self.threads if threads is None else threads
         seconds = None if threads is None else self.pass_seconds(threads)
         return None if seconds is None else tokens / seconds
@@ -76,7 +76,7 @@ def run(
 
 
 def _learn_all(processes: dict[str, Process], results: dict[str, Result]) -> list[str]:
-    """Nothing is timed here, so every core has a system of its own. Gives the systems that failed."""
+    """Nothing is timed here, so each core runs one system. Return the systems that failed."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         learned = {
             system: pool.submit(_attempt, results[system], process, _learn)

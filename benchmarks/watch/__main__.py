@@ -1,4 +1,4 @@
-"""The command line: choose lengths, run them, show what was found."""
+"""The command line: choose lengths, run them, print the table."""
 
 from __future__ import annotations
 

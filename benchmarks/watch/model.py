@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def layer(self) -> int:
-        """The layer that is asked about."""
+        """The layer that is watched."""
         return self.layers // 2
 
     @property
@@ -116,7 +116,7 @@ def true_rows(q: Tensor, k: Tensor, rows: Tensor) -> Tensor:
 
 
 def true_column_sums(q: Tensor, k: Tensor) -> Tensor:
-    """The column sums of the whole matrix in float64, (T,), some rows at a time."""
+    """Column sums of the full matrix in float64, (T,), computed in blocks of rows."""
     total = torch.zeros(len(k), dtype=torch.float64, device=k.device)
     for rows in torch.arange(len(q)).split(512):
         total += true_rows(q, k, rows.to(k.device)).sum(0)
