@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib import import_module
 from inspect import ismodule
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,7 @@ SUBPACKAGES = {
         Cache Convolution FeedForward LayerNorm MultiHead Recurrence Residual SlicedMultiHead StaticCache
     """,
     "models": "Classifier Embedder LanguageModel Tagger Translator crf",
+    "optimization": "OPTIMIZERS OptimizerOptions SCHEDULES ScheduleContext ScheduleOptions",
     "pipelines": "Classification Translation View pharaoh stream word_attention",
     "recipe": "Recipe add_folder difference dump_recipe load_recipe",
     "search": "Bm25Search HybridSearch Index IndexInfo VectorSearch build_index read_documents",
@@ -72,6 +74,13 @@ def test_a_name_in_two_places_is_one_object(package):
     shared = set(module.__all__) & set(regard.__all__) - ({"load"} if package == "conformance" else set())
     assert all(getattr(module, name) is getattr(regard, name) for name in shared)
     assert all(isinstance(getattr(regard, name), type) or name == "fast" for name in shared)
+
+
+def test_every_folder_with_public_names_is_listed():
+    folders = Path(regard.__file__).parent.glob("*/__init__.py")
+    assert {path.parent.name for path in folders if "__all__ =" in path.read_text(encoding="utf-8")} == set(
+        SUBPACKAGES
+    ) - {"errors"}
 
 
 def test_subpackages_need_no_import_of_their_own():

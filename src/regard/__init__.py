@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from regard import interactions as interactions
     from regard import layers as layers
     from regard import models as models
+    from regard import optimization as optimization
     from regard import pipelines as pipelines
     from regard import recipe as recipe
     from regard import search as search
-    from regard import training as training
+    from regard import tasks as tasks
     from regard.data.tokenizer import Tokenizer
     from regard.decoding.beam import Beam
     from regard.decoding.constraints import Constraints
@@ -146,10 +147,11 @@ _SUBPACKAGES = [
     "interactions",
     "layers",
     "models",
+    "optimization",
     "pipelines",
     "recipe",
     "search",
-    "training",
+    "tasks",
 ]
 __getattr__ = exported(__name__, _HOMES, _SUBPACKAGES)
 
