@@ -23,7 +23,7 @@ from benchmarks.peers import machine
 from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda import engine
-from regard.decoding.engine.cuda.graphs import at_once
+from regard.decoding.engine.cuda.graphs import run_eagerly
 from regard.decoding.limits import Limits
 from regard.models.build import build
 from regard.pipelines.translate import translate_tokens
@@ -156,7 +156,9 @@ def systems(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> Iter
         yield Regard("regard", engine(ours(sizes, given.device), dtype), sizes.words)
     if "eager" in given.systems:
         yield Regard(
-            "regard, steps not recorded", engine(ours(sizes, given.device), dtype, run=at_once), sizes.words
+            "regard, steps not recorded",
+            engine(ours(sizes, given.device), dtype, run=run_eagerly),
+            sizes.words,
         )
     if "torch" in given.systems:
         yield Regard("regard, torch model", ours(sizes, given.device).to(dtype), sizes.words)

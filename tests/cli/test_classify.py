@@ -235,7 +235,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
             OptionError,
             r"files of different kinds \(\.tsv, \.txt\)",
         ),
-        (["--column", "review", "--model", "{folder}"], OptionError, "its column needs a number"),
+        (["--column", "review", "--model", "{folder}"], OptionError, "its column must be a number"),
         (
             ["-i", "{tmp}/in.jsonl", "--model", "{folder}"],
             DataError,
@@ -279,7 +279,7 @@ def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n\n")
     code, out, err = regard("-i", tmp_path / "bad.txt", "--model", folder)
     assert (code, out.count("\n")) == (0, 3)
-    assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read becomes �\n"
+    assert err == "regard: 1 line is not UTF-8 (line 2); invalid bytes become �\n"
 
 
 def test_texts_that_were_cut_are_reported(tmp_path, regard):

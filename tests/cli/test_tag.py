@@ -20,7 +20,8 @@ from regard.models.build import build
 from regard.models.folder import load, save
 from regard.models.tagger import Tagger, TaggerOptions
 from regard.pipelines import input as reading
-from regard.pipelines.tag import Entity, TagJob, tag
+from regard.pipelines.tag import Entity, tag
+from regard.pipelines.tag_file import TagJob
 from tests.decoding.folders import translator
 
 NAMES, PLACES = ("Ada", "Bob", "Cyd"), ("Ulm", "Rom")

@@ -191,7 +191,7 @@ def test_bad_utf8_is_replaced_and_reported(folder, regard, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n\n")
     code, out, err = regard("-i", tmp_path / "bad.txt", "--model", folder)
     assert (code, out.count("\n")) == (0, 3)
-    assert err == "regard: 1 line is not UTF-8 (line 2); what cannot be read becomes �\n"
+    assert err == "regard: 1 line is not UTF-8 (line 2); invalid bytes become �\n"
 
 
 def test_a_hundred_thousand_characters_in_a_line_are_one_line_of_output(folder, regard, tmp_path):

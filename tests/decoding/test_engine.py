@@ -155,8 +155,8 @@ def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
     engine = ready(small())
     want = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
     tidied = []
-    plain = Slots._tidy
-    monkeypatch.setattr(Slots, "_tidy", lambda self, *given: (tidied.append(1), plain(self, *given))[1])
+    plain = Slots._compact
+    monkeypatch.setattr(Slots, "_compact", lambda self, *given: (tidied.append(1), plain(self, *given))[1])
     monkeypatch.setattr(
         Slots,
         "__init__",

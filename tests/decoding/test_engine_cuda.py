@@ -17,8 +17,8 @@ from regard.decoding.engine import fast
 from regard.decoding.engine.cuda import buffers as boards_module
 from regard.decoding.engine.cuda import engine, on_cuda
 from regard.decoding.engine.cuda.buffers import Buffers, bucket
-from regard.decoding.engine.cuda.device_beam import Backpointers, grow, top
-from regard.decoding.engine.cuda.graphs import CapturedGraph
+from regard.decoding.engine.cuda.device_beam import Backpointers, beam_step, top
+from regard.decoding.engine.cuda.graphs import StepRunner
 from regard.decoding.engine.layout import Unsupported
 from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
@@ -79,7 +79,7 @@ def padded(sentences):
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(r) for r in rows])
 
 
-# ------------------------------------------------------------------------------------------------------------ whole searches
+# whole searches
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_whole_search_finds_what_the_plain_one_finds(name, size):
@@ -140,9 +140,11 @@ def test_sentences_of_one_batch_have_limits_of_their_own():
 
 
 def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
-    sizes, narrow = [], Buffers.narrow
+    sizes, narrow = [], Buffers.continue_search
     monkeypatch.setattr(
-        Buffers, "narrow", lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1]
+        Buffers,
+        "continue_search",
+        lambda self, *given: (sizes.append(self.size.groups), narrow(self, *given))[1],
     )
     model = ends_early()
     sentences = [SENTENCES[i % 20][: 1 + i % 7] for i in range(40)]
@@ -178,11 +180,11 @@ def test_a_language_model_goes_on_from_its_prompt(size):
     for each, texts in ((writer, found), (model, wanted)):
         tasks, under_way = [SearchTask(12, row) for row in prompts.tolist()], Search(each, Beam(size))
         with torch.inference_mode():
-            carried = each.read(prompts[:, :-1], each.start(None, prompts[:, 0]))
+            state = each.read(prompts[:, :-1], each.start(None, prompts[:, 0]))
             if each is writer:
-                writer.search(tasks, carried, prompts[:, -1], Beam(size), EOS)
+                writer.search(tasks, state, prompts[:, -1], Beam(size), EOS)
             else:
-                under_way.add(tasks, carried, prompts[:, -1])
+                under_way.add(tasks, state, prompts[:, -1])
                 while under_way:
                     under_way.step()
         texts.extend(task.hypotheses for task in tasks)
@@ -208,36 +210,36 @@ def test_weights_that_are_not_numbers_are_named():
 
 
 def test_a_sentence_of_nan_leaves_nothing_behind(monkeypatch):
-    """A word vector that is NaN spoils its own sentence, not those that later have its place on a kept board."""
+    """A word vector that is NaN spoils its own sentence, not those that later have its place on a kept buffers."""
     model = small(tie="none")
     wanted = translate_tokens(model, [[5, 6, 7]])
     with torch.no_grad():
         model.source.table.weight[9] = torch.nan
     writer = engine(model)
-    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
     with pytest.raises(OptionError):
         translate_tokens(writer, [[9, 6, 7]])
     same(translate_tokens(writer, [[5, 6, 7]]), wanted)
 
 
-# ---------------------------------------------------------------------------------------------------------- the one search on it
+# the one search on it
 @torch.inference_mode()
 def test_steps_are_those_of_the_torch_model_whatever_the_order_of_rows():
     model = small()
     writers, (source, lengths) = (model, engine(model)), padded(SENTENCES[:9])
     tokens = torch.full((9,), BOS)
-    carried = [w.start(w.encode(source, lengths), tokens) for w in writers]
+    state = [w.start(w.encode(source, lengths), tokens) for w in writers]
     draw = torch.Generator().manual_seed(1)
     for step, rows in enumerate((9, 9, 30, 7, 7, 2, 20)):
         pick = torch.randint(0, len(tokens), (rows,), generator=draw)
-        tokens, carried = tokens[pick], [c.reorder(pick) for c in carried]
+        tokens, state = tokens[pick], [c.reorder(pick) for c in state]
         if step % 2:
-            (want, carried[0]), (found, carried[1]) = (
-                w.step(tokens, c) for w, c in zip(writers, carried, strict=True)
+            (want, state[0]), (found, state[1]) = (
+                w.step(tokens, c) for w, c in zip(writers, state, strict=True)
             )
             torch.testing.assert_close(found[:, EOS:], want[:, EOS:], atol=1e-12, rtol=0)
         else:
-            answers = [w.best(tokens, c, 5) for w, c in zip(writers, carried, strict=True)]
+            answers = [w.best(tokens, c, 5) for w, c in zip(writers, state, strict=True)]
             torch.testing.assert_close(answers[1][0], answers[0][0], atol=1e-12, rtol=0)
             assert torch.equal(answers[1][1], answers[0][1])
         tokens = torch.randint(4, VOCAB, (rows,), generator=draw)
@@ -295,7 +297,7 @@ def test_attention_and_coverage_find_the_torch_model():
     )
 
 
-# -------------------------------------------------------------------------------------------------------------------- recordings
+# Captured steps.
 class _Tape(TorchDispatchMode):
     """Notes each operation with the tensors it read and wrote."""
 
@@ -309,7 +311,7 @@ class _Tape(TorchDispatchMode):
         return found
 
 
-class Taped(CapturedGraph):
+class Taped(StepRunner):
     """Repeats the noted operations on the same tensors: what a CUDA graph does, where there is none.
 
     What changes between steps but is no tensor is as frozen here as it is there.
@@ -317,7 +319,7 @@ class Taped(CapturedGraph):
 
     replays = 0
 
-    def record(self, body):
+    def capture(self, body):
         with _Tape() as tape:
             found = body()
         ran = [True]  # taping ran it, so the first replay is over
@@ -347,7 +349,7 @@ class Taped(CapturedGraph):
 def test_a_step_can_be_recorded_once_and_replayed(monkeypatch, size):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
-    monkeypatch.setattr(writer.boards, "_most", 1 << 30)  # boards wait with their recordings, as on a GPU
+    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)  # unused buffers are kept, as on a GPU
     wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
     same(translate_tokens(writer, SENTENCES, strategy=Beam(size)), wanted)
     before = run.replays
@@ -362,7 +364,7 @@ def test_a_step_can_be_recorded_once_and_replayed(monkeypatch, size):
 def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
-    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
     for options in (
         {"strategy": Beam(3), "constraints": TokenConstraints(min_length=4)},
         {"strategy": Sample(count=2, seed=3, top_k=9)},
@@ -378,15 +380,17 @@ def test_a_step_asks_the_host_for_nothing(name, width, k):
     would end a recording."""
     writer = engine(small(**VARIANTS[name]).to("meta"), torch.bfloat16)
     with torch.no_grad():
-        board = writer.boards.take(writer, 5, width, 16, 20)
+        buffers = writer.pool.take(writer, 5, width, 16, 20)
         with _Tape() as tape:
-            writer.run_on(board, "grow", 8, lambda board, length: grow(writer, board, length, k, EOS))
-            writer.run_on(board, "best", 8, lambda board, length: writer.best_words(board, length, k))
+            writer.run_on(
+                buffers, "beam_step", 8, lambda buffers, length: beam_step(writer, buffers, length, k, EOS)
+            )
+            writer.run_on(buffers, "best", 8, lambda buffers, length: writer.best_tokens(buffers, length, k))
     tensors = [x for note in tape.notes for x in tree_leaves(note) if isinstance(x, torch.Tensor)]
     assert len(tensors) > 100 and {x.device.type for x in tensors} == {"meta"}
 
 
-# ---------------------------------------------------------------------------------------------------------------- which, and sizes
+# which, and sizes
 @pytest.mark.parametrize(
     ("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")]
 )
@@ -399,7 +403,7 @@ def test_recurrent_models_are_left_to_torch(capsys):
     model = make(ENCODERS["gru"], DECODERS["bahdanau"])
     assert on_cuda(model) is model and not capsys.readouterr().err
     assert on_cuda(model, "bfloat16") is model
-    assert capsys.readouterr().err.startswith("regard: float32 instead of bfloat16: it computes Transformers")
+    assert capsys.readouterr().err.startswith("regard: float32 instead of bfloat16: it runs Transformers")
 
 
 def test_int8_is_not_for_a_gpu_and_that_is_said(capsys):
@@ -407,7 +411,7 @@ def test_int8_is_not_for_a_gpu_and_that_is_said(capsys):
     assert writer.dtype == torch.float32
     assert (
         capsys.readouterr().err
-        == "regard: float32 instead of int8: a GPU computes in float32 or bfloat16 here\n"
+        == "regard: float32 instead of int8: the GPU engine runs float32 or bfloat16\n"
     )
 
 
@@ -424,10 +428,10 @@ def test_the_weights_are_left_as_they_were():
 def judged(model, source, text):
     """log p of a text by the torch model."""
     with torch.inference_mode():
-        carried, words = start(model, [SearchTask(99, source)])
+        state, words = start(model, [SearchTask(99, source)])
         total = 0.0
         for word in text.all_tokens:
-            scores, carried = model.step(words, carried)
+            scores, state = model.step(words, state)
             total, words = total + float(log_probabilities(scores)[0, word]), torch.tensor([word])
     return total
 
@@ -454,16 +458,16 @@ def test_sizes_are_few_and_none_is_half_again_too_large():
 
 def test_boards_wait_until_there_are_too_many(monkeypatch):
     writer = engine(small())
-    boards = writer.boards
+    pool = writer.pool
     with torch.inference_mode():
-        first, second = boards.take(writer, 3, 1, 9, 20), boards.take(writer, 3, 1, 9, 20)
+        first, second = pool.take(writer, 3, 1, 9, 20), pool.take(writer, 3, 1, 9, 20)
         assert first is not second
-        monkeypatch.setattr(boards, "_most", first.bytes)
-        boards.give(first)
-        assert boards.take(writer, 8, 1, 16, 17) is first
-        boards.give(first)
-        boards.give(second)
-        assert boards._free == [second]
+        monkeypatch.setattr(pool, "_max_bytes", first.bytes)
+        pool.release(first)
+        assert pool.take(writer, 8, 1, 16, 17) is first
+        pool.release(first)
+        pool.release(second)
+        assert pool._free == [second]
 
 
 def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
@@ -476,21 +480,21 @@ def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
                 raise torch.OutOfMemoryError("as a full GPU says")
             super().__init__(*given)
 
-    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
     translate_tokens(writer, SENTENCES[:9])
-    assert writer.boards._free
+    assert writer.pool._free
     monkeypatch.setattr(boards_module, "Buffers", Scarce)
     found = translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
-    assert refused and {type(board) for board in writer.boards._free} == {Scarce}
+    assert refused and {type(buffers) for buffers in writer.pool._free} == {Scarce}
     same(found, translate_tokens(writer.model, SENTENCES[:3], strategy=Beam(2)))
 
 
 def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
     writer = engine(small(), run=Taped())
-    monkeypatch.setattr(writer.boards, "_most", 1 << 30)
+    monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
     translate_tokens(writer, SENTENCES[:3], strategy=Beam(2), constraints=TokenConstraints(min_length=3))
     translate_tokens(writer, SENTENCES[:3], strategy=Beam(2))
-    gone = [weakref.ref(x) for x in (writer, *writer.boards._free)]
+    gone = [weakref.ref(x) for x in (writer, *writer.pool._free)]
     monkeypatch.undo()
     gc.disable()
     try:
@@ -504,13 +508,13 @@ def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
 
 def test_texts_are_read_back_through_their_parents():
     trail = Backpointers([SearchTask(3)], Beam(2), 3)
-    trail.words[:, 0] = [[10, 11], [20, 21], [30, 31]]
+    trail.history[:, 0] = [[10, 11], [20, 21], [30, 31]]
     trail.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
     found = trail._read(np.array([0, 0]), np.array([0, 1]), np.array([3, 2]))
     assert found.tolist() == [[10, 21, 30], [10, 21, 0]]
 
 
-# ------------------------------------------------------------------------------------------------------------------- with a GPU
+# with a GPU
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("size", [1, 4])

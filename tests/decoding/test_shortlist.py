@@ -190,8 +190,8 @@ def test_weights_of_sentences_that_left_are_given_back():
     listed = engine(drawn())
     source, lengths = padded(MANY)
     carried = listed.start(listed.encode(source, lengths), torch.full((len(MANY),), BOS))
-    assert len(carried.listed._kept) == 3
-    assert len(carried.reorder(torch.tensor([0, 1, 23, 0])).listed._kept) == 2
+    assert len(carried.shortlists._kept) == 3
+    assert len(carried.reorder(torch.tensor([0, 1, 23, 0])).shortlists._kept) == 2
 
 
 @torch.inference_mode()
@@ -320,7 +320,7 @@ def test_a_damaged_list_is_named(folder, spoil):
 def test_models_that_cannot_have_one_are_told_so(tmp_path):
     with pytest.raises(
         OptionError,
-        match="a shortlist needs the engine, which does not compute this model: it computes Transformers",
+        match="a shortlist needs the C.. engine, which cannot run this model: it runs Transformers",
     ):
         fast(load_model(translator(tmp_path / "gru")), shortlist=drawn())
     with pytest.raises(OptionError, match="is a language model, which has no source words"):

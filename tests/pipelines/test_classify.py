@@ -10,7 +10,7 @@ from regard.data.tokenizer import EOS
 from regard.errors import OptionError
 from regard.models.classifier import predict
 from regard.models.folder import load
-from regard.pipelines.classify import classify, fitting, word_attention
+from regard.pipelines.classify import classify, truncate, word_attention
 from tests.decoding.folders import classifier, translator
 
 TEXTS = ["a fine day", "", "b", "not at all", "   ", "good good good, and then some more of it", "a fine day"]
@@ -106,7 +106,7 @@ def test_a_model_without_attention_says_so(tmp_path):
 def test_a_text_beyond_the_table_of_positions_is_labelled_by_its_beginning(tmp_path, position):
     encoder = {**TRANSFORMER, "position": position, "max_positions": 6}
     model = load(classifier(tmp_path / "m", encoder=encoder, pooling="mean"))
-    assert fitting(model, ["abcdefgh", "abcde", "abcdef", ""]) == ["abcde", "abcde", "abcde", ""]
+    assert truncate(model, ["abcdefgh", "abcde", "abcdef", ""]) == ["abcde", "abcde", "abcde", ""]
     long, short = classify(["abcdefgh", "abcde"], model)
     assert long.probabilities == short.probabilities
     assert word_attention(["abcdefgh"], model)[0].words == ["abcde"]
@@ -124,7 +124,7 @@ def test_the_model_is_left_in_the_mode_it_was_in(model):
     ("texts", "options", "says"),
     [
         (["a", None], {}, "got None among them"),
-        (["a"], {"threshold": 2}, "threshold is a probability between 0 and 1, got 2"),
+        (["a"], {"threshold": 2}, "threshold must be a finite number of at least 0 and at most 1, got 2"),
         (["a"], {"batch_tokens": 0}, "batch_tokens must be a whole number of at least 1, got 0"),
     ],
 )

@@ -123,7 +123,7 @@ def test_missing_files_folders_and_lines_without_end_are_one_sentence(tmp_path, 
         Source((tmp_path / "none",)).check()
     with pytest.raises(DataError, match="is a folder"):
         Source((tmp_path,)).check()
-    monkeypatch.setattr(module, "LONGEST", 100)
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
     path = write(tmp_path, b"short\n" + b"x" * 200 + b"\nshort\n")
     with pytest.raises(DataError, match=r"line 2 of .* is longer than 100 bytes"):
         texts(Source((path,)))
@@ -163,7 +163,7 @@ def test_a_quotation_mark_within_a_cell_opens_nothing_and_one_that_nothing_close
     path = write(tmp_path, b'a,5" disk\nb,x\n', "in.csv")
     assert texts(Source((path,), layout=Column(2, ",", quotes=True))) == ['5" disk', "x"]
     path = write(tmp_path, b'a,x\nb,"never\nc,x\n', "in.csv")
-    with pytest.raises(DataError, match=r"line 2 of .*in\.csv opens a quotation mark that nothing closes"):
+    with pytest.raises(DataError, match=r"line 2 of .*in\.csv opens a quotation mark that is never closed"):
         texts(Source((path,), layout=Column(2, ",", quotes=True)))
 
 

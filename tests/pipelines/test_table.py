@@ -4,8 +4,9 @@ import pytest
 
 from regard.data.column_detection import detect_table
 from regard.errors import DataError, OptionError
+from regard.pipelines.formats import split_row, table_line
 from regard.pipelines.input import Column, Field, Row, WholeLine
-from regard.pipelines.table import Place, find_place, split_row, table_line
+from regard.pipelines.table import Place, find_place
 
 
 def write(folder, name, text):
@@ -55,7 +56,7 @@ def test_what_was_assumed_is_noted(tmp_path):
 
 def test_wrong_columns_are_one_sentence(tmp_path):
     one, two = write(tmp_path, "1.csv", "id,text\n1,a\n"), write(tmp_path, "2.csv", "text,id\na,1\n")
-    with pytest.raises(DataError, match="the column 'text' stands at different places in these files"):
+    with pytest.raises(DataError, match="the column 'text' is at different places in these files"):
         find_place([one, two])
     with pytest.raises(DataError, match=r"line 1 of .*1\.csv names no column 'q'; it has 'id', 'text'"):
         find_place([one], "q")

@@ -12,7 +12,8 @@ import typer
 from regard.cli import search_options
 
 if TYPE_CHECKING:
-    from regard.pipelines.classify_file import ClassifyOptions, OutputFormat, Result
+    from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions
+    from regard.pipelines.formats import OutputFormat
     from regard.pipelines.table import Place
 
 HELP = """Label text, files or standard input, line by line and in order, with probabilities.
@@ -85,7 +86,7 @@ def command(
     source = find_source(text or [], files, place.layout, strict, header=place.header)
     more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
     settings = ClassifyOptions(
-        top=top, threshold=threshold, form=_form(output, as_json), column=column, field=field, attention=attention,
+        top=top, threshold=threshold, output_format=_form(output, as_json), column=column, field=field, attention=attention,
         output=str(output), **more,
     )  # fmt: skip
     check_paths(source, [output])
@@ -95,8 +96,8 @@ def command(
     work_through(
         source, places, work, lambda: settings.about(fingerprint([folder])), How("classify", restart, quiet)
     )
-    if work.cut:
-        many = "1 text was" if work.cut == 1 else f"{work.cut:,} texts were"
+    if work.truncated:
+        many = "1 text was" if work.truncated == 1 else f"{work.truncated:,} texts were"
         say(f"{many} longer than the model's table of positions and labelled by their beginning")
 
 
@@ -113,14 +114,14 @@ def _form(output: Path, as_json: bool) -> str:
     )
 
 
-def _fitting(settings: ClassifyOptions, place: Place) -> OutputFormat:
+def _fitting(settings: ClassifyOptions, place: Place) -> OutputFormat[ClassifiedLine]:
     """The form of the answers, or one sentence about options that exclude each other."""
     from regard.cli.weight_matrix import shows_color
     from regard.errors import OptionError
     from regard.pipelines.classify_file import make_format
 
-    if settings.attention and settings.form != "json":
-        if settings.output != "-" or settings.form != "text":
+    if settings.attention and settings.output_format != "json":
+        if settings.output != "-" or settings.output_format != "text":
             raise OptionError(
                 "--attention is shown on the terminal or written as JSON; leave out -o, or add --jsonl"
             )
@@ -135,15 +136,15 @@ class Shown:
     top: int
     color: bool
 
-    def begin(self) -> str:
+    def header(self) -> str:
         return ""
 
-    def write(self, answer: Result) -> str:
+    def write(self, answer: ClassifiedLine) -> str:
         from regard.pipelines.classify_file import Text
 
         line = Text(self.top).write(answer)
-        looked = answer.looked
-        if looked is None or not looked.words or not answer.found.probabilities:
+        looked = answer.attention
+        if looked is None or not looked.words or not answer.classification.probabilities:
             return line
         most = max(looked.weights) or 1.0
         words = [

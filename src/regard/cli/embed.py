@@ -62,22 +62,22 @@ def command(
     from regard.cli.document_options import load_embedder
     from regard.cli.text_options import How, check_paths, find_place, find_source, model_folder, work_through
     from regard.errors import OptionError
-    from regard.pipelines.embed_file import Embedding, Settings
+    from regard.pipelines.embed_file import EmbedJob, EmbedOptions
     from regard.pipelines.job import File, open_output
     from regard.training.distributed import pick_device
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
     place = find_place(text or [], files, column, field, header)
     source = find_source(text or [], files, place.layout, strict, header=place.header)
-    settings = Settings(_form(output, as_json), column, field, batch_tokens, str(output))
+    settings = EmbedOptions(_form(output, as_json), column, field, batch_tokens, str(output))
     check_paths(source, [output])
     places = [open_output(output)]
-    if settings.form == "npy" and not isinstance(places[0], File):
+    if settings.output_format == "npy" and not isinstance(places[0], File):
         raise OptionError(
             f"{output} is no file, and a .npy file gets its number of rows in the end; name a file"
         )
     embedder = load_embedder(name, str(pick_device(device)))
-    work = Embedding(embedder, settings)
+    work = EmbedJob(embedder, settings)
     work_through(
         source, places, work, lambda: settings.about(embedder.fingerprint()), How("embed", restart, quiet)
     )

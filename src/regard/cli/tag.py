@@ -11,8 +11,9 @@ import typer
 from regard.cli import search_options
 
 if TYPE_CHECKING:
+    from regard.pipelines.formats import OutputFormat
     from regard.pipelines.input import Layout
-    from regard.pipelines.tag import OutputFormat, TagOptions
+    from regard.pipelines.tag_file import TaggedLine, TagOptions
 
 HELP = """Find the spans a tagger was trained to find, line by line and in order.
 
@@ -76,7 +77,7 @@ def command(
 ) -> None:
     from regard.cli.text_options import How, check_paths, find_source, model_folder, work_through
     from regard.pipelines.job import fingerprint, open_output
-    from regard.pipelines.tag import TagOptions, check_conll, make_job
+    from regard.pipelines.tag_file import TagOptions, check_conll, make_job
     from regard.training.distributed import pick_device
 
     folder = model_folder(model, "tag", text or [])
@@ -85,7 +86,7 @@ def command(
     field = field or ("text" if _all(named, ("jsonl", "ndjson")) else None)
     more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
     settings = TagOptions(
-        form=_form(output, as_json, as_conll, conll), conll=conll, spaced=spaced, column=column, field=field, scheme=scheme,
+        output_format=_form(output, as_json, as_conll, conll), conll=conll, spaced=spaced, column=column, field=field, scheme=scheme,
         output=str(output), **more,
     )  # fmt: skip
     _fit_together(settings, as_json and as_conll)
@@ -133,7 +134,7 @@ def _fit_together(settings: TagOptions, both: bool) -> None:
         raise OptionError("--column is about CoNLL files; add --conll, or leave it out")
     if settings.scheme is not None:
         scheme(settings.scheme)
-        if settings.form == "text":
+        if settings.output_format == "text":
             raise OptionError("--scheme is about written tags; write CoNLL or JSON, or leave it out")
 
 
@@ -143,12 +144,12 @@ def _layout(settings: TagOptions) -> Layout:
     return Sentences() if settings.conll else WholeLine() if settings.field is None else Field(settings.field)
 
 
-def _shown(settings: TagOptions) -> OutputFormat | None:
+def _shown(settings: TagOptions) -> OutputFormat[TaggedLine] | None:
     """Spans in colour, a colour for each type, where a terminal shows it."""
     from regard.cli.weight_matrix import shows_color
-    from regard.pipelines.tag import Marked
+    from regard.pipelines.tag_file import Marked
 
-    if settings.form != "text" or settings.output != "-" or not shows_color(sys.stdout):
+    if settings.output_format != "text" or settings.output != "-" or not shows_color(sys.stdout):
         return None
     known: dict[str, int] = {}
 

@@ -13,8 +13,8 @@ from regard.cli import search_options
 if TYPE_CHECKING:
     from regard.decoding.strategy import Strategy
     from regard.pipelines.input import Source
-    from regard.pipelines.result_lines import Result
     from regard.pipelines.translate_file import TranslateOptions
+    from regard.pipelines.translation_formats import TranslatedLine
 
 
 def command(
@@ -153,10 +153,10 @@ class _Run:
 class Shown:
     """A translation, and below it which of its words looked at which of the source's."""
 
-    def begin(self) -> str:
+    def header(self) -> str:
         return ""
 
-    def write(self, answer: Result) -> str:
+    def write(self, answer: TranslatedLine) -> str:
         from regard.cli.weight_matrix import render
 
         drawn = [
@@ -164,7 +164,7 @@ class Shown:
             for alignment in answer.alignments
             if alignment.target_words
         ]
-        return "\n".join([answer.line, *drawn, ""]) + "\n" * bool(drawn)
+        return "\n".join([answer.text, *drawn, ""]) + "\n" * bool(drawn)
 
 
 def _strategy(wanted: bool, count: int, beam_options: dict[str, Any], sampling: dict[str, Any]) -> Strategy:

@@ -1,11 +1,11 @@
 """The attention weights of a translator or language model for given texts: every layer, head and kind.
 
-One forward pass with teacher forcing over source and target computes the same weights as the steps of a search, so
-nothing is stored during the search, and any kernel, cache or beam may have found the text.
+One forward pass with teacher forcing over source and target computes the same weights as the steps of a
+search, so nothing is stored during the search, and any kernel, cache or beam may have found the text.
 
-Rows and columns: the source ends with its end-of-sentence token. Row t belongs to the step that generates token t of the
-target; a text that ended has one more row, for the end-of-sentence token. That step has read <s> and the tokens before
-t, which are the columns of decoder self-attention.
+Rows and columns: the source ends with its end-of-sentence token. Row t belongs to the step that generates
+token t of the target; a text that ended has one more row, for the end-of-sentence token. That step has read
+<s> and the tokens before t, which are the columns of decoder self-attention.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MAX_AREA = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps(Mapping[str, Tensor]):
-    """The attention weights of one text: a mapping from names, as in `regard.watch`, to (heads, rows, columns).
+    """The attention weights of one text: a mapping from names, as in `regard.watch`, to (heads, rows,
+    columns).
 
     Attributes:
         source: tokens of the source, the end-of-sentence token last; empty for a language model.
@@ -81,7 +82,9 @@ class AttentionMaps(Mapping[str, Tensor]):
         }[kind_of(name)]
 
     def cross(self, layer: int | None = None, head: int | None = None) -> Tensor:
-        """Return cross-attention (target, source): of a layer and head, or the mean over all; −1 is the last."""
+        """Return cross-attention (target, source): of a layer and head, or the mean over all; −1 is the
+        last.
+        """
         layers = [self.weights[name] for name in self.names("cross")]
         if not layers:
             raise OptionError(
@@ -94,7 +97,9 @@ class AttentionMaps(Mapping[str, Tensor]):
         return torch.cat(layers).mean(0)
 
     def best_head(self) -> tuple[int, int]:
-        """Return the layer and head of cross-attention with the highest mutual information; see `best_head`."""
+        """Return the layer and head of cross-attention with the highest mutual information; see
+        `best_head`.
+        """
         return best_head([self])
 
 
@@ -114,12 +119,13 @@ def _select(what: str, values: Any, index: int) -> Any:
 
 
 def best_head(attentions: Iterable[AttentionMaps]) -> tuple[int, int]:
-    """Return the layer and head of cross-attention with the highest mutual information between row and column.
+    """Return the layer and head of cross-attention with the highest mutual information between row and
+    column.
 
-    Mutual information is H(mean row) − mean H(row) in nats, summed over the texts: log of the length for a head
-    that attends to one source token for each target token; 0 for a head that attends everywhere, and also for one
-    that always attends to the end-of-sentence token. (The lowest entropy would choose the latter.) The first of
-    equals wins.
+    Mutual information is H(mean row) − mean H(row) in nats, summed over the texts: log of the length for a
+    head that attends to one source token for each target token; 0 for a head that attends everywhere, and
+    also for one that always attends to the end-of-sentence token. (The lowest entropy would choose the
+    latter.) The first of equals wins.
     """
     total: Tensor | None = None
     for attention in attentions:
@@ -150,7 +156,8 @@ def attention_maps(
     torch.Size([3, 3])
 
     Args:
-        sources: the sources of a translator; None for a language model. The end-of-sentence token is added if missing.
+        sources: the sources of a translator; None for a language model. The end-of-sentence token is added if
+            missing.
         targets: the outputs, with the end-of-sentence token if they ended.
         model: a model folder or a loaded model; by default the folder in REGARD_MODEL.
         kinds: some of encoder, decoder and cross.

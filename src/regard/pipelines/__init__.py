@@ -1,4 +1,4 @@
-"""Pipelines: text, files or streams through a model, in order and resumable."""
+"""Pipelines: translate, generate, classify, tag, embed and align texts, files and streams."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Attention files: JSON lines, or a NumPy archive with full precision.
 
-Both are written beside their name and renamed when complete. Arrays are added to the archive one by one, so only one
-text is in memory.
+Both are written beside their name and renamed when complete. Arrays are added to the archive one by one, so
+only one text is in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIGITS = 6
 
 
 class AttentionWriter(Protocol):
-    """What takes the attention of one text after the other: hypothesis `hypothesis` (0 is the best) of line `line`, from 0."""
+    """Takes the attention of one hypothesis (0 is the best) of one line (from 0) after the other."""
 
     def add(
         self, line: int, hypothesis: int, attention: AttentionMaps, score: float | None = None
@@ -33,7 +33,7 @@ class AttentionWriter(Protocol):
 
 
 class AttentionLines:
-    """One JSON object a line: pieces of source and target, the score, and the weights rounded to six digits."""
+    """One JSON object per line: tokens of source and target, score, and weights rounded to six digits."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -52,7 +52,7 @@ class AttentionLines:
 
 
 class AttentionArchive:
-    """Arrays called LINE/HYPOTHESIS/NAME, (heads, rows, columns), and beside them LINE/HYPOTHESIS/text: the rest, as JSON."""
+    """Arrays LINE/HYPOTHESIS/NAME, (heads, rows, columns), and LINE/HYPOTHESIS/text with the rest as JSON."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
@@ -73,12 +73,12 @@ class AttentionArchive:
             np.lib.format.write_array(file, array, allow_pickle=False)
 
     def close(self) -> None:
-        """Write the list of contents, without which it is no archive."""
+        """Write the table of contents, which completes the archive."""
         self._zip.close()
 
 
 def check_attention_path(path: str | Path) -> Path:
-    """The path, if attention can be written there by its name; to be asked before any work."""
+    """Check that attention can be written to a path; to be called before any work."""
     path = Path(path)
     if path.suffix not in (".jsonl", ".npz"):
         raise OptionError(
@@ -91,7 +91,11 @@ def check_attention_path(path: str | Path) -> Path:
 
 @contextmanager
 def save_attention(path: str | Path) -> Iterator[AttentionWriter]:
-    """Write attention into a file: `with save_attention("out.npz") as file: file.add(line, hypothesis, attention, score)`."""
+    """Write attention to a .npz or .jsonl file.
+
+    >>> with save_attention("out.npz") as file:
+    ...     file.add(0, 0, translation.hypotheses[0].attention)
+    """
     path = check_attention_path(path)
     with (
         atomic_path(path, "free some space or name another file") as temporary,
@@ -102,7 +106,7 @@ def save_attention(path: str | Path) -> Iterator[AttentionWriter]:
             try:
                 yield archive
             finally:
-                archive.close()  # while the stream is open, or the archive tries again when it is collected
+                archive.close()  # before the stream is closed
         else:
             with os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", newline="\n") as text:
                 yield AttentionLines(text)

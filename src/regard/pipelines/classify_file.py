@@ -1,33 +1,50 @@
-"""A job that labels lines: chunks of lines in, bytes out, in order; what is written depends on the chunk and the settings alone."""
+"""Classify files: chunks of lines in, bytes out, in order and resumable."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from regard.errors import FolderError
 from regard.models.classifier import Classifier
 from regard.models.folder import load
 from regard.models.text_model import BATCH_TOKENS
-from regard.pipelines.classify import Classification, WordWeights, classify, fitting, word_attention
+from regard.pipelines.classify import Classification, WordWeights, classify, truncate, word_attention
+from regard.pipelines.formats import (
+    OutputFormat,
+    WithoutHeader,
+    json_line,
+    one_line,
+    split_row,
+    table_line,
+)
 from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
 from regard.pipelines.job import job_settings
 from regard.pipelines.packing import packing
-from regard.pipelines.table import one_line, split_row, table_line
 
-TO_LOOK_AT = ("model", "", "x")  # texts by which it is seen early whether there is attention to show
+PROBE = ("model", "", "x")  # texts to check whether the model has attention
 
 
 @dataclass(frozen=True)
 class ClassifyOptions:
-    """Everything but the model and the text that decides what is written."""
+    """Everything except the model and the input that determines the output of a classification job.
 
-    top: int = 1  # labels that are written, likeliest first
+    Attributes:
+        top: number of labels to write, most likely first.
+        threshold: write no label below this probability.
+        output_format: text, table, csv or json.
+        column: name or number of the column of a table.
+        field: name of the field of JSON lines.
+        attention: write the attention to each word.
+        batch_tokens: maximum size of a batch.
+        output: the output file; `-` is standard output.
+    """
+
+    top: int = 1
     threshold: float = 0.0
-    form: str = "text"  # text, table, csv or json
+    output_format: str = "text"
     column: str | None = None
     field: str | None = None
     attention: bool = False
@@ -35,101 +52,80 @@ class ClassifyOptions:
     output: str = "-"
 
     def about(self, fingerprint: str) -> dict[str, Any]:
-        """What a job must have in common with the one it goes on with."""
+        """The settings that an interrupted job must share with the one that resumes it."""
         return job_settings(self, fingerprint)
 
 
 @dataclass(frozen=True)
-class Result:
-    """A line, its label, and on request the words that were looked at."""
+class ClassifiedLine:
+    """A line, its classification, and the attention to each word if requested."""
 
     row: Row
-    found: Classification
-    looked: WordWeights | None = None
-
-
-class OutputFormat(Protocol):
-    """How an answer is written; always whole lines."""
-
-    def begin(self) -> str:
-        """What stands before the first answer."""
-        ...
-
-    def write(self, answer: Result) -> str: ...
+    classification: Classification
+    attention: WordWeights | None = None
 
 
 @dataclass(frozen=True)
-class Text:
-    """`label TAB probability`, of the `top` likeliest labels; a blank line stays blank."""
+class Text(WithoutHeader):
+    """`label TAB probability` of the `top` most likely labels; a blank line stays blank."""
 
     top: int = 1
 
-    def begin(self) -> str:
-        return ""
-
-    def write(self, answer: Result) -> str:
-        return "\t".join(_pairs(answer.found, self.top)) + "\n"
+    def write(self, result: ClassifiedLine) -> str:
+        return "\t".join(_cells(result.classification, self.top)) + "\n"
 
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of the line as it came, and labels and probabilities as more columns; with tabs, or as .csv."""
+    """The cells of the input, and labels and probabilities as more columns; separated by tabs, or .csv."""
 
     split: Callable[[Row], list[str]]
     top: int = 1
     commas: bool = False
-    header: tuple[str, ...] = ()  # the names of the columns, where they have some
+    names: tuple[str, ...] = ()  # of the columns of the input, if it has a header
 
-    def begin(self) -> str:
-        more = [
-            f"{name}{f'_{i}' * (i > 1)}"
-            for i in range(1, self.top + 1)
-            for name in ("predicted", "probability")
-        ]
-        return self._line([*self.header, *more]) if self.header else ""
+    def header(self) -> str:
+        if not self.names:
+            return ""
+        suffixes = ["", *(f"_{i}" for i in range(2, self.top + 1))]
+        more = [name + suffix for suffix in suffixes for name in ("predicted", "probability")]
+        return table_line([*self.names, *more], self.commas)
 
-    def write(self, answer: Result) -> str:
-        pairs = _pairs(answer.found, self.top)
-        return self._line([*self.split(answer.row), *(pairs or ["", ""] * self.top)])
-
-    def _line(self, row: list[str]) -> str:
-        return table_line(row, self.commas)
+    def write(self, result: ClassifiedLine) -> str:
+        cells = _cells(result.classification, self.top) or ["", ""] * self.top
+        return table_line([*self.split(result.row), *cells], self.commas)
 
 
 @dataclass(frozen=True)
-class Json:
-    """One object a line: the one that came, the cells by their names, or the text; with what was predicted."""
+class Json(WithoutHeader):
+    """One object per line: that of the input, the cells by name, or the text; with label and
+    probabilities.
+    """
 
     fields: Callable[[Row], dict[str, Any]]
     top: int = 1
 
-    def begin(self) -> str:
-        return ""
-
-    def write(self, answer: Result) -> str:
-        found = answer.found
-        likeliest = dict(list(found.probabilities.items())[: self.top])
-        record = self.fields(answer.row) | {
-            "predicted": str(found) or None,
-            "probability": _rounded(found.probability),
-            "probabilities": {label: _rounded(p) for label, p in likeliest.items()},
+    def write(self, result: ClassifiedLine) -> str:
+        classification, attention = result.classification, result.attention
+        probabilities = list(classification.probabilities.items())[: self.top]
+        record = self.fields(result.row) | {
+            "predicted": str(classification) or None,
+            "probability": _rounded(classification.probability),
+            "probabilities": {label: _rounded(p) for label, p in probabilities},
         }
-        if answer.looked is not None:
-            record["attention"] = [
-                [word, round(w, 6)]
-                for word, w in zip(answer.looked.words, answer.looked.weights, strict=True)
-            ]
-        try:
-            return json.dumps(record, ensure_ascii=False).encode().decode() + "\n"
-        except UnicodeEncodeError:  # half a character, as JSON can spell it
-            return json.dumps(record) + "\n"
+        if attention is not None:
+            pairs = zip(attention.words, attention.weights, strict=True)
+            record["attention"] = [[word, round(weight, 6)] for word, weight in pairs]
+        return json_line(record)
 
 
-def _pairs(found: Classification, top: int) -> list[str]:
-    """label, probability, label, probability …; the first label is empty where it was not sure enough. None for a blank text."""
-    pairs = list(found.probabilities.items())[:top]
+def _cells(classification: Classification, top: int) -> list[str]:
+    """label, probability, label, probability …; the first label is empty below the threshold. None for a
+    blank text.
+    """
+    pairs = list(classification.probabilities.items())[:top]
     cells = [cell for label, p in pairs for cell in (one_line(label), f"{p:.4f}")]
-    return [str(found), *cells[1:]] if cells else []
+    return [str(classification), *cells[1:]] if cells else []
 
 
 def _rounded(p: float | None) -> float | None:
@@ -137,59 +133,64 @@ def _rounded(p: float | None) -> float | None:
 
 
 class ClassifyJob:
-    """What is done to a chunk, with the model at hand."""
+    """Classify a chunk of lines; the result depends on the chunk and the options only."""
 
-    def __init__(self, model: Classifier, settings: ClassifyOptions, form: OutputFormat) -> None:
-        self.model, self.settings, self.form = model, settings, form
-        self.cut = 0  # texts that were longer than the model's positions
-        self._packing = packing(Path(settings.output))
+    def __init__(
+        self, model: Classifier, options: ClassifyOptions, output_format: OutputFormat[ClassifiedLine]
+    ) -> None:
+        self.model, self.options, self.output_format = model, options, output_format
+        self.truncated = 0  # texts that were longer than the model's positions
+        self._packing = packing(Path(options.output))
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
-        written = "".join(map(self.form.write, self.answers(chunk)))
-        return [
-            self._packing.pack(((self.form.begin() if chunk.first == 0 else "") + written).encode("utf-8"))
-        ]
+        header = self.output_format.header() if chunk.first == 0 else ""
+        text = header + "".join(map(self.output_format.write, self.results(chunk)))
+        return [self._packing.pack(text.encode("utf-8"))]
 
-    def answers(self, chunk: Chunk) -> list[Result]:
+    def results(self, chunk: Chunk) -> list[ClassifiedLine]:
         texts = [row.text for row in chunk.rows]
-        kept = fitting(self.model, texts)
-        self.cut += sum(text != whole for text, whole in zip(kept, texts, strict=True))
-        found = classify(
-            kept, self.model, threshold=self.settings.threshold, batch_tokens=self.settings.batch_tokens
-        )
-        looked: Sequence[WordWeights | None] = (
-            word_attention(kept, self.model) if self.settings.attention else [None] * len(texts)
-        )
-        return [Result(*each) for each in zip(chunk.rows, found, looked, strict=True)]
+        kept = truncate(self.model, texts)
+        self.truncated += sum(text != original for text, original in zip(kept, texts, strict=True))
+        options = self.options
+        labels = classify(kept, self.model, threshold=options.threshold, batch_tokens=options.batch_tokens)
+        attention: Sequence[WordWeights | None] = [None] * len(texts)
+        if options.attention:
+            attention = word_attention(kept, self.model)
+        return [ClassifiedLine(*each) for each in zip(chunk.rows, labels, attention, strict=True)]
 
 
-def make_format(settings: ClassifyOptions, layout: Layout, header: Sequence[str] = ()) -> OutputFormat:
-    """By the settings; `layout` says how lines become cells, `header` names those of the input."""
-    if settings.form == "json":
-        return Json(_fields(layout, header), settings.top)
-    if settings.form == "text":
-        return Text(settings.top)
-    return Table(split_row(layout), settings.top, settings.form == "csv", tuple(header))
+def make_format(
+    options: ClassifyOptions, layout: Layout, names: Sequence[str] = ()
+) -> OutputFormat[ClassifiedLine]:
+    """Return the output format; `layout` splits lines into cells, `names` are the columns of the input."""
+    if options.output_format == "json":
+        return Json(_fields(layout, names), options.top)
+    if options.output_format == "text":
+        return Text(options.top)
+    return Table(split_row(layout), options.top, options.output_format == "csv", tuple(names))
 
 
-def _fields(layout: Layout, header: Sequence[str]) -> Callable[[Row], dict[str, Any]]:
+def _fields(layout: Layout, names: Sequence[str]) -> Callable[[Row], dict[str, Any]]:
     if isinstance(layout, Field):
         return lambda row: parsed(row.line) if row.line.strip() else {}
-    split = split_row(layout)
-    return (
-        (lambda row: dict(zip(header, split(row), strict=False)))
-        if header
-        else lambda row: {"text": row.text}
-    )
+    if names:
+        split = split_row(layout)
+        return lambda row: dict(zip(names, split(row), strict=False))
+    return lambda row: {"text": row.text}
 
 
-def make_job(folder: Path, settings: ClassifyOptions, form: OutputFormat, device: Any = "cpu") -> ClassifyJob:
-    """Load the model and get ready; what is wrong with it or the settings is said now."""
+def make_job(
+    folder: Path,
+    options: ClassifyOptions,
+    output_format: OutputFormat[ClassifiedLine],
+    device: Any = "cpu",
+) -> ClassifyJob:
+    """Load the model, and check it and the options before the job starts."""
     model = load(folder, device)
     if not isinstance(model, Classifier):
         raise FolderError(
             f"{folder} is {model.what}, and classifying takes a classifier; `{model.command}` uses it"
         )
-    if settings.attention:
-        word_attention(TO_LOOK_AT, model)
-    return ClassifyJob(model, settings, form)
+    if options.attention:
+        word_attention(PROBE, model)
+    return ClassifyJob(model, options, output_format)

@@ -1,4 +1,4 @@
-"""A job that embeds lines: chunks of lines in, vectors out, in order; what is written depends on chunk and settings alone."""
+"""Embed files: chunks of lines in, vectors out, in order and resumable."""
 
 from __future__ import annotations
 
@@ -18,53 +18,60 @@ from regard.pipelines.packing import packing
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Everything but the model and the text that decides what is written."""
+class EmbedOptions:
+    """Everything except the model and the input that determines the output of an embedding job.
 
-    form: str = "text"  # text, json or npy
+    Attributes:
+        output_format: text, json or npy.
+        column: name or number of the column of a table.
+        field: name of the field of JSON lines.
+        batch_tokens: maximum size of a batch.
+        output: the output file; `-` is standard output.
+    """
+
+    output_format: str = "text"
     column: str | None = None
     field: str | None = None
     batch_tokens: int | None = None
     output: str = "-"
 
     def about(self, fingerprint: str) -> dict[str, Any]:
-        """What a job must have in common with the one it resumes."""
+        """The settings that an interrupted job must share with the one that resumes it."""
         return job_settings(self, fingerprint)
 
 
-class Embedding:
-    """What is done to a chunk, with the model at hand."""
+class EmbedJob:
+    """Embed a chunk of lines; the result depends on the chunk and the options only."""
 
-    def __init__(self, model: Embedder, settings: Settings) -> None:
-        self.model, self.settings = model, settings
-        self._packing = packing(Path(settings.output))
+    def __init__(self, model: Embedder, options: EmbedOptions) -> None:
+        self.model, self.options = model, options
+        self._packing = packing(Path(options.output))
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         texts = [row.text for row in chunk.rows]
-        vectors = embed(texts, self.model, batch_tokens=self.settings.batch_tokens)
-        if self.settings.form == "npy":
+        vectors = embed(texts, self.model, batch_tokens=self.options.batch_tokens)
+        if self.options.output_format == "npy":
             header = npy_header(self.model.width) if chunk.first == 0 else b""
             return [self._packing.pack(header + np.ascontiguousarray(vectors, "<f4").tobytes())]
-        lines = _json(texts, vectors) if self.settings.form == "json" else _text(vectors)
+        lines = _json_lines(texts, vectors) if self.options.output_format == "json" else _text_lines(vectors)
         return [self._packing.pack("".join(lines).encode("utf-8", "replace"))]
 
 
 def npy_header(width: int, rows: int = 0) -> bytes:
-    """The first bytes of a .npy file of float32 vectors; as many for any number of rows, since NumPy leaves room for it."""
-    held = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        held, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-    )
-    return held.getvalue()
+    """Return the header of a .npy file of float32 vectors; its size does not depend on the number of rows."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
 
 
-def _text(vectors: Vectors) -> list[str]:
+def _text_lines(vectors: Vectors) -> list[str]:
     return ["\t".join(f"{x:.7g}" for x in row) + "\n" for row in vectors.tolist()]
 
 
-def _json(texts: list[str], vectors: Vectors) -> list[str]:
-    rows = zip(texts, vectors.tolist(), strict=True)
-    return [
-        json.dumps({"text": text, "embedding": [round(x, 7) for x in row]}, ensure_ascii=False) + "\n"
-        for text, row in rows
+def _json_lines(texts: list[str], vectors: Vectors) -> list[str]:
+    records = [
+        {"text": text, "embedding": [round(x, 7) for x in row]}
+        for text, row in zip(texts, vectors.tolist(), strict=True)
     ]
+    return [json.dumps(record, ensure_ascii=False) + "\n" for record in records]

@@ -1,7 +1,7 @@
-"""What is to be translated, classified or tagged: lines of files or of standard input; as they are, a column, or a field of JSON.
+"""The input of jobs: lines of files or of standard input; the whole line, a column, or a field of JSON.
 
-Lines are read as a stream and handed on in chunks, so that a corpus of any size fits in memory. Only \\n ends a line; a \\r before
-it is dropped. Bytes that are not UTF-8 become � and are counted, or stop the work where `strict` is wanted.
+Lines are streamed in chunks, so a corpus of any size fits in memory. Only \\n ends a line; a \\r before it is
+dropped. Bytes that are not UTF-8 become � and are counted; with `strict` they are an error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from regard.data.text_files import check_file, unpacked
 from regard.errors import DataError
 from regard.files.progress import track
 
-LINES, CHARACTERS = 4096, 1 << 17  # of a chunk; a job that was stopped repeats at most one
-LONGEST = 10_000_000  # bytes of a line; beyond it is no text
+LINES, CHARACTERS = 4096, 1 << 17  # of a chunk; a resumed job repeats at most one
+MAX_BYTES = 10_000_000  # of a line
 BLOCK = 1 << 20
-SHOWN = 5  # line numbers that a report names
+REPORTED = 5  # line numbers in a report
 
 
 class Layout(Protocol):
-    """Where in a line the text is. `text` raises ValueError with the reason when it is not there."""
+    """Where the text of a line is. `text` raises ValueError with the reason if there is none."""
 
     def text(self, line: str) -> str: ...
 
@@ -44,7 +44,7 @@ class WholeLine:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, counted from 1. With `quotes` a cell in quotation marks may hold the separator and line ends."""
+    """A column of a table, from 1. With `quotes` a quoted cell may contain the separator and line ends."""
 
     number: int
     separator: str = "\t"
@@ -65,10 +65,10 @@ class Column:
         try:
             return next(csv.reader(io.StringIO(line, newline=""), delimiter=self.separator), [""])
         except csv.Error as error:
-            raise ValueError(f"cannot be read as a row of a table ({error}); mend it") from None
+            raise ValueError(f"cannot be parsed as a row of a table ({error}); fix it") from None
 
     def ends(self, raw: bytes, within: bool) -> bool:
-        """Whether a row ends with this line, which may begin within a cell; otherwise it goes on in the next."""
+        """Whether a row ends with this line; `within`: the line begins inside a quoted cell."""
         if b'"' not in raw:
             return not within
         raw, at, pattern = b'"' + raw if within else raw, 0, _cell_pattern(self.separator)
@@ -88,7 +88,9 @@ def _cell_pattern(separator: str) -> re.Pattern[bytes]:
 
 @dataclass(frozen=True)
 class Sentences:
-    """A word a line, up to a blank line: sentences of a CoNLL file, each a row with all its lines in it."""
+    """Sentences of a CoNLL file: one word per line, up to a blank line. A row is a sentence with all its
+    lines.
+    """
 
     def text(self, line: str) -> str:
         return line
@@ -101,7 +103,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a JSON object, with dots into objects within (translation.en)."""
+    """A field of a JSON object; dots lead into nested objects (translation.en)."""
 
     name: str
 
@@ -117,13 +119,13 @@ class Field:
 
 
 def parsed(line: str) -> dict[str, Any]:
-    """The object of a line of JSON."""
+    """Parse a line of JSON."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ValueError("is not a JSON object; mend or remove it, or leave out --field to take whole lines")
+        raise ValueError("is not a JSON object; fix or remove it, or leave out --field to use whole lines")
     return found
 
 
@@ -137,7 +139,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows that are translated and written together; `first` counts the lines before, `digest` knows all up to its end."""
+    """Rows that are processed together; `first` is the number of lines before, `digest` that of all up to its
+    end.
+    """
 
     first: int
     rows: list[Row]
@@ -145,23 +149,21 @@ class Chunk:
 
 
 @dataclass
-class BadLine:
-    """Lines that were not UTF-8."""
+class InvalidLines:
+    """The lines that are not UTF-8."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
 
     def add(self, place: str) -> None:
         self.count += 1
-        if self.count <= SHOWN:
+        if self.count <= REPORTED:
             self.first.append(place)
 
     def __str__(self) -> str:
         lines = "line is" if self.count == 1 else "lines are"
-        more = ", …" if self.count > SHOWN else ""
-        return (
-            f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); what cannot be read becomes �"
-        )
+        more = ", …" if self.count > REPORTED else ""
+        return f"{self.count:,} {lines} not UTF-8 ({', '.join(self.first)}{more}); invalid bytes become �"
 
 
 @dataclass
@@ -176,19 +178,19 @@ class Source:
 
     @property
     def known(self) -> bool:
-        """Whether it can be read twice, and so be looked through before the work starts."""
+        """Whether it can be read twice, and so be checked before the job starts."""
         return all(path.is_file() for path in self.files)
 
     def check(self) -> None:
-        """Stop in one sentence if a file is missing or cannot be read; an empty one is fine and has no lines."""
+        """Raise an error if a file is missing or cannot be read; an empty one has no lines."""
         for path in self.files:
             if str(path) != "-" and (
                 not path.exists() or path.is_dir() or (path.is_file() and path.stat().st_size)
             ):
                 check_file(path)
 
-    def survey(self) -> tuple[int, BadLine]:
-        """How many lines there are, after looking at every one."""
+    def survey(self) -> tuple[int, InvalidLines]:
+        """Read all lines; return their number and the invalid ones."""
         size = sum(path.stat().st_size for path in self.files)
         with track(size, "reading", "bytes") as progress:
             reading = Reader(self, progress.advance)
@@ -196,17 +198,17 @@ class Source:
 
 
 class Reader:
-    """One way through a source."""
+    """One pass over a source."""
 
     def __init__(self, source: Source, advance: Callable[[int], None] = lambda n: None) -> None:
-        self.bad, self.done = BadLine(), 0
+        self.bad, self.done = InvalidLines(), 0
         self._layout, self._strict, self._many = source.layout, source.strict, len(source.files) > 1
         self._hash = hashlib.sha256()
         self._blocks = _blocks(source, advance)
         self._left: list[_Block] = []
 
     def skip(self, count: int) -> str:
-        """Pass over the first lines; gives the digest of them."""
+        """Skip the first lines; return their digest."""
         while self.done < count and (block := self._next()) is not None:
             kept = block.lines[: count - self.done]
             self._count(kept)
@@ -217,7 +219,7 @@ class Reader:
         return self._hash.hexdigest()
 
     def chunks(self) -> Iterator[Chunk]:
-        """The lines that are left. What comes in live is passed on as it comes."""
+        """Yield the remaining lines. Lines of a pipe or terminal are passed on as they arrive."""
         rows: list[Row] = []
         characters = 0
         while (block := self._next()) is not None:
@@ -248,11 +250,11 @@ class Reader:
         try:
             line = raw.removesuffix(b"\r").decode("utf-8")
             text = self._layout.text(line)
-            text.encode("utf-8")  # JSON can spell half a character, \ud83d alone
+            text.encode("utf-8")  # JSON can contain unpaired surrogates such as \ud83d
         except UnicodeError:
             if self._strict:
                 raise DataError(
-                    f"line {number:,} of {name} is not UTF-8; mend it, or leave out --strict to go on with �"
+                    f"line {number:,} of {name} is not UTF-8; fix it, or leave out --strict to replace invalid bytes by �"
                 ) from None
             self.bad.add(place)
             line = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
@@ -270,7 +272,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class _Block:
-    """Whole lines as bytes: where they are from, the number of the first, and whether the next may be long in coming."""
+    """Complete lines as bytes: their file, the number of the first, and whether they come from a pipe or
+    terminal.
+    """
 
     name: str
     number: int
@@ -296,39 +300,40 @@ def _spans_lines(layout: Layout) -> TypeGuard[Column | Sentences]:
 
 
 def _rows(blocks: Iterator[_Block], layout: Column | Sentences) -> Iterator[_Block]:
-    """A row of several lines, as cells may hold the ends of lines, is one from here on, known by the number of its first."""
-    row: list[bytes] = []  # lines of a row that is not whole
+    """Join the lines of each row; a row of several lines has the number of its first."""
+    row: list[bytes] = []  # lines of an incomplete row
     name, first, size = "", 0, 0
     for block in blocks:
-        name, start, whole = block.name, block.number, []
+        name, start, complete = block.name, block.number, []
         for number, line in enumerate(block.lines, block.number):
             first, size = (first, size + len(line)) if row else (number, len(line))
             row.append(line)
             if not layout.ends(line, len(row) > 1):
-                if size > LONGEST:
-                    raise _never_closed(layout, name, first)
+                if size > MAX_BYTES:
+                    raise _unclosed(layout, name, first)
                 continue
-            if first != start + len(whole):  # a row of several lines came before
-                if whole:
-                    yield _Block(name, start, whole, block.live)
-                start, whole = first, []
-            whole.append(b"\n".join(row))
+            if first != start + len(complete):  # after a row of several lines
+                if complete:
+                    yield _Block(name, start, complete, block.live)
+                start, complete = first, []
+            complete.append(b"\n".join(row))
             row = []
-        if whole:
-            yield _Block(name, start, whole, block.live)
+        if complete:
+            yield _Block(name, start, complete, block.live)
     if row and isinstance(layout, Column):
-        raise _never_closed(layout, name, first)
+        raise _unclosed(layout, name, first)
     if row:  # the last sentence needs no blank line
         yield _Block(name, first, [b"\n".join(row)], False)
 
 
-def _never_closed(layout: Column | Sentences, name: str, line: int) -> DataError:
+def _unclosed(layout: Column | Sentences, name: str, line: int) -> DataError:
     if isinstance(layout, Sentences):
         return DataError(
-            f"line {line:,} of {name} begins a sentence of more than {LONGEST:,} bytes; put blank lines between sentences"
+            f"line {line:,} of {name} begins a sentence of more than {MAX_BYTES:,} bytes; "
+            "put blank lines between sentences"
         )
     return DataError(
-        f"line {line:,} of {name} opens a quotation mark that nothing closes; close it, or double it within a cell"
+        f"line {line:,} of {name} opens a quotation mark that is never closed; close it, or double it in a cell"
     )
 
 
@@ -341,7 +346,7 @@ def _without_first(blocks: Iterator[_Block]) -> Iterator[_Block]:
 
 
 def _live(path: Path) -> Iterator[bytes]:
-    """What arrives, when it arrives: a person at a terminal is answered line by line."""
+    """Yield bytes as they arrive, so that a person at a terminal gets an answer to each line."""
     try:
         handle = os.dup(0) if str(path) == "-" else os.open(path, os.O_RDONLY)
         try:
@@ -357,15 +362,15 @@ def _live(path: Path) -> Iterator[bytes]:
 def _lines(name: str, blocks: Iterator[bytes], live: bool) -> Iterator[_Block]:
     number, tail = 1, b""
     for i, block in enumerate(blocks):
-        found = (tail + (block.removeprefix(b"\xef\xbb\xbf") if i == 0 else block)).split(b"\n")
-        tail = found.pop()
-        if len(tail) > LONGEST or any(len(line) > LONGEST for line in found):
-            number += next((i for i, line in enumerate(found) if len(line) > LONGEST), len(found))
+        lines = (tail + (block.removeprefix(b"\xef\xbb\xbf") if i == 0 else block)).split(b"\n")
+        tail = lines.pop()
+        if len(tail) > MAX_BYTES or any(len(line) > MAX_BYTES for line in lines):
+            number += next((i for i, line in enumerate(lines) if len(line) > MAX_BYTES), len(lines))
             raise DataError(
-                f"line {number:,} of {name} is longer than {LONGEST:,} bytes, as no text is; cut it into lines first"
+                f"line {number:,} of {name} is longer than {MAX_BYTES:,} bytes; split it into lines first"
             )
-        if found:
-            yield _Block(name, number, found, live)
-            number += len(found)
+        if lines:
+            yield _Block(name, number, lines, live)
+            number += len(lines)
     if tail:
         yield _Block(name, number, [tail], live)

@@ -1,8 +1,9 @@
 """File jobs: read chunks of lines, process them, write them in order; an interrupted job can be resumed.
 
-An output file grows as FILE.part. After every chunk it is synced to disk, and a line is added to FILE.progress: how many
-lines of the input and how many bytes of every output belong together. When a job is resumed, bytes beyond that are cut
-off, so the result is byte-identical to that of an uninterrupted job. FILE itself appears when it is complete.
+An output file grows as FILE.part. After every chunk it is synced to disk, and a line is added to
+FILE.progress: how many lines of the input and how many bytes of every output belong together. When a job is
+resumed, bytes beyond that are cut off, so the result is byte-identical to that of an uninterrupted job. FILE
+itself appears when it is complete.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def run_job(
 
 
 def job_settings(options: Any, fingerprint: str, left_out: Sequence[str] = ("output",)) -> dict[str, Any]:
-    """Return version, model and options of a job as JSON values; a job resumes only one with the same settings.
+    """Return version, model and options of a job as JSON values; a job resumes only one with the same
+    settings.
 
     Keys are words for error messages; nested options are flattened.
     """

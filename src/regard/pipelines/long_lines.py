@@ -1,4 +1,6 @@
-"""Lines that a model was not trained to hold: translated in parts, and made one again."""
+"""Long lines: split what is longer than a model's training sentences, and join the translations of the
+pieces.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +15,48 @@ from regard.pipelines.translate import Translation
 
 
 class LongLineSplitter:
-    """Cuts what is longer than the model's limit; without a limit nothing is."""
+    """Split texts of more than `limit` tokens into pieces; without a limit each text is one piece."""
 
     def __init__(self, model: Translator, limit: int | None) -> None:
         self.model, self.limit = model, limit
 
     def __call__(self, texts: Sequence[str]) -> list[list[Piece]]:
-        """The parts of each text; none of one that is empty or blank."""
-        most = self.limit
-        whole = [[Piece(text, "", True)] if text.strip() else [] for text in texts]
-        if most is None:
-            return whole
-        # No token is less than a byte, so most texts need not be counted.
+        """Return the pieces of each text; none for a blank text."""
+        limit = self.limit
+        result = [[Piece(text, "", True)] if text.strip() else [] for text in texts]
+        if limit is None:
+            return result
+        # A token has at least one byte, so most texts need not be counted.
         long = [
-            i for i, text in enumerate(texts) if whole[i] and (len(text.encode()) >= most or "\n" in text)
+            i for i, text in enumerate(texts) if result[i] and (len(text.encode()) >= limit or "\n" in text)
         ]
         for i, tokens in zip(long, self._count([texts[i] for i in long]), strict=True):
-            if tokens > most or "\n" in texts[i]:
-                whole[i] = pieces(texts[i], self._count, most)
-        return whole
+            if tokens > limit or "\n" in texts[i]:
+                result[i] = pieces(texts[i], self._count, limit)
+        return result
 
     def _count(self, texts: Sequence[str]) -> list[int]:
         return [len(tokens) for tokens in self.model.source_tokenizer.encode_batch(texts)]  # type: ignore[operator, union-attr]
 
 
-def longest(model: Translator) -> int | None:
-    """How many tokens a line may have: what the model was trained on, and no more than it has positions for (one for the end)."""
+def max_source_length(model: Translator) -> int | None:
+    """Return the maximum number of source tokens: that of the training data, and of the model's positions."""
     card: dict[str, Any] = getattr(model, "card", {})
-    trained, room = (
-        ((card.get("recipe") or {}).get("data") or {}).get("max_length"),
-        max_positions(model.encoder),
-    )
-    return min([each for each in (trained, room and room - 1) if each], default=None)
+    trained = ((card.get("recipe") or {}).get("data") or {}).get("max_length")
+    positions = max_positions(model.encoder)
+    limits = (trained, positions and positions - 1)  # one position is for the end-of-sentence token
+    return min((limit for limit in limits if limit), default=None)
 
 
-def joined(parts: Sequence[Piece], translations: Sequence[Translation]) -> list[tuple[str, list[Hypothesis]]]:
-    """The best texts of a line, each with what it was made of: the second of a line in parts of each part's second, and so on."""
-    found = []
-    for rank in range(max((len(each.hypotheses) for each in translations), default=0)):
+def join_hypotheses(
+    parts: Sequence[Piece], translations: Sequence[Translation]
+) -> list[tuple[str, list[Hypothesis]]]:
+    """Return the n best texts of a line with their hypotheses: the i-th joins the i-th of each piece."""
+    joined = []
+    for rank in range(max((len(t.hypotheses) for t in translations), default=0)):
         chosen = [
-            each.hypotheses[min(rank, len(each.hypotheses) - 1)] if each.hypotheses else None
-            for each in translations
+            t.hypotheses[min(rank, len(t.hypotheses) - 1)] if t.hypotheses else None for t in translations
         ]
-        found.append(
-            (join(parts, ["" if h is None else h.text for h in chosen]), [h for h in chosen if h is not None])
-        )
-    return found
+        text = join(parts, ["" if h is None else h.text for h in chosen])
+        joined.append((text, [h for h in chosen if h is not None]))
+    return joined

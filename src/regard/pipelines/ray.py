@@ -1,8 +1,9 @@
-"""A translation job over a Ray cluster: the same chunks, done by workers on any number of machines, back in order.
+"""Distribute a translation job over a Ray cluster: the chunks are translated on any number of machines, in
+order.
 
-The machines share nothing but Ray: the model's files travel through its object store, and each worker process loads them once.
-A chunk is done by a task that depends on nothing else, so when a worker dies Ray gives its chunks to another, and the output is
-that of a job on one machine. Only this process writes, so stopping and going on works as it does there.
+The machines share only Ray: the model's files go through its object store, and each worker process loads them
+once. A chunk is an independent task, so if a worker dies Ray gives its chunks to another. Only this process
+writes, so the output is that of a job on one machine, and the job can be resumed.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from regard.pipelines.input import Chunk, Row
 from regard.pipelines.job import Distribute, Work, model_files
 from regard.pipelines.translate_file import TranslateJob, TranslateOptions, make_job
 
-AHEAD = 8  # chunks per worker that are under way at once; so many are in memory
+CHUNKS_PER_WORKER = 8  # chunks in memory
 
-_kept: dict[str, TranslateJob] = {}  # the model of a worker process
+_jobs: dict[str, TranslateJob] = {}  # the job of a worker process, with its model
 
 
 def run_on_ray(folders: Sequence[Path], options: TranslateOptions, device: str = "cpu") -> Distribute:
-    """Connect to the cluster of RAY_ADDRESS, or start one on this machine; gives what `job.run` spreads chunks with."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    """Connect to the cluster of RAY_ADDRESS, or start one here; return the `distribute` argument of
+    `run_job`.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
     try:
         import ray
         import ray.data
@@ -42,12 +45,12 @@ def run_on_ray(folders: Sequence[Path], options: TranslateOptions, device: str =
     arguments = {"models": [models], "options": options, "device": device}
     resource = "GPU" if device == "cuda" else "CPU"
 
-    def over(_: Work, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, list[bytes]]]:
-        most = AHEAD * max(1, int(ray.cluster_resources().get(resource, 1)))
+    def distribute(_: Work, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, list[bytes]]]:
+        most = CHUNKS_PER_WORKER * max(1, int(ray.cluster_resources().get(resource, 1)))
         while window := list(islice(chunks, most)):
-            yield from zip(window, _done(ray, window, arguments, device), strict=True)
+            yield from zip(window, _results(ray, window, arguments, device), strict=True)
 
-    return over
+    return distribute
 
 
 def _connect(ray: Any) -> None:
@@ -56,11 +59,11 @@ def _connect(ray: Any) -> None:
     address = os.environ.get("RAY_ADDRESS")
     where = f"the cluster at RAY_ADDRESS={address}" if address else "a Ray cluster on this machine"
     try:
-        if address and ":" in address:  # Ray itself would try for minutes
+        if address and ":" in address:  # Ray itself tries for minutes
             host, _, port = address.removeprefix("ray://").rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        # "local" starts a new one; without it Ray would look for what the last one left behind, which may be dead.
+        # "local" starts a new cluster; otherwise Ray looks for an earlier one, which may be dead.
         ray.init(address, **quiet) if address else ray.init("local", include_dashboard=False, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -72,8 +75,8 @@ def _connect(ray: Any) -> None:
         raise OptionError(f"{where} cannot be reached or started ({reason}); {hint}") from None
 
 
-def _done(ray: Any, window: list[Chunk], arguments: dict[str, Any], device: str) -> Iterator[list[bytes]]:
-    """The bytes of each chunk, in order."""
+def _results(ray: Any, window: list[Chunk], arguments: dict[str, Any], device: str) -> Iterator[list[bytes]]:
+    """Yield the outputs of each chunk, in order."""
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = context.print_on_execution_start = False
@@ -103,13 +106,13 @@ def _done(ray: Any, window: list[Chunk], arguments: dict[str, Any], device: str)
 def _translate(
     row: dict[str, Any], models: list[Any], options: TranslateOptions, device: str
 ) -> dict[str, Any]:
-    """In a worker: one chunk."""
+    """Translate one chunk, in a worker."""
     first, digest, rows = json.loads(row["chunk"])
     key = f"{models[0].hex()} {options}"
-    if key not in _kept:
-        _kept.clear()  # one model at a time
-        _kept[key] = _load(models[0], options, device)
-    return {"data": _kept[key](Chunk(first, [Row(*each) for each in rows], digest))}
+    if key not in _jobs:
+        _jobs.clear()  # one model at a time
+        _jobs[key] = _load(models[0], options, device)
+    return {"data": _jobs[key](Chunk(first, [Row(*each) for each in rows], digest))}
 
 
 def _load(models: Any, options: TranslateOptions, device: str) -> TranslateJob:

@@ -1,7 +1,8 @@
-"""Lines longer than a model was trained for: cut into sentences by simple rules, and put together again.
+"""Split long lines into sentences, clauses or words by simple rules, and join the translations.
 
-A cut loses nothing: the parts, one after the other, are the text. Rules know marks and a few abbreviations, no language; where
-they are wrong a sentence is translated as two, which beats one that the model cannot hold.
+Splitting loses nothing: the pieces, joined, are the text. The rules know punctuation and a few abbreviations.
+Where they are wrong a sentence is translated as two, which is better than a sentence that is too long for the
+model.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Count = Callable[[Sequence[str]], list[int]]  # texts → how many tokens each has
+Count = Callable[[Sequence[str]], list[int]]  # texts → number of tokens of each
 
 _CLOSING = "\"'”’»›)\\]}"
-# A run of marks is looked at from its first one only: looking from each would take quadratic time in a line of dots.
+# A run of marks is matched from its first one only: matching from each takes quadratic time for a line of
+# dots.
 _END = re.compile(rf"(?<![.!?…])[.!?…]++[{_CLOSING}]*+(?=\s)|[。！？｡]++[」』”’）】]*+|(?<=\S)(?=\s*\n)")
 _CLAUSE = re.compile(rf"[,;:—–][{_CLOSING}]*+(?=\s)|[、，；：]")
 _LOWER_NEXT = re.compile(r"\s+[\"'“‘„«‹(\[]*([^\W\d_])")
 _LAST_WORD = re.compile(r"([^\W_]+)\.$")
 _SPACE = re.compile(r"\s+")
-_WIDE = re.compile(
-    r"[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef]"
-)  # scripts that put no space between sentences
+# Scripts without spaces between sentences.
+_UNSPACED = re.compile(r"[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef]")
 
-# What ends in a dot and rarely ends a sentence, in English, German and French; single letters and short numbers come on top.
+# Abbreviations with a dot that rarely end a sentence, in English, German and French; single letters and short
+# numbers are treated alike.
 _ABBREVIATIONS = re.compile(
     "mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|eg|ie|cf|al|fig|no|nos|vol|pp|gen|col|lt|sgt|rep|sen|gov|inc|ltd|co|corp|dept|est|approx|"
     "jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec|"
@@ -35,7 +37,13 @@ _ABBREVIATIONS = re.compile(
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a line to be translated on its own: the text, the spaces that follow, and whether a sentence ends here."""
+    """A piece of a line that is translated by itself.
+
+    Attributes:
+        text: the text.
+        gap: the spaces that follow.
+        ends: whether a sentence ends here.
+    """
 
     text: str
     gap: str
@@ -43,23 +51,25 @@ class Piece:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, each with the spaces that follow it; joined they are the text."""
-    return _cut_after(text, _END, lambda end: _ends_sentence(text, end))
+    """Split a text into sentences, each with the spaces that follow it."""
+    return _split_after(text, _END, lambda end: _ends_sentence(text, end))
 
 
-def pieces(text: str, count: Count, most: int) -> list[Piece]:
-    """A line as parts of at most `most` tokens: sentences; where one is too long its clauses, then its words, then letters."""
-    found = [Piece("", text[: len(text) - len(text.lstrip())], False)]
+def pieces(text: str, count: Count, limit: int) -> list[Piece]:
+    """Split a line into pieces of at most `limit` tokens: sentences; if too long clauses, then words, then
+    characters.
+    """
+    result = [Piece("", text[: len(text) - len(text.lstrip())], False)]
     for sentence in sentences(text.lstrip()):
-        parts = _fitting(sentence, count, most, (_clauses, _words, _halves))
-        found += [_piece(part, i == len(parts) - 1) for i, part in enumerate(parts)]
-    return [piece for piece in found if piece.text or piece.gap]
+        parts = _split(sentence, count, limit, (_clauses, _words, _halves))
+        result += [_piece(part, i == len(parts) - 1) for i, part in enumerate(parts)]
+    return [piece for piece in result if piece.text or piece.gap]
 
 
 def join(parts: Sequence[Piece], translations: Sequence[str]) -> str:
-    """One line from the translations of its parts, with the spaces of the source between them.
+    """Join the translations of the pieces of a line, with the spaces of the source between them.
 
-    Where the source's script puts no space between sentences and the target's does, one space is put in.
+    A space is added between sentences if only the script of the source has none.
     """
     text = ""
     for i, translation in enumerate(translations):
@@ -68,9 +78,9 @@ def join(parts: Sequence[Piece], translations: Sequence[str]) -> str:
 
 
 def gap(part: Piece, text: str, following: str) -> str:
-    """What stands between the text up to the end of a part and the translation that follows."""
-    narrow = not (_WIDE.match(text[-1:]) or _WIDE.match(following[:1]))
-    return part.gap or (" " if part.ends and narrow and text and following else "")
+    """Return the space between the text up to the end of a piece and the translation that follows."""
+    spaced = not (_UNSPACED.match(text[-1:]) or _UNSPACED.match(following[:1]))
+    return part.gap or (" " if part.ends and spaced and text and following else "")
 
 
 def _piece(part: str, ends: bool) -> Piece:
@@ -78,34 +88,34 @@ def _piece(part: str, ends: bool) -> Piece:
     return Piece(text, part[len(text) :], ends)
 
 
-def _fitting(text: str, count: Count, most: int, ways: tuple[Callable[[str], list[str]], ...]) -> list[str]:
-    """Cut by the first way that helps; neighbours that fit together stay together."""
-    if not ways or count([text.rstrip()])[0] <= most:
+def _split(text: str, count: Count, limit: int, splits: tuple[Callable[[str], list[str]], ...]) -> list[str]:
+    """Split with the first function that helps; neighbours that fit into one piece stay together."""
+    if not splits or count([text.rstrip()])[0] <= limit:
         return [text]
-    parts = ways[0](text)
+    parts = splits[0](text)
     if len(parts) == 1:
-        return _fitting(text, count, most, ways[1:])
-    groups, room = [""], most
+        return _split(text, count, limit, splits[1:])
+    groups, left = [""], limit
     for part, tokens in zip(parts, count([part.rstrip() for part in parts]), strict=True):
-        if groups[-1] and tokens > room:
+        if groups[-1] and tokens > left:
             groups.append("")
-            room = most
+            left = limit
         groups[-1] += part
-        room -= tokens
-    if len(groups) == 1:  # one by one they are few tokens, together they are not
+        left -= tokens
+    if len(groups) == 1:  # the sum of the parts' tokens is within the limit, but the whole text is not
         half = len(parts) // 2
         groups = ["".join(parts[:half]), "".join(parts[half:])]
-        return [small for group in groups for small in _fitting(group, count, most, ways)]
-    further = ways if ways[0] is _halves else ways[1:]
-    return [small for group in groups for small in _fitting(group, count, most, further)]
+        return [piece for group in groups for piece in _split(group, count, limit, splits)]
+    further = splits if splits[0] is _halves else splits[1:]
+    return [piece for group in groups for piece in _split(group, count, limit, further)]
 
 
 def _clauses(text: str) -> list[str]:
-    return _cut_after(text, _CLAUSE, lambda end: True)
+    return _split_after(text, _CLAUSE, lambda end: True)
 
 
 def _words(text: str) -> list[str]:
-    return _cut_after(text, _SPACE, lambda end: True)
+    return _split_after(text, _SPACE, lambda end: True)
 
 
 def _halves(text: str) -> list[str]:
@@ -113,20 +123,22 @@ def _halves(text: str) -> list[str]:
     return [text[:middle], text[middle:]] if middle else [text]
 
 
-def _cut_after(text: str, mark: re.Pattern[str], wanted: Callable[[int], bool]) -> list[str]:
-    """Parts of a text that end after a mark and the spaces behind it."""
-    found, start = [], 0
+def _split_after(text: str, mark: re.Pattern[str], is_end: Callable[[int], bool]) -> list[str]:
+    """Split a text after marks and the spaces that follow them."""
+    parts, start = [], 0
     for match in mark.finditer(text):
-        if wanted(match.end()):
-            gap = _SPACE.match(text, match.end())
-            stop = gap.end() if gap else match.end()
-            found.append(text[start:stop])
+        if is_end(match.end()):
+            spaces = _SPACE.match(text, match.end())
+            stop = spaces.end() if spaces else match.end()
+            parts.append(text[start:stop])
             start = stop
-    return found + ([text[start:]] if start < len(text) else [])
+    return parts + ([text[start:]] if start < len(text) else [])
 
 
 def _ends_sentence(text: str, end: int) -> bool:
-    """Whether the marks before `end` close a sentence: not after an abbreviation, nor before a small letter in the same line."""
+    """Whether the marks before `end` end a sentence: not after an abbreviation or before a lowercase letter
+    in the line.
+    """
     gap = _SPACE.match(text, end)
     if gap and "\n" in gap.group():
         return True

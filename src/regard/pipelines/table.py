@@ -1,11 +1,8 @@
-"""Tables that are translated, labelled or embedded: where the text is, found as in training, and how rows are written."""
+"""Find the text in tables and JSON lines: column, separator and header are detected as in training."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,44 +10,50 @@ from regard.data.column_detection import SEPARATORS, column_number, detect_table
 from regard.data.reader_choice import JSON, TABLES
 from regard.data.text_files import suffix
 from regard.errors import DataError, OptionError
-from regard.pipelines.input import Column, Field, Layout, Row, WholeLine
+from regard.pipelines.input import Column, Field, Layout, WholeLine
 
-_CELL = re.compile(r"[\r\n\t]+")  # what a table with tabs has no place for
 _USUAL = {"csv": ",", "tsv": "\t"}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the text is in the lines of files: the layout, and the header if the first line is one."""
+    """Where the text is in the lines of files.
+
+    Attributes:
+        layout: how to get the text of a line.
+        header: whether the first line is a header.
+        names: the names of the columns, from the header.
+        note: what was detected, to be reported.
+    """
 
     layout: Layout
     header: bool = False
     names: tuple[str, ...] = ()
-    note: str = ""  # what was assumed
+    note: str = ""
 
 
 def find_place(
     files: Sequence[Path], column: str | None = None, field: str | None = None, header: bool = False
 ) -> Place:
-    """By the names of the files, --column and --field; the separator and the header of a table are found as in training."""
+    """Find the text by the suffixes of the files, --column and --field."""
     if column is not None and field is not None:
         raise OptionError("--column is for tables and --field for JSON lines; give one of them")
     kinds = sorted({suffix(path) for path in files})
     if len(kinds) > 1 and {*TABLES, *JSON} & set(kinds):
-        shown = ", ".join(f".{each}" if each else "without ending" for each in kinds)
+        shown = ", ".join(f".{each}" if each else "without suffix" for each in kinds)
         raise OptionError(
-            f"files of different kinds ({shown}) hold their texts in different places; give them one by one"
+            f"files of different kinds ({shown}) have their texts in different places; give them one by one"
         )
     kind = kinds[0] if len(kinds) == 1 else ""
     if column is None and kind in JSON:
         return Place(Field(field or "text"))
     if field is not None or (column is None and kind not in TABLES):
         return Place(WholeLine() if field is None else Field(field))
-    found = [_in_table(path, column, header) for path in files if not path.is_file() or path.stat().st_size]
-    first = found[0] if found else Place(Column(1))
-    if any((each.layout, each.header) != (first.layout, first.header) for each in found):
+    places = [_in_table(path, column, header) for path in files if not path.is_file() or path.stat().st_size]
+    first = places[0] if places else Place(Column(1))
+    if any((each.layout, each.header) != (first.layout, first.header) for each in places):
         raise DataError(
-            f"the column {column or 'text'!r} stands at different places in these files; give them one by one"
+            f"the column {column or 'text'!r} is at different places in these files; give them one by one"
         )
     return first
 
@@ -60,9 +63,7 @@ def _in_table(path: Path, column: str | None, header: bool) -> Place:
     if not path.is_file():
         number = column_number(column)
         if number is None:
-            raise OptionError(
-                f"{path} is not a file that can be looked into first, so its column needs a number; give --column N"
-            )
+            raise OptionError(f"{path} cannot be read twice, so its column must be a number; give --column N")
         return Place(Column(number, usual, quotes=usual == ","), header)
     sample = detect_table(path, alone=True)
     number, header = text_column(sample, column, header)
@@ -72,22 +73,3 @@ def _in_table(path: Path, column: str | None, header: bool) -> Place:
     quotes = suffix(path) == "csv" or sample.separator != "\t"
     assumed = sample.separator != usual or (column is None and sample.width > 1)
     return Place(Column(number, sample.separator, quotes), header, names, note if assumed else "")
-
-
-def split_row(layout: Layout) -> Callable[[Row], list[str]]:
-    """The cells of a row; of a line that is no row of a table, its text."""
-    return (lambda row: layout.cells(row.line)) if isinstance(layout, Column) else lambda row: [row.text]
-
-
-def table_line(row: Sequence[str], commas: bool) -> str:
-    """A row as a line of a table: with commas, quoted where need be, or with tabs."""
-    if not commas:
-        return "\t".join(map(one_line, row)) + "\n"
-    held = io.StringIO(newline="")
-    csv.writer(held, lineterminator="\n").writerow(row)
-    return held.getvalue()
-
-
-def one_line(cell: str) -> str:
-    """A cell without tabs and line ends."""
-    return _CELL.sub(" ", cell)

@@ -21,21 +21,20 @@ from regard.decoding.strategy import Strategy
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
 from regard.models.translator import Translator
+from regard.pipelines.formats import OutputFormat, split_row
 from regard.pipelines.input import Chunk, Column, WholeLine
 from regard.pipelines.job import job_settings
-from regard.pipelines.long_lines import LongLineSplitter, longest
+from regard.pipelines.long_lines import LongLineSplitter, max_source_length
 from regard.pipelines.packing import packing
-from regard.pipelines.result_lines import (
+from regard.pipelines.translate import translate
+from regard.pipelines.translation_formats import (
     Alignment,
     Json,
     Nbest,
-    OutputFormat,
-    Result,
     Table,
     Text,
+    TranslatedLine,
 )
-from regard.pipelines.table import split_row
-from regard.pipelines.translate import translate
 
 ATTENTION_LINES = 32  # lines whose attention maps are in memory at once
 
@@ -101,27 +100,27 @@ class TranslateJob:
         model: Translator,
         decoder: Any,
         options: TranslateOptions,
-        output_format: OutputFormat | None = None,
+        output_format: OutputFormat[TranslatedLine] | None = None,
     ) -> None:
         """`decoder` runs the search: the model, its engine or an ensemble."""
         self.model, self.decoder, self.options = model, decoder, options
         self._formats = [output_format or _make_format(options)]
         if options.alignment_file:
             self._formats.append(Alignment())
-        self._split = LongLineSplitter(model, longest(model) if options.split else None)
+        self._split = LongLineSplitter(model, max_source_length(model) if options.split else None)
         self._packings = [packing(Path(path)) for path in options.paths]
 
     def __call__(self, chunk: Chunk) -> list[bytes]:
         results = self.translate(chunk)
         outputs = []
         for form in self._formats:
-            header = form.begin() if chunk.first == 0 else ""
+            header = form.header() if chunk.first == 0 else ""
             outputs.append((header + "".join(map(form.write, results))).encode("utf-8"))
         if self.options.attention_file:
             outputs.append(self._attention(results))
         return [packing.pack(data) for packing, data in zip(self._packings, outputs, strict=True)]
 
-    def translate(self, chunk: Chunk) -> list[Result]:
+    def translate(self, chunk: Chunk) -> list[TranslatedLine]:
         """Split long lines, translate all pieces in one call, and group them by line."""
         options = self.options
         lines = self._split([row.text for row in chunk.rows])
@@ -140,21 +139,21 @@ class TranslateJob:
             )
         )
         results = [
-            Result(chunk.first + i, row, line, [next(translations) for _ in line])
+            TranslatedLine(chunk.first + i, row, line, [next(translations) for _ in line])
             for i, (row, line) in enumerate(zip(chunk.rows, lines, strict=True))
         ]
         if options.align:
             self._add_alignments(results)
         return results
 
-    def _add_alignments(self, results: list[Result]) -> None:
+    def _add_alignments(self, results: list[TranslatedLine]) -> None:
         """Compute the word alignment of each best translation."""
         from regard.pipelines.token_words import WordAlignment, Words, word_weights
 
         tokenizers: Any = self.model.source_tokenizer, self.model.target_tokenizer
         for result, attention in self._attention_of(results, ("cross",), 1):
             result.alignments = []
-            for piece, part, maps in zip(result.pieces, result.parts, attention, strict=True):
+            for piece, part, maps in zip(result.pieces, result.translations, attention, strict=True):
                 source = Words.of_text(tokenizers[0], piece.text)
                 target = Words.of_tokens(tokenizers[1], part.hypotheses[0].tokens if maps else [])
                 weights = torch.zeros(0, len(source.words))
@@ -162,7 +161,7 @@ class TranslateJob:
                     weights = word_weights(maps[0].cross(), source, target)
                 result.alignments.append(WordAlignment(weights, source.words, target.words))
 
-    def _attention(self, results: list[Result]) -> bytes:
+    def _attention(self, results: list[TranslatedLine]) -> bytes:
         """Return the attention maps of all hypotheses as .npz or JSON lines."""
         from regard.decoding.attention_weights import KINDS
         from regard.pipelines.attention_file import AttentionArchive, AttentionLines
@@ -171,8 +170,8 @@ class TranslateJob:
         data, text = io.BytesIO(), io.StringIO(newline="\n")
         file: Any = AttentionArchive(data) if is_archive else AttentionLines(text)
         for result, attention in self._attention_of(results, KINDS, self.options.nbest):
-            for i, (part, maps) in enumerate(zip(result.parts, attention, strict=True)):
-                line = result.number if len(result.parts) == 1 else f"{result.number}.{i}"
+            for i, (part, maps) in enumerate(zip(result.translations, attention, strict=True)):
+                line = result.number if len(result.translations) == 1 else f"{result.number}.{i}"
                 for rank, attention_maps in enumerate(maps):
                     file.add(line, rank, attention_maps, part.hypotheses[rank].score)
         if is_archive:
@@ -180,25 +179,27 @@ class TranslateJob:
         return data.getvalue() if is_archive else text.getvalue().encode("utf-8")
 
     def _attention_of(
-        self, results: list[Result], kinds: Sequence[str], nbest: int
-    ) -> Iterator[tuple[Result, list[list[Any]]]]:
+        self, results: list[TranslatedLine], kinds: Sequence[str], nbest: int
+    ) -> Iterator[tuple[TranslatedLine, list[list[Any]]]]:
         """Yield each result with the maps of its parts' hypotheses, computed for a few lines at a time."""
         from regard.decoding.attention_weights import attention_maps
 
         for start in range(0, len(results), ATTENTION_LINES):
             some = results[start : start + ATTENTION_LINES]
-            pairs = [(part, h) for result in some for part in result.parts for h in part.hypotheses[:nbest]]
+            pairs = [
+                (part, h) for result in some for part in result.translations for h in part.hypotheses[:nbest]
+            ]
             sources, targets = [part.source_tokens for part, _ in pairs], [h.all_tokens for _, h in pairs]
             maps = iter(attention_maps(sources, targets, self.model, kinds) if pairs else [])
             for result in some:
-                yield result, [[next(maps) for _ in part.hypotheses[:nbest]] for part in result.parts]
+                yield result, [[next(maps) for _ in part.hypotheses[:nbest]] for part in result.translations]
 
 
 def make_job(
     folders: Sequence[Path],
     options: TranslateOptions,
     device: Any = "cpu",
-    output_format: OutputFormat | None = None,
+    output_format: OutputFormat[TranslatedLine] | None = None,
 ) -> TranslateJob:
     """Load the model, or several for an ensemble, and check them and the options before the job starts."""
     models = [load(folder, device) for folder in folders]
@@ -234,7 +235,7 @@ def _check_attention(models: Sequence[Any]) -> None:
         raise OptionError("this model's decoder has no attention to the source, so there is no alignment")
 
 
-def _make_format(options: TranslateOptions) -> OutputFormat:
+def _make_format(options: TranslateOptions) -> OutputFormat[TranslatedLine]:
     align = options.align and not options.alignment_file
     if options.output_format == "json":
         return Json(options.field is not None, options.nbest > 1, align)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
-from regard.pipelines.input import BadLine, Column, Field, Layout, Reader, Source, WholeLine
+from regard.pipelines.input import Column, Field, InvalidLines, Layout, Reader, Source, WholeLine
 
 TABLES = {"csv": "a comma-separated table", "tsv": "a tab-separated table"}
 PLACES = {"csv": Column(1, ",", quotes=True), "tsv": Column(1)}
@@ -30,7 +30,7 @@ class Documents:
 
     documents: list[Document] = field(default_factory=list)
     empty: int = 0
-    bad: BadLine = field(default_factory=BadLine)
+    bad: InvalidLines = field(default_factory=InvalidLines)
 
     @property
     def texts(self) -> list[str]:

@@ -22,7 +22,7 @@ from regard.errors import OptionError
 from regard.models.autoregressive import require_autoregressive
 from regard.models.translator import Translator
 from regard.pipelines.generate import generate, stream
-from regard.pipelines.long_lines import LongLineSplitter, joined, longest
+from regard.pipelines.long_lines import LongLineSplitter, join_hypotheses, max_source_length
 from regard.pipelines.sentence_split import Piece, gap
 from regard.pipelines.translate import Translation, translate
 from regard.pipelines.translate import stream as translated
@@ -46,7 +46,7 @@ class GenerationService(BaseService):
     ) -> None:
         self.writer = require_autoregressive(model, "HTTP answers") if writer is None else writer
         self.translates = isinstance(model, Translator)
-        self.cut = LongLineSplitter(model, longest(model) if self.translates else None)
+        self.cut = LongLineSplitter(model, max_source_length(model) if self.translates else None)
         self._looking = threading.Lock()
         self._does = {
             Translate: self._translate,
@@ -301,7 +301,7 @@ def _hypothesis(found: Hypothesis) -> dict[str, Any]:
 
 def _translation(pieces: Sequence[Piece], parts: Sequence[Translation]) -> dict[str, Any]:
     """The answer to one text. In parts, its score is the mean of theirs and its log p their sum."""
-    found = [_together(text, chosen) for text, chosen in joined(pieces, parts)]
+    found = [_together(text, chosen) for text, chosen in join_hypotheses(pieces, parts)]
     if not found:
         return {"text": "", "score": None, "log_p": None, "tokens": 0, "ended": True}
     return found[0] if len(found) == 1 else found[0] | {"hypotheses": found}

@@ -9,10 +9,10 @@ from regard.models.autoregressive import AutoregressiveModel
 from regard.models.classifier import Classifier
 from regard.models.embedder import Embedder
 from regard.models.tagger import Tagger
-from regard.pipelines.classify import classify, fitting
+from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
-from regard.pipelines.tag import Json, TagJob, TagOptions
+from regard.pipelines.tag_file import Json, TagJob, TagOptions
 from regard.serving.budget import read_tokens
 from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Classify, Embed, Sentences, Tag
@@ -48,7 +48,7 @@ class ClassifyService(TextService):
     example = ("classify", '{"text": "Hello."}')
 
     def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
-        for i, count in enumerate(self._tokens(fitting(self.model, texts))):
+        for i, count in enumerate(self._tokens(truncate(self.model, texts))):
             read_tokens(f"text {i + 1}" if len(texts) > 1 else "the text", count, self.limits)
 
     def answers(self, options: Classify, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
@@ -76,7 +76,7 @@ class TagService(TextService):
         settings = TagOptions(
             spaced=options.spaced, scheme=options.scheme, batch_tokens=self.limits.batch_tokens
         )
-        found = TagJob(self.model, settings, Json()).answers(
+        found = TagJob(self.model, settings, Json()).results(
             Chunk(0, [Row(text, text) for text in texts], "")
         )
         self._count(texts)
@@ -86,7 +86,7 @@ class TagService(TextService):
                 "tags": list(each.tags),
                 "spans": [
                     {"start": a, "end": b, "type": span.type, "text": text}
-                    for span, text, a, b in each.found()
+                    for span, text, a, b in each.spans()
                 ],
             }
             for each in found

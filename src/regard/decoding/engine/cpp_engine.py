@@ -1,7 +1,7 @@
-"""The native engine as a writer: encode, start, step, best, and what it carries between steps.
+"""The C++ engine: Transformers on a CPU in float32, bfloat16 or int8, with the interface of a decoder.
 
-All that lasts is held here in tensors and arrays; `engine.cpp` computes and keeps nothing but the packed weights. So any
-number of searches may use one engine at once, each in its own thread.
+All state is held here in tensors and arrays; `engine.cpp` keeps only the packed weights. So several threads
+may use one engine at the same time.
 """
 
 from __future__ import annotations
@@ -10,16 +10,25 @@ import ctypes
 import sys
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import arguments
 from regard.attention.kernels.build_cpp import check_code, lacks, library
-from regard.decoding.engine.layout import ACTIVATIONS, Unsupported, epsilon, positions, shape, tensors
+from regard.decoding.engine.layout import (
+    ACTIVATIONS,
+    Unsupported,
+    epsilon,
+    layer_shape,
+    model_tensors,
+    position_table,
+)
 from regard.decoding.engine.shared_shortlists import SharedShortlists
 from regard.decoding.engine.shortlist import Shortlist
 from regard.errors import OptionError
@@ -27,15 +36,49 @@ from regard.errors import OptionError
 _SOURCE = Path(__file__).with_name("engine.cpp")
 KINDS = {"float32": 0, "int8": 1, "bfloat16": 2}
 PRECISIONS = ("auto", *KINDS)
-FIRST = 256  # positions known at first
-_OLD = threading.local()
+FIRST_POSITIONS = 256  # positions computed at first; doubled when more are needed
+_reusable = threading.local()  # the slots of this thread's last search
 _REPORTED: set[str] = set()  # reasons for the slow path that were printed, each once
 
 
+class ModelShape(ctypes.Structure):
+    """Sizes and kinds of a model, as in engine.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in (
+            "dim", "heads", "width", "inner", "vocab", "activation", "pre", "crossed", "kind", "encoder_layers",
+            "decoder_layers", "norm", "last_norm",
+        )),
+        ("scale", ctypes.c_double),
+        ("eps", ctypes.c_double),
+    ]  # fmt: skip
+
+
+class StepPlan(ctypes.Structure):
+    """Inputs and outputs of one decoder step, as in engine.cpp; pointers are addresses."""
+
+    _fields_ = [
+        ("rows", ctypes.c_int64),
+        ("tokens", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("past", ctypes.c_void_p),
+        ("past_stride", ctypes.c_int64),
+        ("slots", ctypes.c_void_p),
+        ("first_slot", ctypes.c_int64),
+        ("memory", ctypes.c_void_p),
+        ("source_lengths", ctypes.c_void_p),
+        ("k", ctypes.c_int64),
+        ("log_p", ctypes.c_void_p),
+        ("best", ctypes.c_void_p),
+        ("scores", ctypes.c_void_p),
+        ("shortlists", ctypes.c_void_p),
+    ]
+
+
 def why_not(model: Any, precision: str = "float32") -> str | None:
-    """None when the engine computes this model in this precision here, otherwise why not."""
+    """Return why the C++ engine cannot run this model in this precision here; None if it can."""
     try:
-        shape(model)
+        layer_shape(model)
     except Unsupported as reason:
         return str(reason)
     if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
@@ -44,7 +87,7 @@ def why_not(model: Any, precision: str = "float32") -> str | None:
 
 
 def _why_not_here(precision: str) -> str | None:
-    """What this machine lacks for the engine, or None."""
+    """Return what this machine lacks for the engine; None if nothing."""
     if lacks("avx512f", "avx512bw", "avx512vl", "avx512dq"):
         return "this processor has no AVX-512"
     loaded = library(_SOURCE)
@@ -56,9 +99,15 @@ def _why_not_here(precision: str) -> str | None:
 
 
 def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None) -> Any:
-    """The fastest writer there is for a model: the engine where it can, else the model itself. auto is float32.
+    """Return the fastest engine for a translator or language model; the model itself if no engine can run it.
 
-    With a `shortlist` it writes listed words only, which the engine alone can do.
+    >>> engine = regard.fast(regard.load("runs/small"), "int8")
+    >>> regard.translate("Where is my book?", engine)
+
+    Args:
+        model: a loaded model. On a CPU it gets the C++ engine, on a GPU the CUDA engine.
+        precision: float32, bfloat16 or int8; auto is float32 on a CPU and that of the weights on a GPU.
+        shortlist: restrict the output to likely tokens; C++ engine only.
     """
     arguments.one_of("precision", precision, PRECISIONS)
     if not hasattr(model, "start") or not hasattr(model, "device"):
@@ -80,11 +129,11 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
         return Engine(model, "float32", shortlist)
     if shortlist is not None:
         raise OptionError(
-            f"a shortlist needs the engine, which does not compute this model: {reason}; leave it out"
+            f"a shortlist needs the C++ engine, which cannot run this model: {reason}; leave it out"
         )
     if wanted != "float32":
         print(f"regard: float32 instead of {wanted}, by PyTorch: {reason}", file=sys.stderr)
-    elif reason == _why_not_here(wanted) and reason not in _REPORTED:  # the machine's fault, not the model's
+    elif reason == _why_not_here(wanted) and reason not in _REPORTED:  # because of the machine, not the model
         _REPORTED.add(reason)
         print(
             f"regard: decoding with PyTorch, which is slower than the C++ engine: {reason}", file=sys.stderr
@@ -93,98 +142,119 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
 
 
 class Memory:
-    """The keys and values of some sentences, for all layers of the decoder; with a shortlist, what each may be translated by."""
+    """Cross-attention keys and values of encoded sentences, for all decoder layers.
+
+    Attributes:
+        buffer: the numbers of all sentences.
+        address: the address of each sentence in it.
+        lengths: the length of each sentence.
+        allowed: with a shortlist, the tokens that each translation may contain, sorted.
+    """
 
     def __init__(self, buffer: Tensor, address: Any, lengths: Any, allowed: list[Any] | None = None) -> None:
         self.buffer, self.address, self.lengths, self.allowed = buffer, address, lengths, allowed
 
-    def allow(self, words: Sequence[Collection[int]]) -> None:
-        """Words that must be possible, for each sentence; to be said before it starts."""
+    def allow(self, tokens: Sequence[Collection[int]]) -> None:
+        """Add tokens to the shortlist of each sentence; to be called before `start`."""
         if self.allowed is not None:
-            both = zip(self.allowed, words, strict=True)
+            pairs = zip(self.allowed, tokens, strict=True)
             self.allowed = [
-                np.union1d(listed, np.array([*more], np.int32)) if more else listed for listed, more in both
+                np.union1d(listed, np.array([*more], np.int32)) if more else listed for listed, more in pairs
             ]
 
 
 class Slots:
-    """Keys and values that were written, a slot for each row and step. When full, those nobody looks back to are dropped."""
+    """Self-attention keys and values of generated tokens: one slot per row and step.
+
+    When all are used, those that no row refers to are dropped.
+    """
 
     def __init__(self, size: int, rows: int, dtype: torch.dtype) -> None:
-        old = getattr(
-            _OLD, "buffer", None
-        )  # of this thread's last search: fresh memory costs more than what is done with it
-        if old is None or old.dtype != dtype or old.shape[1] != size or len(old) < 16 * rows:
-            old = torch.empty(max(256, 32 * rows), size, dtype=dtype)
-        self.buffer: Tensor = old
-        self.used, _OLD.buffer = 0, None
+        # New memory costs more than the computation, so a thread reuses that of its last search.
+        buffer = getattr(_reusable, "buffer", None)
+        if buffer is None or buffer.dtype != dtype or buffer.shape[1] != size or len(buffer) < 16 * rows:
+            buffer = torch.empty(max(256, 32 * rows), size, dtype=dtype)
+        self.buffer: Tensor = buffer
+        self.used, _reusable.buffer = 0, None
 
     def __del__(self) -> None:
-        _OLD.buffer = self.buffer
+        _reusable.buffer = self.buffer
 
-    def take(self, rows: int, carried: DecoderState) -> int:
-        """Room for so many more; gives the first."""
+    def take(self, rows: int, state: DecoderState) -> int:
+        """Reserve slots for `rows` rows; return the first."""
         if self.used + rows > len(self.buffer):
-            self._tidy(rows, carried)
+            self._compact(rows, state)
         self.used += rows
         return self.used - rows
 
-    def _tidy(self, rows: int, carried: DecoderState) -> None:
-        width = carried.past.shape[1]
-        live = np.arange(width) < carried.at[:, None]
-        kept, places = np.unique(carried.past[live], return_inverse=True)
+    def _compact(self, rows: int, state: DecoderState) -> None:
+        """Keep the slots that `state` refers to, and make room for twice as many."""
+        live = np.arange(state.past.shape[1]) < state.generated[:, None]
+        kept, index = np.unique(state.past[live], return_inverse=True)
         size = len(self.buffer)
         while size < 2 * (len(kept) + rows):
             size *= 2
-        wide = torch.empty(size, self.buffer.shape[1], dtype=self.buffer.dtype)
-        torch.index_select(self.buffer, 0, torch.from_numpy(kept.astype(np.int64)), out=wide[: len(kept)])
-        self.buffer, self.used = wide, len(kept)
-        carried.past[live] = places
+        larger = torch.empty(size, self.buffer.shape[1], dtype=self.buffer.dtype)
+        torch.index_select(self.buffer, 0, torch.from_numpy(kept.astype(np.int64)), out=larger[: len(kept)])
+        self.buffer, self.used = larger, len(kept)
+        state.past[live] = index
 
 
+@dataclass(eq=False)
 class DecoderState:
-    """What the search carries: for each row its sentence's memory, how much it has written, and the slots of that."""
+    """The decoder state of each row.
 
-    def __init__(
-        self,
-        memories: list[Memory],
-        listed: SharedShortlists | None,
-        address: Any,
-        lengths: Any,
-        at: Any,
-        past: Any,
-        slots: Slots,
-    ) -> None:
-        self.memories, self.listed, self.address, self.lengths = memories, listed, address, lengths
-        self.at, self.past, self.slots = at, past, slots
+    Attributes:
+        memories: the memories that `address` points into.
+        shortlists: the shortlist of each row, or None.
+        address: the address of the row's sentence in its memory.
+        source_lengths: the length of that sentence.
+        generated: the number of tokens generated so far.
+        past: (rows, capacity) the slots of these tokens.
+        slots: their keys and values.
+    """
+
+    memories: list[Memory]
+    shortlists: SharedShortlists | None
+    address: NDArray[np.int64]
+    source_lengths: NDArray[np.int32]
+    generated: NDArray[np.int32]
+    past: NDArray[np.int32]
+    slots: Slots
 
     def reorder(self, rows: Tensor) -> DecoderState:
-        """Keep these rows, in this order. Vectors stay where they are."""
-        pick = rows.numpy()
-        listed = self.listed and self.listed.reorder(pick)
-        found = DecoderState(
-            self.memories, listed, self.address[pick], self.lengths[pick], self.at[pick], self.past[pick], self.slots
-        )  # fmt: skip
-        if len(self.memories) > 8:  # now and then: forget sentences that have left
-            found.memories = [m for m in self.memories if np.isin(m.address, found.address).any()]
-        return found
+        """Select rows by index. Keys and values stay in place."""
+        index = rows.numpy()
+        address, memories = self.address[index], self.memories
+        if len(memories) > 8:  # now and then, drop the memories of sentences that have left
+            memories = [m for m in memories if np.isin(m.address, address).any()]
+        return DecoderState(
+            memories,
+            self.shortlists and self.shortlists.reorder(index),
+            address,
+            self.source_lengths[index],
+            self.generated[index],
+            self.past[index],
+            self.slots,
+        )
 
     def join(self, other: DecoderState) -> DecoderState:
-        """These rows, then newly started ones."""
-        assert not other.at.any()
-        past = np.zeros((len(other.at), self.past.shape[1]), np.int32)
-        both = (
-            (self.address, other.address),
-            (self.lengths, other.lengths),
-            (self.at, other.at),
-            (self.past, past),
+        """Append rows that have just started."""
+        assert not other.generated.any()
+        past = np.zeros((len(other.generated), self.past.shape[1]), np.int32)
+        return replace(
+            self,
+            memories=self.memories + other.memories,
+            shortlists=self.shortlists and other.shortlists and self.shortlists.join(other.shortlists),
+            address=np.concatenate([self.address, other.address]),
+            source_lengths=np.concatenate([self.source_lengths, other.source_lengths]),
+            generated=np.concatenate([self.generated, other.generated]),
+            past=np.concatenate([self.past, past]),
         )
-        listed = self.listed and other.listed and self.listed.join(other.listed)
-        return DecoderState(self.memories + other.memories, listed, *map(np.concatenate, both), self.slots)  # type: ignore[arg-type]
 
 
 class Engine:
-    """A Transformer translator or language model, computed natively; equal to its torch model but for rounding."""
+    """A Transformer translator or language model in C++; equal to its torch model up to rounding."""
 
     joins = True
     device = torch.device("cpu")
@@ -193,162 +263,163 @@ class Engine:
     def __init__(self, model: Any, precision: str = "float32", shortlist: Shortlist | None = None) -> None:
         loaded = library(_SOURCE)
         assert not isinstance(loaded, str)
-        made = shape(model)
-        self.model, self.precision, self._library, self._shape = model, precision, loaded, made
+        shape = layer_shape(model)
+        self.model, self.precision, self._library, self._dim = model, precision, loaded, shape.dim
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
                 setattr(self, name, getattr(model, name))
-        layers = len(model.encoder.layers) if hasattr(model, "encoder") else 0, len(model.decoder.layers)
-        crossed, last = hasattr(model, "encoder"), made.norm if made.place == "pre" else 0
-        self.vocab = model.output.projection.out_features
-        if crossed:  # a language model has nothing to encode, and searches ask by this name
+        translates = hasattr(model, "encoder")
+        if translates:  # only translators have `encode`
             self.encode = self._encode
-        self._kept_as = torch.float32 if precision == "float32" else torch.bfloat16  # keys and values
-        self._slot = layers[1] * 2 * made.heads * made.width
-        numbers = [
-            made.dim, made.heads, made.width, made.inner, self.vocab, 0, ACTIVATIONS[made.activation],
-            made.place == "pre", crossed, KINDS[precision], *layers, made.norm, last, last,
-        ]  # fmt: skip
-        # Word vectors and norms are read where they are, so they are kept; maps are packed.
-        self._kept = [None if t is None else t.detach().contiguous() for t in tensors(model, made)]
-        pointers = (ctypes.c_void_p * len(self._kept))(
-            *(None if t is None else t.data_ptr() for t in self._kept)
-        )
-        loaded.engine_room.restype = ctypes.c_int64
-        eps = epsilon(model.decoder.layers[0].around_attention.norm)
-        made_numbers = (ctypes.c_int64 * len(numbers))(*map(int, numbers))
+        self.vocab = model.output.projection.out_features
+        self._cache_dtype = torch.float32 if precision == "float32" else torch.bfloat16  # keys and values
+        self._slot_size = len(model.decoder.layers) * 2 * shape.heads * shape.width
+        # Embeddings and norms are used in place, so they are kept; matrices are packed.
+        self._tensors = [None if t is None else t.detach().contiguous() for t in model_tensors(model)]
+        pointers = [None if t is None else t.data_ptr() for t in self._tensors]
         self._native = ctypes.c_void_p()
-        scales = ctypes.c_double(model.target.scale), ctypes.c_double(eps)
-        _check(loaded.engine_new(made_numbers, *scales, pointers, ctypes.byref(self._native)))
+        loaded.engine_room.restype = ctypes.c_int64
+        _check(
+            loaded.engine_new(
+                ctypes.byref(self._model_shape(shape)),
+                (ctypes.c_void_p * len(pointers))(*pointers),
+                ctypes.byref(self._native),
+            )
+        )
         self.shortlist = shortlist
         if shortlist is not None:
             shortlist.check(model)
-            _check(loaded.engine_list(self._native, _of(self._kept[-2])))
-        self._lock, self._known, self._tables = threading.Lock(), 0, []
-        self._reach(FIRST)
+            _check(loaded.engine_list(self._native, ctypes.c_void_p(self._tensors[-2].data_ptr())))  # type: ignore[union-attr]
+        self._lock, self._positions, self._position_tables = threading.Lock(), 0, []
+        self._prepare_positions(FIRST_POSITIONS)
+
+    def _model_shape(self, shape: Any) -> ModelShape:
+        model, pre = self.model, shape.place == "pre"
+        return ModelShape(
+            shape.dim, shape.heads, shape.width, shape.inner, self.vocab, ACTIVATIONS[shape.activation], pre,
+            hasattr(model, "encoder"), KINDS[self.precision],
+            len(model.encoder.layers) if hasattr(model, "encoder") else 0, len(model.decoder.layers),
+            shape.norm, shape.norm if pre else 0,
+            model.target.scale, epsilon(model.decoder.layers[0].around_attention.norm),
+        )  # fmt: skip
 
     def __del__(self) -> None:
         if getattr(self, "_native", None):
             self._library.engine_free(self._native)
 
-    def _reach(self, length: int) -> None:
-        """Know the positions up to a length. Older tables stay, since another thread may be reading them."""
+    def _prepare_positions(self, length: int) -> None:
+        """Compute position vectors up to a length. Older tables stay: another thread may be reading them."""
         with self._lock:
-            while self._known < length:
-                self._known = max(FIRST, 2 * self._known)
-                parts = (getattr(self.model, "encoder", None), self.model.decoder)
+            while self._positions < length:
+                self._positions = max(FIRST_POSITIONS, 2 * self._positions)
+                stacks = (getattr(self.model, "encoder", None), self.model.decoder)
                 tables = [
-                    None if part is None else positions(part, self._shape.dim, self._known) for part in parts
+                    None if stack is None else position_table(stack, self._dim, self._positions)
+                    for stack in stacks
                 ]
-                self._tables.append(tables)
-                self._library.engine_positions(
-                    self._native, *(None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables)
-                )
+                self._position_tables.append(tables)
+                pointers = (None if t is None else ctypes.c_void_p(t.data_ptr()) for t in tables)
+                self._library.engine_positions(self._native, *pointers)
 
-    def _share(self) -> None:
-        """A second core takes half of each product where torch may use one: workers side by side have set that to one thread."""
+    def _use_second_core(self) -> None:
+        """Let a second thread compute half of each product if torch may use one; parallel workers have one
+        thread.
+        """
         self._library.engine_share(int(torch.get_num_threads() > 1))
 
     @torch.inference_mode()
     def _encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """Sentences (batch, S) → memory; padding is cut off first."""
-        self._share()
+        """Encode sentences (batch, S); padding is removed first."""
+        self._use_second_core()
         sizes = lengths.numpy().astype(np.int32)
-        self._reach(int(sizes.max(initial=0)))
-        real = np.arange(source.shape[1]) < sizes[:, None]
-        words, at = (
-            np.ascontiguousarray(source.numpy()[real]),
-            np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real],
-        )
-        rooms = np.array(
-            [self._library.engine_room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64
-        )
-        buffer = torch.empty(int(rooms.sum()), dtype=self._kept_as)
+        self._prepare_positions(int(sizes.max(initial=0)))
+        real = np.arange(source.shape[1]) < sizes[:, None]  # (batch, S)
+        tokens = np.ascontiguousarray(source.numpy()[real])
+        positions = np.broadcast_to(np.arange(source.shape[1], dtype=np.int32), real.shape)[real]
+        room = self._library.engine_room
+        rooms = np.array([room(self._native, ctypes.c_int64(int(n))) for n in sizes], np.int64)
+        buffer = torch.empty(int(rooms.sum()), dtype=self._cache_dtype)
         address = buffer.data_ptr() + buffer.element_size() * (np.cumsum(rooms) - rooms)
-        at = np.ascontiguousarray(at)
+        arrays = (sizes, tokens, np.ascontiguousarray(positions), address)
+        count = ctypes.c_int64(len(sizes))
         _check(
-            self._library.engine_encode(
-                self._native, ctypes.c_int64(len(sizes)), _at(sizes), _at(words), _at(at), _at(address)
-            )
+            self._library.engine_encode(self._native, count, *(ctypes.c_void_p(_address(a)) for a in arrays))
         )
-        allowed = (
-            None if self.shortlist is None else self.shortlist.words(np.split(words, np.cumsum(sizes)[:-1]))
-        )
+        allowed = None
+        if self.shortlist is not None:
+            allowed = self.shortlist.words(np.split(tokens, np.cumsum(sizes)[:-1]))
         return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
-        self._share()
+        self._use_second_core()
         rows = len(first)
-        none = np.zeros(rows, np.int64), np.zeros(rows, np.int32)
-        address, lengths = none if memory is None else (memory.address, memory.lengths)
-        at, past = np.zeros(rows, np.int32), np.zeros((rows, 32), np.int32)
-        listed = (
-            None
-            if memory is None or memory.allowed is None
-            else SharedShortlists.of(memory.allowed, self._choose)
+        shortlists = None
+        if memory is not None and memory.allowed is not None:
+            shortlists = SharedShortlists.of(memory.allowed, lambda tokens: OutputColumns(self, tokens))
+        return DecoderState(
+            memories=[] if memory is None else [memory],
+            shortlists=shortlists,
+            address=np.zeros(rows, np.int64) if memory is None else memory.address,
+            source_lengths=np.zeros(rows, np.int32) if memory is None else memory.lengths,
+            generated=np.zeros(rows, np.int32),
+            past=np.zeros((rows, 32), np.int32),
+            slots=Slots(self._slot_size, rows, self._cache_dtype),
         )
-        slots = Slots(self._slot, rows, self._kept_as)
-        return DecoderState([] if memory is None else [memory], listed, address, lengths, at, past, slots)
 
-    def _choose(self, words: Any) -> Chosen:
-        return Chosen(self, words)
-
-    def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        """One more word of each row → log p and numbers of the k best next words, (rows, at most k)."""
+    def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
+        """One step; return log p and ids of the k best next tokens of each row, (rows, at most k)."""
         rows, k = len(tokens), min(k, self.vocab)
-        log_p, words = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64)
-        self._step(tokens, carried, k, log_p, words, None)
-        return log_p, words, carried
+        log_p, best = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64)
+        self._step(tokens, state, k=k, log_p=log_p.data_ptr(), best=best.data_ptr())
+        return log_p, best, state
 
-    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        """One more word of each row → scores of the next, (rows, vocabulary)."""
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """One step; return the scores of the next token, (rows, vocabulary)."""
         scores = torch.empty(len(tokens), self.vocab)
-        self._step(tokens, carried, 0, None, None, scores)
-        return scores, carried
+        self._step(tokens, state, scores=scores.data_ptr())
+        return scores, state
 
-    def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
-        """Words that are given, (rows, T): the state behind them."""
+    def read(self, tokens: Tensor, state: DecoderState) -> DecoderState:
+        """Return the state after given tokens (rows, T)."""
         for column in tokens.unbind(1):
-            self.best(column.contiguous(), carried, 1)
-        return carried
+            self.best(column.contiguous(), state, 1)
+        return state
 
-    def _step(
-        self,
-        tokens: Tensor,
-        c: DecoderState,
-        k: int,
-        log_p: Tensor | None,
-        words: Tensor | None,
-        scores: Tensor | None,
-    ) -> None:
-        rows, longest = len(tokens), int(c.at.max(initial=0)) + 1
-        self._reach(longest)
-        first = c.slots.take(rows, c)
-        if longest > c.past.shape[1]:
-            c.past = np.pad(c.past, ((0, 0), (0, c.past.shape[1])))
-        size, tokens = ctypes.c_int64, tokens.contiguous()
-        code = self._library.engine_step(
-            self._native, size(rows), _of(tokens), _at(c.at), _at(c.past), size(c.past.shape[1]), _of(c.slots.buffer), size(first),
-            _at(c.address), _at(c.lengths), size(k), _of(log_p), _of(words), _of(scores),
-            None if c.listed is None else _at(c.listed.rows),
-        )  # fmt: skip
-        _check(code)
-        c.past[np.arange(rows), c.at] = first + np.arange(rows)
-        c.at = c.at + 1
-
-
-class Chosen:
-    """The weights of some words of the output, in rising order, as a matrix of their own."""
-
-    def __init__(self, engine: Engine, words: Any) -> None:
-        self._engine = engine  # it outlives what is chosen from it
-        found = ctypes.c_void_p()
-        _check(
-            engine._library.engine_choose(
-                engine._native, ctypes.c_int64(len(words)), _at(words), ctypes.byref(found)
-            )
+    def _step(self, tokens: Tensor, state: DecoderState, **outputs: int) -> None:
+        """Run one step and update the state in place. `outputs` are fields of `StepPlan`."""
+        rows, longest = len(tokens), int(state.generated.max(initial=0)) + 1
+        self._prepare_positions(longest)
+        first_slot = state.slots.take(rows, state)
+        if longest > state.past.shape[1]:
+            state.past = np.pad(state.past, ((0, 0), (0, state.past.shape[1])))
+        tokens = tokens.contiguous()
+        plan = StepPlan(
+            rows=rows,
+            tokens=tokens.data_ptr(),
+            lengths=_address(state.generated),
+            past=_address(state.past),
+            past_stride=state.past.shape[1],
+            slots=state.slots.buffer.data_ptr(),
+            first_slot=first_slot,
+            memory=_address(state.address),
+            source_lengths=_address(state.source_lengths),
+            shortlists=None if state.shortlists is None else _address(state.shortlists.rows),
+            **outputs,
         )
-        self.address: int = found.value or 0
+        _check(self._library.engine_step(self._native, ctypes.byref(plan)))
+        state.past[np.arange(rows), state.generated] = first_slot + np.arange(rows)
+        state.generated = state.generated + 1
+
+
+class OutputColumns:
+    """The output weights of some tokens (sorted ids) as a matrix of their own, for a shortlist."""
+
+    def __init__(self, engine: Engine, tokens: Any) -> None:
+        self._engine = engine  # must live as long as its columns
+        columns = ctypes.c_void_p()
+        count, address = ctypes.c_int64(len(tokens)), ctypes.c_void_p(_address(tokens))
+        _check(engine._library.engine_choose(engine._native, count, address, ctypes.byref(columns)))
+        self.address: int = columns.value or 0
 
     def __del__(self) -> None:
         if getattr(self, "address", None):
@@ -359,10 +430,6 @@ def _check(code: int) -> None:
     check_code(code, "the decoding engine")
 
 
-def _at(array: Any) -> ctypes.c_void_p:
+def _address(array: Any) -> int:
     assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-def _of(tensor: Tensor | None) -> ctypes.c_void_p | None:
-    return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
+    return array.ctypes.data

@@ -576,12 +576,20 @@ void normalise(const Norm& n, const float* x, float* y, int rows, int dim) {
   }
 }
 
+// The sizes and kinds of a model; `ModelShape` of cpp_engine.py has the same fields.
+struct ModelShape {
+  int64_t dim, heads, width, inner, vocab;  // width: of a head
+  int64_t activation, pre, crossed, kind;   // pre: norm before the sublayer; crossed: with an encoder
+  int64_t encoder_layers, decoder_layers, norm, last_norm;
+  double scale, eps;                        // scale of the embeddings, epsilon of the norms
+};
+
 struct Sublayer { Matrix *in = nullptr, *out = nullptr; Norm norm; };
 struct Layer { Sublayer self, feed; Matrix *cross_query = nullptr, *cross_out = nullptr; Norm cross_norm; };
 struct Stack { std::vector<Layer> layers; Norm last; const float* positions = nullptr; };
 
 struct Model {
-  int dim, heads, width, inner, vocab, source_vocab, activation, pre, crossed, kind;
+  int dim, heads, width, inner, vocab, activation, pre, crossed, kind;
   float scale;
   Stack encoder, decoder;
   const float *source_words = nullptr, *target_words = nullptr;
@@ -684,7 +692,7 @@ template <class F> void around(const Model& m, Scratch& s, const Norm& norm, flo
   }
 }
 
-void feed(const Model& m, Scratch& s, const Sublayer& l, const float* h, float* x, int rows) {
+void feed_forward(const Model& m, Scratch& s, const Sublayer& l, const float* h, float* x, int rows) {
   const int wide = m.activation == SWIGLU ? 2 * m.inner : m.inner;
   float* a = s.a.need(size_t(rows) * wide);
   map(s, *l.in, h, rows, m.dim, a, wide, m.activation == SWIGLU ? -1 : m.activation);
@@ -727,49 +735,90 @@ void remember(const Model& m, Scratch& s, int sentences, const int32_t* lengths,
   }
 }
 
+// The inputs and outputs of one decoder step; `StepPlan` of cpp_engine.py has the same fields.
+struct StepPlan {
+  int64_t rows;
+  const int64_t* tokens;      // (rows,) the last token of each row
+  const int32_t* lengths;     // (rows,) tokens generated before
+  const int32_t* past;        // (rows, past_stride) the slots of these tokens
+  int64_t past_stride;
+  void* slots;                // keys and values of generated tokens, one slot per row and step
+  int64_t first_slot;         // row r writes slot first_slot + r
+  void* const* memory;        // (rows,) cross-attention keys and values of each row's sentence
+  const int32_t* source_lengths;
+  int64_t k;                  // number of best tokens
+  float* log_p;               // out (rows, k)
+  int64_t* best;              // out (rows, k)
+  float* scores;              // out (rows, vocabulary) instead of the best tokens, or null
+  const Listed* shortlists;   // (rows,) or null
+};
+
+// Causal self-attention of layer i for one new token per row. `p` holds heads × ldp weights.
 template <class T>
-void step(const Model& m, Scratch& s, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, T* slots,
-          int64_t first, T* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores,
-          const Listed* listed) {
-  const int n = rows, wide = m.heads * m.width, D = m.width, layers = m.decoder.layers.size();
-  const size_t slot = size_t(layers) * 2 * wide;
+void self_attention(const Model& m, const StepPlan& plan, int i, const float* qkv, float* p, int ldp, float* out) {
+  const int D = m.width, wide = m.heads * D;
+  const size_t slot = m.decoder.layers.size() * 2 * size_t(wide);
   const float f = 1.f / std::sqrt(float(D));
-  int most = 0;
-  for (int r = 0; r < n; ++r) {
-    most = at[r] + 1 > most ? at[r] + 1 : most;
-    if (m.crossed) most = lengths[r] > most ? lengths[r] : most;
+  T* slots = static_cast<T*>(plan.slots) + size_t(i) * 2 * wide;
+  for (int r = 0; r < plan.rows; ++r) {
+    const float* q = qkv + size_t(r) * 3 * wide;
+    T* mine = slots + (plan.first_slot + r) * slot;
+    copy(q + wide, mine, 2 * wide);
+    const int32_t* before = plan.past + r * plan.past_stride;
+    const int length = plan.lengths[r], steps = length + 1;
+    auto key = [&](int t) { return t < length ? slots + before[t] * slot : mine; };
+    for (int t = 0; t < steps; ++t) {
+      const T* kk = key(t);
+      for (int head = 0; head < m.heads; ++head) {
+        __m512 a = _mm512_setzero_ps();
+        for (int d = head * D; d < head * D + D; d += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), load16(kk + d), a);
+        p[head * ldp + t] = f * _mm512_reduce_add_ps(a);
+      }
+    }
+    for (int head = 0; head < m.heads; ++head) {
+      float* e = p + head * ldp;
+      const float by = softmax(e, steps);
+      mix(e, steps, D, by, out + size_t(r) * wide + head * D, [&](int t) { return key(t) + wide + head * D; });
+    }
   }
-  float* p = s.p.need(up(most, 16) * size_t(m.heads) + 64);
-  const int ldp = up(most, 16);
+}
+
+// Cross-attention of layer i.
+template <class T>
+void cross_attention(const Model& m, const StepPlan& plan, int i, const float* q, float* p, float* out) {
+  const int D = m.width, wide = m.heads * D;
+  const float f = 1.f / std::sqrt(float(D));
+  for (int r = 0; r < plan.rows; ++r) {
+    const int S = plan.source_lengths[r], ld = up(S, 16);
+    const T* kt = static_cast<const T*>(plan.memory[r]) + size_t(i) * wide * (ld + S);
+    const T* v = kt + size_t(wide) * ld;
+    for (int head = 0; head < m.heads; ++head) {
+      energies(q + size_t(r) * wide + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
+      const float by = softmax(p, S);
+      mix(p, S, D, by, out + size_t(r) * wide + head * D, [&](int j) { return v + size_t(j) * wide + head * D; });
+    }
+  }
+}
+
+// One decoder step: T is the type of keys and values.
+template <class T> void step(const Model& m, Scratch& s, const StepPlan& plan) {
+  const int n = plan.rows, wide = m.heads * m.width;
+  int longest = 0;
+  for (int r = 0; r < n; ++r) {
+    longest = plan.lengths[r] + 1 > longest ? plan.lengths[r] + 1 : longest;
+    if (m.crossed) longest = plan.source_lengths[r] > longest ? plan.source_lengths[r] : longest;
+  }
+  const int ldp = up(longest, 16);
+  float* p = s.p.need(ldp * size_t(m.heads) + 64);
   float* x = s.x.need(size_t(n) * m.dim);
-  embed(m, m.target_words, m.decoder.positions, words, at, n, x);
-  for (int i = 0; i < layers; ++i) {
+  embed(m, m.target_words, m.decoder.positions, plan.tokens, plan.lengths, n, x);
+  for (int i = 0; i < int(m.decoder.layers.size()); ++i) {
     auto& l = m.decoder.layers[i];
     around(m, s, l.self.norm, x, n, [&](const float* h) {
       float* qkv = s.a.need(size_t(n) * 3 * wide);
       map(s, *l.self.in, h, n, m.dim, qkv, 3 * wide);
       float* out = s.b.need(size_t(n) * wide);
-      for (int r = 0; r < n; ++r) {
-        const float* q = qkv + size_t(r) * 3 * wide;
-        T* mine = slots + (first + r) * slot + size_t(i) * 2 * wide;
-        copy(q + wide, mine, 2 * wide);
-        const int32_t* before = past + r * stride;
-        const int steps = at[r] + 1;
-        auto key = [&](int t) { return t < at[r] ? slots + before[t] * slot + size_t(i) * 2 * wide : mine; };
-        for (int t = 0; t < steps; ++t) {
-          const T* kk = key(t);
-          for (int head = 0; head < m.heads; ++head) {
-            __m512 a = _mm512_setzero_ps();
-            for (int d = head * D; d < head * D + D; d += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(q + d), load16(kk + d), a);
-            p[head * ldp + t] = f * _mm512_reduce_add_ps(a);
-          }
-        }
-        for (int head = 0; head < m.heads; ++head) {
-          float* e = p + head * ldp;
-          const float by = softmax(e, steps);
-          mix(e, steps, D, by, out + size_t(r) * wide + head * D, [&](int t) { return key(t) + wide + head * D; });
-        }
-      }
+      self_attention<T>(m, plan, i, qkv, p, ldp, out);
       add(s, *l.self.out, out, n, wide, x, m.dim);
     });
     if (m.crossed)
@@ -777,25 +826,17 @@ void step(const Model& m, Scratch& s, int64_t rows, const int64_t* words, const 
         float* q = s.a.need(size_t(n) * wide);
         map(s, *l.cross_query, h, n, m.dim, q, wide);
         float* out = s.b.need(size_t(n) * wide);
-        for (int r = 0; r < n; ++r) {
-          const int S = lengths[r], ld = up(S, 16);
-          const T* kt = memory[r] + size_t(i) * wide * (ld + S);
-          const T* v = kt + size_t(wide) * ld;
-          for (int head = 0; head < m.heads; ++head) {
-            energies(q + size_t(r) * wide + head * D, kt + size_t(head) * D * ld, D, S, ld, f, p);
-            const float by = softmax(p, S);
-            mix(p, S, D, by, out + size_t(r) * wide + head * D, [&](int j) { return v + size_t(j) * wide + head * D; });
-          }
-        }
+        cross_attention<T>(m, plan, i, q, p, out);
         add(s, *l.cross_out, out, n, wide, x, m.dim);
       });
-    around(m, s, l.feed.norm, x, n, [&](const float* h) { feed(m, s, l.feed, h, x, n); });
+    around(m, s, l.feed.norm, x, n, [&](const float* h) { feed_forward(m, s, l.feed, h, x, n); });
   }
   normalise(m.decoder.last, x, x, n, m.dim);
-  if (listed && scores) all_listed(s, listed, x, n, m.dim, scores, m.vocab);
-  else if (listed) best_listed(s, listed, x, n, m.dim, int(k), log_p, best);
-  else if (scores) map(s, *m.output, x, n, m.dim, scores, m.vocab);
-  else best_words(s, *m.output, x, n, m.dim, int(k), log_p, best);
+  const int k = int(plan.k);
+  if (plan.shortlists && plan.scores) all_listed(s, plan.shortlists, x, n, m.dim, plan.scores, m.vocab);
+  else if (plan.shortlists) best_listed(s, plan.shortlists, x, n, m.dim, k, plan.log_p, plan.best);
+  else if (plan.scores) map(s, *m.output, x, n, m.dim, plan.scores, m.vocab);
+  else best_words(s, *m.output, x, n, m.dim, k, plan.log_p, plan.best);
 }
 }  // namespace
 
@@ -826,33 +867,32 @@ void engine_share(int wanted) {
 
 void engine_limit(int64_t bytes) { most = bytes; }
 
-// numbers: dim, heads, width of a head, inner, vocabulary, source vocabulary, activation, pre, crossed, kind, encoder layers,
-// decoder layers, norm kind, last norm of encoder, of decoder. tensors: in the order they are taken below.
-// The model goes to `made`.
-int engine_new(const int64_t* n, double scale, double eps, const float* const* t, void** made) { return guarded([&] {
+// Create a model. `t` are the tensors in the order in which they are taken below; the model is stored in `made`.
+int engine_new(const ModelShape* shape, const float* const* t, void** made) { return guarded([&] {
+  const ModelShape& n = *shape;
   auto m = std::make_unique<Model>();
-  m->dim = n[0]; m->heads = n[1]; m->width = n[2]; m->inner = n[3]; m->vocab = n[4]; m->source_vocab = n[5];
-  m->activation = n[6]; m->pre = n[7]; m->crossed = n[8]; m->kind = n[9]; m->scale = scale;
+  m->dim = n.dim; m->heads = n.heads; m->width = n.width; m->inner = n.inner; m->vocab = n.vocab;
+  m->activation = n.activation; m->pre = n.pre; m->crossed = n.crossed; m->kind = n.kind; m->scale = n.scale;
   const int wide = m->heads * m->width, dim = m->dim;
   auto matrix = [&](int N, int K) { m->owned.push_back(nullptr); auto* p = m->owned.back() = pack(m->kind, N, K, t[0], t[1]); t += 2; return p; };
-  auto norm = [&](int kind) { Norm x; x.kind = kind; x.eps = float(eps); if (kind) { x.weight = t[0]; x.bias = t[1]; t += 2; } return x; };
+  auto norm = [&](int kind) { Norm x; x.kind = kind; x.eps = float(n.eps); if (kind) { x.weight = t[0]; x.bias = t[1]; t += 2; } return x; };
   const int up = m->activation == SWIGLU ? 2 * m->inner : m->inner;
   auto stack = [&](Stack& s, int layers, bool cross, int last) {
     s.layers.resize(layers);
     for (auto& l : s.layers) {
-      l.self.in = matrix(3 * wide, dim); l.self.out = matrix(dim, wide); l.self.norm = norm(n[12]);
-      if (cross) { l.cross_query = matrix(wide, dim); l.cross_out = matrix(dim, wide); l.cross_norm = norm(n[12]); }
-      l.feed.in = matrix(up, dim); l.feed.out = matrix(dim, m->inner); l.feed.norm = norm(n[12]);
+      l.self.in = matrix(3 * wide, dim); l.self.out = matrix(dim, wide); l.self.norm = norm(n.norm);
+      if (cross) { l.cross_query = matrix(wide, dim); l.cross_out = matrix(dim, wide); l.cross_norm = norm(n.norm); }
+      l.feed.in = matrix(up, dim); l.feed.out = matrix(dim, m->inner); l.feed.norm = norm(n.norm);
     }
     s.last = norm(last);
   };
   m->target_words = *t++;
   if (m->crossed) {
     m->source_words = *t++;
-    stack(m->encoder, n[10], false, n[13]);
-    m->cross_memory = matrix(int(n[11]) * 2 * wide, dim);
+    stack(m->encoder, n.encoder_layers, false, n.last_norm);
+    m->cross_memory = matrix(int(n.decoder_layers) * 2 * wide, dim);
   }
-  stack(m->decoder, n[11], m->crossed, n[14]);
+  stack(m->decoder, n.decoder_layers, m->crossed, n.last_norm);
   m->output = matrix(m->vocab, dim);
   *made = m.release();
 }); }
@@ -918,7 +958,7 @@ int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const 
         }
       add(s, *l.self.out, out, total, wide, x, m.dim);
     });
-    around(m, s, l.feed.norm, x, total, [&](const float* h) { feed(m, s, l.feed, h, x, total); });
+    around(m, s, l.feed.norm, x, total, [&](const float* h) { feed_forward(m, s, l.feed, h, x, total); });
   }
   normalise(m.encoder.last, x, x, total, m.dim);
   if (m.kind == F32) remember(m, s, sentences, lengths, total, x, reinterpret_cast<float* const*>(memory));
@@ -926,20 +966,12 @@ int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const 
   });
 }
 
-// One more word of each row. Row r has written at[r] words before, whose keys and values are in the slots past[r·stride …];
-// those of this word go into slot first + r. Then the k best next words with log p, or all scores; of listed words, if there are.
-int engine_step(void* model, int64_t rows, const int64_t* words, const int32_t* at, const int32_t* past, int64_t stride, void* slots,
-                int64_t first, void* const* memory, const int32_t* lengths, int64_t k, float* log_p, int64_t* best, float* scores,
-                const void* listed) {
+// One decoder step: the k best next tokens of each row with log p, or all scores; with shortlists, of their tokens.
+int engine_step(void* model, const StepPlan* plan) {
   auto& m = *static_cast<Model*>(model);
-  auto run = [&](auto* kept) {
-    using T = std::remove_pointer_t<decltype(kept)>;
-    step<T>(m, scratch, rows, words, at, past, stride, kept, first, reinterpret_cast<T* const*>(memory), lengths, k, log_p, best, scores,
-            static_cast<const Listed*>(listed));
-  };
   return guarded([&] {
-    if (m.kind == F32) run(static_cast<float*>(slots));
-    else run(static_cast<uint16_t*>(slots));
+    if (m.kind == F32) step<float>(m, scratch, *plan);
+    else step<uint16_t>(m, scratch, *plan);
   });
 }
 }

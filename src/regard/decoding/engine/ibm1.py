@@ -1,12 +1,15 @@
-"""Which target tokens a source token is likely translated by: IBM Model 1 (Brown et al. 1993), two rounds of EM.
+"""Which target tokens a source token is likely translated by: IBM Model 1 (Brown et al. 1993), two rounds of
+EM.
 
-The first round starts from equal probabilities: c₁(e, f) = Σ over pairs of sentences of n_e n_f / S, with S the source's length,
-and t₁(f|e) = c₁(e, f) / Σ_f c₁(e, f). The second shares each target token out by t₁ among the source tokens of its sentence; the
-expected counts c₂(e, ·) rank the translations of e. The end mark of a source takes part as the word that stands for nothing.
-More rounds list no better words (measured on Multi30k: as many of a translation's words are missed after two as after five).
+The first round starts from equal probabilities: c₁(e, f) = Σ over pairs of sentences of n_e n_f / S, with S
+the source's length, and t₁(f|e) = c₁(e, f) / Σ_f c₁(e, f). The second shares each target token out by t₁
+among the source tokens of its sentence; the expected counts c₂(e, ·) rank the translations of e. The end mark
+of a source takes part as the word that stands for nothing. More rounds list no better words (measured on
+Multi30k: as many of a translation's words are missed after two as after five).
 
-A target token is shared out by what is known of that token alone, so target tokens are done in blocks whose tables fit into
-memory; texts are read in chunks from where they are mapped. Memory does not grow with the corpus.
+A target token is shared out by what is known of that token alone, so target tokens are done in blocks whose
+tables fit into memory; texts are read in chunks from where they are mapped. Memory does not grow with the
+corpus.
 """
 
 from __future__ import annotations
@@ -61,8 +64,8 @@ class Chunk:
         self.source, self.source_lengths, self.target, self.target_lengths = sides
 
     def pairs(self, start: int, stop: int) -> tuple[Words, Words, Words]:
-        """All pairs of the target tokens start … stop − 1 with every source token of their sentence: the source tokens, the
-        target tokens less `start`, and for each target token how many pairs it is in.
+        """All pairs of the target tokens start … stop − 1 with every source token of their sentence: the
+        source tokens, the target tokens less `start`, and for each target token how many pairs it is in.
         """
         pick = np.flatnonzero((self.target >= start) & (self.target < stop))
         row = np.repeat(np.arange(len(self.target_lengths)), self.target_lengths)[pick]

@@ -1,4 +1,4 @@
-"""Which models the engine computes, and their numbers in the order in which it takes them."""
+"""Which models the engines can run, and their tensors in the order of the C++ engine."""
 
 from __future__ import annotations
 
@@ -23,50 +23,48 @@ NORMS = {nn.Identity: 0, LayerNorm: 1, nn.RMSNorm: 2}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What all layers of a model share."""
+class LayerShape:
+    """The sizes and kinds that all layers of a model share."""
 
     dim: int
     heads: int
     width: int  # of a head
     inner: int
     activation: str
-    place: str
+    place: str  # of the norm: pre or post
     norm: int
 
 
 class Unsupported(Exception):
-    """A model that the engine does not compute, and why."""
+    """The reason why the engines cannot run a model."""
 
 
-def shape(model: Any) -> Shape:
-    """The shape of every layer of a model, or Unfit."""
-    parts = [model.decoder] + ([model.encoder] if hasattr(model, "encoder") else [])
-    for part, kind in zip(parts, (TransformerDecoder, TransformerEncoder), strict=False):
-        if type(part) is not kind:
-            raise Unsupported(f"it computes Transformers, and this model has a {type(part).__name__}")
-        if not isinstance(part.position, Sinusoidal | Learned | NoPosition):
+def layer_shape(model: Any) -> LayerShape:
+    """Return the shape of the layers of a model; raises Unsupported if the engines cannot run it."""
+    stacks = [model.decoder] + ([model.encoder] if hasattr(model, "encoder") else [])
+    for stack, kind in zip(stacks, (TransformerDecoder, TransformerEncoder), strict=False):
+        if type(stack) is not kind:
+            raise Unsupported(f"it runs Transformers, and this model has a {type(stack).__name__}")
+        if not isinstance(stack.position, Sinusoidal | Learned | NoPosition):
             raise Unsupported(
-                f"its positions are added to the words, and here they are a {type(part.position).__name__}"
+                f"positions must be added to the embeddings, and here they are a {type(stack.position).__name__}"
             )
     if isinstance(model.output.readout, nn.Linear):
-        raise Unsupported("the output has a map between features and words")
+        raise Unsupported("the output has a linear layer before the projection to the vocabulary")
     if hasattr(model, "source") and model.source.scale != model.target.scale:
-        raise Unsupported("source and target words are scaled differently")
-    shapes = {_layer(layer) for part in parts for layer in part.layers}
+        raise Unsupported("source and target embeddings are scaled differently")
+    shapes = {_shape_of(layer) for stack in stacks for layer in stack.layers}
     if len(shapes) > 1:
-        raise Unsupported(
-            "its layers are all alike, and here they differ in heads, width, norm or activation"
-        )
-    found = shapes.pop()
-    if found.activation not in ACTIVATIONS:
-        raise Unsupported(f"the activation is {found.activation}")
-    if found.dim % 16 or found.width % 16 or found.inner % 16:
+        raise Unsupported("the layers differ in heads, width, norm or activation")
+    shape = shapes.pop()
+    if shape.activation not in ACTIVATIONS:
+        raise Unsupported(f"the activation is {shape.activation}")
+    if shape.dim % 16 or shape.width % 16 or shape.inner % 16:
         raise Unsupported("dim, inner and the width of a head must be multiples of 16")
-    return found
+    return shape
 
 
-def _layer(layer: TransformerLayer) -> Shape:
+def _shape_of(layer: TransformerLayer) -> LayerShape:
     for heads in (layer.attention, layer.cross):
         if heads is None:
             continue
@@ -88,48 +86,48 @@ def _layer(layer: TransformerLayer) -> Shape:
             raise Unsupported("heads have other widths than usual")
     feed: FeedForward = layer.feed
     norm = layer.around_attention.norm
-    return Shape(
+    return LayerShape(
         layer.dim, layer.attention.heads, layer.attention.head_dim, feed.W2.in_features, feed.activation,  # type: ignore[union-attr]
         layer.around_attention.place, NORMS[type(norm)],
     )  # fmt: skip
 
 
-def tensors(model: Any, made: Shape) -> list[Tensor | None]:
-    """All numbers of a model, in the order of engine_new."""
-    found: list[Tensor | None] = [model.target.table.weight]
+def model_tensors(model: Any) -> list[Tensor | None]:
+    """Return the tensors of a model in the order of `engine_new`."""
+    tensors: list[Tensor | None] = [model.target.table.weight]
     if hasattr(model, "encoder"):
-        found += [model.source.table.weight, *_stack(model.encoder, made)]
+        tensors += [model.source.table.weight, *_stack(model.encoder)]
         cross = [layer.cross for layer in model.decoder.layers]
-        found += _joined([map for heads in cross for map in (heads.Wk, heads.Wv)])
-    found += _stack(model.decoder, made)
-    words = model.output.projection
-    bias = torch.zeros(words.out_features) if words.bias is None else words.bias.detach().clone()
-    bias[[PAD, BOS]] = -torch.inf  # nobody writes these
-    return [*found, words.weight, bias]
+        tensors += _fused([linear for heads in cross for linear in (heads.Wk, heads.Wv)])
+    tensors += _stack(model.decoder)
+    projection = model.output.projection
+    bias = (
+        torch.zeros(projection.out_features) if projection.bias is None else projection.bias.detach().clone()
+    )
+    bias[[PAD, BOS]] = -torch.inf  # never generated
+    return [*tensors, projection.weight, bias]
 
 
-def _stack(part: Any, made: Shape) -> list[Tensor | None]:
-    found: list[Tensor | None] = []
-    for layer in part.layers:
-        found += [
-            *_joined([layer.attention.Wq, layer.attention.Wk, layer.attention.Wv]),
-            *_map(layer.attention.Wo),
-        ]
-        found += _norm(layer.around_attention.norm)
-        if layer.cross is not None:
-            found += [*_map(layer.cross.Wq), *_map(layer.cross.Wo), *_norm(layer.around_cross.norm)]
-        found += [*_map(layer.feed.W1), *_map(layer.feed.W2), *_norm(layer.around_feed.norm)]
-    return found + _norm(part.norm)
+def _stack(stack: Any) -> list[Tensor | None]:
+    tensors: list[Tensor | None] = []
+    for layer in stack.layers:
+        attention, cross, feed = layer.attention, layer.cross, layer.feed
+        tensors += [*_fused([attention.Wq, attention.Wk, attention.Wv]), *_linear(attention.Wo)]
+        tensors += _norm(layer.around_attention.norm)
+        if cross is not None:
+            tensors += [*_linear(cross.Wq), *_linear(cross.Wo), *_norm(layer.around_cross.norm)]
+        tensors += [*_linear(feed.W1), *_linear(feed.W2), *_norm(layer.around_feed.norm)]
+    return tensors + _norm(stack.norm)
 
 
-def _map(linear: nn.Linear) -> list[Tensor | None]:
+def _linear(linear: nn.Linear) -> list[Tensor | None]:
     return [linear.weight, linear.bias]
 
 
-def _joined(maps: list[nn.Linear]) -> list[Tensor | None]:
-    """Several maps of the same input as one."""
-    bias = None if maps[0].bias is None else torch.cat([m.bias for m in maps])
-    return [torch.cat([m.weight for m in maps]), bias]
+def _fused(layers: list[nn.Linear]) -> list[Tensor | None]:
+    """Several linear layers of the same input as one."""
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return [torch.cat([layer.weight for layer in layers]), bias]
 
 
 def _norm(norm: nn.Module) -> list[Tensor | None]:
@@ -137,15 +135,16 @@ def _norm(norm: nn.Module) -> list[Tensor | None]:
 
 
 def epsilon(norm: nn.Module) -> float:
-    found = getattr(norm, "eps", 0.0)
-    return torch.finfo(torch.float32).eps if found is None else float(found)
+    """Return the epsilon of a norm; torch's RMSNorm uses that of the dtype for None."""
+    eps = getattr(norm, "eps", 0.0)
+    return torch.finfo(torch.float32).eps if eps is None else float(eps)
 
 
-def positions(part: Any, dim: int, length: int) -> Tensor | None:
-    """The vectors added to the first words; as long as a learned table is."""
-    if isinstance(part.position, NoPosition):
+def position_table(stack: Any, dim: int, length: int) -> Tensor | None:
+    """Return the position vectors of the first positions, (length, dim); None if the model has none."""
+    if isinstance(stack.position, NoPosition):
         return None
-    if isinstance(part.position, Learned):
-        length = min(length, part.position.maxlen)
+    if isinstance(stack.position, Learned):
+        length = min(length, stack.position.maxlen)
     with torch.no_grad():
-        return part.position(torch.zeros(1, length, dim))[0].contiguous()
+        return stack.position(torch.zeros(1, length, dim))[0].contiguous()

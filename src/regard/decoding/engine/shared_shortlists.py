@@ -1,7 +1,8 @@
 """Sentences that share the weights of the words that any of them may write.
 
-A sentence's shortlist depends on that sentence alone, and so does everything computed from it: the weights of a few sentences'
-words are put together because a product of several rows costs little more than one of a single row.
+A sentence's shortlist depends on that sentence alone, and so does everything computed from it: the weights of
+a few sentences' words are put together because a product of several rows costs little more than one of a
+single row.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ SIZE = 8  # sentences: more of them share a load of the weights, and compute mor
 
 
 class SharedShortlists:
-    """For each row a line of numbers as `engine.cpp` takes it (Listed): addresses of the weights, of the bits that mark the row's
-    own words among them, of these words, and how many they are.
+    """For each row a line of numbers as `engine.cpp` takes it (Listed): addresses of the weights, of the bits
+    that mark the row's own words among them, of these words, and how many they are.
     """
 
     def __init__(self, rows: Any, kept: dict[int, tuple[Any, ...]]) -> None:

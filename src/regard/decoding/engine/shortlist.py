@@ -1,4 +1,6 @@
-"""A shortlist: for each source token the target tokens it is likely translated by, so that only these need be computed."""
+"""A shortlist: for each source token the target tokens it is likely translated by, so that only these need be
+computed.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ FORMAT = "1"
 
 @dataclass(frozen=True)
 class Shortlist:
-    """`best` (source vocabulary, N): the tokens that each source token is likely translated by, filled up with EOS. `frequent`:
-    those that any sentence may hold. `source` and `target` are the fingerprints of the tokenizers whose numbers these are, `size`
-    the number of target tokens.
+    """`best` (source vocabulary, N): the tokens that each source token is likely translated by, filled up
+    with EOS. `frequent`: those that any sentence may hold. `source` and `target` are the fingerprints of the
+    tokenizers whose numbers these are, `size` the number of target tokens.
     """
 
     best: NDArray[np.int32]
@@ -32,7 +34,9 @@ class Shortlist:
     size: int
 
     def words(self, sentences: Sequence[Any]) -> list[Any]:
-        """The words that each sentence of tokens may be translated by, in rising order; it depends on that sentence alone."""
+        """The words that each sentence of tokens may be translated by, in rising order; it depends on that
+        sentence alone.
+        """
         every = np.zeros(self.size, bool)
         every[self.frequent] = True
         every[[UNK, EOS]] = True

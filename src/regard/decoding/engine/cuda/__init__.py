@@ -1,12 +1,11 @@
-"""The engine on a GPU as a writer: fixed shapes, steps recorded once as CUDA graphs and replayed, whole beams on the device.
+"""The CUDA engine: Transformers on a GPU with fixed shapes, CUDA graphs, and beam search on the device.
 
-A step of a small model is a hundred kernels, each shorter than its launch; a recorded step is one launch (`recording`). What
-changes from step to step (words, position, scores, who descends from whom) therefore lies in the tensors of a `Board`, at fixed
-addresses, and sizes are rounded up to few. The same code runs without recordings on any device, which is how it is tested where
-no GPU is.
+A step of a small model is a hundred kernels, each shorter than its launch; a captured step is one launch (`graphs`).
+What changes between steps (tokens, position, scores, backpointers) is in the tensors of `Buffers`, at fixed addresses
+and in few sizes. Without graphs the same code runs on any device, which is how it is tested without a GPU.
 
-No cache is reordered under a beam: the rows of a sentence share one cache in which each row writes its own place, and a table
-of ancestors says which places a row may see. Reading costs what it would cost anyway, and nothing is copied.
+Beam search does not reorder the cache: the rows of a sentence share one cache in which each row writes its own
+column, and a table of ancestors says which columns a row may attend to.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from regard.decoding.engine.layout import Unsupported
 
 
 def on_cuda(model: Any, precision: str = "auto") -> Any:
-    """The engine for a model that lies on a GPU, or the model itself where it does not fit. auto: as the weights are."""
+    """Return the engine of a model on a GPU; the model itself if unsupported. auto is the dtype of the weights."""
     if precision not in ("auto", *PRECISIONS):
         print(
-            f"regard: float32 instead of {precision}: a GPU computes in {' or '.join(PRECISIONS)} here",
+            f"regard: float32 instead of {precision}: the GPU engine runs {' or '.join(PRECISIONS)}",
             file=sys.stderr,
         )
         precision = "float32"

@@ -1,4 +1,4 @@
-"""The engine as a writer, for the one search; plain beams it searches itself (`beam`)."""
+"""The CUDA engine with the interface of a decoder; beam search without groups runs on the device (`device_beam`)."""
 
 from __future__ import annotations
 
@@ -11,79 +11,79 @@ from torch.nn import functional as F
 
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
-from regard.decoding.engine.cuda.buffers import FEWEST, BufferPool, Buffers, Memory, bucket
+from regard.decoding.engine.cuda.buffers import MULTIPLE, BufferPool, Buffers, Memory, bucket
 from regard.decoding.engine.cuda.device_beam import search, top
-from regard.decoding.engine.cuda.graphs import Graphs, Runner, at_once
-from regard.decoding.engine.cuda.packed_weights import Readout, Weights, exact, joined
-from regard.decoding.engine.cuda.step_attention import any_mask, look
-from regard.decoding.engine.layout import shape
+from regard.decoding.engine.cuda.graphs import Graphs, Runner, run_eagerly
+from regard.decoding.engine.cuda.packed_weights import Readout, Weights, exact, fused
+from regard.decoding.engine.cuda.step_attention import any_mask_kernel, attend_rows
+from regard.decoding.engine.layout import layer_shape
 from regard.decoding.strategy import SearchTask
 
-FIRST = 64  # words there is room for when nobody says how many will come
+FIRST_LENGTH = 64  # tokens of the first buffers if the length is unknown
 
 
 class DecoderState:
-    """What the one search carries: rows of a board, which is found at the first word. Like torch's, it is changed by each step."""
+    """The decoder state of a batch: rows of `Buffers`, which are taken at the first step and changed in place."""
 
     def __init__(self, engine: CudaEngine, memory: Memory | None, rows: int) -> None:
         self.engine, self.memory, self.rows = engine, memory, rows
-        self.board: Buffers | None = None
-        self.at = 0
+        self.buffers: Buffers | None = None
+        self.position = 0
 
     def __del__(self) -> None:
-        if self.board is not None:
-            self.engine.boards.give(self.board)
+        if self.buffers is not None:
+            self.engine.pool.release(self.buffers)
 
     @property
     def source(self) -> int:
-        if self.board is not None:
-            return self.board.size.source
+        if self.buffers is not None:
+            return self.buffers.size.source
         return 0 if self.memory is None else self.memory.cross.shape[4]
 
-    def ready(self) -> Buffers:
-        """The board, with room for one more word."""
-        if self.board is None:
-            self.board = self.engine.boards.take(self.engine, self.rows, 1, self.source, FIRST)
-            self.board.load(self.memory)
+    def with_room(self) -> Buffers:
+        """Return the buffers, with room for one more token."""
+        if self.buffers is None:
+            self.buffers = self.engine.pool.take(self.engine, self.rows, 1, self.source, FIRST_LENGTH)
+            self.buffers.load(self.memory)
             self.memory = None
-        elif self.at >= self.board.size.length:
-            self._move(torch.arange(self.rows, device=self.engine.device), 2 * self.at)
-        return self.board
+        elif self.position >= self.buffers.size.length:
+            self._move(torch.arange(self.rows, device=self.engine.device), 2 * self.position)
+        return self.buffers
 
     @torch.inference_mode()
     def reorder(self, rows: Tensor) -> DecoderState:
-        """Keep these rows, in this order."""
-        if self.board is None:
+        """Select rows by index."""
+        if self.buffers is None:
             self.memory = None if self.memory is None else self.memory.reorder(rows)
-        elif bucket(len(rows)) == self.board.size.groups:
-            self.board.follow(self.board, rows, self.at)
+        elif bucket(len(rows)) == self.buffers.size.groups:
+            self.buffers.copy_from(self.buffers, rows, self.position)
         else:
-            self._move(rows, self.board.size.length)
+            self._move(rows, self.buffers.size.length)
         self.rows = len(rows)
         return self
 
     def _move(self, rows: Tensor, length: int) -> None:
-        old = self.board
+        old = self.buffers
         assert old is not None
-        self.board = self.engine.boards.take(self.engine, len(rows), 1, old.size.source, length)
-        self.board.follow(old, rows, self.at)
-        self.engine.boards.give(old)
+        self.buffers = self.engine.pool.take(self.engine, len(rows), 1, old.size.source, length)
+        self.buffers.copy_from(old, rows, self.position)
+        self.engine.pool.release(old)
 
 
 def engine(model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> CudaEngine:
-    """The engine of a translator or a language model."""
+    """Return the engine of a translator or a language model."""
     return (CudaTranslator if hasattr(model, "encoder") else CudaEngine)(model, dtype, run)
 
 
 class CudaEngine:
-    """A Transformer in float32 or bfloat16 as a writer; equal to its torch model but for rounding. By itself a language model."""
+    """A Transformer language model in float32 or bfloat16; equal to its torch model up to rounding."""
 
-    joins = False  # sentences of a batch start together: one position serves all
+    joins = False  # the sentences of a batch start together and share one position
     training = False
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> None:
-        """dtype: that of the weights unless told. `run` runs the steps: as CUDA graphs on a GPU, at once elsewhere."""
-        self.made, self.model = shape(model), model
+        """`dtype` is by default that of the weights. `run` runs the steps: by default as CUDA graphs on a GPU."""
+        self.layer_shape, self.model = layer_shape(model), model
         self.dtype, self.device = dtype or model.target.table.weight.dtype, model.device
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
             if hasattr(model, name):
@@ -93,137 +93,146 @@ class CudaEngine:
         self.exact = exact(self.dtype)
         with torch.no_grad():
             self.readout = Readout(model.output.projection, self.dtype)
-            self.decoder = Weights(model.decoder, self.made, self.dtype)
-        self._seen, self._hidden = (
+            self.decoder = Weights(model.decoder, self.layer_shape, self.dtype)
+        self._visible, self._masked = (
             torch.full((), x, dtype=self.exact, device=self.device) for x in (0.0, -torch.inf)
         )
-        self._run = run or (Graphs(self.device) if self.device.type == "cuda" else at_once)
-        self.boards = BufferPool(self.device)
+        self._run = run or (Graphs(self.device) if self.device.type == "cuda" else run_eagerly)
+        self.pool = BufferPool(self.device)
 
     def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
         return DecoderState(self, memory, len(first))
 
     @torch.inference_mode()
-    def step(self, tokens: Tensor, carried: DecoderState) -> tuple[Tensor, DecoderState]:
-        """One more word of each row → scores of the next, (rows, vocabulary)."""
-        scores = self._advance(tokens, carried, "scores", self._scores)
-        return scores[: carried.rows, : self.vocab].clone(), carried
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """One step; return the scores of the next token, (rows, vocabulary)."""
+        scores = self._advance(tokens, state, "scores", self._scores)
+        return scores[: state.rows, : self.vocab].clone(), state
 
     @torch.inference_mode()
-    def best(self, tokens: Tensor, carried: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        """One more word of each row → log p and numbers of the k best next words, (rows, at most k), best first."""
+    def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
+        """One step; return log p and ids of the k best next tokens of each row, (rows, at most k), best first."""
         k = min(k, self.vocab)
-        log_p, words = self._advance(
-            tokens, carried, ("best", k), lambda board, length: self.best_words(board, length, k)
+        log_p, best = self._advance(
+            tokens, state, ("best", k), lambda buffers, length: self.best_tokens(buffers, length, k)
         )
-        return log_p[: carried.rows].clone(), words[: carried.rows].clone(), carried
+        return log_p[: state.rows].clone(), best[: state.rows].clone(), state
 
-    def read(self, tokens: Tensor, carried: DecoderState) -> DecoderState:
-        """Words that are given, (rows, T): the state behind them."""
+    def read(self, tokens: Tensor, state: DecoderState) -> DecoderState:
+        """Return the state after given tokens (rows, T)."""
         for column in tokens.unbind(1):
-            self.best(column, carried, 1)
-        return carried
+            self.best(column, state, 1)
+        return state
 
     def _advance(
-        self, tokens: Tensor, carried: DecoderState, key: Any, body: Callable[[Buffers, int], Any]
+        self, tokens: Tensor, state: DecoderState, key: Any, body: Callable[[Buffers, int], Any]
     ) -> Any:
-        """What the body gives lies where the next step will write, so it is copied."""
-        board = carried.ready()
-        board.tokens[: carried.rows, 0].copy_(tokens)
-        carried.at += 1
+        """Run `body` as a step; the next step overwrites its result, so callers copy it."""
+        buffers = state.with_room()
+        buffers.tokens[: state.rows, 0].copy_(tokens)
+        state.position += 1
 
-        def whole(board: Buffers, length: int) -> Any:
-            found = body(board, length)
-            board.at.add_(1)
-            return found
+        def step(buffers: Buffers, length: int) -> Any:
+            result = body(buffers, length)
+            buffers.position.add_(1)
+            return result
 
-        return self.run_on(board, key, carried.at, whole)
+        return self.run_on(buffers, key, state.position, step)
 
-    def run_on(self, board: Buffers, key: Any, words: int, body: Callable[[Buffers, int], Any]) -> Any:
-        """Run a step in which at most so many words are seen."""
-        length = min(bucket(words), board.size.length)
-        return self._run(board.recordings, (key, length), lambda: body(board, length))
+    def run_on(self, buffers: Buffers, key: Any, tokens: int, body: Callable[[Buffers, int], Any]) -> Any:
+        """Run a step in which rows have at most `tokens` tokens."""
+        length = min(bucket(tokens), buffers.size.length)
+        return self._run(buffers.graphs, (key, length), lambda: body(buffers, length))
 
-    # ---------------------------------------------------------------------------------- one step; nothing here may wait for a value
-    def _features(self, board: Buffers, length: int) -> Tensor:
-        """The words on the board taken in → features of the next, (rows, dim). Only the first `length` places are looked at."""
-        groups, width = board.size[:2]
-        shape = (groups, width, -1, self.made.heads, self.made.width)
+    # The methods of a step must not wait for a value of the GPU.
+
+    def _features(self, buffers: Buffers, length: int) -> Tensor:
+        """Return the features of the next token, (rows, dim); only the first `length` positions are read."""
+        groups, width = buffers.size[:2]
+        shape = (groups, width, -1, self.layer_shape.heads, self.layer_shape.width)
         x = torch.add(
-            board.places.index_select(0, board.at),
-            F.embedding(board.tokens.flatten(), self.target),
+            buffers.positions.index_select(0, buffers.position),
+            F.embedding(buffers.tokens.flatten(), self.target),
             alpha=self.scale,
         )
-        sight = self._sight(board, length)
+        mask = self._mask(buffers, length)
         for i, layer in enumerate(self.decoder.layers):
 
-            def own(qkv: Tensor, cache: Tensor = board.cache[i]) -> Tensor:
+            def own(qkv: Tensor, cache: Tensor = buffers.cache[i]) -> Tensor:
                 qkv = qkv.view(shape).permute(2, 0, 3, 1, 4)  # (3, groups, heads, width, dim of a head)
-                cache.index_copy_(3, board.at, qkv[1:, :, :, None])
+                cache.index_copy_(3, buffers.position, qkv[1:, :, :, None])
                 k, v = cache[:, :, :, :length].flatten(3, 4)
-                return look(qkv[0], k, v, sight).transpose(1, 2).reshape(groups * width, -1)
+                return attend_rows(qkv[0], k, v, mask).transpose(1, 2).reshape(groups * width, -1)
 
-            def cross(q: Tensor, memory: Tensor = board.cross[i]) -> Tensor:
+            def cross(q: Tensor, memory: Tensor = buffers.cross[i]) -> Tensor:
                 q = q.view(shape)[:, :, 0].transpose(1, 2)
-                return look(q, memory[0], memory[1], board.hidden).transpose(1, 2).reshape(groups * width, -1)
+                return (
+                    attend_rows(q, memory[0], memory[1], buffers.source_mask)
+                    .transpose(1, 2)
+                    .reshape(groups * width, -1)
+                )
 
-            x = self.decoder.layer(layer, x, own, cross if board.size.source else None)
+            x = self.decoder.layer(layer, x, own, cross if buffers.size.source else None)
         return self.decoder.norm(x)
 
-    def _sight(self, board: Buffers, length: int) -> Tensor:
-        """0 where a row may look, −inf elsewhere, (groups or 1, 1, width, length · width): at the words of its own text."""
-        seen = board.steps[:length] <= board.at
-        if board.size.width > 1:
-            board.past.index_copy_(2, board.at, board.slots[:, None].expand(len(board.past), -1, 1))
-            seen = ((board.past[:, :, :length, None] == board.slots) & seen[:, None]).flatten(2)[:, None]
+    def _mask(self, buffers: Buffers, length: int) -> Tensor:
+        """Return the self-attention mask, 0 or −inf, (groups or 1, 1, width, length · width)."""
+        visible = buffers.steps[:length] <= buffers.position
+        if buffers.size.width > 1:
+            buffers.past.index_copy_(
+                2, buffers.position, buffers.slots[:, None].expand(len(buffers.past), -1, 1)
+            )
+            visible = ((buffers.past[:, :, :length, None] == buffers.slots) & visible[:, None]).flatten(2)[
+                :, None
+            ]
         else:
-            seen = seen[None, None, None]
-        return torch.where(seen, self._seen, self._hidden)
+            visible = visible[None, None, None]
+        return torch.where(visible, self._visible, self._masked)
 
-    def _scores(self, board: Buffers, length: int) -> Tensor:
-        return self.readout(self._features(board, length))
+    def _scores(self, buffers: Buffers, length: int) -> Tensor:
+        return self.readout(self._features(buffers, length))
 
-    def best_words(self, board: Buffers, length: int, k: int) -> tuple[Tensor, Tensor]:
-        """log p and numbers of the best words of each row, (rows, k)."""
-        return top(torch.log_softmax(self._scores(board, length), -1), k)
+    def best_tokens(self, buffers: Buffers, length: int, k: int) -> tuple[Tensor, Tensor]:
+        """Return log p and ids of the best next tokens of each row, (rows, k)."""
+        return top(torch.log_softmax(self._scores(buffers, length), -1), k)
 
     @torch.inference_mode()
     def search(
-        self, tasks: list[SearchTask], carried: DecoderState, first: Tensor, beam: Beam, end: int
+        self, tasks: list[SearchTask], state: DecoderState, first: Tensor, beam: Beam, end: int
     ) -> None:
-        """Find the texts of all tasks by a plain beam."""
-        search(self, tasks, carried, first, beam, end)
+        """Search all tasks with a beam without groups."""
+        search(self, tasks, state, first, beam, end)
 
 
 class CudaTranslator(CudaEngine):
-    """An encoder before it."""
+    """A Transformer translator: the decoder with an encoder."""
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> None:
         super().__init__(model, dtype, run)
         self.source = model.source.table.weight.detach().to(self.dtype)
         maps = [linear for layer in model.decoder.layers for linear in (layer.cross.Wk, layer.cross.Wv)]
         with torch.no_grad():
-            self.encoder = Weights(model.encoder, self.made, self.dtype)
-            self.memories = joined(tuple(maps), self.dtype)  # keys and values of all layers are one product
+            self.encoder = Weights(model.encoder, self.layer_shape, self.dtype)
+            self.memories = fused(tuple(maps), self.dtype)  # keys and values of all layers in one product
 
     @torch.inference_mode()
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """Sentences (batch, S) → memory."""
-        source = F.pad(source, (0, -source.shape[1] % FEWEST), value=PAD)
+        """Encode sentences (batch, S)."""
+        source = F.pad(source, (0, -source.shape[1] % MULTIPLE), value=PAD)
         rows, length = source.shape
-        away = torch.arange(length, device=self.device) >= lengths[:, None]
-        hidden = torch.where(away, self._hidden, self._seen)[:, None, None]
-        mask = hidden.to(self.dtype)
-        x = torch.add(self.encoder.places(length), F.embedding(source, self.source), alpha=self.scale)
+        is_padding = torch.arange(length, device=self.device) >= lengths[:, None]  # (batch, S)
+        source_mask = torch.where(is_padding, self._masked, self._visible)[:, None, None]
+        mask = source_mask.to(self.dtype)
+        x = torch.add(self.encoder.positions(length), F.embedding(source, self.source), alpha=self.scale)
 
         def own(qkv: Tensor) -> Tensor:
-            q, k, v = qkv.view(rows, length, 3, self.made.heads, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = qkv.view(rows, length, 3, self.layer_shape.heads, -1).permute(2, 0, 3, 1, 4)
             return F.scaled_dot_product_attention(q, k, v, mask, scale=1.0).transpose(1, 2).flatten(2)
 
-        with any_mask(self.device):
+        with any_mask_kernel(self.device):
             for layer in self.encoder.layers:
                 x = self.encoder.layer(layer, x, own)
         cross = F.linear(self.encoder.norm(x), *self.memories).view(
-            rows, length, -1, 2, self.made.heads, self.made.width
+            rows, length, -1, 2, self.layer_shape.heads, self.layer_shape.width
         )
-        return Memory(cross.permute(2, 3, 0, 4, 1, 5), hidden)
+        return Memory(cross.permute(2, 3, 0, 4, 1, 5), source_mask)

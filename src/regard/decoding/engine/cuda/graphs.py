@@ -1,4 +1,4 @@
-"""Steps that are recorded once and replayed."""
+"""CUDA graphs: a step is captured once and replayed."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 import torch
 
 Body = Callable[[], Any]
-Runner = Callable[[dict[Any, Any], Any, Body], Any]  # recordings, the key of one, what to run
+Runner = Callable[[dict[Any, Any], Any, Body], Any]  # captured graphs, the key of one, what to run
 
 
-class CapturedGraph(ABC):
-    """Runs a step by its key: in earnest the first time, recorded at the second, replayed from then on."""
+class StepRunner(ABC):
+    """Run a step by its key: eagerly the first time, captured the second time, replayed afterwards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def __call__(self, kept: dict[Any, Any], key: Any, body: Body) -> Any:
-        if key not in kept:
+    def __call__(self, graphs: dict[Any, Any], key: Any, body: Body) -> Any:
+        if key not in graphs:
             with self._lock:
-                found = self.warm(body)
-            kept[key] = None
-            return found
-        if kept[key] is None:
+                result = self.warm(body)
+            graphs[key] = None
+            return result
+        if graphs[key] is None:
             with self._lock:
-                kept[key] = self.record(body)
-        replay, found = kept[key]
+                graphs[key] = self.capture(body)
+        replay, result = graphs[key]
         replay()
-        return found
+        return result
 
     def warm(self, body: Body) -> Any:
         return body()
 
     @abstractmethod
-    def record(self, body: Body) -> tuple[Callable[[], None], Any]:
-        """How to repeat the body, and what it gives, without having run it in effect."""
+    def capture(self, body: Body) -> tuple[Callable[[], None], Any]:
+        """Capture the body; return a function that replays it, and its result."""
 
 
-class Graphs(CapturedGraph):
-    """CUDA graphs that share their memory: only one runs at a time, and all that lasts is on a board."""
+class Graphs(StepRunner):
+    """CUDA graphs with shared memory: only one runs at a time, and all state is in `Buffers`."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -50,24 +50,24 @@ class Graphs(CapturedGraph):
             self.pool, self.side = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def warm(self, body: Body) -> Any:
-        """Beside the main stream, where libraries make what a recording needs."""
+        """Run on a side stream, where libraries allocate what capturing needs."""
         with torch.cuda.device(self.device):
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
-                found = body()
+                result = body()
             torch.cuda.current_stream().wait_stream(self.side)
-        return found
+        return result
 
-    def record(self, body: Body) -> tuple[Callable[[], None], Any]:
+    def capture(self, body: Body) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(self.device),
             torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"),
         ):
-            found = body()
-        return graph.replay, found
+            result = body()
+        return graph.replay, result
 
 
-def at_once(kept: dict[Any, Any], key: Any, body: Body) -> Any:
-    """No recording: what a CPU does."""
+def run_eagerly(_graphs: dict[Any, Any], _key: Any, body: Body) -> Any:
+    """Run without capturing, as on a CPU."""
     return body()

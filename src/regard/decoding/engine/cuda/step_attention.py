@@ -1,4 +1,4 @@
-"""Attention of a step, where every row is one query."""
+"""Attention of a decoder step: one query per row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from regard.decoding.engine.cuda.packed_weights import exact
 
 
-def look(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
-    """softmax(q kᵀ + hidden) v for few queries: q (groups, heads, rows, width), scaled already; k and v (groups, heads, seen,
-    width); hidden 0 or −inf. Plain products: torch's fused kernels cut queries into tiles of 64, of which one row would be used.
+def attend_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """softmax(q kᵀ + mask) v for few queries: q (groups, heads, rows, width), scaled; k, v (groups, heads, keys, width).
+
+    Plain matmuls: torch's fused kernels split queries into tiles of 64, of which one row would be used.
     """
-    energy = _energies(q, k).add_(hidden)
+    energy = _energies(q, k).add_(mask)
     return torch.matmul(torch.softmax(energy, -1).to(v.dtype), v)
 
 
@@ -27,8 +28,8 @@ def _energies(q: Tensor, k: Tensor) -> Tensor:
 
 
 @contextmanager
-def any_mask(device: torch.device) -> Iterator[None]:
-    """On a GPU, torch's fused kernel that takes any mask; cuDNN would plan anew for each shape."""
+def any_mask_kernel(device: torch.device) -> Iterator[None]:
+    """Select torch's fused kernel that takes any mask on a GPU; cuDNN plans anew for each shape."""
     if device.type != "cuda":
         yield
         return
