@@ -24,11 +24,10 @@ def integer(name: str, value: Any, least: int = 1, most: int = MAX_SIZE, *, even
     """Check for an integer between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (even and value % 2):
         raise OptionError(
-            f"{name} must be {'an even' if even else 'a'} whole number of at least {least}, "
-            f"got {quoted(value)}"
+            f"{name} must be {'an even' if even else 'an'} integer of at least {least}, got {quoted(value)}"
         )
     if value > most:
-        raise OptionError(f"{name} must be a whole number of at most {most}, got {quoted(value)}")
+        raise OptionError(f"{name} must be an integer of at most {most}, got {quoted(value)}")
     return value
 
 

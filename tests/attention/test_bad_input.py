@@ -120,9 +120,9 @@ q, k, v = (torch.randn(2, 4, 5, 8) for _ in range(3))
             ShapeError,
             r"query is \(…, T, 8\), got \(2, 3, 7\)",
         ),
-        (lambda: MultiHead(0, 2), OptionError, "dim must be a whole number of at least 1"),
+        (lambda: MultiHead(0, 2), OptionError, "dim must be an integer of at least 1"),
         (lambda: SlicedMultiHead(10, 4), OptionError, "does not divide into 4 equal slices"),
-        (lambda: Additive(0), OptionError, "query_dim must be a whole number"),
+        (lambda: Additive(0), OptionError, "query_dim must be an integer"),
     ],
 )
 def test_one_sentence_names_the_thing_the_value_and_the_fix(run, error, message):

@@ -133,18 +133,18 @@ def test_blocks_of_a_long_window_need_no_matrix():
     ("make", "says"),
     [
         (lambda: Window(-1), "left must be at least 0, got -1"),
-        (lambda: Window(1, right=1.5), "right must be a whole number"),
+        (lambda: Window(1, right=1.5), "right must be an integer"),
         (lambda: Window.centered(-2), "at least 0"),
         (lambda: Dilated(0), "step must be at least 1"),
-        (lambda: Padding(torch.tensor([1.5])), "whole numbers"),
-        (lambda: Prefix("x"), "whole number"),
+        (lambda: Padding(torch.tensor([1.5])), "integers"),
+        (lambda: Prefix("x"), "integer"),
         (lambda: Dense(torch.ones(2, 2)), "mask.bool()"),
         (lambda: Dense(torch.ones(2, 2).long()), "boolean"),
-        (lambda: Causal(offset=1.5), "offset is a whole number"),
-        (lambda: Documents(torch.rand(4)), "whole numbers"),
+        (lambda: Causal(offset=1.5), "offset is an integer"),
+        (lambda: Documents(torch.rand(4)), "integers"),
         (lambda: Causal() & 3, "combines with masks"),
-        (lambda: Causal().at(1.5), "Causal's offset is a whole number"),
-        (lambda: regard.ALiBi(2).at(torch.tensor([0.5])), "ALiBi's offset is a whole number"),
+        (lambda: Causal().with_offset(1.5), "Causal's offset is an integer"),
+        (lambda: regard.ALiBi(2).with_offset(torch.tensor([0.5])), "ALiBi's offset is an integer"),
     ],
 )
 def test_bad_masks_are_refused_with_the_reason(make, says):
@@ -172,7 +172,7 @@ MOVED = {
     "user-defined": NestedTensors(torch.tensor([1, 2])),
     "ALiBi": regard.ALiBi(2, offset=torch.tensor([0, 1])),
     "dense bias": DenseBias(torch.ones(2, 2, dtype=torch.float16)),
-    "bias with offset": regard.ALiBi(2).at(torch.tensor([0, 1])),
+    "bias with offset": regard.ALiBi(2).with_offset(torch.tensor([0, 1])),
 }
 
 
@@ -225,12 +225,12 @@ def test_the_error_for_an_option_on_another_device_says_how_to_move_it():
 )
 def test_an_offset_for_all_sequences_equals_one_per_sequence(rng, Tq, Tk, start):
     mask = draw_mask(rng, (2,), 2, Tq, Tk)
-    mask.at(start).check(Tq, Tk, 2, (2,), torch.device("cpu"))
-    for_all, per_sequence = mask.at(start), mask.at(torch.tensor([start, start]))
+    mask.with_offset(start).check(Tq, Tk, 2, (2,), torch.device("cpu"))
+    for_all, per_sequence = mask.with_offset(start), mask.with_offset(torch.tensor([start, start]))
     assert torch.equal(
         for_all.dense(Tq, Tk).expand(2, 2, Tq, Tk), per_sequence.dense(Tq, Tk).expand(2, 2, Tq, Tk)
     )
-    assert torch.equal(mask.at(Tk - Tq).dense(Tq, Tk), mask.dense(Tq, Tk))
+    assert torch.equal(mask.with_offset(Tk - Tq).dense(Tq, Tk), mask.dense(Tq, Tk))
 
 
 def test_the_complement_of_a_prefix_is_one_range_of_keys():

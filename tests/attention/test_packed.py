@@ -152,7 +152,7 @@ def test_a_layer_with_a_packed_mask_works_and_compiles():
         (lambda q: Packed([1, 3]), "cu_seqlens must start at 0, got 1"),
         (lambda q: Packed([0, 3, 2]), "cu_seqlens must not decrease, got 2 after 3 at index 2"),
         (lambda q: Packed([0, 3], [0, 1, 3]), "cu_seqlens has 1 sequences and cu_seqlens_k 2"),
-        (lambda q: Packed(torch.tensor([0.0, 3.0])), "cu_seqlens holds whole numbers, got torch.float32"),
+        (lambda q: Packed(torch.tensor([0.0, 3.0])), "cu_seqlens holds integers, got torch.float32"),
         (lambda q: Packed(torch.zeros(2, 2).long()), r"shape \(sequences \+ 1,\), got shape \(2, 2\)"),
         (lambda q: Packed(5), r"shape \(sequences \+ 1,\), got 5"),
         (

@@ -203,7 +203,7 @@ def test_topk_by_blocks_equals_topk():
 def test_invalid_indices_are_quoted_as_given():
     call = watched(torch.randn(1, 4, T, 8), torch.randn(1, 4, T, 8))
     for pick, sentence in (
-        (1.5, "head must be a whole number"),
+        (1.5, "head must be an integer"),
         (True, "head must be"),
         ("x", "head must be"),
         (9, "head=9 is out"),

@@ -174,7 +174,7 @@ def test_workers_change_nothing(pairs, tokenizer, monkeypatch, tmp_path):
         found.append({path.name: path.read_bytes() for path in prepared.folder.glob("*.npy")})
     assert found[0] == found[1] and len(found[0]) == 9
     monkeypatch.setenv("REGARD_WORKERS", "many")
-    with pytest.raises(OptionError, match="REGARD_WORKERS must be a whole number, got 'many'"):
+    with pytest.raises(OptionError, match="REGARD_WORKERS must be an integer, got 'many'"):
         prepare(pairs, tokenizer, tokenizer, EncodingSettings(limit=3))
 
 

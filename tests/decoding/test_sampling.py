@@ -176,11 +176,11 @@ def test_rules_that_forbid_every_token_are_one_sentence(sample):
             dict(temperature=5e-324),
             "temperature must be a finite number of at least 0.0001 and at most 100, got 5e-324",
         ),
-        (dict(top_k=-1), "top_k must be a whole number of at least 0, got -1"),
+        (dict(top_k=-1), "top_k must be an integer of at least 0, got -1"),
         (dict(top_p=1.5), "top_p must be a finite number of at least 0 and at most 1, got 1.5"),
         (dict(min_p=float("nan")), "min_p must be a finite number of at least 0 and at most 1, got nan"),
-        (dict(count=0), "count must be a whole number of at least 1, got 0"),
-        (dict(seed="one"), "seed must be a whole number of at least 0, got 'one'"),
+        (dict(count=0), "count must be an integer of at least 1, got 0"),
+        (dict(seed="one"), "seed must be an integer of at least 0, got 'one'"),
     ],
 )
 def test_a_sample_that_cannot_be_is_refused(options, message):

@@ -267,7 +267,7 @@ def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(((dict(size=size)), "beam must be a whole number of at least 1") for size in (0, -1, 1.5, True)),
+        *(((dict(size=size)), "beam must be an integer of at least 1") for size in (0, -1, 1.5, True)),
         (dict(size=4, groups=3), "cannot be divided into 3 equal groups"),
         (dict(length_penalty=float("nan")), "length_penalty must be a finite number"),
         (dict(coverage_penalty=-1), "coverage_penalty must be a finite number of at least 0"),
@@ -282,7 +282,7 @@ def test_a_beam_that_cannot_be_is_refused(options, message):
 @pytest.mark.parametrize("name", ["max_length", "batch_tokens", "workers"])
 def test_a_number_that_cannot_be_is_refused(name):
     for value in (0, -3, 1.5, True):
-        with pytest.raises(OptionError, match=f"{name} must be a whole number of at least 1"):
+        with pytest.raises(OptionError, match=f"{name} must be an integer of at least 1"):
             Limits(**{name: value})
 
 

@@ -65,7 +65,7 @@ def test_tokens_need_not_be_words():
     assert sentence_bleu([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]) == 1
     with pytest.raises(OptionError, match="got the text 'hello world'; split it first"):
         sentence_bleu("hello world", "hello world".split())
-    with pytest.raises(OptionError, match="n must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="n must be an integer of at least 1, got 0"):
         ngrams(HELLO, 0)
 
 

@@ -75,7 +75,7 @@ def test_invalid_input_is_an_error(tmp_path):
     with pytest.raises(DataError, match="the source has 5 lines but the hypothesis has 6"):
         bleu_by_length(REFERENCES, REFERENCES, SOURCES[:5])
     for edges in ((), (0, 5), (5, 5), (9, 3), (2.5,), (True,)):
-        with pytest.raises(OptionError, match="edges must be increasing whole numbers"):
+        with pytest.raises(OptionError, match="edges must be increasing integers"):
             bleu_by_length(REFERENCES, REFERENCES, SOURCES, edges=edges)
     found = bleu_by_length(REFERENCES, REFERENCES, SOURCES)
     with pytest.raises(DataError, match="b has other buckets than a"):

@@ -73,5 +73,5 @@ def test_the_table_has_a_line_for_each_bin_with_texts_and_the_diagram_is_drawn(t
 
 
 def test_zero_bins_are_an_error():
-    with pytest.raises(OptionError, match="bins must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="bins must be an integer of at least 1, got 0"):
         calibration(["yes"], np.array([[0.0, 1.0]]), TWO, bins=0)

@@ -120,5 +120,5 @@ def test_learned_energies_and_gates_are_counted():
 def test_unsupported_layers_are_an_error():
     with pytest.raises(OptionError, match="the cost of Tanh cannot be counted"):
         cost(torch.nn.Tanh(), 4)
-    with pytest.raises(OptionError, match="T must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="T must be an integer of at least 1, got 0"):
         cost(Convolution(M, 3), 0)

@@ -53,5 +53,5 @@ def test_any_function_can_be_tested_and_the_layer_is_left_as_it_was():
 def test_invalid_input_is_an_error():
     with pytest.raises(OptionError, match="give it as dim="):
         is_separable(lambda x: x)
-    with pytest.raises(OptionError, match="T must be a whole number of at least 2"):
+    with pytest.raises(OptionError, match="T must be an integer of at least 2"):
         is_equivariant(Convolution(8, 1), T=1)

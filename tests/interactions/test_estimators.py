@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_result():
     [
         (Linear(solver="newton"), "solver must be one of als, variational, sgd, got 'newton'"),
         (Linear(penalty=-1), "penalty must be a number of at least 0, got -1"),
-        (FactorizationMachine(0), "factors must be a whole number of at least 1, got 0"),
+        (FactorizationMachine(0), "factors must be an integer of at least 1, got 0"),
         (FactorizationMachine(form="steffen"), "form must be one of lecture, rendle, got 'steffen'"),
         (MatrixFactorization(split=101), "split must be the number of columns of x₁, 0 to 100, got 101"),
         (FactorizationMachine(groups=[0, 1]), "groups must have one entry for each of the 100 columns"),

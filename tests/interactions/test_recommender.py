@@ -152,7 +152,7 @@ DAMAGES = {
     "a card that is no object": lambda path: (path / "card.json").write_text("[]"),
     "deep names": lambda path: (path / "names.json").write_text("[" * 100_000 + "]" * 100_000),
     "NaN weights": array("item_bias", lambda x: x * np.nan),
-    "weights of whole numbers": array("user_bias", lambda x: x.astype(np.int64)),
+    "weights of integers": array("user_bias", lambda x: x.astype(np.int64)),
     "vectors of another shape": array("user_vectors", lambda x: x[:, :1]),
     "rated items that are not there": array("rated", lambda x: x + 1000),
     "counts of more": array("rated_counts", lambda x: x + 1),

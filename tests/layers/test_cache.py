@@ -64,7 +64,7 @@ def test_attention_over_a_static_cache_is_attention_over_each_rows_own_keys(new,
     cache, rows = filled(lengths)
     q, k, v = draw(B, H, new, D), draw(B, H, new, D) + 1, draw(B, H, new, D) - 1
     keys, values = cache.append(k, v)
-    out = attend(q, keys, values, mask=cache.mask(MASKS[mask]), bias=cache.place(BIASES[bias]))
+    out = attend(q, keys, values, mask=cache.mask(MASKS[mask]), bias=cache.with_offset(BIASES[bias]))
     for b, (key, value) in enumerate(rows):
         key, value = torch.cat([key, k[b]], -2), torch.cat([value, v[b]], -2)
         alone = attend(q[b], key, value, mask=MASKS[mask], bias=BIASES[bias], kernel="reference")
@@ -231,12 +231,12 @@ def test_a_static_cache_works_in_inference_mode_and_under_watch():
         (lambda c, x: c.append(x.repeat(1, 1, 3, 1), x.repeat(1, 1, 3, 1)), "cannot take 15 more"),
         (lambda c, x: c.mask(Causal()), "append keys and values before"),
         (lambda c, x: c.reorder(torch.tensor([0, 1])), r"one index for each, got \(2,\)"),
-        (lambda c, x: c.crop(-1), "crop's length must be a whole number of at least 0, got -1"),
+        (lambda c, x: c.crop(-1), "crop's length must be an integer of at least 0, got -1"),
         (lambda c, x: c.crop(torch.tensor([1, 2])), r"the batch is \(3,\)"),
         (lambda c, x: c.crop(torch.tensor([0.5] * 3)), "crop takes integers, got torch.float32"),
         (
             lambda c, x: StaticCache(3, 2, 0, 4),
-            "StaticCache's max_len must be a whole number of at least 1, got 0",
+            "StaticCache's max_len must be an integer of at least 1, got 0",
         ),
         (
             lambda c, x: StaticCache.of(SlicedMultiHead(8, 2), 3, 5),

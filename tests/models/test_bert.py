@@ -75,7 +75,7 @@ def test_what_cannot_be_imported_is_said_in_one_sentence(bert):
     for entries, sentence in (
         ({"hidden_act": "mish"}, "has activation 'mish'; regard has"),
         ({"position_embedding_type": "relative_key"}, "has relative_key positions"),
-        ({"num_hidden_layers": "two"}, "has no whole number num_hidden_layers"),
+        ({"num_hidden_layers": "two"}, "has no integer num_hidden_layers"),
         ({"num_hidden_layers": 3}, "the weights have no 'encoder.layer.2.attention.self.query.weight'"),
         ({"intermediate_size": 64}, "the weights do not fit config.json"),
         ({"vocab_size": 16}, "has ids up to 16 and config.json vocab_size 16"),

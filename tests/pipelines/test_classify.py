@@ -125,7 +125,7 @@ def test_the_model_is_left_in_the_mode_it_was_in(model):
     [
         (["a", None], {}, "got None among them"),
         (["a"], {"threshold": 2}, "threshold must be a finite number of at least 0 and at most 1, got 2"),
-        (["a"], {"batch_tokens": 0}, "batch_tokens must be a whole number of at least 1, got 0"),
+        (["a"], {"batch_tokens": 0}, "batch_tokens must be an integer of at least 1, got 0"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(model, texts, options, says):

@@ -55,7 +55,7 @@ def test_no_texts_are_no_vectors():
 
 def test_wrong_input_is_one_sentence():
     model = embedder()
-    with pytest.raises(OptionError, match="batch_tokens must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="batch_tokens must be an integer of at least 1, got 0"):
         embed(TEXTS, model, batch_tokens=0)
     with pytest.raises(OptionError, match="reads no source"):
         embed(TEXTS, torch.nn.Linear(2, 2))

@@ -45,7 +45,7 @@ def test_fewer_than_two_labels_are_an_error():
         spread_labels(x, {0: "a", 1: "a"})
     with pytest.raises(DataError, match="there are no examples"):
         spread_labels(x, {})
-    with pytest.raises(OptionError, match="neighbours must be a whole number of at least 1, got 0"):
+    with pytest.raises(OptionError, match="neighbours must be an integer of at least 1, got 0"):
         spread_labels(x, {0: "a", 1: "b"}, neighbours=0)
 
 

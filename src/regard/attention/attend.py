@@ -167,7 +167,7 @@ def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpa
     Args:
         query: (..., heads, Tq, Dq).
         key: (..., heads, Tk, Dk).
-        stage: which matrix: "energy", "biased" (with soft cap), "masked", "normalised" or "gated" (the default).
+        stage: "energy", "biased" (with soft cap), "masked", "normalised" or "gated" (the default).
         **options: the options of `attend`.
     """
     call = make_call(query, key, key, **options)

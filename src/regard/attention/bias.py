@@ -36,14 +36,14 @@ class Bias(Movable):
 
     def __init_subclass__(cls, **more: object) -> None:
         super().__init_subclass__(**more)
-        hints = {"finite": False, "uses_query": True, "at": Bias.at}
+        hints = {"finite": False, "uses_query": True, "with_offset": Bias.with_offset}
         reset_inherited_hints(cls, ("values",), hints, {"signature": Bias.signature, "tensors": Bias.tensors})
 
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         """The bias for the pairs of `grid`, broadcasts to (..., heads, n, m). `query` has the grid's rows."""
         raise NotImplementedError
 
-    def at(self, offset: int | Tensor) -> Bias:
+    def with_offset(self, offset: int | Tensor) -> Bias:
         """This bias with query 0 at position `offset`, one number or one per sequence.
 
         A bias that has its own offset keeps it.
@@ -97,7 +97,7 @@ class ALiBi(Bias):
         h = grid.head.to(dtype)
         return torch.exp2(torch.where(h < power, -8 * (h + 1) / power, -4 * (2 * (h - power) + 1) / power))
 
-    def at(self, offset: int | Tensor) -> Bias:
+    def with_offset(self, offset: int | Tensor) -> Bias:
         if self.offset is not None:
             return self
         copied = copy.copy(self)
@@ -238,7 +238,7 @@ class DenseBias(Bias):
     def values(self, grid: Grid, query: Tensor) -> Tensor:
         return grid.of_pairs(self.tensor).to(compute_dtype(query.dtype))
 
-    def at(self, offset: int | Tensor) -> Bias:
+    def with_offset(self, offset: int | Tensor) -> Bias:
         return self  # its rows are the queries, whatever their positions
 
     def signature(self) -> Hashable | None:

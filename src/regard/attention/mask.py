@@ -33,7 +33,7 @@ HINTS = (
     "static_band",
     "density",
     "prefix_rows",
-    "at",
+    "with_offset",
 )
 Ranges = tuple[Tensor, Tensor]  # (start, stop)
 
@@ -100,7 +100,7 @@ class Mask(Movable):
         """All tensors this mask reads; None: unknown."""
         return None
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         """This mask with query 0 at position `offset`, one number or one per sequence.
 
         A mask that has its own offset keeps it.
@@ -162,9 +162,7 @@ def check_offset(name: str, offset: object) -> int | Tensor:
         or offset.is_complex()
         or offset.dtype == torch.bool
     ):
-        raise OptionError(
-            f"{name}'s offset is a whole number or one whole number per sequence, got {offset!r}"
-        )
+        raise OptionError(f"{name}'s offset is an integer or one integer per sequence, got {offset!r}")
     return offset.to(torch.int64)
 
 
@@ -203,7 +201,7 @@ class Dense(Mask):
 
         return split(True).all(-1).all(-2), split(False).any(-1).any(-2)
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         return self  # its rows are the queries, whatever their positions
 
     def signature(self) -> Hashable | None:
@@ -324,8 +322,8 @@ class And(_Pair):
         start, stop = torch.maximum(a, c), torch.minimum(b, d)
         return start, torch.maximum(start, stop)
 
-    def at(self, offset: int | Tensor) -> Mask:
-        return And(self.a.at(offset), self.b.at(offset))
+    def with_offset(self, offset: int | Tensor) -> Mask:
+        return And(self.a.with_offset(offset), self.b.with_offset(offset))
 
     def signature(self) -> Hashable | None:
         return self.both_signatures()
@@ -370,8 +368,8 @@ class Or(_Pair):
         stop = torch.maximum(both[0][1], both[1][1])
         return torch.zeros_like(stop), stop
 
-    def at(self, offset: int | Tensor) -> Mask:
-        return Or(self.a.at(offset), self.b.at(offset))
+    def with_offset(self, offset: int | Tensor) -> Mask:
+        return Or(self.a.with_offset(offset), self.b.with_offset(offset))
 
     def signature(self) -> Hashable | None:
         return self.both_signatures()
@@ -393,8 +391,8 @@ class Not(Mask):
         every, some = self.a.block_bounds(blocks)
         return ~some, ~every
 
-    def at(self, offset: int | Tensor) -> Mask:
-        return Not(self.a.at(offset))
+    def with_offset(self, offset: int | Tensor) -> Mask:
+        return Not(self.a.with_offset(offset))
 
     def key_ranges(self, Tq: int, Tk: int, device: torch.device | str | None = None) -> Ranges | None:
         """The complement of a prefix is one range: `~Prefix(n)` masks padding on the left."""

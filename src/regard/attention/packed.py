@@ -116,7 +116,7 @@ class Packed(Mask):
         n = max(1, self.sequences)
         return (1.0 if self.mask is None else self.mask.density(-(-Tq // n), -(-Tk // n))) / n
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         return self  # positions are relative to each sequence
 
     def signature(self) -> Hashable | None:
@@ -161,7 +161,7 @@ def _boundaries(name: str, given: object) -> tuple[Tensor, list[int]]:
         got = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)
         raise ShapeError(f"{name} is one tensor of boundaries, shape (sequences + 1,), got {got}")
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-        raise DtypeError(f"{name} holds whole numbers, got {given.dtype}; use .int()")
+        raise DtypeError(f"{name} holds integers, got {given.dtype}; use .int()")
     numbers = given.tolist()
     if numbers[0] != 0:
         raise OptionError(

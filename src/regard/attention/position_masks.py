@@ -28,7 +28,7 @@ from regard.errors import DtypeError, OptionError, ShapeError
 
 def _integer(name: str, value: object, least: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OptionError(f"{name} must be a whole number, got {value!r}")
+        raise OptionError(f"{name} must be an integer, got {value!r}")
     if least is not None and value < least:
         raise OptionError(f"{name} must be at least {least}, got {value}")
     return value
@@ -146,7 +146,7 @@ class _Band(Mask):
         stop = torch.full_like(t, Tk) if high is None else (t + high + 1).clamp(0, Tk)
         return start, stop
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         return _placed(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
@@ -255,7 +255,7 @@ class Dilated(Mask):
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.offset)
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         return _placed(self, offset) if self.offset is None else self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
@@ -291,7 +291,7 @@ class _FirstKeys(Mask):
         n = self.count()
         return not isinstance(n, Tensor) and statically_true(n >= Tk)
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         return self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:
@@ -308,10 +308,10 @@ def _set_counts(mask: Mask, name: str) -> None:
     value = getattr(mask, name)
     if isinstance(value, Tensor) and value.dtype == torch.bool:
         raise DtypeError(
-            f"{type(mask).__name__} counts keys, so it takes whole numbers, got torch.bool; "
+            f"{type(mask).__name__} counts keys, so it takes integers, got torch.bool; "
             "give lengths, or pass a boolean tensor as the mask itself"
         )
-    _set_integers(mask, name, value, f"{type(mask).__name__} counts keys, so it takes whole numbers")
+    _set_integers(mask, name, value, f"{type(mask).__name__} counts keys, so it takes integers")
     if not isinstance(getattr(mask, name), Tensor):
         _integer(f"{type(mask).__name__}'s count", value, 0)
 
@@ -392,9 +392,7 @@ class Documents(Mask):
     key_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
-        wanted = (
-            "Documents takes a tensor of whole numbers, one document id per token, shape (T,) or (batch, T)"
-        )
+        wanted = "Documents takes a tensor of integers, one document id per token, shape (T,) or (batch, T)"
         for name in ("ids", "key_ids"):
             x = getattr(self, name)
             if x is None and name == "key_ids":
@@ -440,7 +438,7 @@ class Documents(Mask):
     def tensors(self) -> tuple[Tensor, ...] | None:
         return only_tensors(self.ids, self.key_ids)
 
-    def at(self, offset: int | Tensor) -> Mask:
+    def with_offset(self, offset: int | Tensor) -> Mask:
         return self
 
     def check(self, Tq: int, Tk: int, heads: int, leading: Sequence[int], device: torch.device) -> None:

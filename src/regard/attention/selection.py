@@ -89,9 +89,7 @@ def _check_index(name: str, given: IndexLike, size: int) -> Index:
         index.is_floating_point() or index.is_complex() or index.dtype == torch.bool
     )
     if index is None or isinstance(given, bool) or index.ndim != 1 or not (is_integer or not index.numel()):
-        raise OptionError(
-            f"{name} must be a whole number, a slice or a list of whole numbers, got {given!r:.80}"
-        )
+        raise OptionError(f"{name} must be an integer, a slice or a list of integers, got {given!r:.80}")
     index = index.long()
     if index.numel() and (int(index.min()) < -size or int(index.max()) >= size):
         raise OptionError(f"{name}={given!r:.80} is out of range; there are {size}, counted from 0")

@@ -313,7 +313,7 @@ def worker_count(size: int) -> int:
     """Processes for files of that size: one per core, or REGARD_WORKERS; one for what is done before others would have started."""
     given = os.environ.get("REGARD_WORKERS")
     if given is not None and not given.isdigit():
-        raise OptionError(f"REGARD_WORKERS must be a whole number, got {given!r}")
+        raise OptionError(f"REGARD_WORKERS must be an integer, got {given!r}")
     return int(given) if given else cores() if size > SMALL else 1
 
 

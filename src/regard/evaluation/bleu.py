@@ -32,7 +32,7 @@ MAX_ORDER = 4  # n-grams up to this length
 def ngrams(tokens: Sequence[Hashable], n: int) -> Counter[tuple[Hashable, ...]]:
     """f_n: how often each sequence of n tokens occurs."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise OptionError(f"n must be a whole number of at least 1, got {n!r}")
+        raise OptionError(f"n must be an integer of at least 1, got {n!r}")
     tokens = _tokens(tokens, "tokens")
     return Counter(tokens[i : i + n] for i in range(len(tokens) - n + 1))
 

@@ -76,9 +76,7 @@ def bleu_by_length(
         )
     integers = all(isinstance(edge, int) and not isinstance(edge, bool) for edge in edges)
     if not edges or not integers or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
-        raise OptionError(
-            f"edges must be increasing whole numbers from 1, such as {EDGES}, got {tuple(edges)}"
-        )
+        raise OptionError(f"edges must be increasing integers from 1, such as {EDGES}, got {tuple(edges)}")
     sizes = [length(line) for line in (documents[0] if sources is None else sources)]
     bleu, buckets = bleu_metric(tokenize, lowercase), []
     # Empty lines belong to the first bucket.

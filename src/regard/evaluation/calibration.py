@@ -95,7 +95,7 @@ def calibration(
 ) -> Calibration:
     """Calibration of `probabilities` (texts, labels), whose columns are in the order of `labels`."""
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise OptionError(f"bins must be a whole number of at least 1, got {bins!r}")
+        raise OptionError(f"bins must be an integer of at least 1, got {bins!r}")
     p = check_probabilities(probabilities, len(gold), len(labels))
     index = {label: i for i, label in enumerate(labels)}
     gold_ids = np.array([index[label] for label in gold])

@@ -253,7 +253,7 @@ def _with_change(
                 f"{_describe(module)}: {kind}={option} of {name!r} counts keys from the first, "
                 "and a sliding cache has dropped some; generate with use_cache=False, or use a Window"
             )
-        shifted[kind] = option if offset is None else option.at(offset)
+        shifted[kind] = option if offset is None else option.with_offset(offset)
     return _and(mask, shifted["mask"]), _sum(bias, shifted["bias"])
 
 

@@ -146,7 +146,7 @@ class Interaction(BaseEstimator):
         for name in ("factors", "max_iter", "batch"):
             value = params.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise OptionError(f"{name} must be a whole number of at least 1, got {value!r}")
+                raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
         for name in ("penalty", "rate", "tol"):
             value = params.get(name, 1.0)
             if (

@@ -75,7 +75,7 @@ class Cache:
         """The mask for the tokens appended last; here `mask` itself."""
         return mask
 
-    def place(self, option: Option) -> Option:
+    def with_offset(self, option: Option) -> Option:
         """A bias or gate shifted to the positions of the tokens appended last; here `option` itself."""
         return option
 
@@ -243,14 +243,14 @@ class StaticCache(Cache):
             # Causal alone excludes unfilled keys: the last token is at the last filled position.
             return Padding(self.lengths.clone(), finite=True) if self._one_new else _CausalInCache(offset)
         filled = Padding(self.lengths.clone(), finite=True)
-        return filled if mask is None else filled & mask.at(offset)
+        return filled if mask is None else filled & mask.with_offset(offset)
 
-    def place(self, option: Option) -> Option:
+    def with_offset(self, option: Option) -> Option:
         """A bias or gate shifted to the positions of the tokens appended last.
 
         Tensors are returned unchanged.
         """
-        return option.at(self._offset()) if isinstance(option, Mask | Bias) else option  # type: ignore[return-value]
+        return option.with_offset(self._offset()) if isinstance(option, Mask | Bias) else option  # type: ignore[return-value]
 
     def _offset(self) -> Tensor:
         """Position of the first new token of each row."""

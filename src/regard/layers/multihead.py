@@ -101,7 +101,7 @@ class _MultiHeadBase(HasOptions):
             q, k, v = self._project_self(query, value, cache)
         mask, bias, gate = self._combined_mask(mask), self.bias, self.gate
         if cache is not None and not is_cross:
-            mask, bias, gate = cache.mask(mask), cache.place(bias), cache.place(gate)
+            mask, bias, gate = cache.mask(mask), cache.with_offset(bias), cache.with_offset(gate)
         with (
             watching.label_calls("cross" if is_cross else "self") if watching.is_watching() else nullcontext()
         ):

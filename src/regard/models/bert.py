@@ -85,7 +85,7 @@ def _settings(folder: Path) -> tuple[dict[str, Any], int]:
     for key in needed:
         if not isinstance(theirs.get(key), int):
             raise FolderError(
-                f"{folder / 'config.json'} has no whole number {key}; it is no BERT's, or damaged, so copy it again"
+                f"{folder / 'config.json'} has no integer {key}; it is no BERT's, or damaged, so copy it again"
             )
     if theirs.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise FolderError(

@@ -11,7 +11,7 @@ from regard.errors import FolderError
 from regard.models.build import MODELS
 from regard.models.model import COMMANDS
 
-DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any whole number in it
+DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any integer in it
 WIDEST = 1 << 20  # of a vector
 WIDTHS = frozenset(
     {"dim", "heads", "key_heads", "inner", "width", "last_width", "attention_width", "queries", "kernel"}
@@ -25,9 +25,7 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         if size is None and (side == "source" or config["kind"] == "embedder"):
             continue
         if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= LARGEST:
-            raise _wrong(
-                path, f"{side}_vocabulary is {_short(size)}, not a whole number between 4 and {LARGEST}"
-            )
+            raise _wrong(path, f"{side}_vocabulary is {_short(size)}, not an integer between 4 and {LARGEST}")
     if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
         raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
     _check_sizes(path, config["model"], "model", 0)

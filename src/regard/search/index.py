@@ -50,9 +50,7 @@ class Index:
 
     def __init__(self, folder: str | Path, *, threads: int = 0) -> None:
         if isinstance(threads, bool) or not isinstance(threads, int) or not 0 <= threads <= 4096:
-            raise OptionError(
-                f"threads must be a whole number between 0 (all cores) and 4096, got {threads!r}"
-            )
+            raise OptionError(f"threads must be an integer between 0 (all cores) and 4096, got {threads!r}")
         self.folder, self.threads = as_path("folder", folder), threads
         self._lock = _SharedLock(self.folder)
         self.manifest = _read_manifest(self.folder)

@@ -51,7 +51,7 @@ def spread_labels(
             f"{problem}, but label spreading needs at least two labels; give examples of another label"
         )
     if isinstance(neighbours, bool) or not isinstance(neighbours, int) or neighbours < 1:
-        raise OptionError(f"neighbours must be a whole number of at least 1, got {neighbours!r}")
+        raise OptionError(f"neighbours must be an integer of at least 1, got {neighbours!r}")
     nearest_texts, weights = _weighted_neighbours(vectors, min(neighbours, len(vectors) - 1), threads)
     positions = np.fromiter(examples, np.int64)
     one_hot = np.zeros((len(positions), len(labels)), np.float32)

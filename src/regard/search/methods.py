@@ -101,5 +101,5 @@ def _fuse(rankings: Sequence[list[Hit]], k: int) -> list[Hit]:
 
 def _count(k: int) -> int:
     if isinstance(k, (bool, np.bool_)) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise OptionError(f"the number of results must be a whole number of at least 1, got {k!r}")
+        raise OptionError(f"the number of results must be an integer of at least 1, got {k!r}")
     return int(k)

@@ -229,7 +229,7 @@ def _check_sizes(asked: Body, limits: RequestLimits) -> None:
 
 
 KINDS = {
-    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number", "finite_number": "a finite number",
+    "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number", "finite_number": "a finite number",
     "bool_type": "true or false", "string_type": "text", "tuple_type": "a list", "string_unicode": "text in UTF-8",
 }  # fmt: skip
 BOUNDS = {
