@@ -117,9 +117,8 @@ def command(
     pairs = _pairs(text or [], files)
     sizes = count_words(pairs)
     wanted = None if gold is None else validate_gold(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
-    forward, backward = (
-        None if path is None else load_translator(path, pick_device(device)) for path in (folder, reverse)
-    )
+    forward = load_translator(folder, pick_device(device))
+    backward = None if reverse is None else load_translator(reverse, pick_device(device))
     aligner = Aligner(forward, backward, pairs, view, selection)
     if view.is_automatic:
         _report_views(aligner)

@@ -139,12 +139,12 @@ class Shown:
     def header(self) -> str:
         return ""
 
-    def write(self, answer: ClassifiedLine) -> str:
+    def write(self, result: ClassifiedLine) -> str:
         from regard.pipelines.classify_file import Text
 
-        line = Text(self.top).write(answer)
-        looked = answer.attention
-        if looked is None or not looked.words or not answer.classification.probabilities:
+        line = Text(self.top).write(result)
+        looked = result.attention
+        if looked is None or not looked.words or not result.classification.probabilities:
             return line
         most = max(looked.weights) or 1.0
         words = [

@@ -118,7 +118,8 @@ def _strategy(beam: int | None, sampling: dict[str, Any], count: int, job: bool)
     from regard.errors import OptionError
 
     if beam is None:
-        return Sample(count=count, **({"seed": 0 if job else None} | sampling))
+        options: dict[str, Any] = {"seed": 0 if job else None} | sampling
+        return Sample(count=count, **options)
     if sampling:
         name = next(iter(sampling)).replace("_", "-")
         raise OptionError(f"--{name} is about drawing words, which --beam does not; leave out one of them")

@@ -156,15 +156,15 @@ class Shown:
     def header(self) -> str:
         return ""
 
-    def write(self, answer: TranslatedLine) -> str:
+    def write(self, result: TranslatedLine) -> str:
         from regard.cli.weight_matrix import render
 
         drawn = [
             render(alignment.weights, alignment.source_words, alignment.target_words)
-            for alignment in answer.alignments
+            for alignment in result.alignments
             if alignment.target_words
         ]
-        return "\n".join([answer.text, *drawn, ""]) + "\n" * bool(drawn)
+        return "\n".join([result.text, *drawn, ""]) + "\n" * bool(drawn)
 
 
 def _strategy(wanted: bool, count: int, beam_options: dict[str, Any], sampling: dict[str, Any]) -> Strategy:

@@ -27,11 +27,14 @@ MAX_CHARACTERS = 5000  # of a line: the attention maps of a longer one would fil
 class Pairs(Protocol):
     """Sentences and their translations: `TextPairs`, or `LinePairs` of two files."""
 
-    files: tuple[Any, ...]
+    @property
+    def files(self) -> tuple[Any, ...]: ...
 
     def __iter__(self) -> Iterator[tuple[str, ...]]: ...
 
-    def blocks(self) -> Iterator[tuple[list[str], list[str]]]: ...
+    def blocks(self) -> Iterator[Any]:
+        """Yield lists of sources and of targets."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def make_job(
         raise OptionError("a shortlist is for one model; leave out --with, or --shortlist")
     shortlist = load_shortlist(folders[0]) if options.shortlist else None
     decoders = [fast(model, options.precision, shortlist) for model in models]
-    decoder = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
+    decoder: Any = decoders[0] if len(decoders) == 1 else Ensemble(decoders)
     job = TranslateJob(cast(Translator, models[0]), decoder, options, output_format)
     translate([], decoder, options.to, strategy=options.strategy, nbest=options.nbest)  # checks the options
     constraints = options.constraints.encode(decoder.target_tokenizer, 1)
