@@ -138,6 +138,21 @@ def test_pages_import_public_names_only(page):
         assert name in import_module(package).__all__, f"{page.name}: {package} does not list {name}"
 
 
+def find(dotted):
+    """The module or object of a dotted name such as regard.layers.Convolution; raises if there is none."""
+    found = regard
+    parts = dotted.split(".")[1:]
+    for i, part in enumerate(parts):
+        found = getattr(found, part, None) or import_module(f"regard.{'.'.join(parts[: i + 1])}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_in_the_text_exist(page):
+    for dotted in re.findall(r"`(regard(?:\.\w+)+)", page.read_text(encoding="utf-8")):
+        assert find(dotted) is not None
+
+
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
