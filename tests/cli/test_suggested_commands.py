@@ -18,8 +18,8 @@ GROUP = typer.main.get_command(app)
 NAMES = "|".join(GROUP.commands)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SAFE = {
-    "word",
-    "EXAMPLES[word]",
+    "model_kind",
+    "KINDS[model_kind].example",
     "self.name",
     "known.name",
     "run",

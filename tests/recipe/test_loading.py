@@ -1,5 +1,7 @@
 """Tests of loading.py, messages.py and checks.py: every mistake in a recipe is one sentence with its fix."""
 
+import os
+
 import pytest
 import yaml
 from hypothesis import given
@@ -460,3 +462,26 @@ def test_a_size_that_no_machine_has_is_one_sentence(key):
 def test_a_recipe_made_in_python_says_what_is_wrong():
     with pytest.raises(RecipeError, match="training is 'long', and must be a block of keys"):
         Recipe(training="long")
+
+
+def test_recipes_of_a_registered_folder_are_known_by_name(tmp_path, monkeypatch):
+    written(tmp_path, "data: multi30k\nseed: 5", "mine.yaml")
+    monkeypatch.setattr(loading, "_folders", [])
+    with pytest.raises(RecipeError, match="there is no recipe 'mine'"):
+        load_recipe("mine")
+    loading.add_folder(tmp_path)
+    assert load_recipe("mine").seed == 5 and "small" in loading.recipe_files()
+    with pytest.raises(RecipeError, match="there is no folder"):
+        loading.add_folder(tmp_path / "missing")
+
+
+def test_folders_of_the_environment_variable_replace_included_recipes(tmp_path, monkeypatch):
+    written(tmp_path, "data: multi30k\nseed: 6", "small.yaml")
+    monkeypatch.setenv("REGARD_RECIPES", f"{tmp_path}{os.pathsep}{tmp_path / 'missing'}")
+    assert load_recipe("small").seed == 6 and loading.find_recipe("small") == tmp_path / "small.yaml"
+
+
+def test_a_path_is_a_recipe_whatever_the_working_folder(tmp_path, monkeypatch):
+    path = written(tmp_path, "data: multi30k\nseed: 7", "mine.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(str(path)).seed == load_recipe("mine.yaml").seed == load_recipe(path).seed == 7

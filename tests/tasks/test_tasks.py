@@ -1,4 +1,6 @@
-"""Tests of task.py, text_task.py, classify.py, embed.py, translate.py and language_model.py."""
+"""Tests of task.py, text_task.py, text_classification.py, text_embedding.py, machine_translation.py and
+language_modeling.py: classifiers from recipe to evaluation, and tasks of one's own.
+"""
 
 import copy
 import random
@@ -13,10 +15,10 @@ from regard.models.classifier import predict
 from regard.models.options import Block
 from regard.recipe.loading import load_recipe
 from regard.tasks import TASKS, get_task
-from regard.tasks.classify import Classify
+from regard.tasks.text_classification import Classify
 from regard.training.estimate import estimate
 from regard.training.list_runs import summarize_run
-from regard.training.log import read_log
+from regard.training.run_log import read_log
 from regard.training.trainer import resume, train
 
 RECIPE = {

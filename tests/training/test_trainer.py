@@ -1,4 +1,4 @@
-"""Tests of trainer.py, loop.py, validation.py, checkpoint.py, training_data.py, finish.py and nonfinite.py."""
+"""Tests of trainer.py, loop.py, training_data.py, finish.py, nonfinite.py and tensorboard.py."""
 
 import json
 import math

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from regard.training.log import read_log
+from regard.training.run_log import read_log
 from regard.training.step_folders import step_folders
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -192,10 +192,10 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
             raise DataError(
                 f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files"
             )
-        return form.finish(_corpus_rows(data.corpus, split, data, form.task), data)
+        return form.finish(_corpus_rows(data.corpus, split, data, form), data)
     known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
     parts = [
-        _corpus_rows(name, part or split, data, form.task)
+        _corpus_rows(name, part or split, data, form)
         for name, _, part in (item.partition(":") for item in known)
     ]
     files = [item for item in named if item not in known]
@@ -204,15 +204,14 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
     return form.finish(parts[0] if len(parts) == 1 else Joined(tuple(parts)), data)
 
 
-def _corpus_rows(name: str, split: str, data: Any, task: str) -> Rows:
+def _corpus_rows(name: str, split: str, data: Any, form: RowFormat) -> Rows:
     found = corpora.find(name)
     if found.task not in ROW_FORMATS:
         raise DataError(f"{name} is for {found.task}, not for training; `regard data` lists other corpora")
-    if found.task != task and not (
-        task == "embed" and found.task == "translate"
-    ):  # translations mean the same
+    if found.task not in (form.task, *form.also_reads):
         raise DataError(
-            f"{name} is for task {found.task}, not {task}; set task: {found.task}, or choose another corpus"
+            f"{name} is for task {found.task}, not {form.task}; "
+            f"set task: {found.task}, or choose another corpus"
         )
     version = data.version if name == data.corpus else None
     return found.rows(split, data.source, data.target, version)

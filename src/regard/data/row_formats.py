@@ -33,6 +33,7 @@ class RowFormat:
     labels: str | None = None  # the kind of the target's own vocabulary; None: a text like the source
     classes = False  # the target is a class, so parts are cut class by class
     unit, enough = "pairs", 2000  # what a row is called, and how many are little to train on
+    also_reads: tuple[str, ...] = ()  # other tasks whose corpora have such rows
 
     @property
     def paired(self) -> bool:
@@ -184,6 +185,7 @@ class EmbedRows(RowFormat):
     """Two texts that mean the same."""
 
     task, columns = "embed", ("text", "like it")
+    also_reads = ("translate",)  # translations have the same meaning
 
     def little(self) -> str:
         return "an embedder learns them by heart; add pairs, or fine-tune a pretrained encoder (model.pretrained)"

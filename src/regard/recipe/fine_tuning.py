@@ -50,7 +50,7 @@ def complete_from_pretrained(raw: dict[str, Any], copy: Path | None = None) -> d
         return raw
     source, task = f"{name} ({key})", get_task(task_name)
     if key == "model.pretrained" and not task.uses_pretrained_encoder:
-        tasks = ", ".join(t for t, cls in TASKS.items() if cls.uses_pretrained_encoder)
+        tasks = ", ".join(sorted(t for t, cls in TASKS.items() if cls.uses_pretrained_encoder))
         raise RecipeError(
             f"model.pretrained is for the tasks {tasks}, and the task is {task.name}; "
             "to fine-tune a model of regard set training.start"

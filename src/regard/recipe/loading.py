@@ -71,7 +71,7 @@ def load_recipe(
     elif isinstance(recipe, str | PathLike):
         path = find_recipe(recipe)
         where, raw = f"{path}: ", read_yaml(path)
-        raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-._") or "recipe")
+        raw.setdefault("name", run_name(path.stem, "recipe"))
         raw = _absolute_paths(raw, path.resolve().parent)
     else:
         raise RecipeError(f"a recipe is a file, a name or a mapping, got {type(recipe).__name__}")
@@ -85,6 +85,11 @@ def load_recipe(
     # The file is named only if the problem is its own.
     own = not overrides or _validate(complete_from_pretrained(raw, pretrained))[0] is None
     raise recipe_error(problems, where if own else "")
+
+
+def run_name(text: str, default: str) -> str:
+    """Return a valid name of a run folder: other characters become dashes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("-._") or default
 
 
 def build(model: Mapping[str, Any], source_vocab: int | None, target_vocab: int) -> Any:

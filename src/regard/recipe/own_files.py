@@ -6,7 +6,6 @@ are filled in; the result is an ordinary recipe. With model.pretrained or traini
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,7 +16,7 @@ from regard.data.csv_reader import Csv
 from regard.data.readers import JsonLines, Rows, Table
 from regard.data.text_files import check_file
 from regard.errors import DataError, RecipeError
-from regard.recipe.loading import included_folder, override, read_yaml
+from regard.recipe.loading import included_folder, override, read_yaml, run_name
 from regard.tasks import get_task
 
 MAX_COUNTED_ROWS = 200_000
@@ -63,19 +62,22 @@ KINDS = {
 }  # fmt: skip
 
 
-def recipe_for(name: str, files: Sequence[str], overrides: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """Return a recipe for a model of kind `name` on the files, and two lines about what was assumed."""
-    kind = KINDS[name]
-    paths = _check_files(name, files)
-    two_files = name == "translator" and len(paths) == 2
+def recipe_for(
+    model_kind: str, files: Sequence[str], overrides: Sequence[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """Return a recipe for a model of kind `model_kind` on the files, and two lines about what was assumed."""
+    kind = KINDS[model_kind]
+    paths = _check_files(model_kind, files)
+    two_files = model_kind == "translator" and len(paths) == 2
     named: list[Any] = [list(map(str, paths))] if two_files else list(map(str, paths))
     columns = [o for o in overrides if o.startswith(("data.source=", "data.target="))]
     given = override({}, columns).get("data", {})
     rows = get_task(kind.task).row_format.read(named, given.get("source"), given.get("target"))
-    raw, pretrained = read_yaml(included_folder() / "own-files" / f"{name}.yaml"), _pretrained(overrides)
+    raw = read_yaml(included_folder() / "own-files" / f"{model_kind}.yaml")
+    pretrained = _pretrained(overrides)
     if pretrained is not None:
         raw, kind = _fine_tuning(raw, kind)
-    raw["name"] = re.sub(r"[^A-Za-z0-9._-]+", "-", paths[0].name.partition(".")[0]).lstrip("-._") or name
+    raw["name"] = run_name(paths[0].name.partition(".")[0], model_kind)
     raw["data"] = {**raw["data"], "train": named, **_columns(rows)}
     count, characters = _count(rows)
     if not count:
@@ -88,14 +90,14 @@ def recipe_for(name: str, files: Sequence[str], overrides: Sequence[str] = ()) -
     return raw, _assumptions(override(raw, overrides), kind, count, model) + "\n" + _how_to_change(guessed)
 
 
-def _check_files(name: str, files: Sequence[str]) -> list[Path]:
+def _check_files(model_kind: str, files: Sequence[str]) -> list[Path]:
     if not files:
-        example = f"regard train {name} {KINDS[name].example}"
+        example = f"regard train {model_kind} {KINDS[model_kind].example}"
         raise RecipeError(f"no file is given; name a file of your own, as `{example}`")
     paths = [Path(file).expanduser() for file in files]
     for path in paths:
         check_file(path)
-    if name == "translator" and len(paths) > 2:
+    if model_kind == "translator" and len(paths) > 2:
         raise DataError(
             f"a translator takes one table or two line-aligned files, got {len(paths)}; "
             "write a recipe for more"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from regard.tasks import classify, embed, language_model, tag, translate
+from regard.tasks import (
+    language_modeling,
+    machine_translation,
+    sequence_tagging,
+    text_classification,
+    text_embedding,
+)
 from regard.tasks.task import TASKS, Evaluation, Predictions, Task, get_task
 
 __all__ = ["TASKS", "Evaluation", "Predictions", "Task", "get_task"]
 
-_BUILT_IN = (translate, language_model, classify, tag, embed)  # importing a module registers its task
+# Importing a module registers its task.
+_INCLUDED = (language_modeling, machine_translation, sequence_tagging, text_classification, text_embedding)

@@ -10,8 +10,8 @@ from typing import Any
 
 from regard.errors import FolderError, RegardError
 from regard.tasks import Task, get_task
-from regard.training.log import read_log
 from regard.training.run_folder import RunFolder
+from regard.training.run_log import read_log
 from regard.training.step_folders import step_folders, step_of
 
 

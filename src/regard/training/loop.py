@@ -20,10 +20,10 @@ from regard.training import checkpoint, rng_state
 from regard.training.display import Display
 from regard.training.distributed import World, distribute
 from regard.training.ema import Ema
-from regard.training.log import Log
 from regard.training.nonfinite import raise_non_finite
 from regard.training.pretrained import Pretrained
 from regard.training.run_folder import RunFolder
+from regard.training.run_log import RunLog
 from regard.training.signals import StopSignals
 from regard.training.step import Stepper
 from regard.training.step_iterator import StepBatches, StepIterator
@@ -59,7 +59,7 @@ class TrainingLoop:
         self.background = Background()  # writes checkpoints and best models
         self.validator = Validator(run, recipe, data, self.stepper, self.build, self.background)
         self.checkpoints = checkpoint.Checkpoints(run, self.background)
-        self.log: Log | None = None
+        self.log: RunLog | None = None
         self.tensorboard: TensorBoardLog | None = None
         self.signal: int | None = None  # the signal that interrupted the loop
         self._started = time.monotonic()
@@ -108,7 +108,7 @@ class TrainingLoop:
         log_position = 0 if resumed is None else self._restore(resumed)
         if self.world.is_main:
             self.checkpoints.open(resumed)
-            self.log = Log(self.run_folder.log, log_position, self.state.step, self.display.print)
+            self.log = RunLog(self.run_folder.log, log_position, self.state.step, self.display.print)
             if self.end_reason() is None:  # a finished run is continued
                 self.run_folder.report.unlink(missing_ok=True)
             if self.recipe.training.tensorboard:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.files.atomic import write_file
 from regard.tasks import Task, get_task
-from regard.training.log import read_log
+from regard.training.run_log import read_log
 
 
 def draw(log: Path, picture: Path, title: str = "", task: Task | None = None) -> None:

@@ -17,7 +17,7 @@ from regard.files.atomic import disk_error, write_file
 from regard.training.step_folders import RESUME
 
 
-class Log:
+class RunLog:
     """An append-only file of JSON lines."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Log:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> RunLog:
         return self
 
     def __exit__(

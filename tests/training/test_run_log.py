@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from regard.training.log import Log, read_log
+from regard.training.run_log import RunLog, read_log
 
 
 def test_each_event_is_a_line_of_json(tmp_path):
-    with Log(tmp_path / "log.jsonl") as log:
+    with RunLog(tmp_path / "log.jsonl") as log:
         log.add("train", step=1, loss=2.5)
         log.add("validation", step=1, sample="für alle")
     lines = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
@@ -19,7 +19,7 @@ def test_each_event_is_a_line_of_json(tmp_path):
 
 
 def test_non_finite_numbers_become_null(tmp_path):
-    with Log(tmp_path / "log.jsonl") as log:
+    with RunLog(tmp_path / "log.jsonl") as log:
         log.add("train", loss=float("nan"), norm=float("inf"))
     assert json.loads((tmp_path / "log.jsonl").read_text(encoding="utf-8")) == {
         "event": "train",
@@ -29,11 +29,11 @@ def test_non_finite_numbers_become_null(tmp_path):
 
 
 def test_resuming_truncates_the_log_to_the_position(tmp_path):
-    with Log(tmp_path / "log.jsonl") as log:
+    with RunLog(tmp_path / "log.jsonl") as log:
         log.add("train", step=1)
         position = log.sync()
         log.add("train", step=2)
-    with Log(tmp_path / "log.jsonl", position) as log:
+    with RunLog(tmp_path / "log.jsonl", position) as log:
         log.add("train", step=3)
     steps = [
         json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
@@ -76,12 +76,12 @@ def steps_in(path):
 )
 def test_a_damaged_log_keeps_its_complete_lines_up_to_the_checkpoint(tmp_path, damage, kept):
     path, messages = tmp_path / "log.jsonl", []
-    with Log(path) as log:
+    with RunLog(path) as log:
         for step in (1, 2, 3):
             log.add("train", step=step)
         position = log.sync()
     damage(path, path.read_bytes())
-    with Log(path, position, 3, messages.append) as log:
+    with RunLog(path, position, 3, messages.append) as log:
         log.add("train", step=4)
         assert log.position == path.stat().st_size
     assert steps_in(path) == [*kept, 4]
