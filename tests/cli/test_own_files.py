@@ -1,4 +1,4 @@
-"""`regard train classifier my.csv` and the like: one word and a file, then the commands that it suggests."""
+"""Tests of recipe/own_files.py: `regard train classifier my.csv`, then the commands that it suggests."""
 
 import json
 import re
