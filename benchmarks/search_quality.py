@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.peers import machine
-from regard.cli.document_options import load_embedder
 from regard.evaluation.retrieval import read_qrels, retrieval_scores
 from regard.evaluation.similarity import spearman
 from regard.pipelines.embed import embed
 from regard.search import build_index
 from regard.search.documents import Document
+from regard.search.embedders import load_embedder
 from regard.search.index import IndexInfo
 from regard.search.methods import Bm25Search, HybridSearch, VectorSearch
 

@@ -46,8 +46,8 @@ def make(path, count, real, seed):
     """Mixtures of real vectors into a .npy file, the last ones as queries."""
     import torch
 
-    from regard.cli.document_options import load_embedder
     from regard.pipelines.embed import embed
+    from regard.search.embedders import load_embedder
 
     torch.set_num_threads(1)
     texts = sentences(real)

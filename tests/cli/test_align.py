@@ -37,7 +37,8 @@ def write(path, seed, encoder=ENCODERS["transformer"], decoder=DECODERS["transfo
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Models of both directions that have learned nothing: what is tested is what is done with their attention."""
+    """Models of both directions that have learned nothing: what is tested is what is done with their
+    attention."""
     path = tmp_path_factory.mktemp("align")
     found = write(path / "forward", 1), write(path / "backward", 2)
     write(path / "language", 3, encoder=None)

@@ -32,7 +32,8 @@ def join(lines):
 
 @pytest.fixture
 def files(tmp_path):
-    """A hypothesis, its reference (one of each packed), the worked example of the lecture, and things that go wrong."""
+    """A hypothesis, its reference (one of each packed), the worked example of the lecture, and things that
+    go wrong."""
     (tmp_path / "hyp").write_bytes(join(HYPOTHESIS))
     (tmp_path / "ref.gz").write_bytes(gzip.compress(join(REFERENCE)))
     (tmp_path / "ref.xz").write_bytes(lzma.compress(join(REFERENCE)))
@@ -99,7 +100,7 @@ def test_what_looks_wrong_is_said_beside_the_scores(run, files):
         (("hyp", "ref.gz", "--plot", "p.png"), "--by-length SRC"),
         (
             ("hyp", "ref.gz", "ref.xz", "--sentence"),
-            "--sentence is Schmidt-Thieme's formula for one reference",
+            "--sentence is for one reference",
         ),
         (("hyp", "ref.gz", "--by-length", "short"), "the source has 119 lines but the hypothesis has 120"),
         (("hyp", "ref.gz", "--by-length", "ref.gz", "--plot", "nowhere/p.png"), "cannot be written"),

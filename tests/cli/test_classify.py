@@ -24,7 +24,8 @@ from tests.decoding.folders import classifier, translator
 
 # The command as it will stand in the command line, with chunks of a few lines where asked for.
 START = (
-    "import sys, typer; from regard.pipelines import input as source; source.LINES = {lines}; import regard.cli.main as main; "
+    "import sys, typer; from regard.pipelines import input as source; source.LINES = {lines}; import "
+    "regard.cli.main as main; "
     "from regard.cli import classify; names = [c.name for c in main.app.registered_commands]; "
     "'classify' in names or main.app.command('classify')(classify.command); main.run()"
 )
@@ -244,7 +245,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
         (
             ["-i", "{tmp}/in.tsv", "--column", "1", "-o", "{tmp}/in.tsv", "--model", "{folder}"],
             OptionError,
-            "read and written at once",
+            "is both input and output",
         ),
         (
             ["x", "--attention", "-o", "{tmp}/o", "--model", "{folder}"],
@@ -294,10 +295,7 @@ def test_texts_that_were_cut_are_reported(tmp_path, regard):
     made = classifier(tmp_path / "m", encoder=encoder, pooling="mean")
     code, out, err = regard("abcdefgh", "abc", "--model", made)
     assert (code, len(out.splitlines())) == (0, 2)
-    assert (
-        err
-        == "regard: 1 text was longer than the model's table of positions and labelled by their beginning\n"
-    )
+    assert err == "regard: 1 text was truncated to the model's maximum length\n"
 
 
 def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tmp_path):
@@ -325,7 +323,7 @@ def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, tm
     process = start(*args)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert b"going on after" in err
+    assert b"resuming after" in err
     assert out.read_bytes() == expected
 
 

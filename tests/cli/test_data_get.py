@@ -18,7 +18,8 @@ from tests.data.file_server import entry, serving
 ROWS = "".join(f"a {'fine' if i % 2 else 'dull'} film number {i}\t{i % 2}\n" for i in range(60)).encode()
 FILES = dict.fromkeys(("train.tsv", "dev.tsv", "test.tsv"), ROWS)
 SST2 = entry(FILES, {f"data/{name}": (ROWS[:-1], {name: ["end_last_line"]}) for name in FILES}) | {
-    "task": "classify", "roles": {"train": "train", "validation": "dev", "test": "test"}, "labels": {"0": "bad", "1": "good"},
+    "task": "classify", "roles": {"train": "train", "validation": "dev", "test": "test"},
+    "labels": {"0": "bad", "1": "good"},
     "sets": [{"split": name[:-4], "table": name, "columns": [1, 2], "rows": 60} for name in FILES],
 }  # fmt: skip
 
@@ -37,7 +38,8 @@ def server(tmp_path, monkeypatch):
 
 @contextmanager
 def terminal(monkeypatch, answer):
-    """Standard input and error on a real terminal, where somebody has typed an answer; gives what is shown there so far."""
+    """Standard input and error on a real terminal, where somebody has typed an answer; gives what is shown
+    there so far."""
     pty = pytest.importorskip("pty")
     outer, inner = pty.openpty()
     os.write(outer, answer)
@@ -64,7 +66,7 @@ def test_names_are_fetched_and_the_list_says_so(server, capsys):
 def test_all_names_are_checked_before_anything_is_fetched(server):
     with pytest.raises(DataError, match="no corpus is called 'sst3'; did you mean sst2"):
         data.command(["get", "sst2", "sst3"])
-    with pytest.raises(DataError, match="needs a name, as `regard data get sst2`"):
+    with pytest.raises(DataError, match="needs a name, such as `regard data get sst2`"):
         data.command(["get"])
     assert not server.asked
 
@@ -77,7 +79,7 @@ def test_yes_on_a_terminal_fetches_and_goes_on_to_read_it(server, monkeypatch, t
             train.command("sst2", ["data.max_length=1"], dry_run=True)
         said = shown()
     assert (
-        f"sst2 is not in {tmp_path / 'data' / 'sst2'}: 0.1 MB, licence: CC BY 4.0. Fetch it now? [y/N]"
+        f"sst2 is not in {tmp_path / 'data' / 'sst2'}: 0.1 MB, licence: CC BY 4.0. Download it now? [y/N]"
         in said
     )
     assert len(server.asked) == 3 and capsys.readouterr().out == ""
@@ -128,7 +130,7 @@ def test_a_corpus_without_parts_is_described_and_is_not_trained_on(monkeypatch, 
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     out = CliRunner().invoke(app, ["data", "cranfield"]).output
     assert (
-        "none of 3 is there; `regard data get cranfield` fetches them (1.8 MB)" in out
+        "none of 3 is there; `regard data get cranfield` downloads them (1.8 MB)" in out
         and "queries.xml" in out
     )
     error = CliRunner().invoke(app, ["train", "sst2", "data.corpus=cranfield", "--dry-run"]).exception

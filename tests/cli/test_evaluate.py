@@ -1,4 +1,5 @@
-"""`regard evaluate` of a classifier as a user meets it: figures, a picture, labels in a file, a sentence for what cannot be."""
+"""`regard evaluate` of a classifier as a user meets it: figures, a picture, labels in a file, a sentence for
+what cannot be."""
 
 import json
 import sys

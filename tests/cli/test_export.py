@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from regard.cli import export as commands
+from regard.cli import export, import_
 from regard.errors import FolderError, OptionError
 from regard.interchange.export import compare
 from regard.models import folder
@@ -12,8 +12,8 @@ from tests.interchange.small_models import LAYER, make
 
 pytest.importorskip("ctranslate2")
 app = typer.Typer(pretty_exceptions_enable=False)
-app.command("export")(commands.command)
-app.command("import")(commands.bring)
+app.command("export")(export.command)
+app.command("import")(import_.command)
 
 
 @pytest.fixture(scope="module")

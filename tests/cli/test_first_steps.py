@@ -1,4 +1,5 @@
-"""The walks of docs/first-steps.md, as a new user takes them: train on a file, evaluate, serve, send a request."""
+"""The walks of docs/first-steps.md, as a new user takes them: train on a file, evaluate, serve, send a
+request."""
 
 import json
 import os

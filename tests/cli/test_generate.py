@@ -87,7 +87,7 @@ def test_without_a_seed_texts_differ(folder, regard):
         (
             ["x", "--beam", "2", "--top-p", "0.5", "--model", "{folder}"],
             OptionError,
-            "--top-p is about drawing words",
+            "--top-p is for sampling",
         ),
         (["x", "--beam", "2", "--count", "3", "--model", "{folder}"], OptionError, "give --beam 3"),
     ],

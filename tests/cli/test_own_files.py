@@ -141,7 +141,7 @@ def test_a_run_in_a_folder_with_a_space_gets_commands_that_work(regard):
 def test_evaluating_on_the_training_file_or_without_a_test_set_says_so(regard):
     assert regard("train", "classifier", "my.csv", *SHORT, "--quiet")[0] == 0
     code, _, err = regard("evaluate", "runs/my", "--data", "my.csv")
-    assert code == 0 and "warning: my.csv is what the model was trained on" in err
+    assert code == 0 and "warning: the model was trained on my.csv" in err
     code, _, err = regard("evaluate", "runs/my", "--split", "test")
     assert (
         code == 2

@@ -1,4 +1,5 @@
-"""`regard index`, `search`, `duplicates` and `label` as a user meets them: real files, exit codes and one-sentence errors."""
+"""`regard index`, `search`, `duplicates` and `label` as a user meets them: real files, exit codes and
+one-sentence errors."""
 
 import json
 import sys
@@ -65,21 +66,21 @@ def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, tex
     assert code == 0 and "9 documents" in out
     code, out, _ = run("search", made, "the moon shines", "-k", 1)
     assert code == 0 and out.split("\t")[1] == "new"
-    assert run("index", "-o", made, "--remove", "new")[1] == "1 removed, 8 documents are left\n"
+    assert run("index", "-o", made, "--remove", "new")[1] == "1 removed, 8 documents left\n"
     assert (
         run("index", "-o", made, "--compact")[1]
-        == "1 removed document left the disk, 8 documents are there\n"
+        == "1 removed document deleted from the disk, 8 documents left\n"
     )
-    assert "8 documents, vectors of 32" in run("index", "-o", made)[1]
+    assert "8 documents, vectors of width 32" in run("index", "-o", made)[1]
     assert "the moon shines" not in run("search", made, "the moon shines")[1]
 
 
 def test_going_on_passes_over_what_is_there(run, made, texts):
     code, out, errors = run("index", texts, "-o", made, "--add")
-    assert code == 0 and "8 documents are there already" in errors and ": 8 documents" in out
+    assert code == 0 and "8 documents are already in the index" in errors and ": 8 documents" in out
     texts.write_text("another first line\n", encoding="utf-8")
     code, _, errors = run("index", texts, "-o", made, "--add")
-    assert code == 2 and "has another text called" in errors and errors.count("\n") == 1
+    assert code == 2 and "with another text; give it another id" in errors and errors.count("\n") == 1
     assert run("index", texts, "-o", made, "--replace")[0] == 0
     assert (
         run("search", made, "another first line", "--by", "bm25")[1].split("\t")[2] == "another first line\n"
@@ -87,7 +88,8 @@ def test_going_on_passes_over_what_is_there(run, made, texts):
 
 
 def test_stopping_keeps_what_is_done(run, model, texts, tmp_path, monkeypatch):
-    """Ctrl-C in the second chunk: the first is there, the same command with --add does the rest, and nothing is twice."""
+    """Ctrl-C in the second chunk: the first is there, the same command with --add does the rest, and nothing
+    is twice."""
     monkeypatch.setattr(index, "CHUNK", 3)
     real, calls = index._add, []
 
@@ -101,11 +103,11 @@ def test_stopping_keeps_what_is_done(run, model, texts, tmp_path, monkeypatch):
     code, _, errors = run("index", texts, "-o", tmp_path / "i", "-m", model)
     assert (
         code == 130
-        and "stopped after 3 documents, which are kept; go on with: regard index" in errors
+        and "stopped after 3 documents, which are kept; resume with: regard index" in errors
         and "--add" in errors
     )
     code, out, errors = run("index", texts, "-o", tmp_path / "i", "--add")
-    assert code == 0 and "3 documents are there already" in errors and ": 8 documents" in out
+    assert code == 0 and "3 documents are already in the index" in errors and ": 8 documents" in out
 
 
 def test_questions_of_a_file_are_scored_by_judgements(run, made, texts, tmp_path):
@@ -121,7 +123,7 @@ def test_duplicates_are_found_in_files_and_in_an_index(run, model, texts, tmp_pa
     texts.write_text(f"{TEXTS[0]}\n{TEXTS[3]}\n{TEXTS[0]}\n", encoding="utf-8")
     code, out, errors = run("duplicates", texts, "-m", model, "-t", 0.999)
     assert code == 0 and out == f"1.0\t{texts}:1\t{texts}:3\t{TEXTS[0]}\t{TEXTS[0]}\n"
-    assert "1 pairs of cosine 0.999 and above; 2 of 3 texts are in one" in errors
+    assert "1 pairs with cosine at least 0.999; 2 of 3 texts are in a pair" in errors
     run("index", texts, "-o", tmp_path / "i", "-m", model)
     code, _, _ = run(
         "duplicates", tmp_path / "i", "-t", 0.999, "--groups", "--json", "-o", tmp_path / "out.jsonl"
@@ -169,16 +171,16 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(run, made, model, texts, tm
         (["index", texts, "-o", made, "-m", model], "already exists"),
         (["index", empty, "-o", tmp_path / "x", "-m", model], "is empty"),
         (["index", texts, "-o", tmp_path / "x", "-m", tmp_path / "none"], "there is no model"),
-        (["index", texts, "-o", made, "--remove", "x"], "do one after the other"),
-        (["index", texts, "-o", made, "--compact"], "do one after the other"),
+        (["index", texts, "-o", made, "--remove", "x"], "run one command after the other"),
+        (["index", texts, "-o", made, "--compact"], "run one command after the other"),
         (["index", "-o", tmp_path / "x"], "there is no folder"),
         (["index", texts, "-o", made, "--add", "-m", other], "was built with another model"),
         (["search", made, "x", "-m", other], "was built with another model"),
-        (["search", made, "x", "--by", "magic"], "--by is one of hybrid, vectors, bm25, got 'magic'"),
-        (["search", made, " "], "there is no question"),
+        (["search", made, "x", "--by", "magic"], "--by must be one of hybrid, vectors, bm25, got 'magic'"),
+        (["search", made, " "], "there is no query"),
         (["search", texts, "x"], "there is no folder"),
-        (["duplicates", texts, "-m", model, "-o", tmp_path / "no" / "x"], "its folder is not there"),
-        (["label", texts, "-m", model], "labels come from examples"),
+        (["duplicates", texts, "-m", model, "-o", tmp_path / "no" / "x"], "its folder does not exist"),
+        (["label", texts, "-m", model], "give examples"),
         (["label", texts, "--take", "0.5"], "line 1 of"),
     ):
         code, _, errors = run(*args)

@@ -1,4 +1,4 @@
-"""`regard serve` as a user meets it."""
+"""Tests of serve.py: real processes, tokens, ports, errors in one sentence."""
 
 import json
 import os
@@ -11,8 +11,6 @@ import sys
 import pytest
 import torch
 
-from regard.cli import serve
-from regard.errors import FolderError, OptionError
 from tests.serving.server import process, write_model
 
 TOKEN = "abcdefghijklmnop-1234"
@@ -27,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 def run(*args, **variables):
-    """The exit code of a server that does not start, and what it says."""
+    """Run a server that does not start; returns its exit code, standard output and standard error."""
     env = {key: value for key, value in os.environ.items() if key != "REGARD_TOKEN"} | variables
     command = [sys.executable, "-m", "regard", "serve", *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=env)
@@ -47,18 +45,18 @@ def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(OptionError, match=f"port {port} of 127.0.0.1 is in use"):
-            serve.command(tmp_path / "no model", port=port)
+        code, _, err = run(tmp_path / "no model", "--port", port)
+        assert code == 2 and f"port {port} of 127.0.0.1 is in use" in err and err.count("\n") == 1
 
 
 def test_a_folder_without_a_model_is_one_sentence(tmp_path):
-    with pytest.raises(FolderError, match="there is no folder"):
-        serve.command(tmp_path / "none", port=0)
+    code, _, err = run(tmp_path / "none", "--port", 0)
+    assert code == 2 and "there is no folder" in err and err.count("\n") == 1
 
 
 def test_a_queue_too_small_for_one_request_is_one_sentence(folder):
-    with pytest.raises(OptionError, match="a queue of 5 texts cannot hold one request of 1000"):
-        serve.command(folder, queue=5)
+    code, _, err = run(folder, "--queue", 5)
+    assert code == 2 and "a queue of 5 texts cannot hold one request of 1000" in err
 
 
 def test_with_a_token_it_answers_its_bearer_and_curl_shows_how(folder, tmp_path):

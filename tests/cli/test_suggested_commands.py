@@ -1,4 +1,5 @@
-"""Every command that a message, a help page, the README or the documentation suggests parses: options, arguments, values."""
+"""Every command that a message, a help page, the README or the documentation suggests parses: options,
+arguments, values."""
 
 import ast
 import functools
@@ -23,13 +24,14 @@ SAFE = {
     "self.name",
     "known.name",
     "run",
-    "use.format(run=run)",
+    "usage.format(run=run)",
 }  # no path, or for_shell before
 
 
 @functools.cache
 def strings():
-    """Every string of the package with its place; an interpolated value is its expression between two NULs."""
+    """Every string of the package with its place; an interpolated value is its expression between two
+    NULs."""
     found = []
     for path in sorted((ROOT / "src" / "regard").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -66,7 +68,8 @@ def examples(page):
 
 
 def check(command):
-    """Parse a command as the command line does, without running it. A command's bare name only mentions it."""
+    """Parse a command as the command line does, without running it. A command's bare name only mentions
+    it."""
     words = shlex.split(command.replace("…", ""), comments=True)[1:]
     words = words[
         : next((i for i, word in enumerate(words) if word in ("&&", "&", ">", "<", "|")), len(words))
@@ -80,7 +83,8 @@ def check(command):
 
 
 TASKS = {
-    "translate": "translate", "align": "translate", "generate": "language", "classify": "classify", "tag": "tag", "index": "embed"
+    "translate": "translate", "align": "translate", "generate": "language", "classify": "classify",
+    "tag": "tag", "index": "embed"
 }  # fmt: skip
 MESSAGES = [(place, command) for place, text in strings() for command in suggested(text)]
 PAGE_COMMANDS = [(page.name, command) for page in PAGES for command in examples(page)]
@@ -109,7 +113,8 @@ HELP = [(name, line) for name, each in GROUP.commands.items() for line in sugges
 
 @pytest.mark.parametrize(("name", "line"), HELP, ids=[f"{name}-{i}" for i, (name, _) in enumerate(HELP)])
 def test_a_help_example_names_a_model_that_can_do_it(name, line):
-    """runs/NAME is what `regard train NAME` makes, of the kind that the command needs; with attention where it is shown."""
+    """runs/NAME is what `regard train NAME` makes, of the kind that the command needs; with attention where
+    it is shown."""
     for run in re.findall(r"runs/([\w-]+)", line):
         recipe = load_recipe(run)
         assert recipe.task == TASKS.get(name, recipe.task), line

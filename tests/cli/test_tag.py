@@ -135,7 +135,8 @@ def test_json_has_the_place_of_every_span(folder: Path, regard: Run) -> None:
     text = "Hé, Ada Lee: Rom!"
     record = json.loads(regard("--json", text, "--model", folder)[1])
     assert record["spans"] == [
-        {"start": 4, "end": 11, "type": "PER", "text": "Ada Lee"}, {"start": 13, "end": 16, "type": "LOC", "text": "Rom"}
+        {"start": 4, "end": 11, "type": "PER", "text": "Ada Lee"}, {"start": 13, "end": 16, "type": "LOC",
+        "text": "Rom"}
     ]  # fmt: skip
     assert all(text[span["start"] : span["end"]] == span["text"] for span in record["spans"])
 
@@ -222,7 +223,7 @@ def test_a_job_that_was_stopped_goes_on_between_sentences(
     assert not (tmp_path / "out.conll").exists()
     monkeypatch.setattr(TagJob, "__call__", real)
     _, _, said = regard("-i", tmp_path / "in.conll", "-o", tmp_path / "out.conll", "--model", folder)
-    assert "going on after 12 lines" in said
+    assert "resuming after 12 lines" in said
     assert (tmp_path / "out.conll").read_bytes() == (tmp_path / "whole.conll").read_bytes()
 
 
@@ -248,10 +249,10 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
         ),
         ("a\n", ("--conll", "--field", "x"), OptionError, "give one of them"),
         ("a\n", ("--conll", "--spaced"), OptionError, "leave it out"),
-        ("a\n", ("--column", 2), OptionError, "--column is about CoNLL files"),
-        ("a\n", ("--json", "--to-conll"), OptionError, "two ways to write the same"),
+        ("a\n", ("--column", 2), OptionError, "--column is for CoNLL input"),
+        ("a\n", ("--json", "--to-conll"), OptionError, "--json and --to-conll exclude each other"),
         ("a\n", ("--json", "--scheme", "bilou"), OptionError, "one of bio, iobes, io, got 'bilou'"),
-        ("a\n", ("--scheme", "bio"), OptionError, "--scheme is about written tags"),
+        ("a\n", ("--scheme", "bio"), OptionError, "--scheme is for written tags"),
         ("a\n", ("--field", "x"), DataError, "line 1 of .* is not a JSON object"),
     ],
 )
@@ -277,5 +278,5 @@ def test_another_kind_of_model_is_named(tmp_path: Path, regard: Run) -> None:
 
 def test_a_file_is_not_read_and_written_at_once(folder: Path, regard: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
-    with pytest.raises(OptionError, match="read and written at once"):
+    with pytest.raises(OptionError, match="is both input and output"):
         regard("-i", tmp_path / "a.txt", "-o", tmp_path / "a.txt", "--model", folder)

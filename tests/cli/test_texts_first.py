@@ -1,4 +1,5 @@
-"""Every command takes its texts first and its model by --model; the old order is refused with the right command."""
+"""Every command takes its texts first and its model by --model; the old order is refused with the right
+command."""
 
 import gc
 import json
@@ -21,7 +22,8 @@ from tests.serving.test_text_service import tagger
 def place(tmp_path_factory):
     found = tmp_path_factory.mktemp("models")
     for name, write in (
-        ("translate", folders.translator), ("align", folders.translator), ("generate", folders.language_model),
+        ("translate", folders.translator), ("align", folders.translator), ("generate",
+        folders.language_model),
         ("classify", folders.classifier), ("tag", tagger),
     ):  # fmt: skip
         write(found / name)
@@ -46,7 +48,8 @@ def run(monkeypatch, capfd):
 
 
 TEXT = {
-    "translate": ["hello world"], "classify": ["hello world"], "tag": ["ada met Babbage"], "embed": [TEXTS[0]],
+    "translate": ["hello world"], "classify": ["hello world"], "tag": ["ada met Babbage"],
+    "embed": [TEXTS[0]],
     "generate": ["Tom", "--seed", "1"], "align": ["a b", "c d"],
 }  # fmt: skip
 
@@ -75,7 +78,7 @@ def test_the_old_order_is_refused_with_the_right_command(name, place, run):
     code, out, err = run(name, place / name, *TEXT[name])
     assert (code, out, err.count("\n")) == (2, "", 1)
     words = " ".join(f"'{word}'" if " " in word else word for word in TEXT[name])
-    assert err.endswith(f"the model is named by --model: regard {name} {words} --model {place / name}\n")
+    assert err.endswith(f"name the model with --model: regard {name} {words} --model {place / name}\n")
 
 
 def test_the_old_order_with_files_is_refused_with_the_right_command(place, run, tmp_path):
@@ -91,10 +94,7 @@ def test_the_old_order_with_files_is_refused_with_the_right_command(place, run, 
     assert (
         f"files are named after -i: regard align -i {a} {b}" in run("align", a, b, "-m", place / "align")[2]
     )
-    assert (
-        "stands where a text is expected"
-        in run("translate", place / "classify", "-m", place / "translate")[2]
-    )
+    assert "a text is expected here" in run("translate", place / "classify", "-m", place / "translate")[2]
 
 
 def test_two_texts_are_aligned_as_lines_of_two_files_are(place, run, tmp_path):
@@ -213,7 +213,7 @@ def test_an_embedding_job_that_was_stopped_is_resumed_to_the_same_bytes(place, r
     assert code == 130 and "stopped after 3 lines" in err and not (tmp_path / "v.npy").exists()
     gc.collect()  # the lock on the journal goes with the process otherwise
     code, _, err = run(*command, tmp_path / "v.npy")
-    assert code == 0 and "going on after 3 lines" in err
+    assert code == 0 and "resuming after 3 lines" in err
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 

@@ -1,4 +1,5 @@
-"""`regard train`, `resume`, `average`, `runs` and `evaluate` as a user meets them: real training, exit codes, one-line errors."""
+"""`regard train`, `resume`, `average`, `runs` and `evaluate` as a user meets them: real training, exit
+codes, one-line errors."""
 
 import json
 import re
@@ -14,7 +15,8 @@ import torch
 from regard.cli import main
 
 TINY = [
-    "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}", "model.decoder={layers: 1, heads: 2, inner: 32}",
+    "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}",
+    "model.decoder={layers: 1, heads: 2, inner: 32}",
     "data.limit=300", "tokenizer.size=300", "batch.tokens=400", "schedule.warmup=5", "decoding.beam=2",
 ]  # fmt: skip
 
@@ -24,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture
 def regard(monkeypatch, capsys, tmp_path):
-    """The command line in this process (starting torch for every case would take most of the time), in an empty folder."""
+    """The command line in this process (starting torch for every case would take most of the time), in an
+    empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def inner(*args):
@@ -301,7 +304,8 @@ def test_sigint_once_saves_tells_how_to_resume_and_exits_with_130(tmp_path):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_run_stopped_by_a_signal_exits_with_its_code(regard, monkeypatch, number, code):
-    """So that `regard train … && regard evaluate …` does not evaluate half a run; also with --quiet, and at the second signal."""
+    """So that `regard train … && regard evaluate …` does not evaluate half a run; also with --quiet, and at
+    the second signal."""
     from regard.training import trainer
     from regard.training.run_folder import Result
     from regard.training.signals import StopNow

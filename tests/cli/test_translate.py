@@ -22,7 +22,10 @@ from regard.pipelines.translate_file import TranslateOptions
 from tests.decoding.folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
-SMALL_CHUNKS = "import sys; from regard.pipelines import input as source; source.LINES = 8; from regard.cli.main import run; run()"
+SMALL_CHUNKS = (
+    "import sys; from regard.pipelines import input as source; source.LINES = 8; "
+    "from regard.cli.main import run; run()"
+)
 REGARD = [sys.executable, "-m", "regard"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -141,10 +144,18 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
         (["-i", "{tmp}/none", "--model", "{folder}"], DataError, "there is no file .*none"),
         (["x", "-o", "{tmp}/none/o", "--model", "{folder}"], OptionError, "its folder does not exist"),
         (["x", "--nbest", "2", "--model", "{folder}"], OptionError, "add --beam 2"),
-        (["x", "--sample", "--beam", "2", "--model", "{folder}"], OptionError, "give --sample or --beam"),
-        (["x", "--top-k", "3", "--model", "{folder}"], OptionError, "--top-k is about drawing words"),
+        (
+            ["x", "--sample", "--beam", "2", "--model", "{folder}"],
+            OptionError,
+            "--sample and --beam exclude each other",
+        ),
+        (
+            ["x", "--top-k", "3", "--model", "{folder}"],
+            OptionError,
+            "--top-k has an effect only with --sample",
+        ),
         (["x", "--column", "1", "--field", "t", "--model", "{folder}"], OptionError, "give one of them"),
-        (["x", "--on", "slurm", "--model", "{folder}"], OptionError, "--on is followed by ray, got 'slurm'"),
+        (["x", "--on", "slurm", "--model", "{folder}"], OptionError, "--on must be ray, got 'slurm'"),
         (["x", "--precision", "int4", "--model", "{folder}"], OptionError, "got 'int4'"),
         (
             ["x", "--attention", "{tmp}/o.txt", "--model", "{folder}"],
@@ -154,12 +165,12 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
         (
             ["x", "-o", "{tmp}/o", "--align-to", "{tmp}/o", "--model", "{folder}"],
             OptionError,
-            "name each only once",
+            "two outputs have the same file",
         ),
         (
             ["-i", "{tmp}/bad.txt", "-o", "{tmp}/bad.txt", "--model", "{folder}"],
             OptionError,
-            "would be read and written at once",
+            "is both input and output",
         ),
         (
             ["-i", "{tmp}/bad.txt", "--strict", "--model", "{folder}"],
@@ -216,7 +227,7 @@ def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, co
     process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert b"going on after" in err
+    assert b"resuming after" in err
     assert (tmp_path / "o").read_bytes() == expected
     assert os.listdir(tmp_path) == ["o"]
 
@@ -228,7 +239,7 @@ def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(folder, corpus
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"go on with: regard translate -i {path} -o {tmp_path}/o --model {folder}".encode() in err
+    assert f"resume with: regard translate -i {path} -o {tmp_path}/o --model {folder}".encode() in err
     assert b"Traceback" not in err
     with pytest.raises(OptionError, match="o was started with another beam"):
         regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)

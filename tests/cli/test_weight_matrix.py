@@ -96,6 +96,6 @@ def test_no_color_dumb_terminals_and_files_stay_plain(monkeypatch):
 
 
 def test_weights_of_other_words_are_refused():
-    with pytest.raises(ShapeError, match="1 target and 2 source words are not \\(2, 1\\)"):
+    with pytest.raises(ShapeError, match="must have shape \\(1, 2\\), target × source words, got \\(2, 1\\)"):
         render(torch.ones(2, 1), ["a", "b"], ["x"], color=False, width=80)
     assert render(torch.zeros(0, 0), [], [], color=False, width=80) == ""

@@ -290,12 +290,15 @@ def test_an_unknown_user_gets_popular_items_and_a_warning(run, files):
     [
         ([], "give either FILES with ratings to fit, or --model FOLDER"),
         (["ratings.csv", "--kind", "svd"], "--kind must be one of mean, biases"),
-        (["ratings.csv", "--features", "weather"], "--features are tags, raters, history, got 'weather'"),
+        (
+            ["ratings.csv", "--features", "weather"],
+            "--features must be from tags, raters, history, got 'weather'",
+        ),
         (["missing.csv"], "there is no file"),
         (["words.csv"], "line 2 of .*words.csv, column 3: the rating 'many' is not a number"),
-        (["--model", "model"], "name them: --user ID"),
+        (["--model", "model"], "add --user ID"),
         (["--model", "model", "--user", "u5"], "has no config.json, so it is not a recommender"),
-        (["ratings.csv", "-o", "ratings.csv"], "cannot be made a folder"),
+        (["ratings.csv", "-o", "ratings.csv"], "cannot be created"),
     ],
 )
 def test_invalid_input_is_one_line_and_exit_code_2(run, files, monkeypatch, args, message):

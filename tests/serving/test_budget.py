@@ -209,5 +209,5 @@ def test_sigterm_ends_the_process_within_the_grace_time(folder):
         asked[0].join(20)
     assert asked[1][0][0] == 503, asked
     assert started.returncode == 1
-    assert err.splitlines()[-1] == "regard: stopped before everything was answered"
+    assert err.splitlines()[-1] == "regard: stopped before all requests were answered"
     assert "Traceback" not in err

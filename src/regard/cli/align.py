@@ -1,4 +1,4 @@
-"""`regard align`: word alignments of texts and their translations, by a model's attention."""
+"""`regard align`: word alignments of texts and their translations, from a model's attention."""
 
 from __future__ import annotations
 
@@ -7,26 +7,113 @@ import os
 import shlex
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import search_options
+from regard.cli import options as shared
+from regard.cli.options import INPUT, OUTPUT, SEARCH, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.align_file import Aligner, PairAlignment, Pairs
 
 
+@dataclass(frozen=True)
+class ViewOptions(OptionGroup):
+    """Which attention is used."""
+
+    layer: Annotated[
+        str | None,
+        option(
+            metavar="N|best",
+            help="Layer, from 0, or `best`: layer and step that link most words. Default: the mean of all.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    head: Annotated[
+        str | None,
+        option(
+            metavar="N|best",
+            help="Head, from 0, or `best`: the layer and head that link most words. Default: the mean of "
+            "all.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    shift: Annotated[
+        bool,
+        option(
+            "--shift",
+            help="Use the step that reads a token instead of the one that generates it.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class LinkOptions(OptionGroup):
+    """Which links are kept."""
+
+    threshold: Annotated[
+        float | None,
+        option(
+            min=0,
+            max=1,
+            help="Keep links of at least this weight. Default: the strongest of each target word.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    mutual: Annotated[
+        bool,
+        option("--mutual", help="Keep links that are the strongest of both words.", rich_help_panel=SEARCH),
+    ] = False
+    join: Annotated[
+        str,
+        option(
+            help="With --reverse: weights, or for links grow-diag-final-and, intersection or union.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = "weights"
+
+
+@dataclass(frozen=True)
+class GoldOptions(OptionGroup):
+    """Scoring against gold links."""
+
+    gold: Annotated[
+        Path | None,
+        option(
+            help="Gold links; print AER, precision and recall instead of links.", rich_help_panel="Scoring"
+        ),
+    ] = None
+    gold_base: Annotated[
+        int | None,
+        option(min=0, max=1, help="First index of words in gold links.", rich_help_panel="Scoring"),
+    ] = None
+    flip_gold: Annotated[
+        bool, option("--flip-gold", help="Gold links have the target word first.", rich_help_panel="Scoring")
+    ] = False
+    as_json: Annotated[bool, option("--json", help="With --gold: print JSON.", rich_help_panel="Scoring")] = (
+        False
+    )
+
+
+@grouped
 def command(
     text: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[SOURCE TARGET]",
-            help="A text and its translation; after -i, files. Else standard input.",
+            help="A text and its translation; after -i, files. Default: standard input.",
         ),
     ] = None,
-    model: search_options.Model = None,
+    *,
+    model: shared.Model = None,
+    reverse: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Model of the reverse direction, to combine both."),
+    ] = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
@@ -34,56 +121,27 @@ def command(
             "-i",
             metavar="FILE",
             help="Two files, sentences and their translations: plain, .gz or .xz.",
+            rich_help_panel=INPUT,
         ),
     ] = None,
-    reverse: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="A model that translates back; both are joined.")
-    ] = None,
-    join: Annotated[
-        str,
-        typer.Option(
-            help="With --reverse: weights, or of the links grow-diag-final-and, intersection or union."
-        ),
-    ] = "weights",
-    layer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|best",
-            help="A layer, from 0, or the layer and step that link most words; else the mean of all.",
-        ),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Option(metavar="N|best", help="One head's, or the one that tells most.")
-    ] = None,
-    shift: Annotated[
-        bool, typer.Option("--shift", help="By the step that reads a word, not the one that writes it.")
-    ] = False,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Every link of at least this weight; else each target word's strongest."
-        ),
-    ] = None,
-    mutual: Annotated[
-        bool, typer.Option("--mutual", help="Only links between words that are each other's strongest.")
-    ] = False,
-    gold: Annotated[
-        Path | None, typer.Option(help="Gold links; prints AER, precision and recall instead of links.")
-    ] = None,
-    gold_base: Annotated[
-        int | None, typer.Option(min=0, max=1, help="Whether gold counts words from 0 or 1.")
-    ] = None,
-    flip_gold: Annotated[bool, typer.Option("--flip-gold", help="Gold has target words first.")] = False,
+    view: ViewOptions,
+    link: LinkOptions,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the links here, one line a pair.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the links here, one line per pair.", rich_help_panel=OUTPUT
+        ),
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Draw each pair's weights between words.")] = False,
-    device: search_options.Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="With --gold: print JSON.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option("--show", help="Draw the weights between words of each pair.", rich_help_panel=OUTPUT),
+    ] = False,
+    gold: GoldOptions,
+    device: shared.Device = "auto",
 ) -> None:
-    """Link the words of texts and their translations, as "0-0 1-2" (source-target, Pharaoh's format), whoever translated them.
+    """Align the words of texts and their translations, in Pharaoh format: "0-0 1-2" (source-target).
 
-    Standard input holds a text and its translation on a line, with a tab between.
+    Each line of standard input has a text and its translation, separated by a tab.
 
     Examples:
 
@@ -93,7 +151,7 @@ def command(
 
         regard align -i test.en test.de --model runs/small --gold gold.txt
     """
-    from regard.cli.text_options import model_folder
+    from regard.cli.jobs import model_folder
     from regard.errors import OptionError
     from regard.evaluation.alignment import read_gold, score, validate_gold
     from regard.files.progress import track
@@ -108,33 +166,36 @@ def command(
     from regard.pipelines.word_links import LinkSelection, pharaoh
     from regard.training.distributed import pick_device
 
-    selection, view = LinkSelection(threshold, mutual, join), ViewChoice(layer, head, shift)
-    if as_json and gold is None:
+    selection = LinkSelection(link.threshold, link.mutual, link.join)
+    choice = ViewChoice(view.layer, view.head, view.shift)
+    if gold.as_json and gold.gold is None:
         raise OptionError("--json prints scores; give the links to score against: --gold FILE")
     if output is not None and not output.absolute().parent.is_dir():
         raise OptionError(f"{output} cannot be written, its folder does not exist; create it first")
     folder = model_folder(model, "align", text or [])
     pairs = _pairs(text or [], files)
     sizes = count_words(pairs)
-    wanted = None if gold is None else validate_gold(read_gold(gold, base=gold_base, flip=flip_gold), sizes)
+    wanted = None
+    if gold.gold is not None:
+        wanted = validate_gold(read_gold(gold.gold, base=gold.gold_base, flip=gold.flip_gold), sizes)
     forward = load_translator(folder, pick_device(device))
     backward = None if reverse is None else load_translator(reverse, pick_device(device))
-    aligner = Aligner(forward, backward, pairs, view, selection)
-    if view.is_automatic:
+    aligner = Aligner(forward, backward, pairs, choice, selection)
+    if choice.is_automatic:
         _report_views(aligner)
     links = []
     lines = nullcontext(_print) if output is None else partial_file(output)
     with track(len(sizes) * aligner.passes, "align", "sentences") as progress, lines as write:
         for sources, targets in chunks(pairs):
             aligned = aligner(sources, targets, progress.advance)
-            if output is not None or (gold is None and not show):
+            if output is not None or (wanted is None and not show):
                 write("".join(f"{pharaoh(pair.links)}\n" for pair in aligned))
             if show:
-                _print("".join(map(_drawn, aligned, sources, targets)))
+                _print("".join(map(_draw, aligned, sources, targets)))
             links += [pair.links for pair in aligned]
     if wanted is not None:
         scored = score(links, wanted)
-        _print((json.dumps(scored.as_dict(), indent=2) if as_json else str(scored)) + "\n")
+        _print((json.dumps(scored.as_dict(), indent=2) if gold.as_json else str(scored)) + "\n")
 
 
 def _report_views(aligner: Aligner) -> None:
@@ -147,7 +208,7 @@ def _report_views(aligner: Aligner) -> None:
 
 
 def _pairs(texts: list[str], files: list[Path] | None) -> Pairs:
-    """Two files, two texts, or lines of standard input with a tab between the two."""
+    """Return pairs from two files, two texts, or lines of standard input with a tab."""
     from regard.data.readers import LinePairs
     from regard.errors import OptionError
     from regard.models.folder import is_file
@@ -157,14 +218,17 @@ def _pairs(texts: list[str], files: list[Path] | None) -> Pairs:
         named = [*files, *map(Path, texts)]
         if len(named) != 2:
             raise OptionError(
-                f"-i takes two files, the sentences and their translations, got {len(named)}: -i test.en test.de"
+                f"-i takes two files, the sentences and their translations, got {len(named)}: -i test.en "
+                "test.de"
             )
-        return LinePairs(*named)
+        lines: Any = LinePairs(*named)
+        return lines
     if not texts:
         return read_standard_input()
     if len(texts) != 2:
         raise OptionError(
-            f"align takes a text and its translation, got {len(texts)}; put each in quotes, or name files after -i"
+            f"align takes a text and its translation, got {len(texts)}; put each in quotes, or name files "
+            "after -i"
         )
     if all(is_file(Path(each)) for each in texts):
         again = shlex.join(["regard", "align", "-i", *texts])
@@ -179,12 +243,13 @@ def _print(text: str) -> None:
     try:
         with write_errors("standard output"):
             print(text, end="", flush=True)
-    except BrokenPipeError:  # as `cat` ends when nobody reads on; what is still held back goes nowhere
+    except BrokenPipeError:  # like `cat` when its reader is gone
+        # Python would raise again when it flushes the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(141) from None
 
 
-def _drawn(pair: PairAlignment, source: str, target: str) -> str:
+def _draw(pair: PairAlignment, source: str, target: str) -> str:
     from regard.cli.weight_matrix import render
     from regard.pipelines.word_links import pharaoh
 

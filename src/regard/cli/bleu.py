@@ -15,24 +15,30 @@ def command(
         Path, typer.Argument(metavar="HYP", help="Translations, one per line; plain, .gz or .xz.")
     ],
     reference: Annotated[
-        list[Path], typer.Argument(metavar="REF", help="References; several files are several references.")
+        list[Path],
+        typer.Argument(metavar="REF", help="References; give several files for several references."),
     ],
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokenizer; none for tokenised text.")] = "13a",
+    tokenize: Annotated[str, typer.Option(help="sacreBLEU tokenizer; none for tokenised text.")] = "13a",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     by_length: Annotated[
-        Path | None, typer.Option(metavar="SRC", help="Also BLEU by the length of these source lines.")
+        Path | None, typer.Option(metavar="SRC", help="Also print BLEU by the length of these source lines.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Draw BLEU by length into this file.")
+        Path | None, typer.Option(metavar="PNG", help="Plot BLEU by length into this file.")
     ] = None,
     sentence: Annotated[
-        bool, typer.Option("--sentence", help="Schmidt-Thieme's BLEU of each line, in [0, 1], instead.")
+        bool, typer.Option("--sentence", help="Print Schmidt-Thieme's BLEU of each line instead.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a translation: corpus BLEU, chrF and TER with sacreBLEU's signatures.
 
-    Warns on standard error about files that look wrong: shifted lines, tokenised against plain text, …
+    Warns on standard error about files that look wrong: shifted lines, tokenised against plain text and so
+    on.
+
+    Example:
+
+        regard bleu translations.txt references.txt
     """
     from regard.errors import OptionError
     from regard.evaluation import translation
@@ -42,10 +48,10 @@ def command(
 
     if sentence and (len(reference) > 1 or by_length or plot):
         raise OptionError(
-            "--sentence is Schmidt-Thieme's formula for one reference, without --by-length and --plot; leave the others out"
+            "--sentence is for one reference and excludes --by-length and --plot; leave them out"
         )
     if plot and not by_length:
-        raise OptionError("--plot draws BLEU by sentence length; give the source lines too: --by-length SRC")
+        raise OptionError("--plot needs the source lines for BLEU by sentence length; add --by-length SRC")
     hypotheses, references = _read(hypothesis), [_read(path) for path in reference]
     if sentence:
         _sentences(hypotheses, references[0], tokenize, lowercase, as_json)
@@ -53,60 +59,47 @@ def command(
     sources = _read(by_length) if by_length else None
     settings = {"tokenize": tokenize, "lowercase": lowercase}
     curve = bleu_by_length(hypotheses, references, sources, **settings) if sources is not None else None
-    if curve and plot:  # first: a picture that cannot be written should not cost the time of TER
-        print(f"regard: drawn into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
+    if curve and plot:  # first, so that an unwritable file is reported before the slow TER
+        print(f"regard: plotted into {draw({'BLEU': curve}, plot)}", file=sys.stderr)
     with track(len(hypotheses), "scoring", "lines") as progress:
-        found = translation.translation_scores(hypotheses, references, **settings, advance=progress.advance)
-    for warning in found.warnings:
+        scores = translation.translation_scores(hypotheses, references, **settings, advance=progress.advance)
+    for warning in scores.warnings:
         print(f"regard: warning: {warning}", file=sys.stderr)
     if as_json:
-        print(
-            json.dumps(
-                found.as_dict() | ({"by_length": curve.as_dict()} if curve else {}),
-                ensure_ascii=False,
-                indent=2,
-            )
-        )
+        record = scores.as_dict() | ({"by_length": curve.as_dict()} if curve else {})
+        print(json.dumps(record, ensure_ascii=False, indent=2))
     else:
-        print(found)
+        print(scores)
         if curve:
             print(f"\n{curve}")
 
 
 def _read(path: Path) -> list[str]:
-    """All lines of a text file; a line that is no text makes the whole file suspect, since lines must keep their places."""
+    """Return all lines of a file; a line that is not text is an error, since lines must stay aligned."""
     from regard.data.text_files import BAD, LONG, lines
     from regard.errors import DataError
 
-    found = [line for block in lines(path) for line in block]
-    for number, line in enumerate(found, 1):
+    content = [line for block in lines(path) for line in block]
+    for number, line in enumerate(content, 1):
         if line == BAD or "\0" in line:
             raise DataError(f"line {number} of {path} is not UTF-8 text; is it a binary file?")
         if line == LONG:
-            raise DataError(f"line {number} of {path} is too long for a sentence; give one sentence a line")
-    return found
+            raise DataError(f"line {number} of {path} is too long for a sentence; give one sentence per line")
+    return content
 
 
 def _sentences(
     hypotheses: list[str], references: list[str], tokenize: str, lowercase: bool, as_json: bool
 ) -> None:
-    """One score a line, so that it can be pasted beside the sentences."""
+    """Print one score per line."""
     from regard.evaluation.bleu import bleu_metric, reference_documents, sentence_bleu
 
     (references,) = reference_documents(hypotheses, references)
-    tokens = bleu_metric(tokenize, lowercase).tokenizer
-    words = lambda line: tokens((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
-    found = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "sentence_bleu": found,
-                    "mean": sum(found) / len(found),
-                    "tokenize": tokenize,
-                    "lowercase": lowercase,
-                }
-            )
-        )
-    else:
-        print("\n".join(f"{score:.4f}" for score in found))
+    split = bleu_metric(tokenize, lowercase).tokenizer
+    words = lambda line: split((line.lower() if lowercase else line).rstrip()).split()  # noqa: E731
+    scores = [sentence_bleu(words(r), words(h)) for r, h in zip(references, hypotheses, strict=True)]
+    if not as_json:
+        print("\n".join(f"{score:.4f}" for score in scores))
+        return
+    mean = sum(scores) / len(scores)
+    print(json.dumps({"sentence_bleu": scores, "mean": mean, "tokenize": tokenize, "lowercase": lowercase}))

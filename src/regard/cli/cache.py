@@ -1,4 +1,4 @@
-"""`regard cache`: list and prune the prepared data."""
+"""`regard cache`: list and prune prepared data."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ def command(
     ] = False,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", min=0, metavar="DAYS", help="With --prune: not used for so many days."),
+        typer.Option(
+            "--older-than",
+            min=0,
+            metavar="DAYS",
+            help="With --prune: remove what was not used for so many days.",
+        ),
     ] = None,
     max_size: Annotated[
         str | None,
         typer.Option(
             "--max-size",
             metavar="SIZE",
-            help="With --prune: the least recently used until so much is left, as 10G.",
+            help="With --prune: remove the least recently used until this size, such as 10G, is left.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List prepared data and tokenizers with size, last use and what made them; --prune removes old ones.
 
-    What a running process uses is never removed. A run whose data were removed prepares them again when it is resumed.
+    What a running process uses is never removed. A run prepares removed data again when it is resumed.
 
     Examples:
 
@@ -52,43 +57,44 @@ def command(
     if not prune:
         if older_than is not None or limit is not None:
             name = "--older-than" if older_than is not None else "--max-size"
-            raise OptionError(f"{name} says what --prune removes; give --prune too")
-        found = entries()
+            raise OptionError(f"{name} is for --prune; add --prune")
+        listed = entries()
     else:
         days = DAYS if older_than is None and limit is None else older_than
-        found = remove(None if days is None else days * DAY, limit)
+        listed = remove(None if days is None else days * DAY, limit)
     if as_json:
-        typer.echo(json.dumps([entry.as_dict() for entry in found], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps([entry.as_dict() for entry in listed], indent=2, ensure_ascii=False))
         return
-    if found:
+    if listed:
         from rich.console import Console
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for head in ("entry", "kind", "size", "last used", "made by"):
             table.add_column(head, justify="right" if head == "size" else "left", no_wrap=head != "made by")
-        for entry in found:
+        for entry in listed:
             used = "in use" if entry.in_use else ago(entry.age)
             table.add_row(entry.path.name[:8], entry.kind, size(entry.size), used, entry.made_by)
         Console().print(table, highlight=False, markup=False)
-    total = size(sum(entry.size for entry in found))
+    total = size(sum(entry.size for entry in listed))
     typer.echo(
-        f"{'removed ' if prune else ''}{len(found)} entries, {total}, {'from' if prune else 'in'} {cache_folder()}"
+        f"{'removed ' if prune else ''}{len(listed)} entries, {total}, {'from' if prune else 'in'} "
+        f"{cache_folder()}"
     )
 
 
 def parse_size(text: str) -> int:
-    """Bytes of 500, 20M, 1.5G, 10GB or 10GiB; units are powers of 1024."""
+    """Return the bytes of 500, 20M, 1.5G, 10GB or 10GiB; units are powers of 1024."""
     from regard.errors import OptionError
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
-        raise OptionError(f"--max-size is {text!r}; give a number with a unit, as 500M or 20G")
+        raise OptionError(f"--max-size must be a number with a unit, such as 500M or 20G, got {text!r}")
     return int(float(match[1]) * UNITS[match[2]])
 
 
 def size(count: int) -> str:
-    """1.5 GiB."""
+    """Return a size such as `1.5 GiB`."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -98,7 +104,7 @@ def size(count: int) -> str:
 
 
 def ago(seconds: float) -> str:
-    """3 days ago."""
+    """Return a time such as `3 days ago`."""
     for name, length in (("day", DAY), ("hour", 3600), ("minute", 60)):
         if (count := int(seconds // length)) >= 1:
             return f"{count} {name}{'s' if count > 1 else ''} ago"

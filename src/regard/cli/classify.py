@@ -1,4 +1,4 @@
-"""`regard classify`: labels for text, files or standard input."""
+"""`regard classify`: label text, files or standard input."""
 
 from __future__ import annotations
 
@@ -9,129 +9,107 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import search_options
+from regard.cli import options as shared
+from regard.cli.options import OUTPUT, grouped
 
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions
     from regard.pipelines.formats import OutputFormat
     from regard.pipelines.table import Place
 
-HELP = """Label text, files or standard input, line by line and in order, with probabilities.
 
-With -o, rerun the same command to resume an interrupted job.
-
-  regard classify "a film to remember" --model runs/sst2
-
-  regard classify "a film to remember" --attention --model runs/sst2-attention    # a model with attention
-
-  regard classify -i reviews.csv --column review --model runs/sst2 -o labelled.csv
-
-  regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
-
-  zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
-"""
-
-
+@grouped
 def command(
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="What to label; after -i more files. Else standard input."),
+        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
     ] = None,
-    model: search_options.Model = None,
-    files: search_options.Files = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Resumable; .gz, .xz, .tsv, .csv and .jsonl as named."
-        ),
-    ] = Path("-"),
-    column: search_options.Column = None,
-    header: search_options.Header = False,
-    field: search_options.Field = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Write the N most likely labels.")] = 1,
+    *,
+    model: shared.Model = None,
+    input: shared.InputOptions,
+    output: Annotated[Path, shared.output_option(".txt, .tsv, .csv or .jsonl, also .gz or .xz")] = Path("-"),
+    as_json: shared.Json = False,
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Write the N most likely labels.", rich_help_panel=OUTPUT)
+    ] = 1,
     threshold: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="Leave the label empty where its probability is lower than this."
+            min=0.0, max=1.0, help="No label if its probability is below this.", rich_help_panel=OUTPUT
         ),
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--jsonl", "--json", help="Write JSON lines.")] = False,
     attention: Annotated[
         bool,
         typer.Option(
-            "--attention", help="Show the attention weight of each word; the model needs attention."
+            "--attention",
+            help="Show the attention weight of each word, for models with attention pooling.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per batch.")] = None,
-    device: search_options.Device = "auto",
-    strict: search_options.Strict = False,
-    restart: search_options.Restart = False,
-    quiet: search_options.Quiet = False,
+    batch_tokens: shared.BatchTokens = None,
+    job: shared.JobOptions,
 ) -> None:
-    from regard.cli.text_options import (
-        How,
-        check_paths,
-        find_place,
-        find_source,
-        model_folder,
-        say,
-        work_through,
-    )
+    """Label text, files or standard input, line by line and in order, with probabilities.
+
+    With -o, rerun the same command to resume an interrupted job.
+
+    Examples:
+
+        regard classify "a film to remember" --model runs/sst2
+
+        regard classify "a film to remember" --attention --model runs/sst2-attention
+
+        regard classify -i reviews.csv --column review --model runs/sst2 -o labelled.csv
+
+        regard classify -i questions.jsonl --field question --model runs/trec --top 3 -o labelled.jsonl
+
+        zcat big.gz | regard classify --model runs/sst2 | cut -f 1 | sort | uniq -c
+    """
+    from regard.cli.jobs import model_folder, open_input, open_outputs, output_format, report, run_job
     from regard.pipelines.classify_file import ClassifyOptions, make_job
-    from regard.pipelines.job import fingerprint, open_output
+    from regard.pipelines.job import fingerprint
     from regard.training.distributed import pick_device
 
     folder = model_folder(model, "classify", text or [])
-    place = find_place(text or [], files, column, field, header)
-    source = find_source(text or [], files, place.layout, strict, header=place.header)
-    more = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-    settings = ClassifyOptions(
-        top=top, threshold=threshold, output_format=_form(output, as_json), column=column, field=field, attention=attention,
-        output=str(output), **more,
-    )  # fmt: skip
-    check_paths(source, [output])
-    form = _fitting(settings, place)
-    places = [open_output(output)]
-    work = make_job(folder, settings, form, pick_device(device))
-    work_through(
-        source, places, work, lambda: settings.about(fingerprint([folder])), How("classify", restart, quiet)
+    source, place = open_input(text or [], input)
+    options = ClassifyOptions(
+        top=top,
+        threshold=threshold,
+        output_format=output_format(output, as_json),
+        column=input.column,
+        field=input.field,
+        attention=attention,
+        output=str(output),
+        **({} if batch_tokens is None else {"batch_tokens": batch_tokens}),
     )
-    if work.truncated:
-        many = "1 text was" if work.truncated == 1 else f"{work.truncated:,} texts were"
-        say(f"{many} longer than the model's table of positions and labelled by their beginning")
+    format = _format(options, place)
+    places = open_outputs(source, [output])
+    classify = make_job(folder, options, format, pick_device(job.device))
+    run_job("classify", source, places, classify, lambda: options.about(fingerprint([folder])), job)
+    if classify.truncated:
+        count = classify.truncated
+        texts = "1 text was" if count == 1 else f"{count:,} texts were"
+        report(f"{texts} truncated to the model's maximum length")
 
 
-command.__doc__ = HELP
-
-
-def _form(output: Path, as_json: bool) -> str:
-    from regard.data.text_files import suffix
-
-    return (
-        "json"
-        if as_json
-        else {"jsonl": "json", "ndjson": "json", "tsv": "table", "csv": "csv"}.get(suffix(output), "text")
-    )
-
-
-def _fitting(settings: ClassifyOptions, place: Place) -> OutputFormat[ClassifiedLine]:
-    """The form of the answers, or one sentence about options that exclude each other."""
+def _format(options: ClassifyOptions, place: Place) -> OutputFormat[ClassifiedLine]:
+    """Return the output format; options that exclude each other are an error."""
     from regard.cli.weight_matrix import shows_color
     from regard.errors import OptionError
     from regard.pipelines.classify_file import make_format
 
-    if settings.attention and settings.output_format != "json":
-        if settings.output != "-" or settings.output_format != "text":
+    if options.attention and options.output_format != "json":
+        if options.output != "-" or options.output_format != "text":
             raise OptionError(
-                "--attention is shown on the terminal or written as JSON; leave out -o, or add --jsonl"
+                "--attention is shown on the terminal or written as JSON; leave out -o, or add --json"
             )
-        return Shown(settings.top, shows_color(sys.stdout))
-    return make_format(settings, place.layout, place.names)
+        return WithAttention(options.top, shows_color(sys.stdout))
+    return make_format(options, place.layout, place.names)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The labels, and below them every word with its weight; the more it got, the warmer its colour."""
+class WithAttention:
+    """An output format: the labels, and below them every word with its attention weight."""
 
     top: int
     color: bool
@@ -143,13 +121,13 @@ class Shown:
         from regard.pipelines.classify_file import Text
 
         line = Text(self.top).write(result)
-        looked = result.attention
-        if looked is None or not looked.words or not result.classification.probabilities:
+        attention = result.attention
+        if attention is None or not attention.words or not result.classification.probabilities:
             return line
-        most = max(looked.weights) or 1.0
+        largest = max(attention.weights) or 1.0
         words = [
-            self._word(word, weight, weight / most)
-            for word, weight in zip(looked.words, looked.weights, strict=True)
+            self._word(word, weight, weight / largest)
+            for word, weight in zip(attention.words, attention.weights, strict=True)
         ]
         return f"{line}  {' '.join(words)}\n"
 

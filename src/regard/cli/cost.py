@@ -20,8 +20,9 @@ def command(
 ) -> None:
     """Compare convolution, recurrence, attention and restricted attention.
 
-    For each layer: parameters, multiply-adds per sequence, path length and sequential steps, as the lecture quotes them and as
-    counted from the layer, and the time of one forward pass on this machine.
+    For each layer: parameters, multiply-adds per sequence, path length and sequential steps, as quoted by
+    Schmidt-Thieme and
+    as counted from the layer, and the time of one forward pass on this machine.
 
     Example:
 
@@ -79,14 +80,18 @@ def _milliseconds(layer, T: int, dim: int, repeat: int) -> float:  # noqa: ANN00
 
 
 def _differences(T: int, K: int, conv, recurrent, full, band) -> list[str]:  # noqa: ANN001
-    """Where what is quoted and what is counted differ, in numbers."""
+    """Return where the quoted and the counted numbers differ."""
     fewer = "fewer" if full.parameters < conv.parameters else "not fewer"
     return [
-        f"T²M leaves out the projections, 3TM² = {full.parts['projections']:,}, and counts one of two products: energies "
+        f"T²M leaves out the projections, 3TM² = {full.parts['projections']:,}, and counts one of two "
+        "products: energies "
         f"{full.parts['energies']:,} and values {full.parts['values']:,}",
-        f"a band of K = {K} reaches K/2 to each side (K + 1 keys for even K), so joining all pairs takes about "
-        f"2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}; the convolution: {conv.path_length}",
+        f"a band of K = {K} reaches K/2 to each side (K + 1 keys for even K), so joining all pairs takes "
+        "about "
+        f"2T/K = {2 * T / K:g} layers, counted {band.path_length}, not T/K = {T / K:g}; the convolution: "
+        f"{conv.path_length}",
         f"a recurrent layer multiplies its input and its state: 2TM² = {recurrent.operations:,}, not TM²",
-        f"attention has fewer parameters than a convolution only for K > 3; here 3M² = {full.parameters:,} is {fewer} than "
+        f"attention has fewer parameters than a convolution only for K > 3; here 3M² = {full.parameters:,} "
+        f"is {fewer} than "
         f"KM² = {conv.parameters:,}",
     ]

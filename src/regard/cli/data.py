@@ -1,4 +1,4 @@
-"""`regard data`: the corpora known by name, what is in them, and what is in a user's own files."""
+"""`regard data`: list, describe and download corpora, and describe files of your own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[NAME | get NAME… | FILES…]",
-            help="A corpus known by name, corpora to fetch, or files of your own.",
+            help="A corpus, corpora to download, or files of your own.",
         ),
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Which part of a corpus to read: train, validation, test or its own name."),
+        typer.Option(help="Split of the corpus: train, validation, test or its name."),
     ] = None,
     source: Annotated[
         str | None, typer.Option(help="Language, column (name, or number from 1) or field of the source.")
@@ -35,30 +35,33 @@ def command(
         str | None, typer.Option(help="Language, column (name, or number from 1) or field of the target.")
     ] = None,
     version: Annotated[
-        str | None, typer.Option(help="Another version of the text, as tok of multi30k.")
+        str | None, typer.Option(help="Another version of the text, such as tok of multi30k.")
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", "-n", min=0, max=1000, help="How many rows to show.")
+        int, typer.Option("--samples", "-n", min=0, max=1000, help="Number of rows to show.")
     ] = 5,
 ) -> None:
-    """List the corpora that are known by name; describe or fetch one; or look into files of your own.
+    """List corpora, describe or download one, or describe files of your own.
 
     Examples:
 
-        regard data                      # what there is, what is here, sizes and licences
+        regard data                      # corpora, sizes and licences
 
-        regard data sst2                 # one corpus: parts, rows, samples
+        regard data sst2                 # splits, rows and samples of one corpus
 
-        regard data get sst2 multi30k    # fetch into REGARD_DATA or ./data
+        regard data get sst2 multi30k    # download into REGARD_DATA or ./data
 
         regard data my.csv
 
-    `get` prints the licence first. An interrupted download resumes when the command is repeated. HTTPS_PROXY is respected; with
+    `get` prints the licence first. Rerun the command to resume an interrupted download. HTTPS_PROXY is
+    respected; with
     REGARD_MIRROR=https://HOST files come from HOST/OWNER/REPOSITORY/COMMIT/PATH instead of GitHub.
 
-    Files are pairs when there are two of them, or a .tsv or .csv, or when --source and --target are given (endings of the names,
-    columns of a table, or fields of .jsonl); otherwise they are a text. A table whose second column repeats itself holds texts
-    and labels. All may be .gz or .xz.
+    Two files, a .tsv or a .csv are sentence pairs, as are files with --source and --target (suffixes,
+    columns of a table, or
+    fields of .jsonl); other files are text. A table whose second column has few distinct values is texts and
+    labels. All
+    files may be .gz or .xz.
     """
     from rich.console import Console
 
@@ -76,13 +79,15 @@ def command(
 
 
 def _get(names: list[str]) -> None:
-    """Fetch corpora one after the other; all names are checked first."""
+    """Download corpora one after the other; all names are checked first."""
     from regard.data import corpora
     from regard.data.download import CONTINUE, get
     from regard.errors import DataError
 
     if not names:
-        raise DataError("`regard data get` needs a name, as `regard data get sst2`; `regard data` lists them")
+        raise DataError(
+            "`regard data get` needs a name, such as `regard data get sst2`; `regard data` lists them"
+        )
     for known in [corpora.find(name) for name in dict.fromkeys(names)]:
         before = known.present()
         try:
@@ -94,7 +99,7 @@ def _get(names: list[str]) -> None:
 
 
 def offer(data: Any) -> None:
-    """On a terminal, ask whether to fetch the corpora that a `data` section names and that are not here."""
+    """On a terminal, ask whether to download the missing corpora of a `data` section."""
     from regard.data import corpora
     from regard.data.download import get, megabytes
 
@@ -103,14 +108,14 @@ def offer(data: Any) -> None:
     for known in map(corpora.find, corpora.named_in(data)):
         if known.downloads and not known.present():
             facts = f"{megabytes(known.downloads)}, licence: {known.licence}"
-            question = f"{known.name} is not in {known.folder}: {facts}. Fetch it now? [y/N] "
-            print(question, end="", file=sys.stderr, flush=True)  # standard output may be a file of results
+            question = f"{known.name} is not in {known.folder}: {facts}. Download it now? [y/N] "
+            print(question, end="", file=sys.stderr, flush=True)  # standard output may be redirected
             if sys.stdin.readline().strip().lower() in ("y", "yes"):
                 get(known.name)
 
 
 def can_ask() -> bool:
-    """Whether somebody is at a terminal to answer; never under torchrun."""
+    """True if a user can answer on a terminal; never under torchrun."""
     return sys.stdin.isatty() and sys.stderr.isatty() and "RANK" not in os.environ
 
 
@@ -120,7 +125,7 @@ def _list(console: Console) -> None:
     from regard.data import corpora
     from regard.data.download import megabytes
 
-    console.print(f"corpora under {corpora.data_folder()} (REGARD_DATA says where)", soft_wrap=True)
+    console.print(f"corpora under {corpora.data_folder()} (set by REGARD_DATA)", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for name in ("name", "here", "get", "task", "languages", "train rows", "licence"):
         right = name in ("get", "train rows")
@@ -131,7 +136,7 @@ def _list(console: Console) -> None:
         here = "yes" if known.present() else "no"
         table.add_row(known.name, here, size, known.task, " ".join(known.languages), rows, known.licence)
     console.print(table)
-    console.print("`regard data NAME` describes one, `regard data get NAME` fetches it.")
+    console.print("`regard data NAME` describes one, `regard data get NAME` downloads it.")
 
 
 def _corpus(
@@ -169,16 +174,16 @@ def _corpus(
         if known.has(part, source, target, version):
             table.add_row(part, serving.get(part, ""), _count(known.row_count(part, source, target, version)))
     console.print(table)
-    asked = split or next(iter(known.roles))
+    chosen = split or next(iter(known.roles))
     if split is None and any(finding.state == "missing" for finding in found):
         return
     labels = known.pair(source, target) if known.task == "translate" else row_format_of(known.task).columns
-    console.print(f"[bold]{known.roles.get(asked, asked)}[/bold]")
-    _rows(console, known.rows(asked, source, target, version), samples, labels)
+    console.print(f"[bold]{known.roles.get(chosen, chosen)}[/bold]")
+    _rows(console, known.rows(chosen, source, target, version), samples, labels)
 
 
 def _states(console: Console, known: NamedCorpus, found: list) -> None:
-    """One line when all is well; the files by name where it is not."""
+    """Print one line if all files are complete; otherwise the files that are not."""
     states = {finding.state for finding in found}
     if states <= {"as named", "same text"}:
         console.print(f"files: {len(found)}, all as the manifest names them")
@@ -195,12 +200,12 @@ def _states(console: Console, known: NamedCorpus, found: list) -> None:
 
 
 def _how_to_get(known: NamedCorpus) -> str:
-    """The end of a sentence before the names of the files."""
+    """Return the end of the sentence before the file names."""
     from regard.data.download import megabytes
 
     if known.by_hand:
-        return f"{known.by_hand}. They belong into the folder above, plain, .gz or .xz:"
-    fetch = f"`regard data get {known.name}` fetches them ({megabytes(known.downloads)})"
+        return f"{known.by_hand}. Put them into the folder above, plain, .gz or .xz:"
+    fetch = f"`regard data get {known.name}` downloads them ({megabytes(known.downloads)})"
     return f"{fetch}, or put them into the folder above, plain, .gz or .xz:"
 
 
@@ -219,7 +224,8 @@ def _own_files(
     labels = len(paths) == 1 and holds_labels(paths[0], source, target)
     if endings & set(JSON) and source is None and not labels:
         raise DataError(
-            f"which fields of {paths[0]} hold the text? name one with --source, or two with --source and --target"
+            f"{paths[0]} needs the fields of the text; name one with --source, or two with --source and "
+            "--target"
         )
     paired = (source is not None and target is not None) or bool(endings & set(TABLES))
     paired = paired or (not endings & set(JSON) and len(paths) == 2)
@@ -232,7 +238,7 @@ def _own_files(
 
 
 def _labels(console: Console, rows: Rows) -> None:
-    """The most frequent labels and how many rows each has."""
+    """Print the most frequent labels with their numbers of rows."""
     from collections import Counter
     from itertools import islice
 
@@ -251,9 +257,9 @@ def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -
     from regard.data.describe import describe
 
     found = describe(rows, samples)
-    more = "" if found.whole else ", the first of more"
+    more = "" if found.whole else ", not counting the rest"
     console.print(f"{found.report.read:,} rows{more}; " + "; ".join(
-        [f"{number:,} {reason}" for reason, number in found.report.dropped().items()] or ["all of them usable"]
+        [f"{number:,} {reason}" for reason, number in found.report.dropped().items()] or ["all usable"]
     ))  # fmt: skip
     table = Table()
     for name in ("", "unit", "mean", "median", "95 %", "longest"):

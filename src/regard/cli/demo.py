@@ -1,4 +1,5 @@
-"""`regard demo`: a dictionary, a plan, a trained attention and a look inside; then a translator from the carried sample."""
+"""`regard demo`: attention as a dictionary, the choice of a kernel, a trained model and its weights, a
+translator."""
 
 from __future__ import annotations
 
@@ -11,15 +12,20 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 def command(
     word: Annotated[
-        str, typer.Argument(help="A word of the letters a-z, at most 16, that the trained model reverses.")
+        str, typer.Argument(help="A word of at most 16 letters a-z that the trained model reverses.")
     ] = "attention",
     steps: Annotated[int, typer.Option(min=1, max=10000, help="Training steps.")] = 400,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     translator: Annotated[
-        bool, typer.Option(help="Also train the recipe `small`, shortened to half a minute, and translate.")
+        bool, typer.Option(help="Also train a shortened recipe `small`, for half a minute, and translate.")
     ] = True,
 ) -> None:
-    """Train a one-layer attention model to read words backwards and show what it attends to; then a small translator."""
+    """Train a one-layer attention model to reverse words and show its attention; then a small translator.
+
+    Example:
+
+        regard demo attention --no-translator
+    """
     import torch
     from rich.console import Console
 
@@ -33,23 +39,23 @@ def command(
     torch.manual_seed(seed)
     console.print("[bold]1. A dictionary over vectors[/bold]")
     _dictionary(console)
-    console.print("\n[bold]2. One operator, the fastest path, and why[/bold]")
+    console.print("\n[bold]2. One operator: the chosen kernel, and why[/bold]")
     query, key, value = (torch.randn(4, 8, 512, 64) for _ in range(3))
     mask, bias = regard.Causal() & regard.Window(left=64), regard.ALiBi(heads=8)
     console.print(str(regard.explain(query, key, value, mask=mask, bias=bias)), highlight=False)
     console.print(
         f"output {tuple(regard.attend(query, key, value, mask=mask, bias=bias).shape)}", highlight=False
     )
-    console.print("\n[bold]3. Learn to read backwards, and look at the attention[/bold]")
+    console.print("\n[bold]3. Learn to reverse words, and show the attention[/bold]")
     model = _train(steps, console)
     _look(model, word, console)
     if translator:
-        console.print("\n[bold]4. English to German from 21 000 carried sentence pairs[/bold]")
+        console.print("\n[bold]4. English to German from 21 000 bundled sentence pairs[/bold]")
         _translate(console)
 
 
 def _translate(console) -> None:  # noqa: ANN001
-    """The recipe `small`, cut short, and what its model makes of a few sentences."""
+    """Train a shortened recipe `small` and translate a few sentences."""
     import tempfile
 
     import regard
@@ -59,7 +65,8 @@ def _translate(console) -> None:  # noqa: ANN001
         result = regard.train("small", folder=f"{folder}/run", overrides=short)
         if not result.finished:
             typer.echo(
-                f"regard: the demo was stopped at step {result.steps} of its translator; `regard demo` starts it again",
+                f"regard: the demo was stopped at step {result.steps} of its translator; run `regard demo` "
+                "again",
                 err=True,
             )
             raise typer.Exit(128 + (result.signal or 2))
@@ -69,7 +76,7 @@ def _translate(console) -> None:  # noqa: ANN001
         console.print(f"{text} → {found}", highlight=False)
     bleu = result.scores["validation"]["bleu"]
     console.print(
-        f"BLEU {bleu:.1f} on sentences it has not seen; `regard train small` trains twice as long",
+        f"BLEU {bleu:.1f} on held-out sentences; `regard train small` trains twice as long",
         highlight=False,
     )
 
@@ -97,7 +104,8 @@ def _dictionary(console) -> None:  # noqa: ANN001
 
 
 def _model():  # noqa: ANN202
-    """Embed letters, add positions, attend from each place of the answer to the word, choose a letter."""
+    """Return the model: embed letters, add positions, attend from output positions to the word, predict
+    letters."""
     import torch
     from torch import nn
 
@@ -113,7 +121,7 @@ def _model():  # noqa: ANN202
 
         def forward(self, letters, lengths):  # noqa: ANN001, ANN202
             x = self.places(self.letters(letters))  # (batch, T, dim)
-            # Places of the answer count from the end of the word, so that reversing is one step of attention.
+            # Output positions count from the end of the word, so that reversing is one step of attention.
             place = (lengths[:, None] - 1 - torch.arange(letters.shape[1])).clamp(min=0)
             return self.out(self.attention(self.places.weight[place], x, mask=regard.Padding(lengths)))
 

@@ -1,4 +1,4 @@
-"""`regard duplicates`: texts that say the same."""
+"""`regard duplicates`: find duplicates and paraphrases."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import document_options as shared
+from regard.cli.documents import DocumentOptions, check_output, write_output
+from regard.cli.options import grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document
 
 
+@grouped
 def command(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...|INDEX", help="Files and folders as for `regard index`, or an index."),
     ],
+    *,
+    documents: DocumentOptions,
     threshold: Annotated[
         float,
         typer.Option("--threshold", "-t", min=-1.0, max=1.0, help="Minimum cosine similarity of duplicates."),
@@ -32,16 +36,12 @@ def command(
     exact: Annotated[
         bool, typer.Option("--exact", help="Compare all pairs instead of approximate nearest neighbours.")
     ] = False,
-    model: shared.Model = "minilm",
-    text: shared.Text = None,
-    name: shared.Id = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
-    threads: shared.Threads = 0,
-    strict: shared.Strict = False,
 ) -> None:
     """Find duplicates and paraphrases, most similar first.
 
-    Writes a table: cosine similarity, the two names, the two texts; with --groups one line per text, with the number of its group.
+    Writes a table: cosine similarity, the two ids, the two texts; with --groups, the number of the group, id
+    and text.
 
     Examples:
 
@@ -49,39 +49,28 @@ def command(
 
         regard duplicates papers.index --threshold 0.95 --groups -o groups.tsv
     """
+    from regard.cli.jobs import report
     from regard.search import duplicates
 
-    shared.check_output(output)
-    documents, vectors = _vectors(files, model, (text, name, strict))
-    pairs = duplicates.find_pairs(vectors, threshold, exact=True if exact else None, threads=threads)
-    if groups:
-        found = [
-            (i, document)
-            for i, group in enumerate(duplicates.group_pairs(pairs), 1)
-            for document in (documents[n] for n in group)
-        ]
-        rows: list[dict[str, Any]] = [{"group": i, **document._asdict()} for i, document in found]
-    else:
-        rows = [_pair(cosine, documents[first], documents[second]) for first, second, cosine in pairs]
-    shared.write(output, "".join(_line(row, as_json) for row in rows))
-    within = len({n for pair in pairs for n in pair[:2]})
-    shared.say(
-        f"{len(pairs):,} pairs of cosine {threshold:g} and above; {within:,} of {len(documents):,} texts are in one"
+    check_output(output)
+    texts, vectors, _ = documents.embed(files)
+    pairs = duplicates.find_pairs(
+        vectors, threshold, exact=True if exact else None, threads=documents.threads
     )
-
-
-def _vectors(
-    files: list[Path], model: str, columns: tuple[str | None, str | None, bool]
-) -> tuple[list[Document], Any]:
-    from regard.pipelines.embed import embed
-    from regard.search.index import MANIFEST, Index
-
-    if len(files) == 1 and (files[0] / MANIFEST).is_file():
-        index = Index(files[0])
-        numbers = index.live()
-        return [index.document(int(number)) for number in numbers], index.vectors(numbers)
-    found = shared.read(files, *columns)
-    return found.documents, embed(found.texts, shared.load_embedder(model), progress=True)
+    if groups:
+        rows = [
+            {"group": i, **texts[n]._asdict()}
+            for i, group in enumerate(duplicates.group_pairs(pairs), 1)
+            for n in group
+        ]
+    else:
+        rows = [_pair(cosine, texts[first], texts[second]) for first, second, cosine in pairs]
+    write_output(output, "".join(_line(row, as_json) for row in rows))
+    paired = len({n for pair in pairs for n in pair[:2]})
+    report(
+        f"{len(pairs):,} pairs with cosine at least {threshold:g}; {paired:,} of {len(texts):,} texts are "
+        "in a pair"
+    )
 
 
 def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:
@@ -97,8 +86,6 @@ def _pair(cosine: float, a: Document, b: Document) -> dict[str, Any]:
 def _line(row: dict[str, Any], as_json: bool) -> str:
     from regard.search.label_table import normalize_space
 
-    return (
-        json.dumps(row, ensure_ascii=False)
-        if as_json
-        else "\t".join(normalize_space(str(cell)) for cell in row.values())
-    ) + "\n"
+    if as_json:
+        return json.dumps(row, ensure_ascii=False) + "\n"
+    return "\t".join(normalize_space(str(cell)) for cell in row.values()) + "\n"

@@ -1,4 +1,4 @@
-"""`regard embed`: one vector for each text, line of a file or of standard input."""
+"""`regard embed`: one vector per text, line of a file or of standard input."""
 
 from __future__ import annotations
 
@@ -7,46 +7,33 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import search_options
+from regard.cli import options as shared
+from regard.cli.options import grouped
 
 
+@grouped
 def command(
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="What to embed; after -i more files. Else standard input."),
+        typer.Argument(metavar="[TEXT]...", help="Texts; after -i, more files. Default: standard input."),
     ] = None,
+    *,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME|FOLDER",
-            help="A model folder, or minilm; REGARD_MODEL unless given.",
+            "--model", "-m", metavar="NAME|FOLDER", help="Model folder, or minilm; default: REGARD_MODEL."
         ),
     ] = None,
-    files: search_options.Files = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Resumable; .npy, .tsv and .jsonl, also .gz and .xz, as named.",
-        ),
-    ] = Path("-"),
-    column: search_options.Column = None,
-    header: search_options.Header = False,
-    field: search_options.Field = None,
-    as_json: Annotated[bool, typer.Option("--json", "--jsonl", help="Write JSON lines.")] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens computed together.")] = None,
-    device: search_options.Device = "auto",
-    strict: search_options.Strict = False,
-    restart: search_options.Restart = False,
-    quiet: search_options.Quiet = False,
+    input: shared.InputOptions,
+    output: Annotated[Path, shared.output_option(".npy, .tsv or .jsonl, also .gz or .xz")] = Path("-"),
+    as_json: shared.Json = False,
+    batch_tokens: shared.BatchTokens = None,
+    job: shared.JobOptions,
 ) -> None:
-    """Embed texts: one vector of length 1 for each text or line, in order.
+    """Embed texts: one vector of length 1 per text or line, in order.
 
-    A .npy file holds them as float32, a row per line. Elsewhere a line holds the numbers of a vector, separated by tabs.
+    A .npy file has one float32 row per line. Other outputs have the numbers of a vector on one line,
+    separated by tabs.
     With -o, rerun the same command to resume an interrupted job.
 
     Examples:
@@ -59,39 +46,34 @@ def command(
 
         zcat big.gz | regard embed --json --model minilm | gzip > vectors.jsonl.gz
     """
-    from regard.cli.document_options import load_embedder
-    from regard.cli.text_options import How, check_paths, find_place, find_source, model_folder, work_through
+    from regard.cli.jobs import model_folder, open_input, open_outputs, run_job
     from regard.errors import OptionError
     from regard.pipelines.embed_file import EmbedJob, EmbedOptions
-    from regard.pipelines.job import File, open_output
+    from regard.pipelines.job import File
+    from regard.search.embedders import load_embedder
     from regard.training.distributed import pick_device
 
     name = str(model_folder(None if model is None else Path(model), "embed", text or []))
-    place = find_place(text or [], files, column, field, header)
-    source = find_source(text or [], files, place.layout, strict, header=place.header)
-    settings = EmbedOptions(_form(output, as_json), column, field, batch_tokens, str(output))
-    check_paths(source, [output])
-    places = [open_output(output)]
-    if settings.output_format == "npy" and not isinstance(places[0], File):
-        raise OptionError(
-            f"{output} is no file, and a .npy file gets its number of rows in the end; name a file"
-        )
-    embedder = load_embedder(name, str(pick_device(device)))
-    work = EmbedJob(embedder, settings)
-    work_through(
-        source, places, work, lambda: settings.about(embedder.fingerprint()), How("embed", restart, quiet)
-    )
+    source, _ = open_input(text or [], input)
+    options = EmbedOptions(_form(output, as_json), input.column, input.field, batch_tokens, str(output))
+    places = open_outputs(source, [output])
+    if options.output_format == "npy" and not isinstance(places[0], File):
+        raise OptionError(f"{output} is not a file, and .npy needs one, for the number of rows; name a file")
+    embedder = load_embedder(name, str(pick_device(job.device)))
+    settings = lambda: options.about(embedder.fingerprint())  # noqa: E731
+    run_job("embed", source, places, EmbedJob(embedder, options), settings, job)
 
 
 def _form(output: Path, as_json: bool) -> str:
+    """Return json, npy or text, by --json and the file name."""
     from regard.data.text_files import suffix
     from regard.errors import OptionError
 
     kind = suffix(output)
     if kind == "npz":
-        raise OptionError(f"{output} would be an archive of arrays, and this is one array; name it .npy")
+        raise OptionError(f"{output} is an archive of arrays, and this is one array; name it .npy")
     if kind == "npy" and (as_json or output.suffix != ".npy"):
-        raise OptionError(
-            f"{output} is neither JSON nor packed, as .npy files are not; name it .npy alone and leave out --json"
-        )
-    return "json" if as_json or kind in ("jsonl", "ndjson") else "npy" if kind == "npy" else "text"
+        raise OptionError(f"{output} cannot be JSON or compressed; name it .npy alone and leave out --json")
+    if as_json or kind in ("jsonl", "ndjson"):
+        return "json"
+    return "npy" if kind == "npy" else "text"

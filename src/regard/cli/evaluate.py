@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,13 +21,13 @@ def command(
         typer.Option(
             "--data",
             metavar="NAME|FILE",
-            help="A known corpus or a file (.tsv, .csv, .jsonl, .txt, CoNLL) instead of the model's own test or validation set; "
-            "give it twice for source and target.",
+            help="A corpus, or a file (.tsv, .csv, .jsonl, .txt, CoNLL), instead of the model's test or "
+            "validation set; give it twice for source and target.",
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Split of the corpus; the test set unless given.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the corpus; default: the test set.")] = None,
     beam: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Beam size; the recipe's unless given.")
+        int | None, typer.Option(min=1, max=1000, help="Beam size; default: the recipe's.")
     ] = None,
     by_length: Annotated[
         bool, typer.Option("--by-length", help="Translators: also print BLEU by sentence length.")
@@ -37,7 +36,8 @@ def command(
         Path | None,
         typer.Option(
             metavar="PNG",
-            help="Plot BLEU by sentence length (translators) or the confusion matrix and calibration (classifiers).",
+            help="Plot BLEU by sentence length (translators), or confusion matrix and calibration "
+            "(classifiers).",
         ),
     ] = None,
     cost_table: Annotated[
@@ -57,8 +57,10 @@ def command(
 ) -> None:
     """Score a model on its test set, its held-out rows, or a file of your own.
 
-    Translators: BLEU, chrF, TER. Language models: perplexity, bits per character. Classifiers: accuracy, F1 per class, confusion
-    matrix, calibration. Taggers: precision, recall and F1 of entities. Embedders: retrieval or similarity scores.
+    Translators: BLEU, chrF, TER. Language models: perplexity, bits per character. Classifiers: accuracy, F1
+    per class,
+    confusion matrix, calibration. Taggers: precision, recall and F1 of entities. Embedders: retrieval or
+    similarity scores.
 
     Examples:
 
@@ -71,29 +73,19 @@ def command(
         regard evaluate runs/small --data test.en --data test.de
     """
     from regard.cli.data import offer
-    from regard.errors import OptionError
+    from regard.cli.jobs import report
     from regard.evaluation import evaluate as evaluation
-    from regard.evaluation.training_cost import table
     from regard.models.folder import load
     from regard.training.distributed import pick_device
 
-    for path in (plot, output):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise OptionError(f"{path} cannot be written, its folder is not there; make it first")
+    _check_folders(plot, output)
     loaded: Any = load(model, pick_device(device))
-    if cost_table and loaded.kind != "translator":
-        raise OptionError(f"--cost-table compares translators, and this model is {loaded.what}; leave it out")
-    if cost_table and not (loaded.card.get("flops") and loaded.card.get("seconds")):
-        raise OptionError(
-            f"--cost-table needs the training FLOPs, and the card of {model} does not say; leave it out"
-        )
+    if cost_table:
+        _check_cost(loaded, model)
     section = evaluation.data_section(loaded.card, data or ())
     offer(section)
     for file in evaluation.trained_on(loaded.card, data or ()):
-        print(
-            f"regard: warning: {file} is what the model was trained on; scores on it say nothing about new text",
-            file=sys.stderr,
-        )
+        report(f"warning: the model was trained on {file}; scores on it say nothing about new text")
     result = evaluation.evaluate(
         loaded,
         section,
@@ -112,37 +104,60 @@ def command(
         draw({model.name: result.lengths}, plot)
     cost = evaluation.training_cost(loaded.card, result)
     if as_json:
-        print(
-            json.dumps(
-                result.as_dict() | {"training_flops": cost and cost.flops}, ensure_ascii=False, indent=2
-            )
-        )
+        record = result.as_dict() | {"training_flops": cost and cost.flops}
+        print(json.dumps(record, ensure_ascii=False, indent=2))
     else:
         _print(result)
-        if cost is not None:
-            print(f"\ntrained with {cost.flops:.1e} FLOPs in {duration(cost.hours * 3600)}")
-        if cost is not None and cost_table:
-            print("published models on WMT-2014: costs compare, BLEU on other data does not")
-            print(table(cost))
+        _print_cost(cost, cost_table)
+
+
+def _check_folders(*paths: Path | None) -> None:
+    from regard.errors import OptionError
+
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise OptionError(f"{path} cannot be written, its folder does not exist; create it first")
+
+
+def _check_cost(model: Any, folder: Path) -> None:
+    """Raise OptionError if --cost-table does not apply to the model."""
+    from regard.errors import OptionError
+
+    if model.kind != "translator":
+        raise OptionError(f"--cost-table compares translators, and this model is {model.what}; leave it out")
+    if not (model.card.get("flops") and model.card.get("seconds")):
+        raise OptionError(
+            f"--cost-table needs the training FLOPs, and the card of {folder} does not have them; leave it "
+            "out"
+        )
+
+
+def _print_cost(cost: Any, with_table: bool) -> None:
+    from regard.evaluation.training_cost import table
+
+    if cost is None:
+        return
+    print(f"\ntrained with {cost.flops:.1e} FLOPs in {duration(cost.hours * 3600)}")
+    if with_table:
+        print("published models on WMT-2014; costs compare, BLEU on other data does not")
+        print(table(cost))
 
 
 def _print(result: Evaluation) -> None:
+    from regard.cli.jobs import report
+
     beam = f", beam {result.beam}" if result.beam else ""
     print(f"{result.data}, {result.split}: {result.lines} lines in {result.seconds:.1f} s{beam}")
-    for each in (result.language, result.metrics):
-        if each is not None:
-            print(each)
-    for tokenize, found in result.text.items():
+    for metrics in (result.language, result.metrics):
+        if metrics is not None:
+            print(metrics)
+    for tokenize, scores in result.text.items():
         if len(result.text) > 1:
-            again = (
-                "as it is: what published figures on tokenised text are"
-                if tokenize == "none"
-                else "tokenised once more by sacreBLEU"
-            )
-            print(f"\nthe text is tokenised; {again} ({tokenize})")
-        print(found)
-        for warning in found.warnings:
-            if "look tokenised" not in warning:  # said above
-                print(f"regard: warning: {warning}", file=sys.stderr)
+            how = "as it is, like published scores" if tokenize == "none" else "tokenised again by sacreBLEU"
+            print(f"\nthe text is tokenised; {how} ({tokenize})")
+        print(scores)
+        for warning in scores.warnings:
+            if "look tokenised" not in warning:  # printed above
+                report(f"warning: {warning}")
     if result.lengths is not None:
         print(f"\n{result.lengths}")

@@ -1,4 +1,4 @@
-"""`regard export` and `regard import`: models to and from other runtimes."""
+"""`regard export`: write a model for another runtime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a model that regard wrote there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a folder that regard wrote.")]
 
 
 def command(
@@ -21,7 +21,8 @@ def command(
 ) -> None:
     """Export a model to CTranslate2, Hugging Face or ONNX, and check that its outputs are the same there.
 
-    A model that the format cannot express is refused. If the outputs differ, nothing is kept and the exit code is 1.
+    A model that the format does not support is refused. If the outputs differ, nothing is kept and the exit
+    code is 1.
 
     Example:
 
@@ -33,33 +34,10 @@ def command(
 
     chosen = FORMATS[to](quantization)
     try:
-        found = export(load(model), output, chosen, overwrite=overwrite)
+        comparison = export(load(model), output, chosen, overwrite=overwrite)
     except UnequalError as error:
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
-    rounded = "" if chosen.exact is chosen else f"weights quantized to {quantization}: "
-    typer.echo(f"{rounded}{found}")
+    quantized = "" if chosen.exact is chosen else f"weights quantized to {quantization}: "
+    typer.echo(f"{quantized}{comparison}")
     typer.echo(f"the {chosen.title} model is in {output}; its README.md has a program that runs it")
-
-
-def bring(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Hugging Face model folder: MarianMT, GPT-2 or BERT-like."),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the imported model.")],
-    overwrite: Overwrite = False,
-) -> None:
-    """Import a Hugging Face model, and check that its outputs are the same."""
-    from regard.interchange.export.compare import UnequalError
-    from regard.interchange.import_model import import_model
-
-    try:
-        found = import_model(source, output, overwrite=overwrite)
-    except UnequalError as error:
-        typer.echo(f"regard: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(str(found))
-    typer.echo(
-        f"the model is in {output}; `regard translate`, `regard generate` or `regard embed` with `--model {output}` runs it"
-    )

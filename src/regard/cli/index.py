@@ -1,4 +1,4 @@
-"""`regard index`: documents into an index, to be searched by meaning and by words."""
+"""`regard index`: build and change a search index."""
 
 from __future__ import annotations
 
@@ -9,37 +9,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import document_options as shared
+from regard.cli.documents import DocumentOptions
+from regard.cli.options import grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document
     from regard.search.index import Index
 
-CHUNK = 1 << 14  # documents that are embedded and kept before the next; Ctrl-C loses no more
+CHUNK = 1 << 14  # documents embedded and saved at a time; Ctrl-C loses at most so many
 
 
+@grouped
 def command(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[FILE]...",
-            help="Text (a document per line), .csv, .tsv, .jsonl, also .gz and .xz; or folders of .txt files.",
+            help="Text (a document per line), .csv, .tsv, .jsonl, also .gz and .xz; or folders of .txt "
+            "files.",
         ),
     ] = None,
+    *,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="INDEX", help="Folder of the index.")
     ] = None,
-    model: shared.Model = "minilm",
-    text: shared.Text = None,
-    name: shared.Id = None,
+    documents: DocumentOptions,
     add: Annotated[
         bool, typer.Option("--add", help="Add to an existing index; skip documents that it has.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Add; replace documents of the same name.")
+        bool, typer.Option("--replace", help="Add, and replace documents with the same id.")
     ] = False,
     remove: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Remove this document; repeatable.")
+        list[str] | None, typer.Option(metavar="ID", help="Remove this document; repeatable.")
     ] = None,
     compact: Annotated[
         bool,
@@ -47,12 +49,11 @@ def command(
             "--compact", help="Rewrite the index without the removed documents and delete their texts."
         ),
     ] = False,
-    threads: shared.Threads = 0,
-    strict: shared.Strict = False,
 ) -> None:
     """Build a search index: one embedding per document, plus BM25 statistics.
 
-    Ctrl-C keeps what is done; rerun the same command with --add to continue. Without files, describe the index.
+    Ctrl-C keeps what is done; rerun the same command with --add to continue. Without files, describe the
+    index.
 
     Examples:
 
@@ -71,91 +72,86 @@ def command(
     if output is None:
         raise OptionError("name the folder of the index with -o INDEX")
     if (remove or compact) and files:
-        raise OptionError(
-            "--remove and --compact take documents out, and files are put in; do one after the other"
-        )
+        raise OptionError("--remove and --compact take no files; run one command after the other")
     if remove:
-        _remove(output, remove, threads)
+        _remove(output, remove, documents.threads)
     if compact:
-        _compact(output, threads)
+        _compact(output, documents.threads)
     elif files:
-        _build(files, output, model, (text, name, strict), add or replace, replace, threads)
+        _build(files, output, documents, add=add or replace, replace=replace)
     elif not remove:
         _describe(output)
 
 
-def _build(
-    files: list[Path],
-    output: Path,
-    model: str,
-    columns: tuple[str | None, str | None, bool],
-    add: bool,
-    again: bool,
-    threads: int,
-) -> None:
+def _build(files: list[Path], output: Path, options: DocumentOptions, *, add: bool, replace: bool) -> None:
+    """Create an index, or add to one, in chunks that are kept when interrupted."""
+    from regard.cli.jobs import report
     from regard.search import build_index, hnsw
+    from regard.search.embedders import load_embedder, stored_name
     from regard.search.index import Index, IndexInfo
 
-    if add:
-        index = Index(output)
-        model = index.info.model if model == "minilm" else model
-    else:
+    model = options.model
+    if not add:
         build_index.check_free(output)
-    hnsw.import_usearch()  # before the work, not after it
-    found = shared.read(files, *columns)
-    embedder = shared.load_embedder(model)
+    elif model == "minilm":
+        model = Index(output).info.model
+    hnsw.import_usearch()  # fails before the work, not after it
+    found = options.read(files)
+    embedder = load_embedder(model)
     if add:
         index = Index(output)
         index.check(embedder.fingerprint())
     else:
-        index = build_index.create(
-            output, IndexInfo(shared.same_path(model), embedder.fingerprint(), embedder.width)
-        )
-    wanted = _wanted(index, found.documents, again)
-    if len(wanted) < len(found.documents):
-        shared.say(f"{len(found.documents) - len(wanted):,} documents are there already")
+        info = IndexInfo(stored_name(model), embedder.fingerprint(), embedder.width)
+        index = build_index.create(output, info)
+    documents = _missing(index, found.documents, replace)
+    if len(documents) < len(found.documents):
+        report(f"{len(found.documents) - len(documents):,} documents are already in the index")
     done = 0
     try:
-        while done < len(wanted):
-            done += _add(index, wanted[done : done + CHUNK], embedder, again, threads)
+        while done < len(documents):
+            done += _add(index, documents[done : done + CHUNK], embedder, replace, options.threads)
     except KeyboardInterrupt:
-        words = [word for word in sys.argv[1:] if word != "--add"]
-        shared.say(
-            f"stopped after {done:,} documents, which are kept; go on with: {shlex.join(['regard', *words, '--add'])}"
-        )
+        arguments = [argument for argument in sys.argv[1:] if argument != "--add"]
+        command = shlex.join(["regard", *arguments, "--add"])
+        report(f"stopped after {done:,} documents, which are kept; resume with: {command}")
         raise typer.Exit(130) from None
     _describe(output)
 
 
-def _add(index: Index, documents: list[Document], embedder: Any, again: bool, threads: int) -> int:
+def _add(index: Index, documents: list[Document], embedder: Any, replace: bool, threads: int) -> int:
     from regard.pipelines.embed import embed
     from regard.search import build_index
 
     vectors = embed([document.text for document in documents], embedder, progress=True)
-    build_index.add(index.folder, documents, vectors, overwrite=again, threads=threads)
+    build_index.add(index.folder, documents, vectors, overwrite=replace, threads=threads)
     return len(documents)
 
 
-def _wanted(index: Index, documents: list[Document], again: bool) -> list[Document]:
-    """Those that are not in the index with the same name and text; a name with another text is refused unless it is replaced."""
+def _missing(index: Index, documents: list[Document], replace: bool) -> list[Document]:
+    """Return the documents that are not in the index with the same id and text.
+
+    An id with another text is an error unless documents are replaced.
+    """
     from regard.errors import DataError
     from regard.search.build_index import find_numbers
 
     known = find_numbers(index, {document.id for document in documents})
     texts = {name: index.document(number).text for name, number in known.items()}
     for document in documents:
-        if not again and texts.get(document.id, document.text) != document.text:
+        if not replace and texts.get(document.id, document.text) != document.text:
             raise DataError(
-                f"{index.folder} has another text called {document.id!r}; give it another name, or add --replace"
+                f"{index.folder} has a document {document.id!r} with another text; "
+                "give it another id, or add --replace"
             )
     return [document for document in documents if texts.get(document.id) != document.text]
 
 
-def _remove(output: Path, names: list[str], threads: int) -> None:
+def _remove(output: Path, ids: list[str], threads: int) -> None:
     from regard.search.build_index import remove
 
-    left = remove(output, names, threads=threads)
-    typer.echo(f"{len(set(names))} removed, {len(left):,} documents are left")
+    left = remove(output, ids, threads=threads)
+    typer.echo(f"{len(set(ids))} removed, {len(left):,} documents left")
 
 
 def _compact(output: Path, threads: int) -> None:
@@ -167,12 +163,13 @@ def _compact(output: Path, threads: int) -> None:
     left = compact(output, threads=threads)
     if has_stale_files(left):
         typer.echo(
-            f"{len(left):,} documents are there; another process has the old index open, so {gone:,} removed stay on the disk:"
+            f"{len(left):,} documents left; another process has the old index open, so {gone:,} removed ones "
+            "stay on the disk:"
         )
         typer.echo(f"end that process and run `regard index --compact -o {for_shell(output)}` again")
         return
     typer.echo(
-        f"{gone:,} removed document{'s' * (gone != 1)} left the disk, {len(left):,} documents are there"
+        f"{gone:,} removed document{'s' * (gone != 1)} deleted from the disk, {len(left):,} documents left"
     )
 
 
@@ -180,7 +177,8 @@ def _describe(output: Path) -> None:
     from regard.search.index import Index
 
     index = Index(output)
-    how = "a graph (HNSW)" if index.manifest["graph"] else "comparing with all"
+    method = "HNSW" if index.manifest["graph"] else "exact search"
     typer.echo(
-        f"{output}: {len(index):,} documents, vectors of {index.info.width} by {index.info.model}, searched by {how}"
+        f"{output}: {len(index):,} documents, vectors of width {index.info.width} by {index.info.model}, "
+        f"{method}"
     )

@@ -1,4 +1,4 @@
-"""`regard label`: a few labelled examples spread over many texts, for a person to look through."""
+"""`regard label`: label many texts from a few examples, for review."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import document_options as shared
+from regard.cli.documents import DocumentOptions, check_output, write_output
+from regard.cli.options import grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document
 
 
+@grouped
 def command(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...|INDEX", help="Texts to label, as for `regard index`, or an index."),
     ],
+    *,
+    documents: DocumentOptions,
     examples: Annotated[
         list[Path] | None,
         typer.Option(
@@ -43,17 +47,14 @@ def command(
     neighbours: Annotated[
         int, typer.Option(min=1, help="Nearest neighbours that each text takes its label from.")
     ] = 10,
-    model: shared.Model = "minilm",
-    text: shared.Text = None,
-    name: shared.Id = None,
-    threads: shared.Threads = 0,
-    strict: shared.Strict = False,
 ) -> None:
     """Label many texts from a few examples by label propagation over similar texts.
 
-    Writes a table with the columns label, suggested, confidence, reviewed, id and text, least confident first. Correct `label`
-    where it is wrong and put an x into `reviewed` where it is right; then pass the table to --examples to use these rows too.
-    --take P writes the table of texts and labels to train a classifier on.
+    Writes a table with the columns label, suggested, confidence, reviewed, id and text, least confident
+    first. Correct
+    `label` where it is wrong and put an x into `reviewed` where it is right; then pass the table to
+    --examples to use these
+    rows too. --take P writes texts and labels as training data for a classifier.
 
     Examples:
 
@@ -64,103 +65,83 @@ def command(
         regard label review-2.tsv --take 0.9 -o train.tsv
     """
     from regard.errors import OptionError
-    from regard.search.label_table import read_table
-    from regard.search.label_table import reviewed_labels as said
+    from regard.search.label_table import read_table, reviewed_labels
 
-    shared.check_output(output)
+    check_output(output)
     if at_least is not None:
         if examples:
-            raise OptionError(
-                "--take reads tables that were reviewed, and examples are for new ones; leave --examples out"
-            )
+            raise OptionError("--take reads reviewed tables and needs no --examples; leave it out")
         _take([row for path in files for row in read_table(path)], at_least, output)
         return
     if not examples:
-        raise OptionError(
-            "labels come from examples; name a table with the columns label and text after --examples"
-        )
-    given = said([row for path in examples for row in read_table(path)])
-    _suggest(files, given, output, (text, name, strict), model, neighbours, threads)
+        raise OptionError("give examples: --examples TSV, a table with the columns label and text")
+    labels = reviewed_labels([row for path in examples for row in read_table(path)])
+    _suggest(files, labels, output, documents, neighbours)
 
 
 def _suggest(
-    files: list[Path],
-    given: dict[str, str],
-    output: Path,
-    columns: tuple[str | None, str | None, bool],
-    model: str,
-    neighbours: int,
-    threads: int,
+    files: list[Path], given: dict[str, str], output: Path, options: DocumentOptions, neighbours: int
 ) -> None:
+    """Write a table with a suggested label for every text; `given` has the labels of the examples by text."""
+    from regard.cli.jobs import report
     from regard.search.label_spreading import spread_labels
     from regard.search.label_table import Row, format_table, normalize_space
 
-    documents, vectors = _vectors(files, given, model, columns)
-    known = {
-        i: given[normalize_space(document.text)]
-        for i, document in enumerate(documents)
-        if normalize_space(document.text) in given
-    }
-    found = spread_labels(vectors, known, neighbours=neighbours, threads=threads)
-    labels, sure = found.best()
+    documents, vectors = _embed(files, given, options)
+    texts = [normalize_space(document.text) for document in documents]
+    known = {i: given[text] for i, text in enumerate(texts) if text in given}
+    spread = spread_labels(vectors, known, neighbours=neighbours, threads=options.threads)
+    labels, confidence = spread.best()
     rows = [
         Row(
             labels[i],
             document.text,
             labels[i],
-            1.0 if i in known else float(sure[i]),
+            1.0 if i in known else float(confidence[i]),
             i in known,
             document.id,
         )
         for i, document in enumerate(documents)
-        if document.id or i not in known  # examples that are not among the files are not written again
+        if document.id or i not in known  # examples that are not in the files are not written again
     ]
-    shared.write(output, format_table(rows))
-    counts = {label: labels.count(label) for label in found.labels}
-    told = ", ".join(f"{label} {count:,}" for label, count in counts.items())
-    shared.say(
-        f"{len(rows):,} texts from {len(known):,} examples: {told}; {sum(row.confidence >= 0.9 for row in rows):,} at 0.9 and above"
+    write_output(output, format_table(rows))
+    counts = ", ".join(f"{label} {labels.count(label):,}" for label in spread.labels)
+    confident = sum(row.confidence >= 0.9 for row in rows)
+    report(
+        f"{len(rows):,} texts from {len(known):,} examples: {counts}; {confident:,} with confidence at "
+        "least 0.9"
     )
 
 
-def _vectors(
-    files: list[Path], given: dict[str, str], model: str, columns: tuple[str | None, str | None, bool]
-) -> tuple[list[Document], Any]:
-    """The texts and, behind them under no name, the examples that are not among them."""
+def _embed(files: list[Path], given: dict[str, str], options: DocumentOptions) -> tuple[list[Document], Any]:
+    """Return the texts and their vectors, followed by the examples that are not among them, without an id."""
     import numpy as np
 
     from regard.pipelines.embed import embed
     from regard.search.documents import Document
-    from regard.search.index import MANIFEST, Index
+    from regard.search.embedders import load_embedder
+    from regard.search.index import Index
     from regard.search.label_table import normalize_space
 
-    index = Index(files[0]) if len(files) == 1 and (files[0] / MANIFEST).is_file() else None
-    embedder = shared.load_embedder(model if index is None else index.info.model)
-    if index is not None:
+    documents, vectors, embedder = options.embed(files)
+    if embedder is None:
+        index = Index(files[0])
+        embedder = load_embedder(index.info.model)
         index.check(embedder.fingerprint())
-        numbers = index.live()
-        documents = [index.document(int(number)) for number in numbers]
-        vectors = index.vectors(numbers)
-    else:
-        documents = shared.read(files, *columns).documents
-        vectors = embed([document.text for document in documents], embedder, progress=True)
-    there = {normalize_space(document.text) for document in documents}
-    others = [text for text in given if text not in there]
-    return [*documents, *(Document("", text) for text in others)], np.concatenate(
-        [vectors, embed(others, embedder)]
-    )
+    present = {normalize_space(document.text) for document in documents}
+    others = [text for text in given if text not in present]
+    everything = [*documents, *(Document("", text) for text in others)]
+    return everything, np.concatenate([vectors, embed(others, embedder)])
 
 
 def _take(rows: list[Any], least: float, output: Path) -> None:
+    """Write text and label of the rows that were reviewed or are confident enough."""
+    from regard.cli.jobs import report
     from regard.search.label_table import normalize_space, reviewed_labels
 
-    reviewed_labels(rows)  # one text with two labels is refused
+    reviewed_labels(rows)  # a text with two labels is an error
     kept = [row for row in rows if row.reviewed or row.confidence >= least]
-    shared.write(
-        output,
-        "text\tlabel\n"
-        + "".join(f"{normalize_space(row.text)}\t{normalize_space(row.label)}\n" for row in kept),
-    )
-    shared.say(
-        f"{len(kept):,} of {len(rows):,} texts, {sum(row.reviewed for row in kept):,} of them reviewed"
-    )
+    lines = (f"{normalize_space(row.text)}\t{normalize_space(row.label)}\n" for row in kept)
+    write_output(output, "text\tlabel\n" + "".join(lines))
+    reviewed = sum(row.reviewed for row in kept)
+    report(f"{len(kept):,} of {len(rows):,} texts, {reviewed:,} of them reviewed")

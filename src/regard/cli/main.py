@@ -10,6 +10,7 @@ import typer
 import regard
 from regard.cli import (
     align,
+    average,
     bleu,
     cache,
     classify,
@@ -21,10 +22,12 @@ from regard.cli import (
     evaluate,
     export,
     generate,
+    import_,
     index,
     label,
     recipes,
     recommend,
+    resume,
     runs,
     search,
     serve,
@@ -35,41 +38,41 @@ from regard.cli import (
 )
 from regard.errors import RegardError
 
+# The panels of `regard --help`, with the commands of each in order of use.
+PANELS = {
+    "Look": {"demo": demo, "data": data, "cache": cache},
+    "Train": {"recipes": recipes, "train": train, "resume": resume, "runs": runs, "average": average},
+    "Translate and generate": {
+        "translate": translate,
+        "generate": generate,
+        "align": align,
+        "shortlist": shortlist,
+    },
+    "Understand": {"classify": classify, "tag": tag, "embed": embed},
+    "Search and recommend": {
+        "index": index,
+        "search": search,
+        "duplicates": duplicates,
+        "label": label,
+        "recommend": recommend,
+    },
+    "Measure": {"evaluate": evaluate, "bleu": bleu, "cost": cost},
+    "Serve and exchange": {"serve": serve, "export": export, "import": import_},
+}
+
 app = typer.Typer(
-    help="Run, train and inspect attention models: translators, language models, classifiers, taggers, search.",
+    help="Run, train and inspect attention models: translators, language models, classifiers, taggers, "
+    "search.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("cost")(cost.command)
-app.command("demo")(demo.command)
-app.command("train")(train.command)
-app.command("resume")(train.resume)
-app.command("runs")(runs.command)
-app.command("recipes")(recipes.command)
-app.command("evaluate")(evaluate.command)
-app.command("average")(train.average)
-app.command("bleu")(bleu.command)
-app.command("data")(data.command)
-app.command("cache")(cache.command)
-app.command("translate")(translate.command)
-app.command("generate")(generate.command)
-app.command("align")(align.command)
-app.command("serve")(serve.command)
-app.command("shortlist")(shortlist.command)
-app.command("classify")(classify.command)
-app.command("tag")(tag.command)
-app.command("embed")(embed.command)
-app.command("index")(index.command)
-app.command("search")(search.command)
-app.command("duplicates")(duplicates.command)
-app.command("label")(label.command)
-app.command("recommend")(recommend.command)
-app.command("export")(export.command)
-app.command("import")(export.bring)
+for panel, commands in PANELS.items():
+    for name, module in commands.items():
+        app.command(name, rich_help_panel=panel)(module.command)
 
 
-def _version(show: bool) -> None:
+def _print_version(show: bool) -> None:
     if show:
         print(f"regard {regard.__version__}")
         raise typer.Exit
@@ -78,14 +81,14 @@ def _version(show: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Attention, end to end."""
+    """Run, train and inspect attention models."""
 
 
 def run() -> None:
-    """Run the command line; errors about input are one sentence on standard error."""
+    """Run the command line; an error about the input is one sentence on standard error."""
     try:
         app()
     except RegardError as error:

@@ -13,7 +13,16 @@ def command(
         bool, typer.Option("--keys", help="Print every key with its default, allowed values and meaning.")
     ] = False,
 ) -> None:
-    """List the included recipes, print one, or explain every key."""
+    """List the included recipes, print one, or explain every key.
+
+    Examples:
+
+        regard recipes
+
+        regard recipes small
+
+        regard recipes --keys
+    """
     if keys:
         _keys()
     elif name is not None:
@@ -32,7 +41,7 @@ def _list() -> None:
     from regard.recipe.loading import load_recipe, recipe_files
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("recipe", "task", "what it trains, and what it reached"):
+    for head in ("recipe", "task", "what it trains, and its scores"):
         table.add_column(head, no_wrap=head == "recipe")
     for name, path in recipe_files().items():
         try:
@@ -40,15 +49,17 @@ def _list() -> None:
             table.add_row(name, recipe.task, recipe.about or "")
         except OptionError as error:  # a package is missing
             table.add_row(name, "", str(error))
-        except RecipeError as error:  # one bad file does not hide the others
+        except RecipeError as error:  # list the others nevertheless
             table.add_row(name, "", f"not valid: {error}")
     console = Console()
     console.print(table, highlight=False, markup=False)
     console.print(
-        "\n`regard recipes NAME` prints one, `regard train NAME` trains it, `regard recipes --keys` explains every key"
+        "\n`regard recipes NAME` prints one, `regard train NAME` trains it, `regard recipes --keys` "
+        "explains every key"
     )
     console.print(
-        "files of your own: `regard train classifier my.csv`, tagger my.conll, translator my.tsv, language-model my.txt"
+        "files of your own: `regard train classifier my.csv`, tagger my.conll, translator my.tsv, "
+        "language-model my.txt"
     )
 
 

@@ -1,4 +1,4 @@
-"""`regard runs`: the runs of a folder, one line each."""
+"""`regard runs`: list the runs in a folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ def command(
     folder: Annotated[Path, typer.Argument(help="Folder of runs, or one run.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List runs: state, step, validation loss, score, time and training FLOPs."""
+    """List runs: state, step, validation loss, score, time and training FLOPs.
+
+    Example:
+
+        regard runs
+    """
     from regard.tasks import get_task
     from regard.training.list_runs import list_runs
 
-    found = list_runs(folder)
+    runs = list_runs(folder)
     if as_json:
-        typer.echo(json.dumps([run.as_dict() for run in found], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps([run.as_dict() for run in runs], indent=2, ensure_ascii=False))
         return
-    if not found:
-        typer.echo(f"no runs in {folder} yet; `regard train small` makes one")
+    if not runs:
+        typer.echo(f"no runs in {folder} yet; `regard train small` starts one")
         return
     from rich.console import Console
     from rich.table import Table
@@ -30,7 +35,7 @@ def command(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in ("run", "state", "step", "validation loss", "score", "of", "time", "FLOPs"):
         table.add_column(head, justify="left" if head in ("run", "state", "of") else "right", no_wrap=True)
-    for run in found:
+    for run in runs:
         score = "–"
         if run.score is not None:
             task = get_task(run.task)
@@ -44,18 +49,18 @@ def command(
         )
         table.add_row(Path(run.folder).name, run.state, f"{run.step:,}", *numbers)
     Console().print(table, highlight=False, markup=False)
-    for run in found:
+    for run in runs:
         if run.problem:
             typer.echo(f"{run.folder}: {run.problem}")
 
 
 def number(value: float | None, form: str) -> str:
-    """A number, or a dash where there is none."""
+    """Return a formatted number, or a dash for None."""
     return "–" if value is None else f"{value:{form}}"
 
 
 def duration(seconds: float | None) -> str:
-    """1:02:03, or a dash."""
+    """Return a duration such as 1:02:03, or a dash for None."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(round(seconds), 60)

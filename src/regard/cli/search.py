@@ -1,4 +1,4 @@
-"""`regard search`: the documents of an index that fit a question best."""
+"""`regard search`: search an index."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import document_options as shared
+from regard.cli.documents import Threads
 
 if TYPE_CHECKING:
     from regard.search.index import Index
     from regard.search.methods import Hit, SearchMethod
 
-WIDE = 100  # characters of a text that are shown
+WIDTH = 100  # characters of a document that are printed
 
 
 def command(
@@ -30,21 +30,22 @@ def command(
     ] = None,
     count: Annotated[int, typer.Option("--count", "-k", min=1, help="Documents per query.")] = 10,
     by: Annotated[
-        str, typer.Option(metavar="WAY", help="hybrid (vectors and words), vectors or bm25.")
+        str, typer.Option(metavar="METHOD", help="hybrid (vectors and BM25), vectors or bm25.")
     ] = "hybrid",
     exact: Annotated[bool, typer.Option("--exact", help="Exact search instead of HNSW.")] = False,
     relevant: Annotated[
         Path | None,
         typer.Option(
             metavar="QRELS",
-            help="Score the answers: lines `question 0 document relevance`, questions numbered.",
+            help="Print MRR, nDCG and recall, with relevant documents in TREC format: `query 0 document "
+            "relevance`.",
         ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Folder of the index's model, if it has moved.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object per query.")] = False,
-    threads: shared.Threads = 0,
+    threads: Threads = 0,
 ) -> None:
     """Search an index.
 
@@ -61,53 +62,52 @@ def command(
     from regard.errors import OptionError
     from regard.evaluation.retrieval import read_qrels
     from regard.search.index import Index
-    from regard.search.methods import WAYS
+    from regard.search.methods import METHODS
 
-    if by not in WAYS:
-        raise OptionError(f"--by is one of {', '.join(WAYS)}, got {by!r}")
+    if by not in METHODS:
+        raise OptionError(f"--by must be one of {', '.join(METHODS)}, got {by!r}")
     index = Index(folder, threads=threads)
     queries = _queries(query or [], files)
-    judged = None if relevant is None else read_qrels(relevant)
-    found = _way(by, index, model, exact).search(
-        index, queries, max(count, 1000) if judged is not None else count
-    )
-    if judged is not None:
-        _score(index, found, judged, by, as_json)
+    qrels = None if relevant is None else read_qrels(relevant)
+    depth = count if qrels is None else max(count, 1000)
+    results = _method(by, index, model, exact).search(index, queries, depth)
+    if qrels is not None:
+        _score(index, results, qrels, by, as_json)
         return
-    for asked, hits in zip(queries, found, strict=True):
-        typer.echo(_as_json(index, asked, hits) if as_json else _shown(index, asked, hits, len(queries) > 1))
+    for text, hits in zip(queries, results, strict=True):
+        typer.echo(_as_json(index, text, hits) if as_json else _as_text(index, text, hits, len(queries) > 1))
 
 
 def _queries(query: list[str], files: list[Path] | None) -> list[str]:
-    from regard.cli.text_options import find_source
+    from regard.cli.jobs import make_source
     from regard.errors import DataError
     from regard.pipelines.input import Reader, WholeLine
 
-    found = [
-        row.text for chunk in Reader(find_source(query, files, WholeLine())).chunks() for row in chunk.rows
-    ]
-    if not any(text.strip() for text in found):
-        raise DataError("there is no question; give one, or a file with a question a line after -i")
-    return found
+    reader = Reader(make_source(query, files, WholeLine()))
+    queries = [row.text for chunk in reader.chunks() for row in chunk.rows]
+    if not any(text.strip() for text in queries):
+        raise DataError("there is no query; give one, or a file with a query per line after -i")
+    return queries
 
 
-def _way(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
-    from regard.search.methods import make_way
+def _method(by: str, index: Index, model: str | None, exact: bool) -> SearchMethod:
+    from regard.search.embedders import load_embedder
+    from regard.search.methods import make_method
 
     if by == "bm25":
-        return make_way(by)
-    embedder = shared.load_embedder(model or index.info.model)
+        return make_method(by)
+    embedder = load_embedder(model or index.info.model)
     index.check(embedder.fingerprint())
-    return make_way(by, embedder, exact=exact)
+    return make_method(by, embedder, exact=exact)
 
 
-def _shown(index: Index, query: str, hits: list[Hit], several: bool) -> str:
+def _as_text(index: Index, query: str, hits: list[Hit], several: bool) -> str:
     lines = [f"# {query}"] if several else []
     for hit in hits:
         document = index.document(hit.number)
-        text = document.text if len(document.text) <= WIDE else document.text[: WIDE - 1] + "…"
+        text = document.text if len(document.text) <= WIDTH else document.text[: WIDTH - 1] + "…"
         lines.append(f"{hit.score:.4f}\t{document.id}\t{text}")
-    return "\n".join(lines or ["nothing was found"])
+    return "\n".join(lines or ["no results"])
 
 
 def _as_json(index: Index, query: str, hits: list[Hit]) -> str:
@@ -116,9 +116,9 @@ def _as_json(index: Index, query: str, hits: list[Hit]) -> str:
     return json.dumps(as_record(index, query, hits), ensure_ascii=False)
 
 
-def _score(index: Index, found: list[list[Hit]], judged: Any, by: str, as_json: bool) -> None:
+def _score(index: Index, results: list[list[Hit]], qrels: Any, by: str, as_json: bool) -> None:
     from regard.evaluation.retrieval import retrieval_scores
 
-    rankings = {str(i): [index.document(hit.number).id for hit in hits] for i, hits in enumerate(found, 1)}
-    scores = retrieval_scores(rankings, judged)
+    rankings = {str(i): [index.document(hit.number).id for hit in hits] for i, hits in enumerate(results, 1)}
+    scores = retrieval_scores(rankings, qrels)
     typer.echo(json.dumps({"by": by, **scores.as_dict()}) if as_json else f"{by}: {scores}")

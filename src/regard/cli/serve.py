@@ -1,146 +1,207 @@
-"""`regard serve`: a model over HTTP."""
+"""`regard serve`: serve a model or a search index over HTTP."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli import options as shared
+from regard.cli.options import JOB, OptionGroup, grouped, option
+
 if TYPE_CHECKING:
     from regard.serving.request_limits import RequestLimits
     from regard.serving.service_base import BaseService
 
+LIMITS, CONNECTION = "Limits", "Connection"  # panels of the help
 
+
+@dataclass(frozen=True)
+class ConnectionOptions(OptionGroup):
+    """Address and access."""
+
+    host: Annotated[
+        str,
+        option(
+            help="Address to listen on; other machines are admitted with a token only.",
+            rich_help_panel=CONNECTION,
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, option(min=0, max=65535, help="Port; 0: any free one.", rich_help_panel=CONNECTION)
+    ] = 8000
+    token_file: Annotated[
+        Path | None,
+        option(metavar="FILE", help="File with the token; or set REGARD_TOKEN.", rich_help_panel=CONNECTION),
+    ] = None
+    access_log: Annotated[
+        bool,
+        option("--access-log", help="Log each request to standard error.", rich_help_panel=CONNECTION),
+    ] = False
+
+
+@dataclass(frozen=True)
+class LimitOptions(OptionGroup):
+    """Limits of requests."""
+
+    max_body: Annotated[int, option(min=1, help="Maximum bytes of a request.", rich_help_panel=LIMITS)] = (
+        1 << 20
+    )
+    max_texts: Annotated[int, option(min=1, help="Maximum texts per request.", rich_help_panel=LIMITS)] = 1000
+    max_characters: Annotated[
+        int, option(min=1, help="Maximum characters per text.", rich_help_panel=LIMITS)
+    ] = 10_000
+    max_tokens: Annotated[
+        int, option(min=1, help="Maximum tokens of one input and of one output.", rich_help_panel=LIMITS)
+    ] = 2048
+    max_work: Annotated[
+        int, option(min=1, help="Maximum rows × steps of one request's search.", rich_help_panel=LIMITS)
+    ] = 2_000_000
+    queue: Annotated[
+        int, option(min=1, help="Maximum texts waiting in the queue.", rich_help_panel=LIMITS)
+    ] = 4000
+    max_connections: Annotated[
+        int, option(min=1, help="Maximum open connections.", rich_help_panel=LIMITS)
+    ] = 1000
+    timeout: Annotated[
+        float, option(min=0.001, help="Timeout of a request in seconds.", rich_help_panel=LIMITS)
+    ] = 60.0
+    idle: Annotated[
+        float,
+        option(min=0.001, help="Seconds after which an idle connection is closed.", rich_help_panel=LIMITS),
+    ] = 15.0
+    grace: Annotated[
+        float,
+        option(
+            min=0.001, help="Seconds for accepted requests to finish after SIGTERM.", rich_help_panel=LIMITS
+        ),
+    ] = 20.0
+
+    def limits(self, batch_tokens: int) -> RequestLimits:
+        from regard.serving.request_limits import RequestLimits
+
+        return RequestLimits(
+            body=self.max_body,
+            texts=self.max_texts,
+            characters=self.max_characters,
+            tokens=self.max_tokens,
+            work=self.max_work,
+            queue=self.queue,
+            seconds=self.timeout,
+            batch_tokens=batch_tokens,
+            connections=self.max_connections,
+            idle=self.idle,
+            grace=self.grace,
+        )
+
+
+@dataclass(frozen=True)
+class ServiceOptions(OptionGroup):
+    """How the model runs."""
+
+    precision: shared.Precision = "auto"
+    shortlist: shared.Shortlist = False
+    device: shared.Device = "auto"
+    workers: Annotated[
+        int | None,
+        option(
+            min=1, max=256, help="Batches computed in parallel; default: one per core.", rich_help_panel=JOB
+        ),
+    ] = None
+    batch_tokens: Annotated[int, option(min=1, help="Tokens per batch.", rich_help_panel=JOB)] = 2048
+
+
+@grouped
 def command(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="A model folder, the run it is in, or a search index."),
+        typer.Argument(metavar="[FOLDER]", help="A model folder, a run, or a search index."),
     ] = None,
+    *,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             "-m",
             metavar="FOLDER",
-            help="The model folder; of an index, where its model is if it has moved.",
+            help="The model folder; for an index, its model if it has moved.",
         ),
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; other than this machine's own it needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with the token; or set REGARD_TOKEN.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=256, help="Batches computed in parallel; one per core unless given."),
-    ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens per batch.")] = 2048,
-    max_body: Annotated[int, typer.Option(min=1, help="Maximum bytes of a request.")] = 1 << 20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Maximum texts per request.")] = 1000,
-    max_characters: Annotated[int, typer.Option(min=1, help="Maximum characters per text.")] = 10_000,
-    queue: Annotated[int, typer.Option(min=1, help="Maximum texts waiting in the queue.")] = 4000,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum tokens of one input and of one output.")
-    ] = 2048,
-    max_work: Annotated[
-        int, typer.Option(min=1, help="Maximum rows × steps of one request's search.")
-    ] = 2_000_000,
-    max_connections: Annotated[int, typer.Option(min=1, help="Maximum open connections.")] = 1000,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Timeout of a request in seconds.")] = 60.0,
-    idle: Annotated[
-        float, typer.Option(min=0.001, help="Seconds after which an idle connection is closed.")
-    ] = 15.0,
-    grace: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for accepted requests to finish after SIGTERM.")
-    ] = 20.0,
-    precision: Annotated[str, typer.Option(help="auto, float32, int8 or bfloat16.")] = "auto",
-    shortlist: Annotated[
-        bool,
-        typer.Option("--shortlist", help="Score likely tokens only; `regard shortlist MODEL` learns which."),
-    ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Log each request to standard error.")
-    ] = False,
+    connection: ConnectionOptions,
+    limits: LimitOptions,
+    service: ServiceOptions,
 ) -> None:
-    """Serve a model over HTTP: translate, generate, classify, tag or embed; or a search index. GET /docs lists the routes.
+    """Serve a model or a search index over HTTP; GET / lists the routes.
+
+    Ctrl-C or SIGTERM refuses new requests, finishes what it can within --grace seconds, cancels the rest,
+    and ends.
 
     Examples:
 
         regard serve runs/small
 
         regard serve papers.index --port 8001
-
-    Ctrl-C or SIGTERM refuses new requests, finishes what it can within --grace seconds, cancels the rest, and ends.
     """
+    from regard.cli.jobs import report
     from regard.serving import auth, server
-    from regard.serving.request_limits import RequestLimits
 
-    limits = RequestLimits(
-        body=max_body, texts=max_texts, characters=max_characters, tokens=max_tokens, work=max_work, queue=queue, seconds=timeout,
-        batch_tokens=batch_tokens, connections=max_connections, idle=idle, grace=grace,
-    )  # fmt: skip
-    token = auth.read_token(token_file)
-    auth.check_binding(host, token)
-    sock = server.bind(host, port)  # before loading: a port that is taken is told at once
-    service = _service(folder, model, limits, _How(workers, precision, shortlist, device))
-    service.warm_up()
-    where = server.address(sock)
-    whole = server.serve(
-        service,
+    request_limits = limits.limits(service.batch_tokens)
+    token = auth.read_token(connection.token_file)
+    auth.check_binding(connection.host, token)
+    sock = server.bind(connection.host, connection.port)  # before loading: a taken port is reported at once
+    served = _service(folder, model, request_limits, service)
+    served.warm_up()
+    welcome = _welcome(served, server.address(sock), token)
+    authentication = auth.Authentication(token, connection.host)
+    complete = server.serve(
+        served,
         sock,
-        auth.Authentication(token, host),
-        log=access_log,
-        started=lambda: print(_welcome(service, where, token), flush=True),
+        authentication,
+        log=connection.access_log,
+        started=lambda: print(welcome, flush=True),
     )
-    print(f"regard: {'stopped' if whole else 'stopped before everything was answered'}", file=sys.stderr)
-    if not whole:
+    report("stopped" if complete else "stopped before all requests were answered")
+    if not complete:
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True)
-class _How:
-    workers: int | None
-    precision: str
-    shortlist: bool
-    device: str
-
-
-def _service(folder: Path | None, model: str | None, limits: RequestLimits, how: _How) -> BaseService:
-    """What is in the folder, behind a queue and workers."""
+def _service(
+    folder: Path | None, model: str | None, limits: RequestLimits, options: ServiceOptions
+) -> BaseService:
+    """Return the service for the model or index in the folder."""
     from regard.errors import OptionError
     from regard.models.default import default_model
     from regard.models.folder import is_file
 
     if folder is not None and is_file(folder / "index.json"):
-        return _index_service(folder, model, limits, how)
+        return _index_service(folder, model, limits, options)
     if folder is not None and model is not None:
-        raise OptionError(f"{folder} and --model {model} are two models, and a server has one; leave one out")
-    return _model_service(Path(model) if model else folder or default_model("serve"), limits, how)
+        raise OptionError(f"a server has one model; leave out {folder} or --model {model}")
+    return _model_service(Path(model) if model else folder or default_model("serve"), limits, options)
 
 
-def _index_service(folder: Path, model: str | None, limits: RequestLimits, how: _How) -> BaseService:
-    from regard.cli.document_options import load_embedder
+def _index_service(
+    folder: Path, model: str | None, limits: RequestLimits, options: ServiceOptions
+) -> BaseService:
     from regard.errors import OptionError
+    from regard.search.embedders import load_embedder
     from regard.search.index import Index
     from regard.serving.search_service import SearchService
     from regard.training.distributed import pick_device
 
-    if how.shortlist:
+    if options.shortlist:
         raise OptionError(
-            f"--shortlist is for translators and language models, and {folder} is a search index; leave it out"
+            f"--shortlist is for translators and language models, and {folder} is a search index; leave it "
+            "out"
         )
     index = Index(folder)
-    embedder = load_embedder(model or index.info.model, str(pick_device(how.device)))
-    return SearchService(index, embedder, folder.resolve().name, limits, workers=how.workers)
+    embedder = load_embedder(model or index.info.model, str(pick_device(options.device)))
+    return SearchService(index, embedder, folder.resolve().name, limits, workers=options.workers)
 
 
-def _model_service(folder: Path, limits: RequestLimits, how: _How) -> BaseService:
+def _model_service(folder: Path, limits: RequestLimits, options: ServiceOptions) -> BaseService:
     from regard.decoding.engine import fast
     from regard.decoding.engine.shortlist import load as load_shortlist
     from regard.errors import OptionError
@@ -149,25 +210,23 @@ def _model_service(folder: Path, limits: RequestLimits, how: _How) -> BaseServic
     from regard.serving.text_service import make_service
     from regard.training.distributed import pick_device
 
-    loaded: Any = load(folder, pick_device(how.device))
-    writes = isinstance(loaded, AutoregressiveModel)
-    if how.shortlist and not writes:
+    model: Any = load(folder, pick_device(options.device))
+    generates = isinstance(model, AutoregressiveModel)
+    if options.shortlist and not generates:
         raise OptionError(
-            f"--shortlist is for translators and language models, and this is {loaded.what}; leave it out"
+            f"--shortlist is for translators and language models, and this is {model.what}; leave it out"
         )
-    writer = (
-        fast(loaded, how.precision, load_shortlist(folder) if how.shortlist else None) if writes else None
-    )
-    return make_service(
-        loaded, loaded.card.get("name") or folder.resolve().name, limits, writer=writer, workers=how.workers
-    )
+    shortlist = load_shortlist(folder) if options.shortlist else None
+    engine = fast(model, options.precision, shortlist) if generates else None
+    name = model.card.get("name") or folder.resolve().name
+    return make_service(model, name, limits, writer=engine, workers=options.workers)
 
 
-def _welcome(service: BaseService, where: str, token: str | None) -> str:
-    """Where it is, and a line to try it with."""
+def _welcome(service: BaseService, address: str, token: str | None) -> str:
+    """Return the address and a command to try."""
     route, body = service.example
-    key = ' -H "Authorization: Bearer $REGARD_TOKEN"' if token else ""
+    header = ' -H "Authorization: Bearer $REGARD_TOKEN"' if token else ""
     return (
-        f"regard: the {service.kind} {service.name} answers at {where} (Ctrl-C ends)\n"
-        f"curl {where}/{route} -H 'Content-Type: application/json'{key} -d '{body}'"
+        f"regard: the {service.kind} {service.name} answers at {address} (Ctrl-C ends)\n"
+        f"curl {address}/{route} -H 'Content-Type: application/json'{header} -d '{body}'"
     )

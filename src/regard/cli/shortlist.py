@@ -1,4 +1,4 @@
-"""`regard shortlist`: the likely translations of each source token, learned for `--shortlist`."""
+"""`regard shortlist`: learn the likely translations of each source token, for `--shortlist`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def command(
         typer.Option(
             "--data",
             metavar="NAME|FILE",
-            help="A known corpus, or two files (source, then target); the training data unless given.",
+            help="A corpus, or two files (source, then target); default: the training data.",
         ),
     ] = None,
     best: Annotated[int, typer.Option(min=1, max=1000, help="Target tokens per source token.")] = 60,
@@ -25,7 +25,12 @@ def command(
 ) -> None:
     """Learn a vocabulary shortlist from sentence pairs and save it with the model.
 
-    With --shortlist, `regard translate` and `regard serve` then compute the scores of likely target tokens only.
+    With --shortlist, `regard translate` and `regard serve` then compute the scores of likely target tokens
+    only.
+
+    Example:
+
+        regard shortlist runs/small
     """
     from regard.data.datasets import split_rows
     from regard.data.prepare import EncodingSettings, prepare
@@ -37,17 +42,18 @@ def command(
 
     loaded: Any = load(model)
     if not isinstance(loaded, Translator):
-        raise OptionError(
-            f"{model} is {loaded.what}, which has no source words to list translations of; give a translator"
-        )
-    own = data_section(loaded.card, data or ())  # type: ignore[arg-type]
-    if data and "test" in own:
-        own["train"] = own.pop("test")
-    settings = EncodingSettings(own.get("max_length") or 256, own.get("max_ratio"), own.get("limit"))
+        raise OptionError(f"{model} is {loaded.what}, and a shortlist needs source tokens; give a translator")
+    section = data_section(loaded.card, data or ())  # type: ignore[arg-type]
+    if data and "test" in section:
+        section["train"] = section.pop("test")
+    settings = EncodingSettings(
+        section.get("max_length") or 256, section.get("max_ratio"), section.get("limit")
+    )
     source, target = loaded.source_tokenizer, loaded.target_tokenizer
-    prepared = prepare(split_rows(own, "train", "translate"), source, target, settings, what="train")  # type: ignore[arg-type]
-    found = associate(prepared, source, target, best, frequent)
-    path = found.save(model)
+    prepared = prepare(split_rows(section, "train", "translate"), source, target, settings, what="train")  # type: ignore[arg-type]
+    shortlist = associate(prepared, source, target, best, frequent)
+    path = shortlist.save(model)
     print(
-        f"{path}: {found.best.shape[1]} target tokens for each of {len(found.best):,} source tokens, {len(found.frequent)} for all"
+        f"{path}: {shortlist.best.shape[1]} target tokens for each of {len(shortlist.best):,} source tokens, "
+        f"{len(shortlist.frequent)} for all"
     )

@@ -65,13 +65,13 @@ class HybridSearch:
         return [_fuse(rankings, k) for rankings in zip(*lists, strict=True)]
 
 
-WAYS = ("hybrid", "vectors", "bm25")
+METHODS = ("hybrid", "vectors", "bm25")
 
 
-def make_way(by: str, model: Any = None, *, exact: bool = False) -> SearchMethod:
+def make_method(by: str, model: Any = None, *, exact: bool = False) -> SearchMethod:
     """The way of a name; all but bm25 need the model that made the index."""
-    if by not in WAYS:
-        raise OptionError(f"a way to search is one of {', '.join(WAYS)}, got {by!r}")
+    if by not in METHODS:
+        raise OptionError(f"the search method must be one of {', '.join(METHODS)}, got {by!r}")
     vectors = VectorSearch(model, exact)
     return (
         Bm25Search()

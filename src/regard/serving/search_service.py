@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.search.index import Index
-from regard.search.methods import as_record, make_way
+from regard.search.methods import as_record, make_method
 from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Find
 from regard.serving.service_base import Cancelled
@@ -33,6 +33,8 @@ class SearchService(TextService):
         super().__init__(model, name, limits, workers=workers)
 
     def answers(self, options: Find, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        found = make_way(options.by, self.model, exact=options.exact).search(self.index, texts, options.count)
+        found = make_method(options.by, self.model, exact=options.exact).search(
+            self.index, texts, options.count
+        )
         self._count(texts)
         return [as_record(self.index, text, hits) for text, hits in zip(texts, found, strict=True)]

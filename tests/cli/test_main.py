@@ -1,11 +1,17 @@
-"""The command line as a user meets it: real processes, exit codes and one-sentence errors."""
+"""Tests of main.py, cost.py and demo.py: real processes, exit codes, one-sentence errors, help in panels."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import regard
+from regard.cli import main as main_module
+from regard.cli.main import PANELS, app
+
+FOLDER = Path(main_module.__file__).parent
+SHARED = {"__init__", "main", "options", "jobs", "documents", "weight_matrix"}  # not commands
 
 
 def run(*args):
@@ -23,7 +29,22 @@ def test_version_and_help():
     assert "demo" in out
 
 
-def test_cost_prints_quoted_beside_counted_beside_measured():
+def test_every_command_is_a_file_and_in_a_panel():
+    files = {path.stem for path in FOLDER.glob("*.py")} - SHARED
+    files = {name.rstrip("_") for name in files}
+    assert files == {name for commands in PANELS.values() for name in commands}
+    assert all(command.rich_help_panel in PANELS for command in app.registered_commands)
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.name)
+def test_the_help_of_a_command_is_plain_and_has_an_example(command):
+    help = command.callback.__doc__
+    assert help and help.splitlines()[0].rstrip().endswith((".", ":")), command.name
+    if command.name not in ("demo", "runs", "recipes", "bleu"):
+        assert f"regard {command.name}" in help, command.name
+
+
+def test_cost_prints_quoted_counted_and_measured_numbers():
     code, out, err = run("cost", "-T", "64", "-M", "16", "-K", "8", "--repeat", "1")
     assert code == 0, err
     for text in (
@@ -43,7 +64,7 @@ def test_cost_prints_quoted_beside_counted_beside_measured():
 
 
 @pytest.mark.slow
-def test_demo_learns_to_reverse_and_shows_where_it_looks():
+def test_demo_learns_to_reverse_and_shows_its_attention():
     code, out, err = run("demo", "regard", "--steps", "400", "--no-translator")
     assert code == 0, err
     assert "'May 5th 2000'" in out

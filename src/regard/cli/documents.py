@@ -1,0 +1,101 @@
+"""Options and input of the commands about documents: index, duplicates, label."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from regard.cli.options import INPUT, JOB, OptionGroup, option
+
+if TYPE_CHECKING:
+    from regard.models.embedder import Embedder
+    from regard.search.documents import Document, Documents
+
+Threads = Annotated[
+    int, option(min=0, help="Threads that build and search the index; 0: all cores.", rich_help_panel=JOB)
+]
+
+
+@dataclass(frozen=True)
+class DocumentOptions(OptionGroup):
+    """The columns of documents, and the model that embeds them."""
+
+    model: Annotated[
+        str,
+        option(
+            "--model",
+            "-m",
+            metavar="NAME|FOLDER",
+            help="minilm (needs the extra minilm), or the folder of a model or run.",
+        ),
+    ] = "minilm"
+    text: Annotated[
+        str | None,
+        option(
+            "--text",
+            metavar="COLUMN",
+            help="Column of the text (name, or number from 1), or field of JSON lines.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        option(
+            "--id",
+            metavar="COLUMN",
+            help="Column or field of the document ids; default: FILE:LINE.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None
+    strict: Annotated[
+        bool, option("--strict", help="Stop at a line that is not UTF-8.", rich_help_panel=INPUT)
+    ] = False
+    threads: Threads = 0
+
+    def read(self, files: list[Path]) -> Documents:
+        """Read the documents and report those that are left out."""
+        from regard.cli.jobs import report
+        from regard.search.documents import read_documents
+
+        documents = read_documents(files, text=self.text, name=self.name, strict=self.strict)
+        for warning in documents.warnings():
+            report(warning)
+        return documents
+
+    def embed(self, files: list[Path]) -> tuple[list[Document], Any, Embedder | None]:
+        """Return documents, their vectors and the model; an index already has vectors, and no model is
+        loaded."""
+        from regard.pipelines.embed import embed
+        from regard.search.embedders import load_embedder
+        from regard.search.index import MANIFEST, Index
+
+        if len(files) == 1 and (files[0] / MANIFEST).is_file():
+            index = Index(files[0])
+            numbers = index.live()
+            return [index.document(int(number)) for number in numbers], index.vectors(numbers), None
+        documents = self.read(files)
+        embedder = load_embedder(self.model)
+        return documents.documents, embed(documents.texts, embedder, progress=True), embedder
+
+
+def check_output(output: Path) -> None:
+    """Raise OptionError before the work starts if the output cannot be written."""
+    from regard.errors import OptionError
+
+    if str(output) != "-" and (output.is_dir() or not output.absolute().parent.is_dir()):
+        why = "it is a folder" if output.is_dir() else "its folder does not exist"
+        raise OptionError(f"{output} cannot be written, {why}; name a file in an existing folder")
+
+
+def write_output(output: Path, text: str) -> None:
+    """Write to standard output, or to a file atomically."""
+    from regard.files.atomic import write_file
+    from regard.pipelines.job import write_errors
+
+    if str(output) == "-":
+        sys.stdout.write(text)
+        return
+    with write_errors(str(output)):
+        write_file(output, text)

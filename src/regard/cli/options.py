@@ -1,0 +1,266 @@
+"""Options that several commands share: groups of options are dataclasses, and `grouped` expands them.
+
+    @grouped
+    def command(text: Text, *, sampling: SamplingOptions, jobs: JobOptions) -> None: ...
+
+typer then sees `text` and one option for every field of the groups.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from regard.decoding.beam import Beam
+    from regard.decoding.constraints import Constraints
+    from regard.decoding.sampling import Sample
+
+INPUT, OUTPUT, SEARCH, JOB = "Input", "Output", "Search", "Job"  # panels of `regard COMMAND --help`
+
+
+class OptionGroup:
+    """Base class of groups; a subclass is a frozen dataclass with one Annotated typer option per field."""
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with every parameter that is an OptionGroup replaced by the options of the group."""
+    groups: dict[str, type[OptionGroup]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, OptionGroup):
+            groups[parameter.name] = kind
+            parameters += _options(kind)
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            given = {field.name: values.pop(field.name) for field in fields(group)}  # type: ignore[arg-type]
+            values[name] = group(**given)
+        command(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(group: type[OptionGroup]) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+        )
+        for field in fields(group)  # type: ignore[arg-type]
+    ]
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """`typer.Option`, shorter to write in dataclass fields."""
+    return typer.Option(*names, **settings)
+
+
+Model = Annotated[
+    Path | None,
+    option("--model", "-m", metavar="FOLDER", help="Model folder, or a run; default: REGARD_MODEL."),
+]
+Json = Annotated[bool, option("--json", "--jsonl", help="Write JSON lines.", rich_help_panel=OUTPUT)]
+Device = Annotated[str, option(help="auto, cpu or cuda.", rich_help_panel=JOB)]
+Precision = Annotated[str, option(help="auto, float32, bfloat16 or int8.", rich_help_panel=JOB)]
+Shortlist = Annotated[
+    bool,
+    option(
+        "--shortlist",
+        help="Score likely tokens only; `regard shortlist MODEL` learns which.",
+        rich_help_panel=JOB,
+    ),
+]
+BatchTokens = Annotated[int | None, option(min=1, help="Tokens per batch.", rich_help_panel=JOB)]
+
+
+def output_option(formats: str) -> Any:
+    """The -o option of a command that resumes an interrupted job."""
+    return option(
+        "--output", "-o", metavar="FILE", help=f"Output file, {formats}; resumable.", rich_help_panel=OUTPUT
+    )
+
+
+@dataclass(frozen=True)
+class InputOptions(OptionGroup):
+    """Input files, and where the text is in their lines."""
+
+    files: Annotated[
+        list[Path] | None,
+        option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Text, .tsv, .csv or .jsonl, also .gz or .xz; - is standard input.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None
+    column: Annotated[
+        str | None,
+        option(
+            "--column",
+            metavar="NAME|N",
+            help="Column of a table, by its number or its name in the first line.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None
+    header: Annotated[
+        bool,
+        option(
+            "--header", help="The first line of a table is a header; default: guessed.", rich_help_panel=INPUT
+        ),
+    ] = False
+    field: Annotated[
+        str | None,
+        option("--field", metavar="NAME", help="Field of JSON lines; default: text.", rich_help_panel=INPUT),
+    ] = None
+    strict: Annotated[
+        bool, option("--strict", help="Stop at a line that is not UTF-8.", rich_help_panel=INPUT)
+    ] = False
+
+
+@dataclass(frozen=True)
+class JobOptions(OptionGroup):
+    """How a job over many lines runs; the output does not depend on it."""
+
+    device: Device = "auto"
+    restart: Annotated[
+        bool, option("--restart", help="Start over instead of resuming.", rich_help_panel=JOB)
+    ] = False
+    quiet: Annotated[bool, option("--quiet", "-q", help="Show no progress.", rich_help_panel=JOB)] = False
+
+
+@dataclass(frozen=True)
+class SamplingOptions(OptionGroup):
+    """How tokens are sampled."""
+
+    temperature: Annotated[
+        float | None,
+        option(min=0.001, help="Softmax temperature of sampling; default: 1.", rich_help_panel=SEARCH),
+    ] = None
+    top_k: Annotated[
+        int | None, option(min=1, help="Sample from the k most likely tokens.", rich_help_panel=SEARCH)
+    ] = None
+    top_p: Annotated[
+        float | None,
+        option(
+            min=0.0,
+            max=1.0,
+            help="Nucleus sampling: smallest set of tokens whose probability reaches P.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        option(
+            min=0.0,
+            max=1.0,
+            help="Sample from tokens with at least this share of the best token's probability.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        option(min=0, help="Seed of sampling; default: 0.", rich_help_panel=SEARCH),
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {
+            field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None
+        }
+
+    @property
+    def first_given(self) -> str | None:
+        """The first option that was given, as it is typed."""
+        return next((f"--{name.replace('_', '-')}" for name in self.given), None)
+
+    def sample(self, count: int, seed: int | None) -> Sample:
+        """Return the sampling strategy; `seed` is used unless --seed is given."""
+        from regard.decoding.sampling import Sample
+
+        settings: dict[str, Any] = {"seed": seed} | self.given
+        return Sample(count=count, **settings)
+
+
+BeamSize = Annotated[
+    int | None, option(min=1, max=1000, help="Beam size; 1 is greedy search.", rich_help_panel=SEARCH)
+]
+
+
+@dataclass(frozen=True)
+class BeamOptions(OptionGroup):
+    """Beam search."""
+
+    beam: BeamSize = None
+    length_penalty: Annotated[
+        float | None,
+        option(
+            help="Exponent a of the length normalisation log p / lengthᵃ; default: 1.", rich_help_panel=SEARCH
+        ),
+    ] = None
+    coverage_penalty: Annotated[
+        float | None,
+        option(help="Weight of the coverage penalty (Wu et al. 2016).", rich_help_panel=SEARCH),
+    ] = None
+
+    def strategy(self) -> Beam:
+        from regard.decoding.beam import Beam
+
+        settings: dict[str, Any] = {
+            "size": self.beam,
+            "length_penalty": self.length_penalty,
+            "coverage_penalty": self.coverage_penalty,
+        }
+        return Beam(**{name: value for name, value in settings.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class ConstraintOptions(OptionGroup):
+    """What an output must not be."""
+
+    forbid: Annotated[
+        list[str] | None,
+        option(metavar="TEXT", help="Phrase that must not occur; repeatable.", rich_help_panel=SEARCH),
+    ] = None
+    no_repeat: Annotated[
+        int | None,
+        option(min=1, metavar="N", help="Never repeat an N-gram of tokens.", rich_help_panel=SEARCH),
+    ] = None
+    min_length: Annotated[
+        int | None, option(min=0, help="Minimum number of tokens.", rich_help_panel=SEARCH)
+    ] = None
+
+    def constraints(self, prefix: str = "", required: list[str] | None = None) -> Constraints:
+        """Return the constraints of the search."""
+        from regard.decoding.constraints import Constraints
+
+        check_utf8("forbid", *(self.forbid or ()))
+        return Constraints(
+            prefix, required or (), self.forbid or (), self.no_repeat or 0, self.min_length or 0
+        )
+
+
+def check_utf8(name: str, *texts: str) -> None:
+    """Raise OptionError if a text on the command line is not UTF-8; a shell passes on any bytes."""
+    from regard.errors import OptionError
+
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            given = text.encode("utf-8", "surrogateescape")
+            raise OptionError(f"--{name} is not UTF-8: {given!r}; encode it in UTF-8") from None
