@@ -14,7 +14,7 @@ from regard.data.tag_schemes import BIO, IO, IOBES, Scheme
 from regard.errors import DataError
 from regard.models.crf import (
     CRF,
-    Steps,
+    Transitions,
     check_rules,
     log_sum,
     negative_log_likelihood,
@@ -32,23 +32,23 @@ TAGS = {
 SCHEMES: dict[str, Scheme] = {"bio": BIO, "iobes": IOBES, "io": IO}
 
 
-def drawn(count: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Steps]:
+def drawn(count: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Transitions]:
     """Emissions with nonsense behind the ends, lengths, and steps."""
     draw = torch.Generator().manual_seed(seed)
     normal = lambda *shape: torch.randn(*shape, generator=draw, dtype=torch.float64)  # noqa: E731
     emissions = normal(len(lengths), max(lengths), count)
     for row, length in zip(emissions, lengths, strict=True):
         row[length:] = 1e6
-    return emissions, torch.tensor(lengths), Steps(normal(count), normal(count, count), normal(count))
+    return emissions, torch.tensor(lengths), Transitions(normal(count), normal(count, count), normal(count))
 
 
-def scored(emissions: Tensor, path: tuple[int, ...], steps: Steps) -> float:
+def scored(emissions: Tensor, path: tuple[int, ...], steps: Transitions) -> float:
     """One path of one sentence, by the definition."""
     total = steps.start[path[0]] + steps.end[path[-1]] + sum(emissions[t, tag] for t, tag in enumerate(path))
     return float(total + sum(steps.between[a, b] for a, b in pairwise(path)))
 
 
-def counted(emissions: Tensor, steps: Steps) -> dict[tuple[int, ...], float]:
+def counted(emissions: Tensor, steps: Transitions) -> dict[tuple[int, ...], float]:
     """Every path of one sentence and its score."""
     return {
         path: scored(emissions, path, steps)
@@ -89,7 +89,7 @@ def test_the_gradient_is_right_and_padding_has_none() -> None:
     tags = torch.tensor([[0, 2, 1], [1, 0, 0]])
     parts = tuple(each.clone().requires_grad_() for each in steps)
     assert torch.autograd.gradcheck(
-        lambda e, *s: negative_log_likelihood(e, tags, ends, Steps(*s)), (emissions, *parts)
+        lambda e, *s: negative_log_likelihood(e, tags, ends, Transitions(*s)), (emissions, *parts)
     )
     negative_log_likelihood(emissions, tags, ends, steps).sum().backward()
     assert emissions.grad is not None
@@ -120,7 +120,7 @@ def test_training_under_rules_gives_forbidden_steps_no_weight_and_no_nan() -> No
     tags = ["O", "I-B", "B-A", "I-A"]  # nothing leads to I-B
     emissions, ends, _ = drawn(4, [3], 2)
     crf = CRF(4).double()
-    steps = crf.steps + rules(tags).like(emissions).at_least(-1e4)
+    steps = crf.transitions + rules(tags).like(emissions).at_least(-1e4)
     nll = negative_log_likelihood(emissions, torch.tensor([[0, 2, 3]]), ends, steps)
     legal = [path for path in product(range(4), repeat=3) if not BIO.problems([tags[i] for i in path])]
     values = torch.tensor(

@@ -110,7 +110,7 @@ def test_a_folder_is_loaded_once_and_again_when_it_changes(place, tmp_path, monk
     )
     for name in ("classify", "generate"):
         as_model(place / name, name)
-    assert len(default._loaded) == default.KEPT
+    assert len(default._loaded) == default.MAX_LOADED
     as_model(folder, "translate")
     assert len(loads) == 5
 

@@ -14,7 +14,7 @@ from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.models.build import build
-from regard.models.character_features import CharacterFeatures, hide, shape, split
+from regard.models.character_features import CharacterFeatures, drop_words, shape, split_characters
 from regard.models.crf import rules
 from regard.models.tagger import Tagger, TaggerOptions, tag_spans
 
@@ -76,7 +76,7 @@ def test_spelled_rows_come_apart_into_words_and_letters() -> None:
     assert isinstance(spelled, SpelledTokenizer)
     rows = [[*spelled.encode("bc a"), EOS], [*spelled.encode("xyz"), EOS]]
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    words, letters, counts = split(source, len(spelled.words))
+    words, letters, counts = split_characters(source, len(spelled.words))
     known = spelled.words.vocabulary
     assert words.tolist() == [[known["bc"], known["a"]], [UNK, PAD]]
     spell = lambda text: [byte + 1 for byte in text] + [0] * (3 - len(text))  # noqa: E731
@@ -106,7 +106,7 @@ def test_letters_behind_the_end_of_a_word_change_nothing() -> None:
 def test_words_are_hidden_in_their_share_and_padding_never() -> None:
     words = torch.full((100, 100), 9)
     words[:, 50:] = PAD
-    found = hide(words, 0.3)
+    found = drop_words(words, 0.3)
     assert (found[:, 50:] == PAD).all()
     assert 0.25 < float((found[:, :50] == UNK).float().mean()) < 0.35
 

@@ -142,7 +142,7 @@ class AutoregressiveModel(Model):
             return cross_entropy(features, layer.weight, labels, smoothing, layer.bias, agreement)
         return cross_entropy_of_scores(layer(features), labels, smoothing, agreement)
 
-    def counted(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
         return self(*(source, target)[-self.texts :])
 
     def loss(

@@ -1,6 +1,6 @@
-"""What a word looks like: features from its letters, so that a word never seen is not just unknown.
+"""Features of a word's characters, for taggers: an unseen word is more than UNK.
 
-Letters are UTF-8 bytes (see `data.spelling`): any script, any sign, no list of characters to learn.
+Characters are UTF-8 bytes (data/spelled_tokenizer.py), so any script works and there is no character vocabulary.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from regard.data.tokenizer import EOS, PAD, UNK
 SHAPES = 7
 
 
-def split(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Spelled rows (batch, S) → words (batch, W), their letters (batch, W, L) as byte + 1 with 0 behind, and words of each row.
+def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Spelled rows (batch, S) → word ids (batch, W), characters (batch, W, L) as byte + 1 padded with 0, words per row.
 
-    `words` is the size of the vocabulary of words: numbers from there on are bytes.
+    `words` is the size of the word vocabulary: larger ids are bytes.
     """
     is_word = (source < words) & (source != PAD) & (source != EOS)
     counts = is_word.sum(1)
     row = torch.arange(len(source), device=source.device)[:, None].expand_as(source)
     place = is_word.cumsum(1) - 1  # which word each token belongs to
     at = torch.arange(source.shape[1], device=source.device).expand_as(source)
-    begun = torch.where(is_word, at, 0).cummax(1).values  # where that word's number stands
-    numbers = source.new_full((len(source), max(1, int(counts.max()))), PAD)
-    numbers[row[is_word], place[is_word]] = source[is_word]
-    letter = source >= words
-    behind = at - begun  # 1 for the first letter
-    longest = int((behind * letter).max())
-    letters = source.new_zeros((*numbers.shape, max(1, longest)))
-    letters[row[letter], place[letter], behind[letter] - 1] = source[letter] - words + 1
-    return numbers, letters, counts
+    begun = torch.where(is_word, at, 0).cummax(1).values  # position of that word's id
+    word_ids = source.new_full((len(source), max(1, int(counts.max()))), PAD)
+    word_ids[row[is_word], place[is_word]] = source[is_word]
+    is_byte = source >= words
+    offset = at - begun  # 1 for the first character
+    longest = int((offset * is_byte).max())
+    characters = source.new_zeros((*word_ids.shape, max(1, longest)))
+    characters[row[is_byte], place[is_byte], offset[is_byte] - 1] = source[is_byte] - words + 1
+    return word_ids, characters, counts
 
 
-def shape(letters: Tensor) -> Tensor:
-    """How a word is written, as 0 or 1: first letter capital, a capital elsewhere, no small letter, a digit, a sign, other than
-    ASCII, a single character. (..., L) → (..., 7).
+def shape(characters: Tensor) -> Tensor:
+    """Word shape (…, L) → (…, 7) as 0 or 1: initial capital, capital elsewhere, all capitals, digit, punctuation, non-ASCII,
+    single character.
     """
-    byte = letters - 1
+    byte = characters - 1
     upper, lower = (byte >= 65) & (byte <= 90), (byte >= 97) & (byte <= 122)
     digit, far = (byte >= 48) & (byte <= 57), byte >= 128
     sign = (byte >= 0) & ~(upper | lower | digit | far)
@@ -57,7 +57,7 @@ def shape(letters: Tensor) -> Tensor:
 
 
 class CharacterFeatures(nn.Module):
-    """A convolution over the letters, the largest value of each feature (Ma & Hovy 2016), and the word's shape added to it."""
+    """A convolution over the characters with max over time (Ma & Hovy 2016), plus a projection of the word shape."""
 
     def __init__(self, dim: int, width: int, kernel: int) -> None:
         super().__init__()
@@ -68,16 +68,16 @@ class CharacterFeatures(nn.Module):
         self.convolution = nn.Conv1d(dim, width, kernel, padding=kernel // 2)
         self.shape = nn.Linear(SHAPES, width, bias=False)
 
-    def forward(self, letters: Tensor) -> Tensor:
-        """Letters (..., L), 0 behind the last → features (..., width)."""
-        flat = letters.reshape(-1, letters.shape[-1])
-        found = self.convolution(self.table(flat).transpose(1, 2))[..., : flat.shape[1]]  # (words, width, L)
-        found = found.masked_fill((flat == 0)[:, None], torch.finfo(found.dtype).min).amax(-1)
-        found = torch.relu(found) + self.shape(shape(flat).to(found.dtype))
-        return found.reshape(*letters.shape[:-1], self.width)
+    def forward(self, characters: Tensor) -> Tensor:
+        """Characters (…, L), padded with 0 → features (…, width)."""
+        flat = characters.reshape(-1, characters.shape[-1])  # (words, L)
+        x = self.convolution(self.table(flat).transpose(1, 2))[..., : flat.shape[1]]  # (words, width, L)
+        x = x.masked_fill((flat == 0)[:, None], torch.finfo(x.dtype).min).amax(-1)  # (words, width)
+        x = torch.relu(x) + self.shape(shape(flat).to(x.dtype))
+        return x.reshape(*characters.shape[:-1], self.width)
 
 
-def hide(numbers: Tensor, share: float) -> Tensor:
-    """Words made unknown at random, so that what is said of the unknown, and of letters, is learned."""
-    hidden = torch.rand(numbers.shape, device=numbers.device) < share
-    return numbers.masked_fill(hidden & (numbers > EOS), UNK)
+def drop_words(tokens: Tensor, rate: float) -> Tensor:
+    """Replace tokens by UNK at random, so that the embedding of UNK and the character features are trained."""
+    dropped = torch.rand(tokens.shape, device=tokens.device) < rate
+    return tokens.masked_fill(dropped & (tokens > EOS), UNK)

@@ -140,7 +140,7 @@ class Classifier(Model):
         """Scores of the labels: (batch, S) → (batch, labels)."""
         return self.head(self.pooling(self.encode(tokens, lengths)))
 
-    def counted(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
         return self(source)
 
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:

@@ -1,4 +1,4 @@
-"""The config.json of a model folder, checked before anything is built from it: its schema, its sizes, its depth."""
+"""Check the config.json of a model folder before a model is built from it: schema, sizes, depth."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from regard.errors import FolderError
 from regard.models.build import MODELS
 from regard.models.model import COMMANDS
 
-DEEPEST, LONGEST, LARGEST = 24, 100, 1 << 24  # levels of blocks, entries of a list, any integer in it
-WIDEST = 1 << 20  # of a vector
+MAX_DEPTH, MAX_ENTRIES, MAX_INTEGER = 24, 100, 1 << 24  # levels of blocks, entries of a list, any integer
+MAX_WIDTH = 1 << 20  # width of a vector
 WIDTHS = frozenset(
     {"dim", "heads", "key_heads", "inner", "width", "last_width", "attention_width", "queries", "kernel"}
 )
 
 
 def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with its `model` block validated and missing keys filled in; a FolderError names the key that is wrong."""
+    """Return the config with its `model` block validated and completed; a FolderError names a wrong key."""
     for side in ("source", "target"):
         size = config[f"{side}_vocabulary"]
         if size is None and (side == "source" or config["kind"] == "embedder"):
             continue
-        if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= LARGEST:
-            raise _wrong(path, f"{side}_vocabulary is {_short(size)}, not an integer between 4 and {LARGEST}")
+        if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= MAX_INTEGER:
+            raise _wrong(
+                path, f"{side}_vocabulary is {_short(size)}, not an integer between 4 and {MAX_INTEGER}"
+            )
     if config["source_vocabulary"] is None and config["kind"] in ("translator", "classifier", "tagger"):
         raise _wrong(path, f"source_vocabulary is null, and a {config['kind']} reads a source")
     _check_sizes(path, config["model"], "model", 0)
@@ -40,7 +42,7 @@ def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_layers(path: Path, config: Any, tensors: int, where: str = "model") -> None:
-    """Every layer holds a tensor at least, so a model of more layers than the file has tensors is not built at all."""
+    """Refuse more layers than the file has tensors: every layer has at least one."""
     for key, value in (
         config.items() if isinstance(config, dict) else enumerate(config) if isinstance(config, list) else ()
     ):
@@ -50,7 +52,7 @@ def check_layers(path: Path, config: Any, tensors: int, where: str = "model") ->
 
 
 def complete(path: Path, kind: str, block: Any) -> dict[str, Any]:
-    """A `model:` section of that kind with every default filled in."""
+    """Return a `model:` block of that kind with all defaults."""
     options = MODELS["autoregressive" if kind in ("translator", "language-model") else kind]
     try:
         return options.model_validate(block).model_dump()
@@ -62,21 +64,21 @@ def complete(path: Path, kind: str, block: Any) -> dict[str, Any]:
 
 
 def _check_sizes(path: Path, value: Any, where: str, depth: int) -> None:
-    if depth > DEEPEST:
-        raise _wrong(path, f"it is nested more than {DEEPEST} levels deep")
-    if isinstance(value, list) and len(value) > LONGEST:
-        raise _wrong(path, f"{where} has {len(value)} entries, more than {LONGEST}")
-    for key, each in (
+    if depth > MAX_DEPTH:
+        raise _wrong(path, f"it is nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, list) and len(value) > MAX_ENTRIES:
+        raise _wrong(path, f"{where} has {len(value)} entries, more than {MAX_ENTRIES}")
+    for key, inner in (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     ):
-        most = WIDEST if key in WIDTHS else LARGEST
-        if isinstance(each, int) and each > most:
-            raise _wrong(path, f"{where}.{_short(key)} is {_short(each)}, more than {most}")
-        _check_sizes(path, each, f"{where}.{key}", depth + 1)
+        most = MAX_WIDTH if key in WIDTHS else MAX_INTEGER
+        if isinstance(inner, int) and inner > most:
+            raise _wrong(path, f"{where}.{_short(key)} is {_short(inner)}, more than {most}")
+        _check_sizes(path, inner, f"{where}.{key}", depth + 1)
 
 
 def _short(value: Any) -> str:
-    """A value as an error quotes it."""
+    """A value as quoted in an error."""
     if isinstance(value, int) and abs(value) > 10**18:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, dict | list):
@@ -92,4 +94,5 @@ def _wrong(path: Path, what: str) -> FolderError:
 
 
 def known_kind(kind: object) -> bool:
+    """True if `kind` is a kind of model."""
     return isinstance(kind, str) and kind in COMMANDS

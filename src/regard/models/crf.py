@@ -1,8 +1,8 @@
-"""Tags that belong together: a linear-chain conditional random field (Lafferty et al. 2001), and the best path under constraints.
+"""A linear-chain conditional random field (Lafferty et al. 2001), and Viterbi decoding under constraints.
 
-A path of tags y over words with scores s (emissions) has the score start[y₁] + Σ s_t[y_t] + Σ A[y_(t−1), y_t] + end[y_n], and its
-probability is e^score over the sum of all paths' (the forward algorithm). `viterbi` finds the best path. Rules are such scores too:
-−∞ where a scheme of tags forbids a step, so that no path that breaks it can be found, whether the rest was learned or is zero.
+A tag sequence y over words with emissions s has the score start[y₁] + Σ s_t[y_t] + Σ A[y_(t−1), y_t] + end[y_n]; its probability
+is e^score divided by the sum over all sequences (forward algorithm). `viterbi` finds the best sequence. The rules of a tagging
+scheme are transition scores too, −∞ where it forbids a transition, so that decoding never breaks them.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from torch import Tensor, nn
 from regard.data.tag_schemes import Scheme, scheme_of
 from regard.errors import DataError
 
-UNLIKELY = -1e4  # what a forbidden step scores in training: −∞ has no gradient
+FORBIDDEN = -1e4  # score of a forbidden transition in training: −∞ has no gradient
 
 
-class Steps(NamedTuple):
-    """What is added to a path beside its emissions, for K tags."""
+class Transitions(NamedTuple):
+    """Scores of the start, the transitions and the end of a sequence, for K tags."""
 
     start: Tensor  # (K,)
     between: Tensor  # (K, K): from, to
     end: Tensor  # (K,)
 
-    def __add__(self, other: Steps) -> Steps:  # type: ignore[override]
-        return Steps(*(a + b for a, b in zip(self, other, strict=True)))
+    def __add__(self, other: Transitions) -> Transitions:  # type: ignore[override]
+        return Transitions(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def at_least(self, least: float) -> Steps:
-        """The same with nothing below `least`."""
-        return Steps(*(each.clamp(min=least) for each in self))
+    def at_least(self, least: float) -> Transitions:
+        """Clamp all scores from below."""
+        return Transitions(*(each.clamp(min=least) for each in self))
 
-    def like(self, emissions: Tensor) -> Steps:
-        return Steps(*(each.to(emissions) for each in self))
+    def like(self, emissions: Tensor) -> Transitions:
+        """Convert to the device and dtype of the emissions."""
+        return Transitions(*(each.to(emissions) for each in self))
 
 
-def rules(tags: Sequence[str], scheme: Scheme | None = None) -> Steps:
-    """0 where a scheme lets one tag follow another, −∞ where not."""
+def rules(tags: Sequence[str], scheme: Scheme | None = None) -> Transitions:
+    """0 where the tagging scheme allows a transition, −∞ where not."""
     scheme = scheme_of(tags) if scheme is None else scheme
     allow = lambda rows: torch.tensor(rows, dtype=torch.bool)  # noqa: E731
     found = (
@@ -46,16 +47,16 @@ def rules(tags: Sequence[str], scheme: Scheme | None = None) -> Steps:
         allow([[scheme.legal(before, after) for after in tags] for before in tags]),
         allow([scheme.legal(tag, None) for tag in tags]),
     )
-    return Steps(*(torch.zeros(each.shape).masked_fill(~each, -torch.inf) for each in found))
+    return Transitions(*(torch.zeros(each.shape).masked_fill(~each, -torch.inf) for each in found))
 
 
-def none(count: int) -> Steps:
-    """Anything may follow anything."""
-    return Steps(torch.zeros(count), torch.zeros(count, count), torch.zeros(count))
+def none(count: int) -> Transitions:
+    """Zero scores: every transition is allowed."""
+    return Transitions(torch.zeros(count), torch.zeros(count, count), torch.zeros(count))
 
 
 class CRF(nn.Module):
-    """Scores of steps, learned: K² + 2K numbers."""
+    """Learned transition scores: K² + 2K parameters."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -63,65 +64,67 @@ class CRF(nn.Module):
         self.between = nn.Parameter(torch.zeros(count, count))
 
     @property
-    def steps(self) -> Steps:
-        return Steps(self.start, self.between, self.end)
+    def transitions(self) -> Transitions:
+        return Transitions(self.start, self.between, self.end)
 
 
-def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
-    """The score of given paths: (batch, T, K), (batch, T), (batch,) → (batch,). A sentence without words has score 0."""
+def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
+    """The score of given sequences: (batch, T, K), (batch, T), (batch,) → (batch,). An empty sentence has score 0."""
     if not tags.shape[1]:
         return emissions.new_zeros(len(emissions))
     inside = torch.arange(tags.shape[1], device=tags.device) < lengths[:, None]  # (batch, T)
     tags = tags.masked_fill(~inside, 0)
     each = emissions.gather(-1, tags[..., None])[..., 0].masked_fill(~inside, 0)
-    between = steps.between[tags[:, :-1], tags[:, 1:]].masked_fill(~inside[:, 1:], 0)
+    between = transitions.between[tags[:, :-1], tags[:, 1:]].masked_fill(~inside[:, 1:], 0)
     last = tags.gather(1, (lengths[:, None] - 1).clamp(min=0))[:, 0]
-    return (each.sum(1) + between.sum(1) + steps.start[tags[:, 0]] + steps.end[last]).masked_fill(
+    return (each.sum(1) + between.sum(1) + transitions.start[tags[:, 0]] + transitions.end[last]).masked_fill(
         lengths == 0, 0
     )
 
 
-def log_sum(emissions: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
-    """log Σ e^score over all paths, by the forward algorithm in O(T·K²): (batch, T, K), (batch,) → (batch,)."""
+def log_sum(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
+    """log Σ e^score over all sequences, by the forward algorithm in O(T·K²): (batch, T, K), (batch,) → (batch,)."""
     if not emissions.shape[1]:
         return emissions.new_zeros(len(emissions))
-    alpha = steps.start + emissions[:, 0]  # (batch, K): the log sum over paths that end here with this tag
+    alpha = transitions.start + emissions[:, 0]  # (batch, K): log sum over prefixes that end with this tag
     for t in range(1, emissions.shape[1]):
-        further = torch.logsumexp(alpha[:, :, None] + steps.between, 1) + emissions[:, t]
+        further = torch.logsumexp(alpha[:, :, None] + transitions.between, 1) + emissions[:, t]
         alpha = torch.where((t < lengths)[:, None], further, alpha)
-    return torch.logsumexp(alpha + steps.end, 1).masked_fill(
-        lengths == 0, 0
-    )  # no words: one path, of score 0
+    total = torch.logsumexp(alpha + transitions.end, 1)
+    return total.masked_fill(lengths == 0, 0)  # an empty sentence has one sequence, of score 0
 
 
-def negative_log_likelihood(emissions: Tensor, tags: Tensor, lengths: Tensor, steps: Steps) -> Tensor:
-    """−log p of given paths, (batch,)."""
-    return log_sum(emissions, lengths, steps) - path_score(emissions, tags, lengths, steps)
+def negative_log_likelihood(
+    emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Transitions
+) -> Tensor:
+    """−log p of given sequences, (batch,)."""
+    return log_sum(emissions, lengths, transitions) - path_score(emissions, tags, lengths, transitions)
 
 
 @torch.no_grad()
-def viterbi(emissions: Tensor, lengths: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-    """The best path of each sentence and its score: (batch, T, K), (batch,) → (batch, T), (batch,). Behind the end stands 0."""
-    score = steps.start + emissions[:, 0]
-    came: list[Tensor] = []  # for each step and tag the best tag before it
+def viterbi(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> tuple[Tensor, Tensor]:
+    """The best sequence of each sentence, padded with 0, and its score: (batch, T, K), (batch,) → (batch, T), (batch,)."""
+    score = transitions.start + emissions[:, 0]
+    previous: list[Tensor] = []  # for each step and tag, the best tag before it
     for t in range(1, emissions.shape[1]):
-        best, where = (score[:, :, None] + steps.between).max(1)
+        best, where = (score[:, :, None] + transitions.between).max(1)
         inside = (t < lengths)[:, None]
         score = torch.where(inside, best + emissions[:, t], score)
-        came.append(where.masked_fill(~inside, -1))
-    score, last = (score + steps.end).max(1)
+        previous.append(where.masked_fill(~inside, -1))
+    score, last = (score + transitions.end).max(1)
     path = [last]
-    for where in reversed(came):
+    for where in reversed(previous):
         before = where.gather(1, path[-1][:, None])[:, 0]
-        path.append(torch.where(before < 0, path[-1], before))  # behind the end the last tag waits
-    found = torch.stack(path[::-1], 1)
-    return found.masked_fill(torch.arange(found.shape[1], device=found.device) >= lengths[:, None], 0), score
+        path.append(torch.where(before < 0, path[-1], before))  # after the end, the last tag is kept
+    best = torch.stack(path[::-1], 1)  # (batch, T)
+    after = torch.arange(best.shape[1], device=best.device) >= lengths[:, None]
+    return best.masked_fill(after, 0), score
 
 
-def check_rules(tags: Sequence[str], steps: Steps) -> None:
-    """Stop when some sentence would have no well-formed tags at all; every tag set with O, or with B- or S-, has some for any."""
-    alone = (steps.start + steps.end).max()
+def check_rules(tags: Sequence[str], transitions: Transitions) -> None:
+    """Raise a DataError if a sentence of one word has no well-formed tag; with O, B- or S- there always is one."""
+    alone = (transitions.start + transitions.end).max()
     if not torch.isfinite(alone):
         raise DataError(
-            f"no single word can be tagged well with {', '.join(tags)}; the training text has to hold O, or spans of one word too"
+            f"no single word can be tagged with {', '.join(tags)}; the training data must contain O, or spans of one word"
         )

@@ -17,7 +17,7 @@ from regard.models.memory import Memory
 from regard.registry import Registry
 
 DOT = Dot()
-# By the name in a recipe: (width of the queries, width of the memory, width of the projections or None) → module or None.
+# By name in a recipe: (query width, memory width, width of the projections or None) → module or None.
 CROSS_ATTENTIONS: Registry[Callable[[int, int, int | None], Any]] = Registry("attention")
 CROSS_ATTENTIONS.add("none")(lambda query_width, memory_width, width: None)
 

@@ -1,4 +1,4 @@
-"""Which model a call uses: one that is loaded, one in a folder, or the default where none is named."""
+"""The model that a call uses: a loaded one, one in a folder, or the default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.errors import OptionError
 from regard.models.folder import as_path, is_file, load
 
 VARIABLE = "REGARD_MODEL"
-KEPT = 2  # models loaded from folders that stay in memory
+MAX_LOADED = 2  # models loaded from folders that stay in memory
 TRAINED_BY = {
     "translate": "`regard train small`",
     "align": "`regard train small`",
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def default_model(task: str, to: str | None = None) -> Path:
-    """The folder of the model for a task (`translate`, into the language `to`) where none is named: that of REGARD_MODEL."""
+    """The folder of the default model of a task, from the environment variable REGARD_MODEL."""
     folder = os.environ.get(VARIABLE)
     if folder:
         return Path(folder)
@@ -41,9 +41,9 @@ def default_model(task: str, to: str | None = None) -> Path:
 
 
 def as_model(model: Any, task: str, to: str | None = None) -> Any:
-    """The model itself, the one in a folder, or for None the default of the task.
+    """Return a model: the given one, the one in a folder, or for None the default of the task.
 
-    A folder is loaded on the CPU, and again only when a file in it changes or other folders have taken its place in memory.
+    A folder is loaded on the CPU, and again only if a file in it changes or other folders replace it in memory.
     """
     if model is None:
         model = default_model(task, to)
@@ -59,24 +59,24 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
 
 
 def target_language(model: Any) -> str | None:
-    """The language that a translator writes, as its recipe names it; None where it does not."""
+    """The target language of a translator, as in its recipe; None if unknown."""
     recipe = (getattr(model, "card", None) or {}).get("recipe") or {}
     named = (recipe.get("data") or {}).get("target")
     return named if isinstance(named, str) and _LANGUAGE.fullmatch(named) else None
 
 
 def check_target(model: Any, to: str) -> None:
-    """Stop unless the model translates into `to`."""
+    """Raise an OptionError unless the model translates into `to`."""
     if not isinstance(to, str) or not to:
         raise OptionError(f"to is the name of a language, such as 'de', got {quoted(to)}")
-    own = target_language(model)
-    if own is None:
+    language = target_language(model)
+    if language is None:
         raise OptionError(
             f"this model does not say which language it translates into, so to={to!r} cannot be checked; leave it out"
         )
-    if own.lower() != to.lower():
+    if language.lower() != to.lower():
         raise OptionError(
-            f"this model translates into {own!r} only, got to={to!r}; leave it out, or name another model"
+            f"this model translates into {language!r} only, got to={to!r}; leave it out, or name another model"
         )
 
 
@@ -87,18 +87,18 @@ def _from_folder(folder: Path) -> Any:
         key = (os.path.realpath(place), _state(place))
         if key not in _loaded:
             _loaded[key] = load(folder)
-            for old in [each for each in _loaded if each[0] == key[0] and each != key]:
+            for old in [other for other in _loaded if other[0] == key[0] and other != key]:
                 del _loaded[old]
         _loaded.move_to_end(key)
-        while len(_loaded) > KEPT:
+        while len(_loaded) > MAX_LOADED:
             _loaded.popitem(last=False)
         return _loaded[key]
 
 
 def _state(folder: Path) -> tuple[Any, ...]:
-    """What changes when a file in the folder does."""
+    """A value that changes when a file in the folder changes."""
     try:
-        found = [(each.name, each.stat()) for each in os.scandir(folder) if each.is_file()]
-    except OSError:  # `load` says what is wrong with it
+        files = [(entry.name, entry.stat()) for entry in os.scandir(folder) if entry.is_file()]
+    except OSError:  # `load` reports it
         return ()
-    return tuple(sorted((name, facts.st_ino, facts.st_size, facts.st_mtime_ns) for name, facts in found))
+    return tuple(sorted((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in files))

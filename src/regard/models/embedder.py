@@ -99,7 +99,7 @@ class Embedder(Model):
         pooled = self.pooling(self.encoder(self.source(tokens), lengths))
         return nn.functional.normalize(pooled, dim=-1)
 
-    def counted(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
         return self.encode(source) @ self.encode(target).T
 
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:

@@ -1,4 +1,4 @@
-"""A trained model as a folder: config.json, model.safetensors, its tokenizers, and a card that says how it came to be."""
+"""Save and load a model folder: config.json, model.safetensors, the tokenizers, and card.json with its history."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from regard.models.config import check_config, check_layers, known_kind
 from regard.models.model import COMMANDS, Model
 from regard.version import __version__
 
-FORMAT = 1  # of this folder; raised when an older regard could not read it
-LARGEST = 1 << 28  # bytes of a JSON file, a tokenizer's vocabulary included
+FORMAT = 1  # of the folder; increased when older versions cannot read it
+MAX_BYTES = 1 << 28  # of a JSON file, tokenizers included
 
 
 def save(
@@ -34,7 +34,7 @@ def save(
     target_tokenizer: Tokenizer,
     card: dict[str, Any],
 ) -> None:
-    """Write the folder. Every file appears whole or not at all; config.json comes last, so that a folder with it is complete."""
+    """Write the folder. Each file is written atomically; config.json comes last, so a folder that has it is complete."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: p.detach().to("cpu").contiguous() for name, p in model.named_parameters()}
@@ -49,13 +49,13 @@ def save(
     for name, tokenizer in names.items():
         tokenizer.save(folder / name)
     write_file(folder / "card.json", _json_text(card))
+    without_source = source_tokenizer is None or model.kind == "language-model"
+    source_vocabulary = None if without_source else len(source_tokenizer)
     top = {
         "format": FORMAT,
         "regard": __version__,
         "kind": model.kind,
-        "source_vocabulary": None
-        if source_tokenizer is None or model.kind == "language-model"
-        else len(source_tokenizer),
+        "source_vocabulary": source_vocabulary,
         "target_vocabulary": len(target_tokenizer),
         "model": config,
     }
@@ -63,9 +63,13 @@ def save(
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """The model of a folder, ready to use, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card` on it.
+    """Load the model of a folder, in eval mode, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card`.
 
-    Files are compared with checksums.json where the folder has one; a file is hashed once and again when it changes.
+    Files are verified against checksums.json if the folder has one; a file is hashed again only when it changes.
+
+    Args:
+        folder: a model folder, or a run folder with a finished model.
+        device: where the model is put.
     """
     folder, device = model_in(as_path("folder", folder)), as_device(device)
     config = read_config(folder)
@@ -78,7 +82,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     for side, tokenizer in (("source", source), ("target", target)):
         if config[f"{side}_vocabulary"] not in (None, len(tokenizer)):
             raise FolderError(
-                f"{folder} was trained with {config[f'{side}_vocabulary']} {side} words and its tokenizer has {len(tokenizer)}; "
+                f"{folder} was trained with {config[f'{side}_vocabulary']} {side} tokens and its tokenizer has {len(tokenizer)}; "
                 "the tokenizer belongs to another model, so copy the folder again"
             )
     model = _filled(folder, config)
@@ -89,7 +93,7 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
 
 
 def model_in(folder: Path) -> Path:
-    """The model folder: of a run folder its finished model, else the folder itself."""
+    """The finished model of a run folder, else the folder itself."""
     return folder / "model" if is_file(folder / "model" / "config.json") else folder
 
 
@@ -104,26 +108,27 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def as_path(name: str, value: object) -> Path:
-    """A path, or a sentence: the system refuses other types, and texts with a zero in them."""
+    """Return a Path, or raise an OptionError: the system refuses other types and strings with a NUL character."""
     if (
         not isinstance(value, str | os.PathLike)
         or not isinstance(found := os.fspath(value), str)
         or "\0" in found
         or not found
     ):
-        raise OptionError(f"{name} is a path, a text or a Path, got {quoted(value)}")
+        raise OptionError(f"{name} is a path, a string or a Path, got {quoted(value)}")
     return Path(found)
 
 
 def is_file(path: Path) -> bool:
+    """True if there is such a file; also False where the system refuses the path."""
     try:
         return path.is_file()
-    except OSError:  # a name that is too long, a folder that may not be read
+    except OSError:  # the name is too long, or the folder is not readable
         return False
 
 
 def _tokenizer(path: Path) -> Tokenizer:
-    if path.stat().st_size > LARGEST:
+    if path.stat().st_size > MAX_BYTES:
         raise FolderError(
             f"{path} has {path.stat().st_size} bytes, more than any tokenizer; copy the folder again"
         )
@@ -138,8 +143,8 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def _filled(folder: Path, config: dict[str, Any]) -> Any:
-    """The model with its stored weights. It is built without memory first and compared with the file, so that a config that
-    asks for more than the file holds costs nothing.
+    """The model with its stored weights. It is first built on the meta device and compared with the file, so that a wrong
+    config takes no memory.
     """
     path, where = folder / "model.safetensors", folder / "config.json"
     arguments = (config["model"], config["source_vocabulary"], config["target_vocabulary"])
@@ -147,16 +152,14 @@ def _filled(folder: Path, config: dict[str, Any]) -> Any:
         with safe_open(str(path), "pt") as stored:
             shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
             check_layers(where, config["model"], len(shapes))
-            with torch.random.fork_rng(
-                devices=[]
-            ):  # weights that are replaced at once must not change the caller's generator
+            with torch.random.fork_rng(devices=[]):  # initial weights must not change the caller's generator
                 with torch.device("meta"):
                     _check_shapes(path, build(*arguments), shapes)
                 model = build(*arguments)
             _fill(model, stored, path)
     except FolderError:
         raise
-    except RegardError as error:  # parts that do not fit together
+    except RegardError as error:  # parts that do not work together
         raise FolderError(f"{where}: {error}") from None
     except (SafetensorError, OSError) as error:
         raise FolderError(
@@ -170,7 +173,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder, checked and with missing keys filled in."""
+    """Read config.json of a model folder, validated and completed."""
     if not os.path.isdir(folder):
         raise FolderError(
             f"there is no folder {folder}; give the folder of a trained model, such as runs/NAME/model"
@@ -219,14 +222,14 @@ def _check_shapes(path: Path, model: torch.nn.Module, have: dict[str, tuple[int,
 
 
 def _fill(model: torch.nn.Module, stored: Any, path: Path) -> None:
-    """Put the stored weights into the model; each must be a finite number."""
+    """Copy the stored weights into the model; each must be finite."""
     for name, p in model.named_parameters():
         x = stored.get_tensor(name)
         if not x.is_floating_point():
             raise FolderError(
                 f"{path} holds {name!r} as {x.dtype}, which is no type of weights; copy it again"
             )
-        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # one pass in the usual case
+        if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # usually one pass is enough
             raise FolderError(
                 f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so use another checkpoint"
             )
@@ -240,10 +243,10 @@ def _need(path: Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model or run folder."""
+    """Read a JSON object of a model or run folder."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise ValueError(f"it has more than {LARGEST} bytes")
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
         found = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
         raise FolderError(f"{path} is nested too deep to be read; it is damaged, so copy it again") from None

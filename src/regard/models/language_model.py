@@ -1,4 +1,4 @@
-"""A language model: a decoder alone."""
+"""A language model: a decoder without an encoder."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class LanguageModel(AutoregressiveModel):
     kind = "language-model"
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of every next word: (batch, T) → (batch, T, vocabulary)."""
+        """Scores of every next token: (batch, T) → (batch, T, vocabulary)."""
         features, _ = self.decoder(self.target(tokens))
         return self.output(features)
 
     def loss(
         self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
     ) -> Loss:
-        """A recurrent model goes on from `state` and gives the state after, for the batch that follows."""
-        words = batch.target[:, :-1].repeat(2, 1) if agreement else batch.target[:, :-1]
-        features, after = self.decoder(self.target(words), None, state)
+        """The loss of a batch. A recurrent model starts from `state`; the loss holds the state after the batch."""
+        tokens = batch.target[:, :-1].repeat(2, 1) if agreement else batch.target[:, :-1]
+        features, after = self.decoder(self.target(tokens), None, state)
         loss = self.predict(features, batch.target[:, 1:], smoothing, agreement)
         loss.state = after
         return loss

@@ -1,4 +1,4 @@
-"""What every model that is trained can say of itself: its kind, its size, its cost."""
+"""The base class of all models: kind, size and cost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ COMMANDS = {
 
 
 class Model(nn.Module):
-    """Parameters by part, and floating-point operations by the lengths of the texts."""
+    """Base class of all models: what it is, how many parameters it has, how many operations a pass takes."""
 
     kind: ClassVar[str]  # in config.json
-    source_tokenizer: Any  # all four are put on a model that was loaded or is trained
+    # Set on a model that was loaded or trained.
+    source_tokenizer: Any
     target_tokenizer: Any
     config: Any
     card: Any
@@ -33,12 +34,12 @@ class Model(nn.Module):
 
     @property
     def what(self) -> str:
-        """Its kind in words: `a language model`, `an embedder`."""
+        """The kind with an article, for messages: `a language model`, `an embedder`."""
         return f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind.replace('-', ' ')}"
 
     @property
     def command(self) -> str:
-        """What a user runs to use it."""
+        """The command that uses such a model."""
         return f"regard {COMMANDS[self.kind]}"
 
     @property
@@ -46,22 +47,22 @@ class Model(nn.Module):
         return next(self.parameters()).device
 
     def parameters_by_part(self) -> dict[str, int]:
-        """How many numbers each part learns; shared ones count where they are first."""
-        found: dict[str, int] = {}
+        """Number of parameters of each submodule; shared ones count once, where they come first."""
+        counts: dict[str, int] = {}
         for name, p in self.named_parameters():
-            part = name.split(".")[0]
-            found[part] = found.get(part, 0) + p.numel()
-        return found
+            module = name.split(".")[0]
+            counts[module] = counts.get(module, 0) + p.numel()
+        return counts
 
-    def counted(self, source: Tensor, target: Tensor) -> Any:
-        """The forward pass whose products are counted, for words (1, S) and (1, T)."""
+    def forward_for_flops(self, source: Tensor, target: Tensor) -> Any:
+        """The forward pass that `flops` counts, for tokens (1, S) and (1, T)."""
         raise NotImplementedError
 
     def flops(self, source_length: int, target_length: int) -> int:
-        """Floating-point operations (multiply and add are two) of one forward pass of one sentence, products only.
+        """Floating-point operations (multiply and add are two) of the matrix products in a forward pass of one sentence.
 
-        Counted by torch on tensors without data at a few lengths; between them the count is a polynomial of degree two.
-        Training costs three times as much: the backward pass forms two products for each of the forward's.
+        torch counts them on meta tensors at a few lengths; between those the count is a polynomial of degree two. Training
+        takes three times as many: the backward pass has two products for each of the forward pass.
         """
         terms = lambda s, t: [1, s, t, s * s, t * t, s * t]  # noqa: E731
         if not self._cost:
@@ -72,9 +73,9 @@ class Model(nn.Module):
         return round(sum(a * b for a, b in zip(self._cost, terms(source_length, target_length), strict=True)))
 
     def _count(self, source_length: int, target_length: int) -> int:
-        bare = {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in self.parameters()}
-        model = copy.deepcopy(self, bare).eval()  # nothing is copied but the shapes
-        words = [torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length)]
+        meta = {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in self.parameters()}
+        model = copy.deepcopy(self, meta).eval()  # copies the shapes only
+        tokens = [torch.zeros(1, n, dtype=torch.long, device="meta") for n in (source_length, target_length)]
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model.counted(*words)
+            model.forward_for_flops(*tokens)
         return counter.get_total_flops()

@@ -1,4 +1,4 @@
-"""A tagger: any encoder over words and their letters, a score for each tag of each word, and paths that are always well formed."""
+"""A sequence tagger: an encoder over words and their characters, tag scores, and well-formed tag sequences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from regard.data.tag_schemes import OUTSIDE, Scheme, Span, scheme_of, spans
 from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
-from regard.models.character_features import CharacterFeatures, hide, split
+from regard.models.character_features import CharacterFeatures, drop_words, split_characters
 from regard.models.classifier import label_loss
-from regard.models.crf import CRF, UNLIKELY, Steps, check_rules, negative_log_likelihood, none, rules, viterbi
+from regard.models.crf import (
+    CRF,
+    FORBIDDEN,
+    Transitions,
+    check_rules,
+    negative_log_likelihood,
+    none,
+    rules,
+    viterbi,
+)
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import RecurrentEncoderOptions, max_positions
-from regard.models.loss import Loss
+from regard.models.loss import Loss, Objective
 from regard.models.model import Model
 from regard.models.options import MODELS, Block, EncoderOptions, Size, build_encoder
 from regard.models.text_model import TextModelOptions, batches
@@ -86,16 +95,16 @@ class TaggerOptions(TextModelOptions):
 
 
 class Tagger(Model):
-    """p(tags | words): of a CRF over whole paths, or of each word's tag by itself.
+    """p(tags | words), by a CRF over tag sequences or independently for each word.
 
-    Source rows are words, or words spelled out (`data.spelling`) where `characters` read them: each word is then its vector and
-    what its letters look like, side by side. In training every word is unknown with probability `word_dropout`. With `constrain` a
-    CRF is trained among the well-formed paths alone; decoding never leaves them, with and without a CRF. With `recall` training is
-    harder on what was missed: where the gold is not O, the score of O is that much higher (recall-oriented softmax-margin, Mohit et
-    al. 2012), so it takes a larger lead of the right tag to be content.
+    Source rows are words, or with `characters` words and their bytes (data/spelled_tokenizer.py): a word's embedding and its
+    character features are concatenated. In training, words are replaced by UNK with probability `word_dropout`. With
+    `constrain`, a CRF is trained over well-formed sequences only; decoding is always restricted to them, also without a CRF.
+    With `recall`, training raises the score of O by this margin where the gold tag is not O (recall-oriented softmax-margin,
+    Mohit et al. 2012).
 
-    With `subwords` source rows are sub-word tokens (`data.subword_tokenizer`) and EOS: the encoder reads them all, with BOS in front where
-    `prepend_bos` says so, and a word's tag is scored from the state of its first token (Devlin et al. 2019, 5.3).
+    With `subwords`, source rows are sub-word tokens (data/subword_tokenizer.py) and EOS, after BOS with `prepend_bos`; the
+    tag of a word is scored from the state of its first token (Devlin et al. 2019, 5.3).
     """
 
     kind = "tagger"
@@ -115,16 +124,11 @@ class Tagger(Model):
         prepend_bos: bool = False,
     ) -> None:
         super().__init__()
-        self.source, self.characters, self.encoder, self.output, self.crf = (
-            source,
-            characters,
-            encoder,
-            output,
-            crf,
-        )
+        self.source, self.characters, self.encoder = source, characters, encoder
+        self.output, self.crf = output, crf
         self.word_dropout, self.constrain, self.recall = word_dropout, constrain, recall
         self.subwords, self.prepend_bos = subwords, prepend_bos
-        self._rules: Steps | None = None
+        self._rules: Transitions | None = None
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -133,60 +137,64 @@ class Tagger(Model):
 
     @property
     def scheme(self) -> Scheme:
-        """How its tags say where a span begins."""
+        """The tagging scheme: BIO, IOBES or IO."""
         return scheme_of(self.tags)
 
     @property
-    def rules(self) -> Steps:
-        """Which tag may follow which."""
+    def rules(self) -> Transitions:
+        """Which tag may follow which, as scores 0 and −∞."""
         if self._rules is None:
             found = rules(self.tags)
             check_rules(self.tags, found)
             self._rules = found
         return self._rules
 
-    def forward(self, words: Tensor, letters: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """Scores of the tags: words (batch, W), letters (batch, W, L) → (batch, W, tags). Of sub-words, (batch, S) → the same."""
+    def forward(
+        self, words: Tensor, characters: Tensor | None = None, lengths: Tensor | None = None
+    ) -> Tensor:
+        """Scores of the tags: words (batch, W), characters (batch, W, L) → (batch, W, tags).
+
+        With `subwords`, tokens (batch, S) → (batch, W, tags).
+        """
         if self.subwords:
             return self.output(self._first_states(words))
         if self.training and self.word_dropout:
-            words = hide(words, self.word_dropout)
+            words = drop_words(words, self.word_dropout)
         x = self.source(words)
-        if self.characters is not None and letters is not None:
-            x = torch.cat([x, self.characters(letters)], -1)
+        if self.characters is not None and characters is not None:
+            x = torch.cat([x, self.characters(characters)], -1)
         return self.output(self.encoder(x, lengths).states)
 
     def _first_states(self, source: Tensor) -> Tensor:
-        """Sub-words and EOS (batch, S) → the state of each word's first token, (batch, W, width)."""
-        size, first = self.source.vocab, self._begins(source)
+        """Sub-word tokens and EOS (batch, S) → the state of each word's first token, (batch, W, width)."""
+        size, first = self.source.vocab, self._first_tokens(source)
         tokens, lengths = source % size, (source != PAD).sum(1)
         if self.training and self.word_dropout:
-            tokens = hide(tokens, self.word_dropout)
+            tokens = drop_words(tokens, self.word_dropout)
         if self.prepend_bos:
             tokens, lengths = prepend_bos(tokens, lengths)
         states = self.encoder(self.source(tokens), lengths).states  # (batch, S + prepend_bos, width)
-        most = max(1, int(first.sum(1).max()))
-        at = (~first).long().argsort(dim=1, stable=True)[
-            :, :most
-        ] + self.prepend_bos  # (batch, W): first tokens, in order
-        return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
+        words = max(1, int(first.sum(1).max()))
+        order = (~first).long().argsort(dim=1, stable=True)[:, :words]  # (batch, W): first tokens, in order
+        index = (order + self.prepend_bos)[..., None].expand(-1, -1, states.shape[-1])
+        return states.gather(1, index)
 
-    def _begins(self, source: Tensor) -> Tensor:
-        """True where a token begins a word."""
+    def _first_tokens(self, source: Tensor) -> Tensor:
+        """True where a token is the first of a word."""
         return (source < self.source.vocab) & ((source > EOS) | (source == UNK))
 
     def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Rows as prepared, x1 … xn EOS → words (or sub-words), letters, and how many words each row has."""
+        """Prepared rows x1 … xn EOS → words (or sub-word tokens), characters, and the number of words of each row."""
         if self.subwords:
-            return source, None, self._begins(source).sum(1)
+            return source, None, self._first_tokens(source).sum(1)
         if self.characters is not None:
-            return split(source, self.source.table.num_embeddings)
+            return split_characters(source, self.source.table.num_embeddings)
         return source[:, : max(1, int(lengths.max()) - 1)], None, lengths - 1
 
     def loss(self, batch: Batch, smoothing: float = 0.0, state: Any = None, agreement: float = 0.0) -> Loss:
-        """−log p of the gold tags. A sentence with a tag that was never trained on says nothing and is left out."""
+        """−log p of the gold tags. Sentences with an unknown tag are skipped."""
         assert batch.source is not None and batch.source_lengths is not None
-        words, letters, lengths = self.read(batch.source, batch.source_lengths)
+        words, characters, lengths = self.read(batch.source, batch.source_lengths)
         if not torch.equal(lengths, batch.target_lengths - 1):
             at = int((lengths != batch.target_lengths - 1).nonzero()[0])
             raise DataError(
@@ -198,41 +206,37 @@ class Tagger(Model):
         known = ~((gold == UNK) & inside).any(1)
         tags = (gold - len(SPECIALS)).clamp(min=0)
         if self.crf is None:
-            return self._apart(words, letters, lengths, tags, inside & known[:, None], smoothing, agreement)
+            objective = Objective(smoothing, agreement)
+            return self._independent_loss(
+                (words, characters, lengths), tags, inside & known[:, None], objective
+            )
         if smoothing or agreement:
             raise OptionError(
                 "training.smoothing and training.agreement are for taggers without a CRF; set them to 0, or crf: false"
             )
-        scores = self._harder(self(words, letters, lengths), tags)
+        scores = self._with_margin(self(words, characters, lengths), tags)
         scores = scores if scores.dtype == torch.float64 else scores.float()
-        steps = self.crf.steps
+        transitions = self.crf.transitions
         if self.constrain:
-            steps = steps + self.rules.like(scores).at_least(UNLIKELY)
-        nll = (negative_log_likelihood(scores, tags, lengths, steps) * known).sum()
+            transitions = transitions + self.rules.like(scores).at_least(FORBIDDEN)
+        nll = (negative_log_likelihood(scores, tags, lengths, transitions) * known).sum()
         return Loss(nll, nll.detach(), int((lengths * known).sum()))
 
-    def _apart(
-        self,
-        words: Tensor,
-        letters: Tensor | None,
-        lengths: Tensor,
-        tags: Tensor,
-        real: Tensor,
-        smoothing: float,
-        agreement: float,
+    def _independent_loss(
+        self, inputs: tuple[Tensor | None, ...], tags: Tensor, inside: Tensor, objective: Objective
     ) -> Loss:
-        """Each tag by itself."""
-        if agreement:
-            words, lengths, letters = (
-                words.repeat(2, 1),
-                lengths.repeat(2),
-                None if letters is None else letters.repeat(2, 1, 1),
-            )
-        scores = self._harder(self(words, letters, lengths), tags.repeat(2, 1) if agreement else tags)
-        return label_loss(scores[real.repeat(2, 1) if agreement else real], tags[real], smoothing, agreement)
+        """Cross-entropy of every tag by itself; `inside` (batch, W) is True at words that count."""
+        passes = objective.passes
 
-    def _harder(self, scores: Tensor, tags: Tensor) -> Tensor:
-        """In training, the score of O where it is wrong is raised."""
+        def repeat(x: Tensor | None) -> Tensor | None:
+            return x if x is None or passes == 1 else torch.cat([x] * passes)
+
+        scores = self._with_margin(self(*map(repeat, inputs)), torch.cat([tags] * passes))
+        scores = scores[torch.cat([inside] * passes)]
+        return label_loss(scores, tags[inside], objective.smoothing, objective.agreement)
+
+    def _with_margin(self, scores: Tensor, tags: Tensor) -> Tensor:
+        """In training, raise the score of O where the gold tag is another (`recall`)."""
         if not (self.training and self.recall) or OUTSIDE not in self.tags:
             return scores
         outside = self.tags.index(OUTSIDE)
@@ -241,9 +245,9 @@ class Tagger(Model):
         return scores + raised
 
     def decode(self, scores: Tensor, lengths: Tensor) -> list[list[str]]:
-        """The best well-formed tags by scores (batch, W, tags)."""
+        """The best well-formed tag sequences, from scores (batch, W, tags)."""
         scores = scores if scores.dtype == torch.float64 else scores.float()
-        learned = none(len(self.tags)) if self.crf is None else self.crf.steps
+        learned = none(len(self.tags)) if self.crf is None else self.crf.transitions
         best, _ = viterbi(scores, lengths, learned.like(scores) + self.rules.like(scores))
         return [
             [self.tags[i] for i in row[:n]] for row, n in zip(best.tolist(), lengths.tolist(), strict=True)
@@ -253,7 +257,7 @@ class Tagger(Model):
     def tag(
         self, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
     ) -> list[list[str]]:
-        """The tags of each sentence; those of similar length are read together, and every answer stands in its sentence's place."""
+        """The tags of each sentence, in order; sentences of similar length are batched."""
         training = self.training
         parts = [
             (at, text)
@@ -265,8 +269,9 @@ class Tagger(Model):
         self.eval()
         with track(len(texts), "tagging", "sentences") if progress else nullcontext() as bar:
             for rows, tokens, lengths in batches(self, texts, batch_tokens):
-                words, letters, counts = self.read(tokens.to(self.device), lengths.to(self.device))
-                for row, tags in zip(rows, self.decode(self(words, letters, counts), counts), strict=True):
+                words, characters, counts = self.read(tokens.to(self.device), lengths.to(self.device))
+                decoded = self.decode(self(words, characters, counts), counts)
+                for row, tags in zip(rows, decoded, strict=True):
                     found[row] = tags
                 if bar is not None:
                     bar.advance(len(rows))
@@ -277,7 +282,7 @@ class Tagger(Model):
         return answers
 
     def _parts(self, words: list[str]) -> Iterator[str]:
-        """A sentence as texts that fit the encoder: in one, unless it has more sub-words than a learned position table has rows."""
+        """Split a sentence into texts that fit a learned position table; usually it is one."""
         most = max_positions(self.encoder) if self.subwords else None
         room = None if most is None else most - 1 - self.prepend_bos
         if room is None or len(words) + sum(len(word.encode("utf-8", "replace")) for word in words) <= room:
@@ -292,13 +297,13 @@ class Tagger(Model):
         yield " ".join(words[start:])
 
     def flops(self, source_length: int, target_length: int) -> int:
-        """Of one sentence; `target_length` counts its tags and the end, `source_length` its words, letters and the end."""
+        """For one sentence; `target_length` counts tags and EOS, `source_length` words, characters and EOS."""
         if self.subwords:
             return super().flops(source_length, target_length)
         return super().flops(max(1, source_length - target_length), max(1, target_length - 1))
 
-    def counted(self, source: Tensor, target: Tensor) -> Tensor:
-        """`source` stands for the letters, `target` for the words: all letters in one word cost what they cost in many."""
+    def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
+        """`source` are the characters, `target` the words: the cost does not depend on which word has which characters."""
         if self.subwords:
             return self.output(self.encoder(self.source(source), None).states)
         if self.characters is None:
@@ -312,5 +317,5 @@ class Tagger(Model):
 def tag_spans(
     model: Tagger, sentences: Sequence[Sequence[str]], batch_tokens: int = BATCH_TOKENS
 ) -> list[list[Span]]:
-    """What was found in each sentence: first word, the word after the last, type."""
+    """The spans of each sentence: start, stop and type."""
     return [spans(tags) for tags in model.tag(sentences, batch_tokens)]

@@ -1,4 +1,4 @@
-"""A translator: any encoder, any decoder."""
+"""A translator: an encoder and a decoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.models.memory import DecoderState, Memory
 
 
 class Translator(AutoregressiveModel):
-    """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder reads the source once, the decoder writes the target."""
+    """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder runs once, the decoder generates the target."""
 
     kind = "translator"
     texts = 2
@@ -24,11 +24,11 @@ class Translator(AutoregressiveModel):
         self.source, self.encoder = source, encoder
 
     def encode(self, source: Tensor, lengths: Tensor | None = None) -> Memory:
-        """Words (batch, S) → the memory a decoder attends to."""
+        """Tokens (batch, S) → the memory that the decoder attends to."""
         return self.encoder(self.source(source), lengths)
 
     def forward(self, source: Tensor, target: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores of every next word given a target so far: (batch, S), (batch, T) → (batch, T, vocabulary)."""
+        """Scores of every next token, with teacher forcing: (batch, S), (batch, T) → (batch, T, vocabulary)."""
         features, _ = self.decoder(self.target(target), self.encode(source, lengths))
         return self.output(features)
 
