@@ -63,7 +63,7 @@ def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
 
 def test_forgetting_changes_nothing(encoders, monkeypatch):
     fresh = CachedEncoder(encoders["bpe", False].tokenizer)
-    monkeypatch.setattr(module, "MOST_WORDS", 20)
+    monkeypatch.setattr(module, "MAX_WORDS", 20)
     for at in range(0, 300, 10):
         part = texts()[at : at + 10]
         assert split(fresh.encode(part)) == [fresh.tokenizer.encode(text) for text in part]

@@ -4,7 +4,7 @@ import pytest
 
 from regard.data.corpora import find
 from regard.data.datasets import load_corpus as load
-from regard.data.reader_choice import from_files, labelled
+from regard.data.reader_choice import open_files, open_labelled
 from regard.data.readers import Table
 from regard.errors import DataError
 
@@ -19,7 +19,7 @@ def write(path, text):
 
 @pytest.mark.parametrize(("source", "target"), [(1, 2), ("1", "2"), (None, None), ("en", "de")])
 def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, source, target):
-    rows = from_files([write(tmp_path / "deu.tsv", TATOEBA)], source, target, True)
+    rows = open_files([write(tmp_path / "deu.tsv", TATOEBA)], source, target, True)
     assert list(rows) == [("Go.", "Geh."), ("Hi.", "Hallo!")]
     assert rows.notes()[0].startswith(
         "deu.tsv: 3 columns separated by tabs, no header; source = column 1, target = column 2"
@@ -27,21 +27,21 @@ def test_a_translators_columns_count_from_1_with_and_without_quotes(tmp_path, so
 
 
 def test_a_file_alone_is_a_table_whatever_its_name(tmp_path):
-    assert next(iter(from_files([write(tmp_path / "deu.txt", TATOEBA)], 2, 1, True))) == ("Geh.", "Go.")
+    assert next(iter(open_files([write(tmp_path / "deu.txt", TATOEBA)], 2, 1, True))) == ("Geh.", "Go.")
 
 
 @pytest.mark.parametrize("number", [0, "0"])
 def test_column_0_is_refused(tmp_path, number):
     path = write(tmp_path / "a.tsv", TATOEBA)
     with pytest.raises(DataError, match="there is no column 0: columns are counted from 1"):
-        from_files([path], number, 1, True)
+        open_files([path], number, 1, True)
     with pytest.raises(DataError, match="there is no column 0: columns are counted from 1"):
-        labelled(path, number, 1)
+        open_labelled(path, number, 1)
 
 
 def test_a_name_that_is_no_language_and_not_in_the_header_is_refused(tmp_path):
     with pytest.raises(DataError, match="line 1 names no column 'english'; it has 'Go.', 'Geh.'"):
-        from_files([write(tmp_path / "a.tsv", TATOEBA)], "english", "german", True)
+        open_files([write(tmp_path / "a.tsv", TATOEBA)], "english", "german", True)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_name_that_is_no_language_and_not_in_the_header_is_refused(tmp_path):
 def test_any_separator_and_a_header_are_found(tmp_path, separator, name, ending, header):
     quote = '"' if separator == "," else ""
     body = "".join(f"{quote}{text}{quote}{separator}{i % 2}\n" for i, text in enumerate(TEXTS))
-    rows = labelled(write(tmp_path / f"a.{ending}", header.format(separator) + body), None, None)
+    rows = open_labelled(write(tmp_path / f"a.{ending}", header.format(separator) + body), None, None)
     assert list(rows) == [(text, str(i % 2)) for i, text in enumerate(TEXTS)]
     assert f"separated by {name}, {'a' if header else 'no'} header" in rows.notes()[0]
 
@@ -70,7 +70,7 @@ def test_text_and_label_are_told_apart_by_their_cells(tmp_path, line, columns):
     body = "".join(
         line.format(label="ab"[i % 2], text=f'"{text}"', i=i) + "\n" for i, text in enumerate(TEXTS)
     )
-    rows = labelled(write(tmp_path / "a.csv", body), None, None)
+    rows = open_labelled(write(tmp_path / "a.csv", body), None, None)
     assert list(rows) == [(text, "ab"[i % 2]) for i, text in enumerate(TEXTS)]
     assert f"text = column {columns[0]}, label = column {columns[1]}" in rows.notes()[0]
 
@@ -80,19 +80,19 @@ def test_columns_that_are_named_the_wrong_way_round_are_refused(tmp_path):
     with pytest.raises(
         DataError, match="look swapped in .*12 different values in 12 rows.* set data.source=2 data.target=1"
     ):
-        labelled(path, 1, 2)
+        open_labelled(path, 1, 2)
 
 
 def test_a_name_of_the_label_is_taken_before_its_number(tmp_path):
     path = write(tmp_path / "a.csv", "text,label,label_text\nfine,1,positive\n")
-    assert list(labelled(path, None, None)) == [("fine", "positive")]
+    assert list(open_labelled(path, None, None)) == [("fine", "positive")]
     path = write(tmp_path / "a.jsonl", '{"sentence": "fine", "label": 1, "label_text": "positive"}\n')
-    assert list(labelled(path, None, None)) == [("fine", "positive")]
+    assert list(open_labelled(path, None, None)) == [("fine", "positive")]
 
 
 def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(DataError, match="one column: no line is divided by tabs, commas, semicolons, pipes"):
-        labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
+        open_labelled(write(tmp_path / "a.csv", "only text\n" * 9), None, None)
     with pytest.raises(DataError, match="a.csv has no rows, at most a header"):
         load({"train": [str(write(tmp_path / "a.csv", "text,label\n"))]}, {"kind": "word"}, "classify")
     unique = write(
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(
         DataError, match="no column of .*b.csv looks like labels: column 2 has 12 different values in 12 rows"
     ):
-        labelled(unique, None, None)
+        open_labelled(unique, None, None)
 
 
 def test_a_share_of_nothing_is_refused_before_training(tmp_path):
@@ -131,7 +131,7 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
     ]
     pairs = load({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
     assert pairs.warnings == [
-        "18 training pairs are few: below about 2,000 a translator learns them by heart and translates nothing else; add pairs"
+        "18 training pairs are few: below about 2,000 a translator overfits and translates nothing else; add pairs"
     ]
 
 

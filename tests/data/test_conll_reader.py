@@ -81,7 +81,7 @@ def test_tags_are_turned_into_another_scheme(tmp_path: Path) -> None:
         ("a O\n\nb c O\n", "line 3 of .* use tabs where words hold spaces"),
         (
             "a\tO\n\nb\tI-X\n\nc\tB-X\n",
-            r"line 3, column 2 of .*: I-X cannot begin a sentence in BIO; mend it, or set data.repair",
+            r"line 3, column 2 of .*: I-X cannot begin a sentence in BIO; fix it, or set data.repair",
         ),
         ("a\tB_X\n", r"line 1, column 2 of .*: 'B_X' is not a tag; a tag is O, or"),
         ("a\t\n", r"line 1, column 2 of .*: '' is not a tag"),

@@ -22,16 +22,16 @@ def test_rows_lengths_and_samples(tmp_path):
     )
     words = found.words[0]
     assert (words.mean, words.median, words.high, words.longest) == (50.5, 50, 95, 100)
-    assert found.characters[1].longest == 3 and found.whole
+    assert found.characters[1].longest == 3 and found.complete
     numbers = [len(row[0].split()) for row in found.samples]
     assert len(numbers) == 4 and numbers == sorted(numbers) and numbers[-1] > 60
 
 
 def test_a_large_set_is_described_by_its_first_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST", 50)
+    monkeypatch.setattr(module, "MAX_ROWS", 50)
     (tmp_path / "a").write_text("word\n" * 200, encoding="utf-8")
     found = describe(Text(tmp_path / "a"), samples=0)
-    assert found.report.read == 50 and not found.whole and found.samples == []
+    assert found.report.read == 50 and not found.complete and found.samples == []
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from regard.data import prepared_cache
 from regard.data.prepare import Prepared, prepare
-from regard.data.reader_choice import from_files
+from regard.data.reader_choice import open_files
 from regard.data.tokenizer import Tokenizer
 
 DAY = 86_400
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 def make(tmp_path, name, days=0.0):
     """A prepared text, last used some days ago."""
     (tmp_path / f"{name}.txt").write_text(f"{name} and more\n" * 20, encoding="utf-8")
-    rows = from_files([tmp_path / f"{name}.txt"], None, None, False)
+    rows = open_files([tmp_path / f"{name}.txt"], None, None, False)
     path = prepare(rows, None, Tokenizer.train(["abcdefghijklmnopqrstuvwxyz "], "character", 60)).folder
     then = time.time() - days * DAY
     for file in (*path.rglob("*"), path):

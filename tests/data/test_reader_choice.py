@@ -6,7 +6,7 @@ import json
 import pytest
 
 from regard.data.csv_reader import Csv
-from regard.data.reader_choice import labelled
+from regard.data.reader_choice import open_labelled
 from regard.errors import DataError
 
 
@@ -32,7 +32,7 @@ def test_scores_beside_the_texts_are_read_and_choose_rows(tmp_path):
     path = write(tmp_path / "s.csv", "a,b,4.5\nc,d,1.0\n")
     assert Csv(path, score=3).scores() == [4.5, 1.0]
     assert list(Csv(path, score=3, least=4.0)) == [("a", "b")]
-    with pytest.raises(DataError, match="line 1, column 3 holds 'good' where a number belongs"):
+    with pytest.raises(DataError, match="line 1, column 3 holds 'good' where a number is expected"):
         Csv(write(tmp_path / "bad.csv", "a,b,good\n"), score=3).scores()
 
 
@@ -50,23 +50,23 @@ def test_scores_beside_the_texts_are_read_and_choose_rows(tmp_path):
     ],
 )
 def test_columns_by_name_by_number_or_as_usual(tmp_path, name, text, source, target):
-    assert list(labelled(write(tmp_path / name, text), source, target)) == [("one", "x")]
+    assert list(open_labelled(write(tmp_path / name, text), source, target)) == [("one", "x")]
 
 
 def test_labels_of_json_may_be_numbers(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "one", "label": 1}\n{"text": "two", "label": true}\n')
-    assert [label for _, label in labelled(path, None, None)] == ["1", "true"]
+    assert [label for _, label in open_labelled(path, None, None)] == ["1", "true"]
 
 
 def test_packed_tables_are_read_as_they_are(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"text,label\none,x\n"))
-    assert list(labelled(path, "text", "label")) == [("one", "x")]
+    assert list(open_labelled(path, "text", "label")) == [("one", "x")]
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path):
     path = write(tmp_path / "a.tsv", "text\tlabel\none\tx\n")
     with pytest.raises(DataError, match=r"line 1 names no column 'txt'; it has 'text', 'label'"):
-        labelled(path, "txt", "label")
+        open_labelled(path, "txt", "label")
     with pytest.raises(DataError, match="has 2 columns in line 1 and no column 3"):
-        labelled(path, "1", "3")
+        open_labelled(path, "1", "3")

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from regard.data.reader_choice import from_files
-from regard.data.readers import MISSING, Drawn, JsonLines, LinePairs, Table, Text, drawn_split
+from regard.data.reader_choice import open_files
+from regard.data.readers import MISSING, HashSplitRows, JsonLines, LinePairs, Table, Text, drawn_split
 from regard.data.text_files import BAD
 from regard.errors import DataError
 
@@ -61,7 +61,8 @@ def test_drawn_splits_keep_equal_texts_together(tmp_path):
     rows = [(f"sentence {i % 900}", f"Satz {i}") for i in range(3000)]
     (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
     parts = {
-        split: list(Drawn(Table(tmp_path / "a.tsv"), 0, split)) for split in ("train", "validation", "test")
+        split: list(HashSplitRows(Table(tmp_path / "a.tsv"), 0, split))
+        for split in ("train", "validation", "test")
     }
     assert sorted(row for part in parts.values() for row in part) == sorted(rows)
     english = {split: {row[0] for row in part} for split, part in parts.items()}
@@ -76,13 +77,13 @@ def test_a_drawn_split_never_changes():
 
 def test_files_of_a_user_are_told_apart_by_their_endings(sides, tmp_path):
     en, de = sides
-    assert from_files([en, de], "en", "de", True) == LinePairs(en, de)
-    assert from_files([en, de], "de", "en", True) == LinePairs(de, en)
-    assert from_files([[en, de]], "de", "en", True) == LinePairs(de, en)
-    assert from_files([en, de], None, None, True) == LinePairs(en, de)
-    assert list(from_files([str(en), str(en), str(de), str(de)], "en", "de", True)) == PAIRS * 2
-    assert list(from_files([[en, de], [en, de]], "en", "de", True)) == PAIRS * 2
-    assert list(from_files([en, de], None, None, False)) == [
+    assert open_files([en, de], "en", "de", True) == LinePairs(en, de)
+    assert open_files([en, de], "de", "en", True) == LinePairs(de, en)
+    assert open_files([[en, de]], "de", "en", True) == LinePairs(de, en)
+    assert open_files([en, de], None, None, True) == LinePairs(en, de)
+    assert list(open_files([str(en), str(en), str(de), str(de)], "en", "de", True)) == PAIRS * 2
+    assert list(open_files([[en, de], [en, de]], "en", "de", True)) == PAIRS * 2
+    assert list(open_files([en, de], None, None, False)) == [
         (text,) for side in zip(*PAIRS, strict=True) for text in side
     ]
 
@@ -91,11 +92,11 @@ def test_a_table_may_name_its_columns(tmp_path):
     path = tmp_path / "a.tsv.gz"
     with gzip.open(path, "wt", encoding="utf-8", newline="\n") as file:
         file.write("id\tde\ten\n1\tHallo\tHello\n")
-    assert list(from_files([path], "en", "de", True)) == [("Hello", "Hallo")]
-    assert list(from_files([path], 3, "2", True)) == [("Hello", "Hallo")]
+    assert list(open_files([path], "en", "de", True)) == [("Hello", "Hallo")]
+    assert list(open_files([path], 3, "2", True)) == [("Hello", "Hallo")]
 
 
 @pytest.mark.parametrize("names", [["a.en", "b.en", "c.de"], ["a", "b", "c", "d"], [["a.en"]], []])
 def test_files_that_cannot_be_paired_are_refused(names):
     with pytest.raises(DataError):
-        from_files(names, "en", "de", True)
+        open_files(names, "en", "de", True)

@@ -9,7 +9,7 @@ import pytest
 from regard.data.datasets import load_corpus as load
 from regard.data.datasets import split_rows
 from regard.data.readers import Rows, Table, ignore
-from regard.data.splits import Part, SplitRows
+from regard.data.splits import RowRange, SplitRows
 from regard.errors import DataError, OptionError
 
 
@@ -51,7 +51,7 @@ def test_equal_texts_fall_into_the_same_part(tmp_path):
 
 
 def test_halves_are_those_of_the_file_and_know_their_lines(table):
-    second = Part(Table(table), 0.5, 1.0)
+    second = RowRange(Table(table), 0.5, 1.0)
     assert list(second) == list(Table(table))[45:]
     assert second.place(0, 1) == f"{table} line 46, column 2"
 

@@ -100,7 +100,7 @@ def test_a_word_that_is_not_utf8_is_nobodys(tmp_path):
         (b"0 300\n", "line 1 of .* says 0 words of 300 numbers"),
         (b"3 0\na\n", "line 1 of .* says 3 words of 0 numbers"),
         (b"3 99999999\na 1\n", "line 1 of .* says 3 words of 99999999 numbers"),
-        (b"a 1 2\nb 1 x\n", r"line 2, column 3 of .* is 'x', where a number belongs"),
+        (b"a 1 2\nb 1 x\n", r"line 2, column 3 of .* is 'x', where a number is expected"),
         (b"a 1 2\nb nan 2\n", r"line 2 of .* has a number that is NaN or infinite, for 'b'"),
         (b"a 1 2\nb 1 inf\n", r"line 2 of .* has a number that is NaN"),
         (b"a 1 1e39\n", r"line 1 of .* has a number that is NaN or infinite"),

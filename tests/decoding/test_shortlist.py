@@ -10,7 +10,7 @@ import torch
 
 from regard.cli import shortlist as shortlist_command
 from regard.data.prepare import prepare
-from regard.data.reader_choice import from_files
+from regard.data.reader_choice import open_files
 from regard.data.tokenizer import BOS, EOS, UNK, Tokenizer
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
@@ -79,7 +79,7 @@ def cache(tmp_path, monkeypatch):
 
 def prepared(pairs):
     folder, tokenizers = pairs
-    return prepare(from_files([folder / "s.en", folder / "s.de"], None, None, True), *tokenizers)
+    return prepare(open_files([folder / "s.en", folder / "s.de"], None, None, True), *tokenizers)
 
 
 def model_one(rows, rounds=2):

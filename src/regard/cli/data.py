@@ -213,7 +213,7 @@ def _own_files(
     console: Console, names: list[str], source: str | None, target: str | None, samples: int
 ) -> None:
     from regard.data.column_detection import LABELLED, PAIRS
-    from regard.data.reader_choice import JSON, TABLES, from_files, holds_labels, labelled
+    from regard.data.reader_choice import JSON, TABLES, has_labels, open_files, open_labelled
     from regard.data.text_files import check_file, suffix
     from regard.errors import DataError
 
@@ -221,7 +221,7 @@ def _own_files(
     for path in paths:
         check_file(path)
     endings = {suffix(path) for path in paths}
-    labels = len(paths) == 1 and holds_labels(paths[0], source, target)
+    labels = len(paths) == 1 and has_labels(paths[0], source, target)
     if endings & set(JSON) and source is None and not labels:
         raise DataError(
             f"{paths[0]} needs the fields of the text; name one with --source, or two with --source and "
@@ -229,7 +229,7 @@ def _own_files(
         )
     paired = (source is not None and target is not None) or bool(endings & set(TABLES))
     paired = paired or (not endings & set(JSON) and len(paths) == 2)
-    rows = labelled(paths[0], source, target) if labels else from_files(paths, source, target, paired)
+    rows = open_labelled(paths[0], source, target) if labels else open_files(paths, source, target, paired)
     for note in rows.notes():
         console.print(note, markup=False, soft_wrap=True)
     _rows(console, rows, samples, (LABELLED if labels else PAIRS).roles if rows.paired else ("text",))
@@ -242,9 +242,9 @@ def _labels(console: Console, rows: Rows) -> None:
     from collections import Counter
     from itertools import islice
 
-    from regard.data.describe import MOST
+    from regard.data.describe import MAX_ROWS
 
-    counts = Counter(label for _, label in islice(rows, MOST) if label[:1] != "\udcff")
+    counts = Counter(label for _, label in islice(rows, MAX_ROWS) if label[:1] != "\udcff")
     shown = ", ".join(f"{label} {count:,}" for label, count in counts.most_common(20)) + (
         " …" if len(counts) > 20 else ""
     )
@@ -257,7 +257,7 @@ def _rows(console: Console, rows: Rows, samples: int, labels: tuple[str, ...]) -
     from regard.data.describe import describe
 
     found = describe(rows, samples)
-    more = "" if found.whole else ", not counting the rest"
+    more = "" if found.complete else ", not counting the rest"
     console.print(f"{found.report.read:,} rows{more}; " + "; ".join(
         [f"{number:,} {reason}" for reason, number in found.report.dropped().items()] or ["all usable"]
     ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""BPE-dropout (Provilkov et al. 2020): the same text in other pieces, because merges are left out at random; from a seed.
+"""BPE-dropout (Provilkov et al. 2020): random segmentations of a text by skipping merges, reproducible from a seed.
 
 `tokenizers` has BPE-dropout but draws from a generator that cannot be seeded, so it is done here, on arrays: words of equal
 length are rows of a matrix and all take their next merge at once. Algorithm 1 of the paper: of the merges that are possible
@@ -20,8 +20,8 @@ from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import OptionError
 
 POOL = 16
-LONGEST = 512  # symbols of a word; a longer one (an endless address, a line without spaces) stays as it is
-_ROWS = 1 << 14  # of one matrix: small enough for the processor's cache
+LONGEST = 512  # symbols of a word; longer ones (such as a line without spaces) are not varied
+_ROWS = 1 << 14  # of one matrix, which fits into the processor's cache
 Numbers = NDArray[np.int64]
 _NEVER = np.iinfo(np.int32).max
 
@@ -46,7 +46,7 @@ class BpeDropout:
         order = np.argsort(pairs[:, 0], kind="stable")
         self._pairs, self._results = pairs[order, 0], pairs[order, 1]
         self._ranks = order.astype(np.int32)
-        # What each entry is made of: its characters (bytes, for byte-bpe), which are entries themselves.
+        # The symbols of each entry: its characters (bytes for byte-bpe), which are entries too.
         spelled = [[UNK]] * len(tokenizer)
         for piece, i in number.items():
             if i > 3:
@@ -57,7 +57,7 @@ class BpeDropout:
     def variants(
         self, tokens: Numbers, words: Numbers, count: int, draw: np.random.Generator
     ) -> Iterator[tuple[Numbers, Numbers]]:
-        """`count` other segmentations of words given by their plain tokens, one word after the other, and their token counts.
+        """`count` random segmentations of words, given by their usual tokens, concatenated, and their token counts.
 
         Each comes as its tokens and the token count of each word.
         """
@@ -82,7 +82,7 @@ class BpeDropout:
         count: int,
         draw: np.random.Generator,
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """Segmentations of each word type, one after the other, their token counts, and how many each type has."""
+        """Segmentations of each word type, concatenated, their token counts, and the number of each type."""
         plain = tokens[ragged(starts, words)]
         sizes = np.diff(self._spelling_offsets)[plain]
         symbols = self._spelling[ragged(self._spelling_offsets[plain], sizes)]
@@ -100,7 +100,7 @@ class BpeDropout:
             pieces.append(found)
             lengths.append(length)
 
-        # Words that are one symbol, or too long to be worth it, stay as they are.
+        # Words of one symbol and very long words are not varied.
         still = np.flatnonzero((letters[which] == 1) | (letters[which] > LONGEST))
         kept = which[still]
         keep(still, plain[ragged(bounds[:-1][kept], words[kept])], words[kept])
@@ -118,7 +118,7 @@ class BpeDropout:
         return flat[ragged(flat_starts[order], length[order])], length[order], amount
 
     def _merge(self, matrix: Numbers, draw: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
-        """Merge each row until its merges are used up or all dropped; gives rows as they finish, by their final length."""
+        """Merge each row until no merge is left or all are dropped; yield rows by their final length."""
         rows = np.arange(len(matrix))
         rank, result = self._look_up(matrix[:, :-1], matrix[:, 1:])
         while len(rows):
@@ -126,7 +126,7 @@ class BpeDropout:
                 yield rows, matrix
                 return
             left = np.where(draw.random(rank.shape, np.float32) < self.rate, _NEVER, rank)
-            best = left.argmin(1)  # the first of equals: the leftmost
+            best = left.argmin(1)  # the leftmost of equal ranks
             here = np.arange(len(rows))
             going = left[here, best] != _NEVER
             if not going.all():
@@ -150,7 +150,7 @@ class BpeDropout:
                 )
 
     def _look_up(self, left: Numbers, right: Numbers) -> tuple[NDArray[np.int32], Numbers]:
-        """The rank of the merge of two symbols, or _NEVER, and what it gives."""
+        """The rank of the merge of two symbols, or _NEVER, and the result."""
         if not len(self._pairs):
             return np.full(left.shape, _NEVER, np.int32), left
         pair = left * self._size + right
@@ -165,7 +165,7 @@ def _without(matrix: NDArray, column: Numbers) -> NDArray:
 
 
 def _hashes(tokens: Numbers, words: Numbers) -> NDArray[np.uint64]:
-    """64 bits for each word, from its tokens and their places (splitmix64): two of a million types collide once in 10⁷ corpora."""
+    """A 64-bit hash of each word's tokens and positions (splitmix64); a million types collide once in 10⁷ corpora."""
     if not len(words):
         return np.empty(0, np.uint64)
     starts = np.cumsum(words) - words

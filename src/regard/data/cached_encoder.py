@@ -1,4 +1,4 @@
-"""Encoding a whole corpus: each distinct word is encoded once, and every further occurrence is looked up.
+"""Encode a corpus quickly: each distinct word is encoded once and then taken from a cache.
 
 A piece never reaches over a single space before a word (see `tokenizer`), so a text with such spaces encodes to the encodings of
 its words, one after the other. A text with several spaces in a row is encoded whole. Arrays come out, not lists: a corpus has
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from regard.data.tokenizer import UNK, Tokenizer
 
 Numbers = NDArray[np.int64]
-MOST_WORDS = 200_000  # kept in memory; when there are more, forgetting all and starting again costs little
+MAX_WORDS = 200_000  # in the cache; when it is full it is emptied, which costs little
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Texts as tokens, one text after the other. A text is made of pieces (what merging stays inside), and they of tokens."""
+    """Encoded texts, concatenated. A text consists of pre-tokens (pieces, which merges stay within), these of tokens."""
 
     tokens: Numbers
     lengths: Numbers  # tokens of each text
@@ -30,7 +30,7 @@ class Encoded:
     piece_counts: Numbers  # pieces of each text
 
     def only(self, keep: NDArray[np.bool_]) -> Encoded:
-        """Without the texts that are not kept."""
+        """Keep only some texts."""
         if keep.all():
             return self
         return Encoded(
@@ -40,7 +40,7 @@ class Encoded:
 
 
 class CachedEncoder:
-    """A tokenizer with a memory for words."""
+    """A tokenizer with a cache of words."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -52,7 +52,7 @@ class CachedEncoder:
         self._parts = [_join([])]  # what is known of words 0, 1, …; joined when it is next needed
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """The tokens of texts, for which `Tokenizer.encode` gives the same."""
+        """Encode texts; the result equals `Tokenizer.encode`."""
         if self.tokenizer.kind == "character":
             return self._characters(texts) if not self.tokenizer.lowercase else self._whole(texts)
         split = [
@@ -63,7 +63,7 @@ class CachedEncoder:
         return self._mixed(texts, split, odd) if odd else self._words(split)
 
     def _learn(self, split: list[list[str]]) -> None:
-        if len(self._number) > MOST_WORDS:
+        if len(self._number) > MAX_WORDS:
             self._forget()
         number = self._number
         if new := list(dict.fromkeys(word for words in split for word in words if word not in number)):
@@ -92,7 +92,7 @@ class CachedEncoder:
         )  # fmt: skip
 
     def _mixed(self, texts: Sequence[str], split: list[list[str]], odd: list[int]) -> Encoded:
-        """Some texts whole, the others by their words, each in its place."""
+        """Encode some texts whole, the others by their words, in order."""
         is_odd = set(odd)
         even = [i for i in range(len(texts)) if i not in is_odd]
         both = _join([self._whole([texts[i] for i in odd]), self._words([split[i] for i in even])])
@@ -127,7 +127,7 @@ class CachedEncoder:
         )
 
     def _characters(self, texts: Sequence[str]) -> Encoded:
-        """Characters need no model: their code points are looked up all at once."""
+        """Encode characters by looking up their code points, without a model."""
         known = sorted(
             (ord(piece), number) for piece, number in self.tokenizer.vocabulary.items() if len(piece) == 1
         )
@@ -150,13 +150,13 @@ def _join(parts: Sequence[Encoded]) -> Encoded:
 
 
 def ragged(starts: Numbers, lengths: Numbers) -> Numbers:
-    """The indices start … start + length - 1 of each item, one item after the other."""
+    """The indices start … start + length − 1 of each item, concatenated."""
     ends = np.cumsum(lengths)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
 def sums(values: Numbers, counts: Numbers) -> Numbers:
-    """The sum of the first counts[0] values, of the next counts[1], and so on; 0 of none."""
+    """The sums of the first counts[0] values, of the next counts[1], and so on."""
     total = np.concatenate(([0], np.cumsum(values)))
     ends = np.cumsum(counts)
     return total[ends] - total[ends - counts]

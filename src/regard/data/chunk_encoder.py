@@ -1,4 +1,4 @@
-"""What is done to one chunk of rows: encode both sides, drop rows that are too long or too unequal, draw variants.
+"""Encode one chunk of rows: tokens of both sides, drop rows by length and ratio, draw BPE-dropout variants.
 
 A chunk's result depends on its rows, its number and the settings alone, so chunks can be worked on anywhere and in any order.
 """
@@ -20,9 +20,9 @@ from regard.errors import OptionError
 
 @dataclass(frozen=True)
 class EncodingSettings:
-    """What decides the tokens of a prepared set besides the files and the tokenizers."""
+    """Options that determine the tokens of a dataset, in addition to files and tokenizers."""
 
-    max_length: int | None = None  # tokens of a side of a pair; longer ones are dropped
+    max_length: int | None = None  # tokens of a side; longer pairs are dropped
     max_ratio: float | None = None  # of the longer side to the shorter one
     limit: int | None = None  # the first rows only
     dropout: float = 0.0
@@ -36,7 +36,7 @@ class EncodingSettings:
                 raise OptionError(f"{name} must be at least {least}, got {value}")
         if self.max_ratio is not None and self.max_ratio < 1:
             raise OptionError(f"max_ratio must be at least 1, got {self.max_ratio}")
-        if not self.dropout:  # nothing is drawn: sets that are the same have the same name
+        if not self.dropout:  # nothing is drawn, so the seed does not matter
             object.__setattr__(self, "variants", 1)
             object.__setattr__(self, "seed", 0)
 
@@ -46,7 +46,7 @@ class EncodingSettings:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The outcome of a chunk: which rows stay, what was counted, and for every side and variant tokens and row lengths."""
+    """The result of a chunk: rows kept, counts, and for every side and variant tokens and row lengths."""
 
     keep: NDArray[np.bool_]
     counts: dict[str, int]
@@ -58,7 +58,7 @@ def _small(tokens: Numbers, lengths: Numbers) -> tuple[NDArray[np.uint32], NDArr
 
 
 class ChunkEncoder:
-    """Tokenizers and settings, ready to work on chunks; one tokenizer for a text, two for pairs."""
+    """Encodes chunks with one tokenizer for a text or two for pairs."""
 
     def __init__(self, tokenizers: Sequence[Tokenizer], settings: EncodingSettings) -> None:
         encoders = {
@@ -75,7 +75,7 @@ class ChunkEncoder:
         self.settings = settings
 
     def run(self, columns: Sequence[Sequence[str]], number: int) -> Encoding:
-        """Encode chunk `number`, whose columns are these."""
+        """Encode chunk `number`, given its columns."""
         encoded = [encoder.encode(column) for encoder, column in zip(self.encoders, columns, strict=True)]
         counts = {"long": 0, "ratio": 0, "unknown": 0}
         keep = self._fitting([each.lengths for each in encoded], counts)
@@ -96,7 +96,7 @@ class ChunkEncoder:
         return Encoding(keep, counts, sides)
 
     def _fitting(self, lengths: list[Numbers], counts: dict[str, int]) -> NDArray[np.bool_]:
-        """Rows within max_length and max_ratio. A language model's text is read as a whole, so it is not thinned out here."""
+        """Rows within max_length and max_ratio; all rows of a language model's text."""
         keep = np.ones(len(lengths[0]), bool)
         if len(lengths) == 1:
             return keep

@@ -1,4 +1,4 @@
-"""The layout of a user's table, from its first rows: the separator, the header, and which columns hold what.
+"""Detect the layout of a table from its first rows: separator, header, and which columns have which role.
 
 A column is named by the header or counted from 1. What is not given is guessed, and `Chosen.note` says what was assumed.
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
-SAMPLED = 1000  # lines that decide
+SAMPLED = 1000  # lines that are read for it
 SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes"}
-ENOUGH = 4  # rows below which nothing is guessed from the cells
+ENOUGH = 4  # with fewer rows, nothing is guessed from the cells
 LANGUAGES = frozenset(
     (  # noqa: SIM905
         "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt nl no pl pt ro ru "
@@ -32,14 +32,14 @@ _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What the two columns of a table are called, and the usual names of each in headers."""
+class ColumnRoles:
+    """The roles of two columns, and the usual names of each in headers."""
 
     roles: tuple[str, str]
     names: tuple[tuple[str, ...], tuple[str, ...]]
 
 
-LABELLED = Kind(
+LABELLED = ColumnRoles(
     ("text", "label"),
     (
         ("text", "sentence", "review", "content", "message", "question", "comment", "tweet", "document", "body", "utterance"),
@@ -47,11 +47,11 @@ LABELLED = Kind(
          "polarity", "target", "gold", "y"),
     ),
 )  # fmt: skip
-PAIRS = Kind(("source", "target"), (("source", "src"), ("target", "tgt", "trg")))
+PAIRS = ColumnRoles(("source", "target"), (("source", "src"), ("target", "tgt", "trg")))
 
 
 @dataclass(frozen=True)
-class Sample:
+class TableSample:
     """The first rows of a table, split into cells."""
 
     path: Path
@@ -60,7 +60,7 @@ class Sample:
 
     @cached_property
     def width(self) -> int:
-        """Columns of most rows."""
+        """The most frequent number of columns."""
         return Counter(map(len, self.rows)).most_common(1)[0][0]
 
     def column(self, number: int, header: bool) -> list[str]:
@@ -69,16 +69,16 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Two columns, counted from 1, and what was assumed to find them."""
+class ChosenColumns:
+    """Two columns, counted from 1, and a note on what was assumed."""
 
     columns: tuple[int, int]
     header: bool
     note: str
 
 
-def detect_table(path: Path, *, alone: bool = False) -> Sample:
-    """Read the first lines of a table and find its separator: the usual one of the ending, or the one that most lines agree on.
+def detect_table(path: Path, *, alone: bool = False) -> TableSample:
+    """Read the first lines of a table and find its separator: that of the extension, or the one most lines agree on.
 
     A table of one column is refused unless `alone` allows it.
     """
@@ -89,7 +89,7 @@ def detect_table(path: Path, *, alone: bool = False) -> Sample:
         if line.strip() and line[0] != "\udcff"
     ]
     usual = {"tsv": "\t", "csv": ","}.get(suffix(path), "\t")
-    best, agreed = Sample(path, usual, []), 0.0
+    best, agreed = TableSample(path, usual, []), 0.0
     for separator in dict.fromkeys((usual, *SEPARATORS)):
         rows = split(first, separator, quotes=not (suffix(path) == "tsv" and separator == "\t"))
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
@@ -100,11 +100,11 @@ def detect_table(path: Path, *, alone: bool = False) -> Sample:
         if sum(cell[:1] == " " for row in wide for cell in row[1:]) > sum(len(row) - 1 for row in wide) / 2:
             share /= 2  # a space after it: more likely punctuation
         if share > agreed:
-            best, agreed = Sample(path, separator, rows), share
+            best, agreed = TableSample(path, separator, rows), share
         if separator == usual and share >= 0.9:
             break
     if not agreed and alone:
-        return Sample(path, usual, split(first, usual, quotes=suffix(path) == "csv") or [[""]])
+        return TableSample(path, usual, split(first, usual, quotes=suffix(path) == "csv") or [[""]])
     if not agreed:
         start = first[0][:40] if first else ""
         raise DataError(
@@ -115,17 +115,17 @@ def detect_table(path: Path, *, alone: bool = False) -> Sample:
 
 
 def split(given: Sequence[str], separator: str, quotes: bool = True) -> list[list[str]]:
-    """The cells of lines; in quotes a cell may hold the separator and line ends."""
+    """Split lines into cells; a quoted cell may contain the separator and line ends."""
     if not quotes:
         return [line.split(separator) for line in given]
     found: list[list[str]] = []
-    with suppress(csv.Error):  # a quote that never ends
+    with suppress(csv.Error):  # a quote that is not closed
         found += (row for row in csv.reader((f"{line}\n" for line in given), delimiter=separator) if row)
     return found
 
 
 def column_number(given: str | int | None) -> int | None:
-    """The number of a column, where a number is given; 0 is refused."""
+    """The number of a column, if a number is given; 0 is refused."""
     text = str(given)
     if given is None or not re.fullmatch(r"-?\d+", text):
         return None
@@ -136,8 +136,8 @@ def column_number(given: str | int | None) -> int | None:
     return int(text)
 
 
-def text_column(sample: Sample, given: str | None, header: bool = False) -> tuple[int, bool]:
-    """The number of the column that holds a text, and whether line 1 is a header.
+def text_column(sample: TableSample, given: str | None, header: bool = False) -> tuple[int, bool]:
+    """The number of the text column, and whether line 1 is a header.
 
     The column is given by name or number; else it is the one with a usual name in the header, or the only one.
     """
@@ -157,8 +157,10 @@ def text_column(sample: Sample, given: str | None, header: bool = False) -> tupl
     )
 
 
-def choose(sample: Sample, source: str | int | None, target: str | int | None, kind: Kind) -> Chosen:
-    """The two columns that are given by name or number; those that are not, by the header's usual names or by what is in them."""
+def choose(
+    sample: TableSample, source: str | int | None, target: str | int | None, kind: ColumnRoles
+) -> ChosenColumns:
+    """The two columns: as given by name or number, else by usual names in the header or by their content."""
     given, first = (source, target), [cell.strip() for cell in sample.rows[0]]
     numbers = [_number(each, sample) for each in given]
     named = [
@@ -184,12 +186,12 @@ def choose(sample: Sample, source: str | int | None, target: str | int | None, k
         )
     if kind is LABELLED:
         _refuse_swapped(sample, *guessed, header, guess=None in columns)
-    return Chosen(
+    return ChosenColumns(
         guessed, header, _note(sample, guessed, header, kind, first, sum(each is None for each in columns))
     )
 
 
-def _number(given: str | int | None, sample: Sample) -> int | None:
+def _number(given: str | int | None, sample: TableSample) -> int | None:
     number = column_number(given)
     if number is not None and number > max(sample.width, len(sample.rows[0])):
         raise DataError(
@@ -199,15 +201,15 @@ def _number(given: str | int | None, sample: Sample) -> int | None:
 
 
 def _find(name: str, first: list[str]) -> int | None:
-    """The number of a column by its name in the header; case counts only where two names differ by it."""
+    """The number of a column by its name in the header; case matters only if two names differ by it."""
     if name in first:
         return first.index(name) + 1
     lower = [cell.lower() for cell in first]
     return lower.index(name.lower()) + 1 if lower.count(name.lower()) == 1 else None
 
 
-def _names_columns(sample: Sample, first: list[str], kind: Kind) -> bool:
-    """True if line 1 is a header by its words: short different names, one of them a usual one that is no value of its column."""
+def _names_columns(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool:
+    """True if line 1 looks like a header: short distinct names, one a usual one that is no value of its column."""
     lower = [cell.lower() for cell in first]
     if len(set(lower)) < len(lower) or not all(
         cell and len(cell) <= 40 and not _NUMBER.fullmatch(cell) for cell in lower
@@ -222,9 +224,9 @@ def _names_columns(sample: Sample, first: list[str], kind: Kind) -> bool:
 
 
 def _guessed(
-    sample: Sample, columns: list[int | None], header: bool, kind: Kind, first: list[str]
+    sample: TableSample, columns: list[int | None], header: bool, kind: ColumnRoles, first: list[str]
 ) -> tuple[int, int]:
-    """The columns that are given, and guesses for those that are not."""
+    """The given columns, and guesses for the others."""
     lower = [cell.lower() for cell in first]
     result = list(columns)
     for place, usual in enumerate(kind.names):
@@ -246,7 +248,7 @@ def _guessed(
     return result[0], result[1]
 
 
-def _text_like(sample: Sample, free: list[int], header: bool) -> int:
+def _text_like(sample: TableSample, free: list[int], header: bool) -> int:
     """The column with the longest cells, most of them different."""
     best = free[0]
     for number in free[1:]:
@@ -257,15 +259,15 @@ def _text_like(sample: Sample, free: list[int], header: bool) -> int:
     return best
 
 
-def _label_like(sample: Sample, free: list[int], header: bool) -> int:
-    """The column with the fewest different values, at least two, that recur."""
+def _label_like(sample: TableSample, free: list[int], header: bool) -> int:
+    """The column with the fewest distinct values, at least two, that recur."""
     counts = {number: len(set(sample.column(number, header))) for number in free}
     fitting = [number for number in free if 2 <= counts[number] <= max(2, (len(sample.rows) - header) // 2)]
     return min(fitting, key=counts.__getitem__, default=free[0])
 
 
-def _unlike_the_rest(sample: Sample, text: int, label: int) -> bool:
-    """True if line 1 is a header by its cells: a label that never recurs among others that do, a text shorter than the others."""
+def _unlike_the_rest(sample: TableSample, text: int, label: int) -> bool:
+    """True if line 1 differs from the rest: a label that never recurs while others do, a shorter text."""
     texts, labels = sample.column(text, True), sample.column(label, True)
     first = [sample.column(number, False)[0] for number in (text, label)]
     if len(labels) < 6 or first[1] in labels or len(set(labels)) > len(labels) // 3 or not first[0]:
@@ -275,8 +277,8 @@ def _unlike_the_rest(sample: Sample, text: int, label: int) -> bool:
     return len(first[0].split()) <= 3 and (numeric or words >= 3 * len(first[0].split()))
 
 
-def _refuse_swapped(sample: Sample, text: int, label: int, header: bool, guess: bool) -> None:
-    """Stop if nearly every row has a label of its own: the columns are swapped, or there are no labels."""
+def _refuse_swapped(sample: TableSample, text: int, label: int, header: bool, guess: bool) -> None:
+    """Raise a DataError if nearly every row has another label: the columns are swapped, or there are no labels."""
     texts, labels = sample.column(text, header), sample.column(label, header)
     rows, of_text, of_label = len(labels), len(set(texts)), len(set(labels))
     if rows < 10 or of_label < 0.9 * rows:
@@ -294,9 +296,14 @@ def _refuse_swapped(sample: Sample, text: int, label: int, header: bool, guess: 
 
 
 def _note(
-    sample: Sample, columns: tuple[int, int], header: bool, kind: Kind, first: list[str], guessed: int
+    sample: TableSample,
+    columns: tuple[int, int],
+    header: bool,
+    kind: ColumnRoles,
+    first: list[str],
+    guessed: int,
 ) -> str:
-    """What was assumed, in a line."""
+    """What was assumed, in one line."""
     shown = [
         f"{role} = column {number}" + (f" {first[number - 1]!r}" if header and number <= len(first) else "")
         for role, number in zip(kind.roles, columns, strict=True)

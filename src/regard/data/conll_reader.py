@@ -1,4 +1,4 @@
-"""CoNLL files: a word a line with its tag in another column, a blank line after each sentence; read as a stream, and written.
+"""CoNLL files: one word per line with its tag in another column, and a blank line after each sentence.
 
 Columns stand apart by tabs, or by spaces where the file has no tabs; how many there are, the first word's line decides. Lines that
 say -DOCSTART-, and comments (`#` at the start of a sentence, where no tag stands in the tag's column, so that a hashtag is a word),
@@ -21,7 +21,7 @@ from regard.errors import DataError, OptionError
 
 @dataclass
 class Sentence:
-    """The lines of words of one sentence: the number of each, from 1, and its columns."""
+    """The words of a sentence: line numbers from 1, and the columns of each line."""
 
     numbers: list[int] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
@@ -33,22 +33,22 @@ class Sentence:
         return [row[at] for row in self.rows]
 
     def words(self, number: int = 1) -> list[str]:
-        """The words, none of them empty or with a space in it."""
+        """The words, none of them empty or with white space."""
         return [one_word(word) for word in self.column(number)]
 
     def text(self, tags: Sequence[str] | None = None) -> str:
-        """The sentence as it is written in a file, with the blank line after it; `tags` become one more column."""
+        """The lines of the sentence, with the blank line after it; `tags` become a further column."""
         rows = self.rows if tags is None else [[*row, tag] for row, tag in zip(self.rows, tags, strict=True)]
         return "".join(f"{self.separator.join(row)}\n" for row in rows) + "\n"
 
 
 def one_word(word: str) -> str:
-    """A word without white space in it or around it, so that spaces can stand between words."""
+    """A word without white space, so that words can be joined by spaces."""
     return word if word and not any(map(str.isspace, word)) else "_".join(word.split()) or "_"
 
 
 class Parser:
-    """Lines of a CoNLL file to sentences; what does not fit is one sentence with its line and column.
+    """Parse lines of a CoNLL file into sentences; errors name the line and the column.
 
     `word` and `tag` are columns counted from 1, negative ones from the end. Without a `tag`, `#` and a space begin a comment unless
     a tag stands somewhere behind.
@@ -60,26 +60,26 @@ class Parser:
         self.width = 0  # columns; known from the first word on
 
     def sentences(self, given: Iterator[str]) -> Iterator[Sentence]:
-        """All sentences, one after the other."""
+        """Yield all sentences."""
         sentence = Sentence()
         for number, line in enumerate(given, 1):
             if line in (BAD, LONG):
                 raise DataError(
-                    f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; mend or remove it"
+                    f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; fix or remove it"
                 )
             if not line.strip():
                 if sentence.rows:
                     yield sentence
                     sentence = Sentence()
-            elif not self._aside(line, bool(sentence.rows)):
+            elif not self._is_comment(line, bool(sentence.rows)):
                 sentence.rows.append(self._row(line, number))
                 sentence.numbers.append(number)
                 sentence.separator = self.separator or "\t"
         if sentence.rows:
             yield sentence
 
-    def _aside(self, line: str, within: bool) -> bool:
-        """Whether a line holds no word."""
+    def _is_comment(self, line: str, within: bool) -> bool:
+        """True if a line has no word."""
         if line.startswith("-DOCSTART-"):
             return True
         if within or not line.startswith("#"):
@@ -117,7 +117,7 @@ class Parser:
             )
             raise DataError(
                 f"line {number} of {self.name} has {len(cells)} column{'s' * (len(cells) > 1)} and the lines before have "
-                f"{self.width}, so {at}; mend the line, or use tabs where words hold spaces"
+                f"{self.width}, so {at}; fix the line, or use tabs where words hold spaces"
             )
         return cells
 
@@ -151,7 +151,7 @@ class Conll(OneFile):
         }
 
     def sentences(self, advance: Advance = ignore) -> Iterator[Sentence]:
-        """The sentences as they stand in the file."""
+        """Yield the sentences of the file."""
         given = (line for block in lines(self.path, advance=advance) for line in block)
         return Parser(str(self.path), *self.columns).sentences(given)
 
@@ -165,23 +165,23 @@ class Conll(OneFile):
         tags = sentence.column(tag)
         wrong = [p for p in self.own.problems(tags) if not (self.repair and is_tag(tags[p.place]))]
         if wrong:
-            raise DataError(self._said(sentence, *wrong[0]))
+            raise DataError(self._message(sentence, *wrong[0]))
         wanted = self.own if self.scheme is None else scheme(self.scheme)
         return " ".join(sentence.words(word)), " ".join(wanted.convert(tags))
 
-    def _said(self, sentence: Sentence, place: int, what: str) -> str:
+    def _message(self, sentence: Sentence, place: int, what: str) -> str:
         tag = self.columns[1]
         at = tag if tag > 0 else len(sentence.rows[place]) + 1 + tag
-        mend = (
+        fix = (
             ""
             if "is not a tag" in what
-            else "; mend it, or set data.repair: true to read such tags as conlleval does"
+            else "; fix it, or set data.repair: true to read such tags as conlleval does"
         )
-        return f"line {sentence.numbers[place]}, column {at} of {self.path}: {what}{mend}"
+        return f"line {sentence.numbers[place]}, column {at} of {self.path}: {what}{fix}"
 
     @cached_property
     def own(self) -> Scheme:
-        """The scheme of the file, by the letters of all its tags."""
+        """The tagging scheme of the file, by the prefixes of all tags."""
         seen = {tag for sentence in self.sentences() for tag in sentence.column(self.columns[1])}
         return scheme_of(tag for tag in seen if is_tag(tag))
 
@@ -190,7 +190,7 @@ class Conll(OneFile):
         return f"{self.path} line {sentence.numbers[0]}, column {self.columns[column]}"
 
     def problems(self) -> Iterator[str]:
-        """Every tag that breaks the rules: line, column, what."""
+        """Yield every tag that breaks the rules, with line and column."""
         for sentence in self.sentences():
             for problem in self.own.problems(sentence.column(self.columns[1])):
-                yield self._said(sentence, *problem).partition("; mend it")[0]
+                yield self._message(sentence, *problem).partition("; fix it")[0]

@@ -1,8 +1,8 @@
-"""Corpora known by name: where their files lie, how they are read, what they may be used for, and whether they are the right ones.
+"""Corpora known by name: where their files are, how they are read, their licence, and whether they are intact.
 
 `manifest.json` says, for every set, its public source, licence and citation, its splits, and the SHA-256 of every file: of its
 text, whatever it is packed with, and of the packed file as we have it. The files themselves are the user's: they lie in
-REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only `tatoeba-sample` is carried in the package.
+REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only `tatoeba-sample` is bundled with the package.
 
 Under `get` the manifest says how `regard data get` makes the files: a GitHub repository and a commit, the
 SHA-256 and size of each file to download, which of ours it makes and by which steps (`conversions.py`).
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.csv_reader import Csv
-from regard.data.readers import Drawn, Joined, LinePairs, Rows, Table, Text
-from regard.data.splits import Part
+from regard.data.readers import ConcatRows, HashSplitRows, LinePairs, Rows, Table, Text
+from regard.data.splits import RowRange
 from regard.data.text_files import unpacked
 from regard.errors import DataError
 from regard.files.atomic import write_file
@@ -36,7 +36,7 @@ ENDINGS = ("", ".gz", ".xz")
 
 
 def data_folder() -> Path:
-    """Where the user's corpora lie: REGARD_DATA, or `data` in the working directory."""
+    """The folder of the user's corpora: REGARD_DATA, or `data` in the working directory."""
     given = os.environ.get("REGARD_DATA")
     return Path(given).expanduser() if given else Path("data")
 
@@ -140,7 +140,7 @@ def find(name: str) -> NamedCorpus:
 
 
 def named_in(data: Any) -> list[str]:
-    """The corpora that the `data` section of a recipe names, as an object or a dict."""
+    """The known corpora that a `data:` block names, as an object or a dict."""
     look = data.get if isinstance(data, dict) else lambda key, other: getattr(data, key, other)
     items = [look("corpus", None)]
     for split in ("train", "validation", "test"):
@@ -152,7 +152,7 @@ def named_in(data: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class FileStatus:
-    """The state of one file: `as named` (the same bytes), `same text` (packed otherwise), `differs` or `missing`."""
+    """The state of a file: `as named` (same bytes), `same text` (compressed differently), `differs` or `missing`."""
 
     file: str
     state: str
@@ -160,7 +160,7 @@ class FileStatus:
 
 @dataclass(frozen=True)
 class Download:
-    """A file of the public repository, and the files of the corpus it makes with their conversion steps."""
+    """A file of the public repository, and the conversion steps to the files of the corpus."""
 
     path: str
     sha256: str
@@ -170,7 +170,7 @@ class Download:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """A corpus that the manifest describes."""
+    """A corpus of the manifest."""
 
     name: str
 
@@ -184,7 +184,7 @@ class NamedCorpus:
 
     @property
     def source(self) -> str:
-        """Where the texts were obtained, publicly."""
+        """The public source of the texts."""
         return self._facts["source"]
 
     @property
@@ -197,7 +197,7 @@ class NamedCorpus:
 
     @property
     def task(self) -> str:
-        """What its recipes train: translate, language, classify, tag or embed."""
+        """The task it is for: translate, language, classify, tag or embed."""
         return self._facts["task"]
 
     @property
@@ -206,32 +206,32 @@ class NamedCorpus:
 
     @property
     def versions(self) -> list[str]:
-        """Versions of the text beside the usual one."""
+        """Versions of the text other than the default."""
         return sorted({each["version"] for each in self._facts["sets"] if "version" in each})
 
     @property
     def splits(self) -> list[str]:
-        """The names of its parts, as the corpus calls them."""
+        """The names of its splits."""
         return list(dict.fromkeys(each["split"] for each in self._facts["sets"]))
 
     @property
     def roles(self) -> dict[str, str]:
-        """Which part serves as train, validation and test, where it has one."""
+        """Which split is used as train, validation and test."""
         return self._facts["roles"]
 
     @property
     def folds(self) -> int | None:
-        """In how many folds it is customarily cross-validated, where it has no split of its own."""
+        """The usual number of cross-validation folds of a corpus without splits."""
         return self._facts.get("folds")
 
     @property
     def labels(self) -> dict[str, str]:
-        """Names of labels that its files write as numbers."""
+        """Names of labels that are numbers in its files."""
         return self._facts.get("labels", {})
 
     @property
     def folder(self) -> Path:
-        """Where its files are looked for."""
+        """The folder of its files."""
         if self._facts.get("bundled"):
             return Path(__file__).parent / "samples"
         return Path(self._facts["folder"]) if "folder" in self._facts else data_folder() / self.name
@@ -242,7 +242,7 @@ class NamedCorpus:
 
     @property
     def downloads(self) -> list[Download]:
-        """The public files that make the corpus; none where it is carried in the package or made by hand."""
+        """The public files it is made from; empty if it is bundled or made by hand."""
         return [Download(path, **facts) for path, facts in self._get.get("downloads", {}).items()]
 
     @property
@@ -256,19 +256,19 @@ class NamedCorpus:
 
     @property
     def by_hand(self) -> str:
-        """Why the corpus cannot be fetched and what to do instead; empty where it can."""
+        """Why the corpus cannot be downloaded and what to do instead; empty if it can."""
         return self._get.get("by_hand", "")
 
     def file(self, name: str) -> dict[str, Any]:
-        """What the manifest says of a file: `text` and `packed` (SHA-256), `as` (ending), `bytes` (packed)."""
+        """The manifest entry of a file: `text` and `packed` (SHA-256), `as` (extension), `bytes` (compressed)."""
         return self._facts["files"][name]
 
     def present(self) -> bool:
-        """Whether every file of the corpus is there, whatever is in it."""
+        """True if every file of the corpus is there, whatever its content."""
         return all(self._found(file) for file in self._facts["files"])
 
     def pair(self, source: str | None = None, target: str | None = None) -> tuple[str, str]:
-        """The languages of a pair; by default the first two of the corpus, and the other one when there are only two."""
+        """Source and target language; by default the first two of the corpus, and the other one if it has two."""
         for given in (source, target):
             if given is not None and given not in self.languages:
                 raise DataError(f"{self.name} has no language {given!r}; it has {', '.join(self.languages)}")
@@ -283,7 +283,7 @@ class NamedCorpus:
     def rows(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
     ) -> Rows:
-        """The rows of a part: pairs from `source` to `target`, in either direction, or the lines of a text."""
+        """The reader of a split: pairs from `source` to `target` in either direction, or the lines of a text."""
         found = self._set(split, source, target, version)
         if "text" in found:
             return Text(self.path(found["text"]), tuple(found.get("part", (0.0, 1.0))))
@@ -304,42 +304,42 @@ class NamedCorpus:
         if "table" in found:
             columns = tuple(found["columns"][language] for language in pair)
             table = Table(self.path(found["table"]), columns)
-            return Drawn(table, pair.index("en"), found["drawn"]) if "drawn" in found else table
+            return HashSplitRows(table, pair.index("en"), found["drawn"]) if "drawn" in found else table
         return LinePairs(*(self.path(found["files"][language]) for language in pair))
 
     def _conll(self, sets: list[dict[str, Any]]) -> Rows:
-        """Words and tags of one file after the other; of some only the part between two shares of the sentences."""
+        """The reader of several CoNLL files; of some only a range of the sentences."""
         from regard.data.conll_reader import Conll
 
         parts: list[Rows] = []
         for each in sets:
             rows = Conll(self.path(each["file"]), columns=tuple(each.get("columns", (1, 2))))
-            parts.append(Part(rows, *each["part"]) if "part" in each else rows)
-        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+            parts.append(RowRange(rows, *each["part"]) if "part" in each else rows)
+        return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
     def files(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
     ) -> tuple[Path, ...]:
-        """The files that a part is read from."""
+        """The files of a split."""
         return self.rows(split, source, target, version).files
 
     def row_count(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
     ) -> int | None:
-        """The number of rows of a part, where the manifest has it."""
+        """The number of rows of a split, if the manifest has it."""
         return self._set(split, source, target, version).get("rows")
 
     def has(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
     ) -> bool:
-        """Whether the corpus has that part, for these languages and in that version; its files may be absent."""
+        """True if the corpus has that split, for these languages and version; its files may be absent."""
         try:
             return bool(self._set(split, source, target, version))
         except DataError:
             return False
 
     def check(self) -> list[FileStatus]:
-        """Compare every file with the manifest; a file that was packed otherwise is unpacked and its text compared."""
+        """Compare every file with the manifest; if it is compressed differently, compare its text."""
         files = self._facts["files"]
         sizes = sum(path.stat().st_size for file in files if (path := self._found(file)))
         with track(sizes, f"checking {self.name}", "bytes") as progress:
@@ -348,14 +348,14 @@ class NamedCorpus:
             ]
 
     def differing(self, hashes: dict[Path, str]) -> list[str]:
-        """Of files whose SHA-256 is known already, those that are not what the manifest says, neither packed nor as text."""
+        """The files that differ from the manifest, both compressed and as text, given their SHA-256."""
         found = []
         for file, facts in self._facts["files"].items():
             path = self._found(file)
             if path in hashes and hashes[path] not in (facts["packed"], facts["text"]):
                 note = (
                     cache_folder() / "texts" / hashes[path]
-                )  # unpacking takes long, so what came out is remembered
+                )  # decompressing is slow, so the result is cached
                 if not note.is_file():
                     write_file(note, self._text(path), OTHER_CACHE)
                 if note.read_text(encoding="utf-8") != facts["text"]:
@@ -407,7 +407,7 @@ class NamedCorpus:
         return next((path for ending in ENDINGS if (path := self.folder / (file + ending)).is_file()), None)
 
     def path(self, file: str) -> Path:
-        """Where a file of the corpus lies, plain, .gz or .xz."""
+        """The path of a file, plain, .gz or .xz."""
         if found := self._found(file):
             return found
         if self.by_hand:

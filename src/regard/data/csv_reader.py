@@ -17,7 +17,7 @@ MAX_CELL = 1 << 20  # characters of a cell, including line ends inside quotes
 
 @dataclass(frozen=True)
 class Csv(OneFile):
-    """A file of cells between commas (or another separator), quoted where they hold those or line ends; columns count from 1.
+    """A table with commas (or another separator) and quoted cells; columns count from 1.
 
     With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that have at least so much.
     """
@@ -52,9 +52,9 @@ class Csv(OneFile):
             yield tuple([_cell(row, column) for row in block] for column in self.columns)
 
     def scores(self) -> list[float]:
-        """The number of each row."""
+        """The score of each row."""
         if self.score is None:
-            raise DataError(f"{self.path} has no column of numbers beside its texts; name one")
+            raise DataError(f"{self.path} has no column of scores; name one")
         return [self._number(row, line) for line, row in self._rows(ignore)]
 
     def place(self, row: int, column: int) -> str:
@@ -62,7 +62,7 @@ class Csv(OneFile):
         return f"{self.path} line {line}, column {self.columns[column]}"
 
     def _rows(self, advance: Advance) -> Iterator[tuple[int, list[str]]]:
-        """Each row's cells, and the line it begins in."""
+        """Yield the first line number and the cells of each row."""
         csv.field_size_limit(MAX_CELL)
         reader = csv.reader(
             (f"{line}\n" for line in chain.from_iterable(lines(self.path, advance=advance))),
@@ -74,7 +74,7 @@ class Csv(OneFile):
                 row = next(reader)
             except StopIteration:
                 return
-            except csv.Error:  # a quote that never ends, as a rule
+            except csv.Error:  # usually a quote that is not closed
                 row = [LONG]
             begin, line = reader.line_num + 1, begin
             if first:
@@ -90,11 +90,11 @@ class Csv(OneFile):
         except ValueError:
             shown = "nothing" if text == MISSING else repr(text)
             raise DataError(
-                f"{self.path} line {line}, column {self.score} holds {shown} where a number belongs"
+                f"{self.path} line {line}, column {self.score} holds {shown} where a number is expected"
             ) from None
 
 
 def _cell(row: list[str], number: int) -> str:
-    if row[0][:1] == "\udcff":  # the whole line could not be read
+    if row[0][:1] == "\udcff":  # the line could not be read
         return row[0].rstrip("\n")
     return row[number - 1].replace("\n", " ") if number <= len(row) else MISSING

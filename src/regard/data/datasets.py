@@ -1,4 +1,4 @@
-"""From the `data` and `tokenizer` sections of a recipe to everything a trainer needs: one call."""
+"""Load the dataset of a recipe: from its `data:` and `tokenizer:` blocks to prepared splits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from regard.data import corpora
 from regard.data.csv_reader import Csv
 from regard.data.prepare import EncodingSettings, Hashes, Prepared, prepare
-from regard.data.readers import Joined, Rows
+from regard.data.readers import ConcatRows, Rows
 from regard.data.row_formats import ROW_FORMATS, RowFormat, row_format_of
-from regard.data.splits import Part, SplitRows
+from regard.data.splits import RowRange, SplitRows
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.data.train_tokenizers import Given, given_tokenizers, tokenizers_for
 from regard.errors import DataError, OptionError
@@ -33,7 +33,7 @@ TOKENIZER = {
 
 @dataclass(frozen=True)
 class Split:
-    """A part that is scored: every row as text, and those that fit as tokens. A language model's part has no sources.
+    """A validation or test split: all rows as text, and those within max_length as tokens; sources is empty for a text.
 
     Pairs of an embedder may have `scores`, how alike people found them.
     """
@@ -47,7 +47,7 @@ class Split:
 
 @dataclass
 class Corpus:
-    """Data that is ready: tokens for training, texts and tokens for validation and tests, and what they were made from."""
+    """A loaded dataset: prepared training rows, validation and test splits, tokenizers, checksums and warnings."""
 
     name: str
     train: Prepared
@@ -62,7 +62,7 @@ class Corpus:
     _task: str | RowFormat = field(repr=False)
 
     def test(self, name: str | None = None) -> Split:
-        """A part for testing, by default the customary one."""
+        """A test split, by default the usual one of the corpus."""
         wanted = name or next(iter(self.test_names), "test")
         return load_split(self._data, wanted, self.source_tokenizer, self.target_tokenizer, self._task)
 
@@ -74,7 +74,7 @@ def load_corpus(
     seed: int = 1,
     given: Given | None = None,
 ) -> Corpus:
-    """Read, learn the vocabularies, encode; or find all of it in the cache. Every file is looked for before work starts.
+    """Read the files, train the tokenizers and encode, or take it from the cache. All files are checked first.
 
     `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name them and the values
     of absent ones). `seed` decides what BPE-dropout draws. `given` are the source and target tokenizers of a pretrained model,
@@ -131,7 +131,7 @@ def load_split(
     target_tokenizer: Tokenizer,
     task: str | RowFormat = "translate",
 ) -> Split:
-    """One part of a `data` section, encoded by tokenizers that exist: train, validation, test, or a corpus's own name for it."""
+    """Load one split with given tokenizers: train, validation, test, or the corpus's own name of a split."""
     data = _section("data", data, DATA)
     rows = split_rows(data, split, task)
     row_format_of(task).check(rows, target_tokenizer)
@@ -139,7 +139,7 @@ def load_split(
 
 
 def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
-    """The reader of one part: the files that the section names for it, or the part of its corpus.
+    """The reader of one split: its files in the `data:` block, or that split of the corpus.
 
     Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014]. Where the data
     have no such part, one is cut off the training rows: a fold to test on, a share held out to validate on (of a language model's
@@ -157,7 +157,7 @@ def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     if fold is not None:
         rows = SplitRows(rows, *fold, inside=False, classes=form.classes)
     if share is not None and not form.paired:  # a text is read in order, so its end is held out
-        return Part(rows, 1 - share, 1.0) if split == "validation" else Part(rows, 0.0, 1 - share)
+        return RowRange(rows, 1 - share, 1.0) if split == "validation" else RowRange(rows, 0.0, 1 - share)
     return (
         rows
         if share is None
@@ -166,7 +166,7 @@ def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
 
 
 def _fold(data: Any) -> tuple[float, float] | None:
-    """The share of the rows that the fold of a cross-validation tests on; None where there are no folds."""
+    """The range of rows that the fold of a cross-validation tests on; None without folds."""
     folds = data.folds or (corpora.find(data.corpus).folds if data.corpus is not None else None)
     if folds is None:
         if data.fold is not None:
@@ -183,7 +183,7 @@ def _fold(data: Any) -> tuple[float, float] | None:
 
 
 def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
-    """What the section itself has for a part."""
+    """The rows that the `data:` block itself names for a split."""
     named = getattr(data, split) if split in SPLITS else ()
     if isinstance(named, (str, Path)):
         named = [named]
@@ -201,7 +201,7 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
     files = [item for item in named if item not in known]
     if files:
         parts.append(form.read(files, data.source, data.target))
-    return form.finish(parts[0] if len(parts) == 1 else Joined(tuple(parts)), data)
+    return form.finish(parts[0] if len(parts) == 1 else ConcatRows(tuple(parts)), data)
 
 
 def _corpus_rows(name: str, split: str, data: Any, form: RowFormat) -> Rows:
@@ -228,7 +228,7 @@ def _has(data: Any, split: str) -> bool:
 
 
 def _test_names(data: Any) -> list[str]:
-    """The parts for testing, the customary one first."""
+    """The names of the test splits, the usual one first."""
     if data.test or _fold(data) is not None:
         return ["test"]
     if data.corpus is None:
@@ -249,7 +249,7 @@ def _split(
     texts = [[_readable(text) for text in column] for column in zip(*rows, strict=True)] or [[]] * (
         1 + rows.paired
     )
-    if not texts[0] and isinstance(rows, SplitRows | Part):
+    if not texts[0] and isinstance(rows, SplitRows | RowRange):
         raise DataError(_nothing_cut(name, rows))
     prepared = prepare(
         rows,
@@ -264,8 +264,8 @@ def _split(
     return Split(name, list(texts[0]) if rows.paired else [], list(texts[-1]), prepared, scores)
 
 
-def _nothing_cut(name: str, rows: SplitRows | Part) -> str:
-    """Why a part that is cut off the training rows is empty."""
+def _nothing_cut(name: str, rows: SplitRows | RowRange) -> str:
+    """The message for an empty split of the training rows."""
     count = sum(len(block[0]) for block in rows.rows.blocks())
     share, key = rows.stop - rows.start, "data.hold_out" if name == "validation" else "1 / data.folds"
     classes = f" in {len(rows.bounds):,} classes" if isinstance(rows, SplitRows) and rows.classes else ""
@@ -277,7 +277,7 @@ def _nothing_cut(name: str, rows: SplitRows | Part) -> str:
 
 
 def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
-    """Each label must have rows left to learn from."""
+    """Raise a DataError if a label has no training rows left."""
     counts = np.bincount(train.arrays("target")[0], minlength=len(target))[EOS + 1 :]
     without = [label for label, count in zip(target.entries, counts, strict=True) if not count]
     if without:
@@ -288,7 +288,7 @@ def _every_class(train: Prepared, target: Tokenizer, rows: Rows) -> None:
 
 
 def _readable(text: str) -> str:
-    """What is scored must have every row: one that could not be read counts as empty."""
+    """Scores need every row: an unreadable one counts as empty."""
     return "" if text[:1] == "\udcff" else text
 
 
@@ -308,7 +308,7 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
 
 
 def _section(name: str, given: Any, defaults: dict[str, Any]) -> SimpleNamespace:
-    """A section of a recipe, an object or a dict, with what it leaves out filled in."""
+    """A block of a recipe, an object or a dict, with its defaults."""
     found = (
         given
         if isinstance(given, dict)

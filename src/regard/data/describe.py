@@ -1,4 +1,4 @@
-"""What a set of rows looks like: how many, how long, what is wrong with them, and a few of them to read."""
+"""Describe a dataset: number of rows, lengths, problems, and some samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.data.prepare import Report, usable
 from regard.data.readers import Rows
 from regard.files.progress import track
 
-MOST = 200_000  # rows that are looked at; a corpus of millions is described by its first
+MAX_ROWS = 200_000  # larger datasets are described by their first rows
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Lengths:
 
     mean: float
     median: int
-    high: int  # 95 of 100 are not longer
+    high: int  # 95th percentile
     longest: int
 
     @classmethod
@@ -33,17 +33,17 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Description:
-    """Rows as they were found. `whole` says whether all of them were looked at."""
+    """The description of a dataset. `complete` is False if only its first rows were read."""
 
     report: Report
-    whole: bool
-    words: list[Lengths]  # for each column; words are what stands between spaces
+    complete: bool
+    words: list[Lengths]  # for each column; words are separated by spaces
     characters: list[Lengths]
     samples: list[tuple[str, ...]]
 
 
 def describe(rows: Rows, samples: int = 5, what: str = "rows") -> Description:
-    """Look at the first rows of a reader: count, measure, and take evenly spaced ones as samples."""
+    """Describe the first rows of a reader: counts, lengths, and evenly spaced samples."""
     rows.check()
     report, columns = Report(), 1 + rows.paired
     words: list[list[int]] = [[] for _ in range(columns)]
@@ -51,22 +51,20 @@ def describe(rows: Rows, samples: int = 5, what: str = "rows") -> Description:
     kept: list[tuple[str, ...]] = []
     step, seen = 1, 0
     with track(sum(path.stat().st_size for path in rows.files), f"reading {what}", "bytes") as progress:
-        for block, _ in usable(rows, MOST, report, progress.advance):
+        for block, _ in usable(rows, MAX_ROWS, report, progress.advance):
             for i, column in enumerate(block):
                 words[i] += [len(text.split()) for text in column]
                 characters[i] += map(len, column)
             for row in zip(*block, strict=True):
                 if seen % step == 0 and any(text.strip() for text in row):
                     kept.append(row)
-                    if len(kept) > 8 * max(
-                        1, samples
-                    ):  # thinned out as they become too many, so that all of the set is shown
+                    if len(kept) > 8 * max(1, samples):  # thin out, so that samples come from everywhere
                         kept, step = kept[::2], 2 * step
                 seen += 1
     report.kept = seen
     spaced = [kept[i * len(kept) // samples] for i in range(min(samples, len(kept)))] if samples else []
     return Description(
-        report, report.read < MOST,
+        report, report.read < MAX_ROWS,
         [Lengths.of(np.asarray(column, np.int64)) for column in words],
         [Lengths.of(np.asarray(column, np.int64)) for column in characters],
         spaced,

@@ -1,4 +1,4 @@
-"""Preparation, once: read rows, drop what cannot be used and count it, encode, and store tokens that are mapped into memory.
+"""Prepare a dataset once: read rows, drop and count unusable ones, encode, and store tokens as memory-mapped arrays.
 
 A prepared set is a folder of .npy arrays in the cache, named by a checksum of the files' contents and of every setting that
 decides the tokens, so the same question finds the same answer and a changed file or setting makes a new one. Texts pass through
@@ -33,29 +33,29 @@ from regard.files.cache import OTHER_CACHE, cache_folder
 from regard.files.checksums import file_sha256
 from regard.files.progress import track
 
-VERSION = 1  # of the folder's format and of everything here that decides the tokens
-SMALL = 8 << 20  # bytes of files, as they lie on the disk
+VERSION = 1  # of the folder format and of everything here that determines the tokens
+SMALL = 8 << 20  # bytes of files on disk
 Numbers = NDArray[np.int64]
 
 
 @dataclass
 class Report:
-    """What was read, what was dropped and why, and how many tokens there are."""
+    """Counts of rows read and dropped, by reason, and of tokens."""
 
     read: int = 0
     kept: int = 0
     bad_utf8: int = 0  # not UTF-8 on some side
     long_line: int = 0  # more characters than a line may have
     missing: int = 0  # without that column or field
-    empty: int = 0  # nothing but spaces on some side
+    empty: int = 0  # only white space on some side
     long: int = 0  # more than max_length tokens on some side
-    ratio: int = 0  # one side more than max_ratio times as long as the other
-    source_tokens: int = 0  # of the plain encoding, ends of sentences included
+    ratio: int = 0  # longer side more than max_ratio times the shorter
+    source_tokens: int = 0  # without BPE-dropout, EOS included
     target_tokens: int = 0
     unknown: int = 0  # of them, UNK
 
     def dropped(self) -> dict[str, int]:
-        """The reasons for which rows were dropped, in words, with their numbers."""
+        """The reasons why rows were dropped, with their counts, as text."""
         named = {
             "not UTF-8": self.bad_utf8, "longer than a line may be": self.long_line, "without the column or field": self.missing,
             "empty on a side": self.empty, "over max_length": self.long, "over max_ratio": self.ratio,
@@ -63,7 +63,7 @@ class Report:
         return {reason: number for reason, number in named.items() if number}
 
     def nothing(self, rows: Rows) -> str:
-        """Why no row could be used, and what to do about it."""
+        """Why no row could be used, and what to do."""
         if not self.read:
             return f"{rows.files[0]} has no rows, at most a header; give a file with text"
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in self.dropped().items())
@@ -83,7 +83,7 @@ class Report:
 
 
 class Prepared:
-    """A set of encoded rows on disk, mapped into memory: each row its tokens and the number that ends it.
+    """A dataset of token ids on disk, memory-mapped; every row ends with EOS.
 
     The end is EOS; in the text of a character language model it is the line end itself.
     """
@@ -100,7 +100,7 @@ class Prepared:
         self._arrays: dict[tuple[str, int], tuple[NDArray[Any], NDArray[np.int64]]] = {}
 
     def arrays(self, side: str, variant: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """All tokens of a side, one row after the other, and where each row begins (one more than there are rows)."""
+        """All tokens of a side, concatenated, and the offsets of the rows (one more than rows)."""
         if (side, variant) not in self._arrays:
             if side == "source" and not self.paired:
                 raise DataError("a language model's text has no source side; ask for the target")
@@ -110,7 +110,7 @@ class Prepared:
         return self._arrays[side, variant]
 
     def lengths(self, side: str, variant: int = 0) -> NDArray[np.int32]:
-        """How many tokens each row has on a side, its end included."""
+        """Number of tokens of each row on a side, EOS included."""
         return np.diff(self.arrays(side, variant)[1]).astype(np.int32)
 
     @property
@@ -135,7 +135,7 @@ class Prepared:
 
     @property
     def lines(self) -> NDArray[np.int64]:
-        """For each row the number, from 0, that it had among all rows read: where to look it up in the files."""
+        """The index of each row among all rows read, from 0, to find it in the files."""
         return np.asarray(read_array(self.folder / "lines.npy"), np.int64)
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ def prepare(
     what: str = "rows",
     expected: int | None = None,
 ) -> Prepared:
-    """The rows as tokens, from the cache or made now. `what` and `expected` (how many rows) are for the progress bar."""
+    """Return the rows as tokens, from the cache or encoded now. `what` and `expected` (rows) are for the progress bar."""
     rows.check()
     if rows.paired and source_tokenizer is None:
         raise OptionError("pairs need a source tokenizer; give the target's again where both sides share one")
@@ -195,7 +195,7 @@ def prepare(
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether every file that the folder should have is there with the size it should have."""
+    """True if every file of the folder is there with the right size."""
     try:
         sizes = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -206,7 +206,7 @@ def _is_whole(folder: Path) -> bool:
 def usable(
     rows: Rows, limit: int | None, report: Report, advance: Any = lambda n: None
 ) -> Iterator[tuple[Block, Numbers]]:
-    """Blocks of rows without those that cannot be used, and the numbers that the others had; what is dropped is counted.
+    """Yield blocks of usable rows with their original indices; count the others in `report`.
 
     Pairs must have something on both sides. In a language model's text an empty line is a line.
     """
@@ -238,7 +238,7 @@ def _good(row: tuple[str, ...], paired: bool, report: Report) -> bool:
 
 
 class _Preparing:
-    """One preparation: its open files and running counts."""
+    """One preparation: its open files and counts."""
 
     def __init__(
         self, rows: Rows, tokenizers: Sequence[Tokenizer], settings: EncodingSettings, folder: Path
@@ -259,7 +259,7 @@ class _Preparing:
         total, unit = (size, "bytes") if expected is None else (expected, "rows")
         with ExitStack() as stack, track(total, f"preparing {what}", unit) as progress:
             lines = self._open(stack)
-            waiting: deque[Numbers] = deque()  # the numbers of rows whose encoding is awaited
+            waiting: deque[Numbers] = deque()  # indices of rows that are being encoded
             chunks = usable(
                 self.rows, self.settings.limit, self.report, progress.advance if expected is None else _ignore
             )
@@ -279,7 +279,7 @@ class _Preparing:
         (self.folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
     def _open(self, stack: ExitStack) -> GrowingArray:
-        """The files of every side and variant, and the one of the rows' numbers."""
+        """Open the files of every side and variant, and that of the row indices."""
         self.files: dict[tuple[str, int], tuple[GrowingArray, GrowingArray]] = {}
         for side, tokenizer in zip(self.sides, self.tokenizers, strict=True):
             for variant in range(self.settings.variants):
@@ -293,7 +293,7 @@ class _Preparing:
         return stack.enter_context(GrowingArray(self.folder / "lines.npy", np.int64))
 
     def _append(self, found: Encoding) -> None:
-        """Write the rows of a chunk, each with its end, and count them."""
+        """Write the rows of a chunk, each with EOS, and count them."""
         self.report.kept += int(found.keep.sum())
         for name, number in found.counts.items():
             setattr(self.report, name, getattr(self.report, name) + number)
@@ -310,7 +310,7 @@ class _Preparing:
 
 
 def worker_count(size: int) -> int:
-    """Processes for files of that size: one per core, or REGARD_WORKERS; one for what is done before others would have started."""
+    """Number of processes: one per core, or REGARD_WORKERS; one for small files, where starting others takes longer."""
     given = os.environ.get("REGARD_WORKERS")
     if given is not None and not given.isdigit():
         raise OptionError(f"REGARD_WORKERS must be an integer, got {given!r}")
@@ -318,7 +318,7 @@ def worker_count(size: int) -> int:
 
 
 def _ignore(count: int) -> None:
-    """Nobody wants to hear of bytes."""
+    """Ignore progress."""
 
 
 def _noted(chunks: Iterator[tuple[Block, Numbers]], waiting: deque[Numbers]) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The cache of prepared data: what is in it, what a process is using, and removing what nobody has used for long.
+"""The cache of prepared data: list entries, keep those in use, remove old ones.
 
 cache/prepared/KEY/       tokens of a data set (see `prepare`)
 cache/tokenizers/KEY/     learned vocabularies
@@ -50,8 +50,8 @@ class Entry:
 
 
 def hold(prepared: Prepared, made_by: str) -> bool:
-    """Keep a data set from being pruned as long as the object lives, and note what uses it. False if it was pruned just now."""
-    with contextlib.suppress(OSError):  # a cache that cannot be written cannot be pruned either
+    """Protect a dataset from pruning as long as the object lives. Return False if it was just pruned."""
+    with contextlib.suppress(OSError):  # a read-only cache cannot be pruned either
         file = open_locked(_note(prepared.folder), shared=True)
         if file is not None:
             weakref.finalize(prepared, file.close)
@@ -65,14 +65,14 @@ def hold(prepared: Prepared, made_by: str) -> bool:
 
 
 def entries() -> list[Entry]:
-    """Everything in the cache, the least recently used first."""
+    """All entries of the cache, least recently used first."""
     mapped = _mapped_files(cache_folder())
     found = []
     for name, kind in KINDS.items():
         parent = cache_folder() / name
         for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_dir():
-                with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+                with contextlib.suppress(FileNotFoundError):  # removed by another process
                     found.append(_entry(path, "unfinished" if ".tmp-" in path.name else kind, mapped))
     return sorted(found, key=lambda entry: entry.last_used)
 
@@ -95,7 +95,7 @@ def prune(older_than: float | None = None, max_size: int | None = None) -> list[
 
 
 def _remove(entry: Entry) -> bool:
-    """Remove an entry unless somebody holds or builds it by now."""
+    """Remove an entry unless it is in use or being built."""
     path = entry.path
     key = path.with_name(path.name.partition(".tmp-")[0])
     try:
@@ -108,7 +108,7 @@ def _remove(entry: Entry) -> bool:
             gone = path if ".tmp-" in path.name else path.with_name(f"{path.name}.tmp-pruned")
             if gone != path:
                 shutil.rmtree(gone, ignore_errors=True)
-                path.rename(gone)  # at once: nobody finds half an entry
+                path.rename(gone)  # atomic, so no one sees half an entry
             shutil.rmtree(gone)
             _note(key).unlink(missing_ok=True)
     except FileNotFoundError:  # another process was faster
@@ -146,7 +146,7 @@ def _is_held(path: Path) -> bool:
 
 
 def _made_by(path: Path, kind: str) -> str:
-    """What is noted beside an entry, or else what its files tell."""
+    """The description beside an entry, or one made from its files."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RegardError):
         if kind == "unfinished":
             return "a process that was killed"
@@ -166,7 +166,7 @@ def _made_by(path: Path, kind: str) -> str:
 
 @contextlib.contextmanager
 def _unread(path: Path) -> Iterator[Path]:
-    """Reading for a listing is no use: the time of the last access stays."""
+    """Read without changing the time of the last use."""
     before = path.stat()
     try:
         yield path
@@ -180,7 +180,7 @@ def _note(folder: Path) -> Path:
 
 
 def _mapped_files(under: Path) -> set[str]:
-    """Files under a folder that some process has mapped into memory, as Linux tells: data sets used without `hold`."""
+    """Files under a folder that some process has memory-mapped (Linux): datasets used without `hold`."""
     found: set[str] = set()
     names = {str(under), str(under.resolve())}
     for maps in Path("/proc").glob("[0-9]*/maps"):

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.column_detection import LABELLED, PAIRS, Kind, choose, detect_table
+from regard.data.column_detection import LABELLED, PAIRS, ColumnRoles, choose, detect_table
 from regard.data.csv_reader import Csv
-from regard.data.readers import Joined, JsonLines, LinePairs, Rows, Table, Text
+from regard.data.readers import ConcatRows, JsonLines, LinePairs, Rows, Table, Text
 from regard.data.text_files import check_file, lines, suffix
 from regard.errors import DataError
 
 JSON, TABLES = ("jsonl", "ndjson"), ("tsv", "csv")
 
 
-def table(path: Path, source: str | int | None, target: str | int | None, kind: Kind) -> Rows:
-    """Two columns of a table, by the names in its first line or by number from 1; what is not given is guessed (see `columns`)."""
+def open_table(path: Path, source: str | int | None, target: str | int | None, kind: ColumnRoles) -> Rows:
+    """A reader of two columns of a table, given by name or number from 1, else guessed (column_detection.py)."""
     sample = detect_table(path)
     chosen = choose(sample, source, target, kind)
     if suffix(path) == "tsv" and sample.separator == "\t":
@@ -25,11 +25,11 @@ def table(path: Path, source: str | int | None, target: str | int | None, kind: 
     return Csv(path, chosen.columns, header=chosen.header, separator=sample.separator, note=chosen.note)
 
 
-def labelled(path: Path, text: str | int | None, label: str | int | None) -> Rows:
-    """Texts and labels of a table or of JSON lines."""
+def open_labelled(path: Path, text: str | int | None, label: str | int | None) -> Rows:
+    """A reader of the texts and labels of a table or of JSON lines."""
     check_file(path)
     if suffix(path) not in JSON:
-        return table(path, text, label, LABELLED)
+        return open_table(path, text, label, LABELLED)
     known = _fields(path)
     given = [str(each) if each is not None else None for each in (text, label)]
     for place, usual in enumerate(LABELLED.names):
@@ -43,8 +43,8 @@ def labelled(path: Path, text: str | int | None, label: str | int | None) -> Row
     return JsonLines(path, (str(given[0]), str(given[1])), numbers=True)
 
 
-def holds_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
-    """True if a table or JSON lines hold texts and labels: by the names of its columns, or because the labels recur."""
+def has_labels(path: Path, source: str | int | None = None, target: str | int | None = None) -> bool:
+    """True if a file has texts and labels: by the names of its columns, or because the labels recur."""
     if suffix(path) in JSON:
         return (
             source is None
@@ -73,10 +73,10 @@ def _fields(path: Path) -> list[str]:
     return list(found) if isinstance(found, dict) else []
 
 
-def from_files(
+def open_files(
     files: Sequence[Any], source: str | int | None, target: str | int | None, paired: bool
 ) -> Rows:
-    """A reader for files that a user names, by what their names end in (.gz and .xz do not count).
+    """A reader of files that a user names, chosen by their extensions (ignoring .gz and .xz).
 
     .jsonl: one object per line, with the fields `source` and `target` (for a text: `source`, or `text`).
     .tsv, .csv, or one file alone: columns by number from 1, or by name where the first line names them; else the first two.
@@ -104,15 +104,15 @@ def from_files(
                     f"the fields of {path} are not known; name them as data.source and data.target"
                 )
         elif paired and (suffix(path) in TABLES or len(files) == 1):
-            parts.append(table(path, source, target, PAIRS))
+            parts.append(open_table(path, source, target, PAIRS))
         else:
             plain.append(path)
     parts += [Text(path) for path in plain] if not paired else _pairs(plain, source, target)
-    return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+    return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
 
 def _pairs(paths: list[Path], source: str | int | None, target: str | int | None) -> list[Rows]:
-    """Files in one list, as pairs: by their endings, in the order in which they are named."""
+    """Pair the files of one list by their extensions, in order."""
     left = [path for path in paths if suffix(path) == source]
     right = [path for path in paths if suffix(path) == target]
     if len(paths) == 2 and not (left and right):
@@ -120,12 +120,12 @@ def _pairs(paths: list[Path], source: str | int | None, target: str | int | None
     if len(left) + len(right) != len(paths) or len(left) != len(right):
         shown = ", ".join(map(str, paths))
         raise DataError(
-            f"it is not clear which of these files translate each other: {shown}; write pairs, [[a.en, a.de], [b.en, b.de]], "
-            f"or end their names in .{source} and .{target}"
+            f"it is not clear which of these files translate each other: {shown}; "
+            f"write pairs, [[a.en, a.de], [b.en, b.de]], or end their names in .{source} and .{target}"
         )
     return [LinePairs(*pair) for pair in zip(left, right, strict=True)]
 
 
 def _directed(pair: list[Path], source: str | int | None, target: str | int | None) -> list[Path]:
-    """Two files that translate each other, source first where their endings tell."""
+    """Put the source file first, where the extensions tell."""
     return pair[::-1] if suffix(pair[0]) == target and suffix(pair[1]) == source else pair

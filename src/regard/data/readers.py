@@ -18,41 +18,41 @@ from typing import Any
 from regard.data.text_files import BAD, check_file, lines
 from regard.errors import DataError
 
-MISSING = "\udcff missing"  # a row without that column or field
-ROWS = 16384  # of one block
+MISSING = "\udcff missing"  # marks a row without that column or field
+ROWS = 16384  # rows of a block
 Block = tuple[list[str], ...]
 Advance = Callable[[int], None]
 
 
 def ignore(count: int) -> None:
-    """Nobody wants to hear of progress."""
+    """Ignore progress."""
 
 
 class Rows(ABC):
-    """Something that rows of text can be read from, again and again."""
+    """Base class of readers: rows of text that can be read repeatedly."""
 
     files: tuple[Path, ...]
     paired: bool
 
     @abstractmethod
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
-        """All rows, a few thousand at a time, as columns of equal length; `advance` hears of the bytes read."""
+        """Yield all rows in blocks of columns of equal length; call `advance` with the number of bytes read."""
 
     @abstractmethod
     def layout(self) -> dict[str, Any]:
-        """How the files are read: with the files' contents this decides the rows."""
+        """How the files are read; together with their content it determines the rows."""
 
     def check(self) -> None:
-        """Stop in one sentence if a file is missing, empty or unreadable."""
+        """Raise a DataError if a file is missing, empty or unreadable."""
         for path in self.files:
             check_file(path)
 
     def place(self, row: int, column: int) -> str:
-        """Where a person finds a text: the file and line of row `row`, counted from 0, and its column."""
+        """The file, line and column of a text, for messages; rows count from 0."""
         return f"{self.files[min(column, len(self.files) - 1)]} line {row + 1}"
 
     def notes(self) -> list[str]:
-        """What was assumed about the files to read them, a line each."""
+        """What was assumed about the files, one line each."""
         return []
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
@@ -62,7 +62,7 @@ class Rows(ABC):
 
 @dataclass(frozen=True)
 class OneFile(Rows):
-    """What is read from a single file."""
+    """Base class of readers of one file."""
 
     path: Path
 
@@ -73,7 +73,7 @@ class OneFile(Rows):
 
 @dataclass(frozen=True)
 class LinePairs(Rows):
-    """Two files whose lines translate each other."""
+    """Two files whose lines are translations of each other."""
 
     source: Path
     target: Path
@@ -149,7 +149,7 @@ class Table(OneFile):
 
 
 def _column(row: list[str], number: int) -> str:
-    if row[0][:1] == "\udcff":  # the whole line could not be read
+    if row[0][:1] == "\udcff":  # the line could not be read
         return row[0]
     return row[number - 1] if number <= len(row) else MISSING
 
@@ -159,7 +159,7 @@ class JsonLines(OneFile):
     """A file with one JSON object per line; `fields` name the texts, with dots into objects (translation.en)."""
 
     fields: tuple[str, ...]
-    numbers: bool = False  # numbers and true or false are texts too, as labels often are
+    numbers: bool = False  # also accept numbers and booleans, as labels often are
 
     @property
     def paired(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -199,7 +199,7 @@ def _field(found: Any, field: str, numbers: bool = False) -> str:
     if not isinstance(found, str):
         return MISSING
     try:
-        found.encode("utf-8")  # JSON can spell half a character, \ud83d alone
+        found.encode("utf-8")  # JSON can contain half a surrogate pair, such as \ud83d
     except UnicodeEncodeError:
         return BAD
     return found
@@ -207,7 +207,7 @@ def _field(found: Any, field: str, numbers: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Text(OneFile):
-    """A text for a language model, line by line; or the part of it between two shares of its characters."""
+    """The lines of a text, or of the section between two fractions of its characters."""
 
     part: tuple[float, float] = (0.0, 1.0)
     paired = False
@@ -233,7 +233,7 @@ class Text(OneFile):
 
 
 @dataclass(frozen=True)
-class Drawn(Rows):
+class HashSplitRows(Rows):
     """The rows of a set without official splits that belong to one split, by a hash of one column.
 
     All rows with the same text in that column fall into the same split, so that no sentence is both learned and asked. Of 100
@@ -262,14 +262,14 @@ class Drawn(Rows):
 
 
 def drawn_split(text: str) -> str:
-    """The split that a text belongs to by its hash: train, validation or test."""
+    """The split of a text, by its hash: train, validation or test."""
     number = int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8], "big") % 50
     return {0: "validation", 1: "test"}.get(number, "train")
 
 
 @dataclass(frozen=True)
-class Joined(Rows):
-    """Several readers, one after the other."""
+class ConcatRows(Rows):
+    """Several readers, concatenated."""
 
     parts: tuple[Rows, ...]
 

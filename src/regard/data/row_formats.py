@@ -1,4 +1,4 @@
-"""What the rows of each task look like: how files are read as rows, whose vocabulary the target has, what every row must be."""
+"""The rows of each task: how files are read, what the target vocabulary is, and what every row must satisfy."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ from typing import Any
 
 from regard.data.column_detection import column_number
 from regard.data.prepare import Prepared
-from regard.data.reader_choice import JSON, TABLES, from_files, labelled
-from regard.data.readers import Joined, Rows
-from regard.data.splits import Part
+from regard.data.reader_choice import JSON, TABLES, open_files, open_labelled
+from regard.data.readers import ConcatRows, Rows
+from regard.data.splits import RowRange
 from regard.data.text_files import suffix
 from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.registry import Registry
 
-SHOWN = 12  # labels that a sentence names
-PER_CLASS, VALIDATION, TEXT = (
-    100,
-    20,
-    20_000,
-)  # rows of a class, rows to validate on, tokens of a text: less is little
+SHOWN = 12  # labels named in a message
+# Fewer rows per class, validation rows or tokens of a text than these give a warning.
+PER_CLASS, VALIDATION, TEXT = 100, 20, 20_000
 
 
 class RowFormat:
-    """Pairs of texts, as a translator reads them."""
+    """Pairs of texts, for translators; base class of the other formats."""
 
     task = "translate"
-    columns: tuple[str, ...] = ("source", "target")  # what a row is, in words
-    labels: str | None = None  # the kind of the target's own vocabulary; None: a text like the source
-    classes = False  # the target is a class, so parts are cut class by class
-    unit, enough = "pairs", 2000  # what a row is called, and how many are little to train on
+    columns: tuple[str, ...] = ("source", "target")  # names of the columns
+    labels: str | None = None  # kind of the target vocabulary; None: text like the source
+    classes = False  # the target is a class, so splits are stratified
+    unit, enough = "pairs", 2000  # name of a row, and the number below which a warning is given
     also_reads: tuple[str, ...] = ()  # other tasks whose corpora have such rows
 
     @property
@@ -40,18 +37,18 @@ class RowFormat:
         return len(self.columns) == 2
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
-        """A reader for files that a user names."""
-        return from_files(files, source, target, self.paired)
+        """A reader of files that a user names."""
+        return open_files(files, source, target, self.paired)
 
     def finish(self, rows: Rows, data: Any) -> Rows:
-        """The rows as the other settings of the `data` section want them."""
+        """Apply the other options of the `data:` block to the rows."""
         return rows
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
-        """Stop at the first row that cannot be learned from or scored, naming its place."""
+        """Raise a DataError at the first row that cannot be trained on or scored."""
 
     def scarce(self, train: Prepared, validation: Prepared | None, target: Tokenizer) -> list[str]:
-        """Warnings, with figures, where there is too little data to train or to validate on."""
+        """Warnings if there is too little data to train or to validate on."""
         found = []
         if train.rows < self.enough:
             found.append(
@@ -65,8 +62,8 @@ class RowFormat:
         return found
 
     def little(self) -> str:
-        """What becomes of a model that saw too little, and what helps."""
-        return "a translator learns them by heart and translates nothing else; add pairs"
+        """What too little data leads to, and what helps."""
+        return "a translator overfits and translates nothing else; add pairs"
 
 
 class TextRows(RowFormat):
@@ -79,7 +76,7 @@ class TextRows(RowFormat):
         if tokens >= TEXT:
             return []
         return [
-            f"{tokens:,} training tokens are few: below about {TEXT:,} a language model learns them by heart; add text"
+            f"{tokens:,} training tokens are few: below about {TEXT:,} a language model overfits; add text"
         ]
 
 
@@ -112,10 +109,10 @@ class ClassifyRows(RowFormat):
         if len(files) == 1 and not isinstance(files[0], list):
             tables = list(files)  # whatever its name ends in
         others = [each for each in files if each not in tables]
-        parts = [labelled(Path(each).expanduser(), source, target) for each in tables]
+        parts = [open_labelled(Path(each).expanduser(), source, target) for each in tables]
         if others or not files:
-            parts.append(from_files(others, source, target, paired=True))
-        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+            parts.append(open_files(others, source, target, paired=True))
+        return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
     def check(self, rows: Rows, target: Tokenizer) -> None:
         known = set(target.entries)
@@ -133,7 +130,7 @@ class ClassifyRows(RowFormat):
 
 
 class TagRows(RowFormat):
-    """Words and a tag for each, both joined by spaces."""
+    """Words and their tags, both joined by spaces."""
 
     task, columns, labels = "tag", ("words", "tags"), "word"
     unit, enough = "sentences", 500
@@ -160,15 +157,15 @@ class TagRows(RowFormat):
             )
         columns = None if source is None or target is None else (int(source), int(target))
         parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in named]
-        return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+        return parts[0] if len(parts) == 1 else ConcatRows(tuple(parts))
 
     def finish(self, rows: Rows, data: Any) -> Rows:
-        """Tags in the scheme that is wanted, and mended where that is wanted."""
+        """Convert tags to `data.scheme`, and repair them with `data.repair`."""
         from regard.data.conll_reader import Conll
 
-        if isinstance(rows, Joined):
-            return Joined(tuple(self.finish(part, data) for part in rows.parts))
-        if isinstance(rows, Part):
+        if isinstance(rows, ConcatRows):
+            return ConcatRows(tuple(self.finish(part, data) for part in rows.parts))
+        if isinstance(rows, RowRange):
             return replace(rows, rows=self.finish(rows.rows, data))
         return replace(rows, scheme=data.scheme, repair=data.repair) if isinstance(rows, Conll) else rows
 
@@ -182,13 +179,13 @@ class TagRows(RowFormat):
 
 
 class EmbedRows(RowFormat):
-    """Two texts that mean the same."""
+    """Pairs of texts with the same meaning."""
 
     task, columns = "embed", ("text", "like it")
     also_reads = ("translate",)  # translations have the same meaning
 
     def little(self) -> str:
-        return "an embedder learns them by heart; add pairs, or fine-tune a pretrained encoder (model.pretrained)"
+        return "an embedder overfits; add pairs, or fine-tune a pretrained encoder (model.pretrained)"
 
 
 ROW_FORMATS: Registry[RowFormat] = Registry("task")
@@ -206,7 +203,7 @@ def row_format_of(task: str | RowFormat) -> RowFormat:
 
 
 def _usable(rows: Rows) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Rows that have something readable on both sides, with their numbers."""
+    """Yield rows with readable text in every column, and their numbers."""
     for at, row in enumerate(rows):
         if all(text.strip() and text[0] != "\udcff" for text in row):
             yield at, row

@@ -1,4 +1,4 @@
-"""Words spelled out: each word's number, and behind it the numbers of its UTF-8 bytes, in one row.
+"""The tokenizer of taggers with character features: each word's id, followed by the ids of its UTF-8 bytes.
 
 A tagger needs to know a word it has never seen by its letters. So that words and letters travel together through preparation,
 batches and checkpoints as any tokens do, they share one range of numbers: those below `len(words)` are words, the 256 above are
@@ -20,10 +20,10 @@ BYTES = 256
 
 
 class SpelledTokenizer(Tokenizer):
-    """A vocabulary of words, and every byte."""
+    """A vocabulary of words and of all bytes."""
 
     def __init__(self, text: str) -> None:
-        """From the text of a file: the word tokenizer's within an object that says it is spelled."""
+        """From the text of a file: the word tokenizer under the key `spelled`."""
         try:
             self._json = json.loads(text)
             self.words = Tokenizer(json.dumps(self._json["spelled"]))
@@ -35,7 +35,7 @@ class SpelledTokenizer(Tokenizer):
 
     @classmethod
     def over(cls, words: Tokenizer) -> SpelledTokenizer:
-        """The words of a vocabulary, to be spelled."""
+        """The spelled tokenizer of a word tokenizer."""
         return cls(json.dumps({"spelled": json.loads(words.text)}, ensure_ascii=False))
 
     def encode(self, text: str) -> list[int]:
@@ -59,7 +59,7 @@ class SpelledTokenizer(Tokenizer):
         return ids, pieces
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words as they were spelled; of one that was too long, its ends."""
+        """The words of the bytes; of a long word, its two ends."""
         return " ".join(spelling.decode("utf-8", "replace") for _, spelling in self._parts(ids))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -69,7 +69,7 @@ class SpelledTokenizer(Tokenizer):
         ]
 
     def _parts(self, ids: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        """Each word's number and bytes."""
+        """The id and bytes of each word."""
         found: list[tuple[int, list[int]]] = []
         for i in map(int, ids):
             if not 0 <= i < len(self):

@@ -1,4 +1,4 @@
-"""Parts of a set that has no parts: folds to test on in turn, a share held out, the first or second half.
+"""Splits of a dataset without official ones: cross-validation folds, a held-out share, a range of rows.
 
 Whether a row is in a part is decided row by row, so memory does not grow with the number of rows.
 """
@@ -21,12 +21,12 @@ from regard.data.readers import Advance, Block, Rows, ignore
 
 EXACT = (
     1 << 16
-)  # rows of a class up to which its share is exact; of more it is the share of all possible hashes
+)  # up to this many rows of a class its share is exact; beyond, it is a share of all possible hashes
 END = 1 << 64
 
 
-class _Kept(Rows):
-    """Some rows of another reader."""
+class _FilteredRows(Rows):
+    """Base class: some rows of another reader."""
 
     rows: Rows
 
@@ -40,7 +40,7 @@ class _Kept(Rows):
 
     @abstractmethod
     def keeps(self, number: int, row: tuple[str, ...]) -> bool:
-        """True if row `number`, counted from 0, is in the part."""
+        """True if row `number`, counted from 0, is in the split."""
 
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
         numbers = count()
@@ -57,8 +57,8 @@ class _Kept(Rows):
 
 
 @dataclass(frozen=True)
-class SplitRows(_Kept):
-    """The rows inside a share `start` … `stop` of each class in the order of a hash of their texts, or those outside it.
+class SplitRows(_FilteredRows):
+    """The rows inside (or outside) a share `start` … `stop` of each class, in the order of a hash of their texts.
 
     So every class is cut alike, the cut is the same on every machine and for every seed, and equal texts of a class fall into the
     same part. Without `classes` all rows are of one class. A first pass keeps 8 bytes for each of the first EXACT rows of a class,
@@ -82,7 +82,7 @@ class SplitRows(_Kept):
 
     @cached_property
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """For each class the smallest hash inside the share, and the smallest beyond it."""
+        """For each class, the smallest hash inside the share and the smallest beyond it."""
         hashes: dict[str, array[int]] = {}
         for row in self.rows:
             known = hashes.setdefault(self._class(row), array("Q"))
@@ -103,7 +103,7 @@ def _hash(text: str) -> int:
 
 
 def _bound(hashes: array[int], share: float) -> int:
-    """The hash below which that share of the rows lies."""
+    """The hash below which this share of the rows is."""
     if len(hashes) > EXACT:
         return min(END, int(share * END))
     at = round(share * len(hashes) - 1e-6)
@@ -111,13 +111,16 @@ def _bound(hashes: array[int], share: float) -> int:
         return END
     values = np.asarray(hashes, np.uint64)
     bound = np.partition(values, at)[at]
-    below, up_to = int((values < bound).sum()), int((values <= bound).sum())  # they differ by the equal texts
+    below, up_to = (
+        int((values < bound).sum()),
+        int((values <= bound).sum()),
+    )  # they differ by the number of equal texts
     return int(bound) + (up_to - at < at - below)
 
 
 @dataclass(frozen=True)
-class Part(_Kept):
-    """The rows between two shares of all rows, as they stand in the file."""
+class RowRange(_FilteredRows):
+    """The rows between two fractions of all rows, in file order."""
 
     rows: Rows
     start: float
@@ -128,7 +131,7 @@ class Part(_Kept):
 
     @cached_property
     def range(self) -> range:
-        """The numbers of the rows that stay."""
+        """The numbers of these rows."""
         total = sum(len(block[0]) for block in self.rows.blocks())
         return range(int(self.start * total), int(self.stop * total))
 

@@ -1,4 +1,4 @@
-"""Words as sub-word tokens, for taggers on a pretrained encoder: the first token of each word is marked, since it carries the tag.
+"""Words as sub-word tokens, for taggers with a pretrained encoder; the first token of each word, which gets the tag, is marked.
 
 A row must say where words begin, and it travels through preparation, batches and checkpoints as plain token ids. So there are two
 ranges of ids: below `size`, the size of the vocabulary, a token begins a word; from there on (id + size) it continues one.
@@ -13,14 +13,14 @@ from functools import cached_property
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import DataError
 
-MOST = 16  # tokens of a word that are read: a web address has many, and none after these tells more
+MOST = 16  # tokens of a word; the rest, of a web address for example, is cut off
 
 
 class SubwordTokenizer(Tokenizer):
-    """Any tokenizer, applied word by word; words stand apart by single spaces."""
+    """A tokenizer applied word by word; words are separated by spaces."""
 
     def __init__(self, text: str) -> None:
-        """From the text of a file: the inner tokenizer's within an object that names it."""
+        """From the text of a file: the inner tokenizer under the key `subwords`."""
         try:
             self._json = json.loads(text)
             self.inner = Tokenizer(json.dumps(self._json["subwords"]))
@@ -32,7 +32,7 @@ class SubwordTokenizer(Tokenizer):
 
     @classmethod
     def over(cls, inner: Tokenizer) -> SubwordTokenizer:
-        """The tokens of a vocabulary, marked as beginning or continuing a word."""
+        """The sub-word tokenizer of another tokenizer."""
         return cls(json.dumps({"subwords": json.loads(inner.text)}, ensure_ascii=False))
 
     def encode(self, text: str) -> list[int]:
@@ -47,7 +47,7 @@ class SubwordTokenizer(Tokenizer):
         return [self._joined([next(encoded) for _ in words]) for words in split]
 
     def _joined(self, words: list[list[int]]) -> tuple[list[int], list[int]]:
-        """One row of words; a word without any token, such as a lone control character, is unknown."""
+        """The ids of a row of words; a word without tokens, such as a control character, is UNK."""
         ids, pieces = [], []
         for place, word in enumerate(words):
             first, *others = word[:MOST] or [UNK]

@@ -1,6 +1,6 @@
-"""Spans as tags: BIO (IOB2), IOBES and IO; read, checked, repaired and turned into each other.
+"""Tagging schemes for spans: BIO (IOB2), IOBES and IO; parse, check, repair and convert tags.
 
-A tag is O, or a letter and a type: B-PER begins a person, I-PER goes on with it, E-PER ends it, S-PER is one of a single word. BIO
+A tag is O, or a letter and a type: B-PER begins a person, I-PER continues it, E-PER ends it, S-PER is a person of one word. BIO
 has no E and S; IO has I alone, so that two spans of one type side by side become one in it, and in no other scheme.
 
 Every sequence of tags is read as `conlleval` reads it: a span begins where its letter says so, where the type changes, and where
@@ -20,7 +20,7 @@ LETTERS = "BIES"
 
 
 class Span(NamedTuple):
-    """Words start … stop − 1 of a sentence, and what they are."""
+    """A span of words start … stop − 1, and its type."""
 
     start: int
     stop: int
@@ -28,14 +28,14 @@ class Span(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is wrong with the tag of a word."""
+    """A tag that breaks the rules."""
 
-    place: int  # of the word, from 0
+    place: int  # index of the word
     what: str
 
 
 def parse(tag: str) -> tuple[str, str]:
-    """Letter and type of a tag: ("B", "PER"); ("O", "") of O."""
+    """The prefix and type of a tag: ("B", "PER"); ("O", "") for O."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     if not is_tag(tag):
@@ -44,7 +44,7 @@ def parse(tag: str) -> tuple[str, str]:
 
 
 def is_tag(text: str) -> bool:
-    """Whether this is spelled as a tag."""
+    """True if the text has the form of a tag."""
     return text == OUTSIDE or (len(text) > 2 and text[0] in LETTERS and text[1] == "-")
 
 
@@ -53,7 +53,7 @@ def spans(tags: Sequence[str]) -> list[Span]:
     found: list[Span] = []
     start, before = 0, (OUTSIDE, "")
     for place, after in enumerate([*map(parse, tags), (OUTSIDE, "")]):
-        if _apart(before, after):
+        if _separate(before, after):
             if before[0] != OUTSIDE:
                 found.append(Span(start, place, before[1]))
             start = place
@@ -61,28 +61,28 @@ def spans(tags: Sequence[str]) -> list[Span]:
     return found
 
 
-def _apart(before: tuple[str, str], after: tuple[str, str]) -> bool:
-    """Whether two neighbours do not lie in one span: by conlleval's rules."""
+def _separate(before: tuple[str, str], after: tuple[str, str]) -> bool:
+    """True if two neighbours are in different spans, by conlleval's rules."""
     outside = OUTSIDE in (before[0], after[0])
     return outside or before[1] != after[1] or before[0] in "ES" or after[0] in "BS"
 
 
 class Scheme(ABC):
-    """How spans are written as tags."""
+    """A tagging scheme."""
 
     name: str
-    letters: str  # that it uses beside O
+    letters: str  # prefixes other than O
 
     @abstractmethod
     def span(self, length: int) -> str:
-        """The letters of a span of so many words."""
+        """The prefixes of a span of `length` words."""
 
     @abstractmethod
     def legal(self, before: str | None, after: str | None) -> bool:
-        """Whether one tag may follow another; None stands for the ends of a sentence."""
+        """True if one tag may follow another; None is the start or end of the sentence."""
 
     def tags(self, found: Iterable[Span], length: int) -> list[str]:
-        """The tags of a sentence of so many words with these spans."""
+        """The tags of a sentence of `length` words with these spans."""
         tags = [OUTSIDE] * length
         for span in found:
             if not 0 <= span.start < span.stop <= length or set(tags[span.start : span.stop]) != {OUTSIDE}:
@@ -95,13 +95,13 @@ class Scheme(ABC):
         return tags
 
     def convert(self, tags: Sequence[str]) -> list[str]:
-        """The tags of any scheme, well formed or not, in this one."""
+        """Convert tags of any scheme, well formed or not, to this one."""
         return self.tags(spans(tags), len(tags))
 
-    repair = convert  # reading what cannot be right as conlleval does, and writing it by the rules
+    repair = convert  # invalid tags are read as conlleval does, then written by the rules
 
     def problems(self, tags: Sequence[str]) -> list[Problem]:
-        """Where a sequence breaks the rules, and how."""
+        """All violations of the rules."""
         return list(self._problems(tags))
 
     def _problems(self, tags: Sequence[str]) -> Iterator[Problem]:
@@ -130,7 +130,7 @@ class Scheme(ABC):
 
 
 class _Bio(Scheme):
-    """B begins, I goes on."""
+    """B begins a span, I continues it."""
 
     name, letters = "BIO", "BI"
 
@@ -146,7 +146,7 @@ class _Bio(Scheme):
 
 
 class _Iobes(Scheme):
-    """B begins, I goes on, E ends, S is alone."""
+    """B begins a span, I continues it, E ends it, S is a span of one word."""
 
     name, letters = "IOBES", "BIES"
 
@@ -154,12 +154,12 @@ class _Iobes(Scheme):
         return "S" if length == 1 else "B" + "I" * (length - 2) + "E"
 
     def legal(self, before: str | None, after: str | None) -> bool:
-        inside, goes_on = before is not None and before[0] in "BI", after is not None and after[0] in "IE"
-        return inside == goes_on and (not goes_on or before[2:] == after[2:])  # type: ignore[index]
+        inside, continues = before is not None and before[0] in "BI", after is not None and after[0] in "IE"
+        return inside == continues and (not continues or before[2:] == after[2:])  # type: ignore[index]
 
 
 class _Io(Scheme):
-    """I is inside."""
+    """I is inside a span."""
 
     name, letters = "IO", "I"
 
@@ -175,13 +175,13 @@ SCHEMES: dict[str, Scheme] = {"bio": BIO, "iobes": IOBES, "io": IO}
 
 
 def scheme(name: str) -> Scheme:
-    """A scheme by name."""
+    """The scheme of that name."""
     if name.lower() not in SCHEMES:
         raise OptionError(f"the scheme of tags is one of {', '.join(SCHEMES)}, got {name!r}")
     return SCHEMES[name.lower()]
 
 
 def scheme_of(tags: Iterable[str]) -> Scheme:
-    """The scheme that these tags are from, by the letters that occur among them."""
+    """Guess the scheme from the prefixes of the tags."""
     letters = {parse(tag)[0] for tag in set(tags)}
     return IOBES if letters & {"E", "S"} else BIO if "B" in letters else IO

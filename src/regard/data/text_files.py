@@ -1,4 +1,4 @@
-"""Lines of text files, plain or compressed with gzip or xz, read as a stream and never trusted.
+"""Read lines of text files, plain or compressed with gzip or xz, as a stream, without trusting their content.
 
 A file is what its first bytes say, whatever its name. Only \\n ends a line (and \\r\\n, whose \\r is dropped): other characters
 that Unicode counts as line ends are text, and splitting at them would shift one side of a pair against the other.
@@ -20,19 +20,19 @@ from typing import BinaryIO
 
 from regard.errors import DataError
 
-BAD, LONG = "\udcff bad UTF-8", "\udcff too long"  # lone surrogates: what no decoded text contains
+BAD, LONG = "\udcff bad UTF-8", "\udcff too long"  # lone surrogates, which no decoded text contains
 MOST_CHARACTERS = 100_000
 MOST_GROWTH = 300  # text shrinks to a third or a tenth; gzip itself ends at 1032, xz goes far beyond
-FREE_GROWTH = 64 << 20  # so much may come out of any file, however small
+FREE_GROWTH = 64 << 20  # always allowed, however small the file
 BLOCK = 1 << 20
-XZ_MEMORY = 1 << 29  # what xz may use for its window; `xz -9` asks for 65 MiB
+XZ_MEMORY = 1 << 29  # memory limit of xz; `xz -9` needs 65 MiB
 _UNPACK = {b"PK\x03\x04": "a zip archive", b"BZh": "a bzip2 file", b"\x28\xb5\x2f\xfd": "a zstd file"}
 
 
 def lines(
     path: Path, *, most: int = MOST_CHARACTERS, advance: Callable[[int], None] = lambda n: None
 ) -> Iterator[list[str]]:
-    """Blocks of lines, decoded and without their ends; `advance` hears how many bytes of the file were read.
+    """Yield blocks of decoded lines without line ends; call `advance` with the number of bytes read.
 
     Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at the same time.
     """
@@ -40,7 +40,7 @@ def lines(
 
 
 def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> Iterator[bytes]:
-    """The bytes of a file, unpacked if it is packed, in blocks."""
+    """Yield the bytes of a file in blocks, decompressed if necessary."""
     check_file(path)
     with path.open("rb") as file:
         start = file.read(6)
@@ -57,7 +57,7 @@ def unpacked(path: Path, *, advance: Callable[[int], None] = lambda n: None) -> 
 
 
 def check_file(path: Path) -> None:
-    """Stop in one sentence if there is no readable, non-empty file of that name."""
+    """Raise a DataError unless there is a readable, non-empty file of that name."""
     try:
         if path.is_dir():
             raise DataError(f"{path} is a folder; name a file in it")
@@ -73,7 +73,7 @@ def check_file(path: Path) -> None:
 
 
 def suffix(path: Path) -> str:
-    """The ending of a name before .gz or .xz: `en` of train.en.gz."""
+    """The extension before .gz or .xz: `en` of train.en.gz."""
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     return Path(name).suffix[1:]
 
@@ -89,7 +89,7 @@ def _plain(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
 
 
 class _Gzip:
-    """One member of a gzip file, unpacked in bounded steps."""
+    """One member of a gzip file, decompressed in bounded steps."""
 
     def __init__(self) -> None:
         self._inner, self._held = zlib.decompressobj(zlib.MAX_WBITS | 16), b""
@@ -113,7 +113,7 @@ class _Gzip:
 
 
 class _Xz:
-    """One stream of an xz file, unpacked in bounded steps and with bounded memory."""
+    """One stream of an xz file, decompressed in bounded steps with bounded memory."""
 
     def __init__(self) -> None:
         self._inner = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
@@ -135,7 +135,7 @@ class _Xz:
 
 
 def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int], None]) -> Iterator[bytes]:
-    """What a compressed file holds, in blocks; several members one after the other are one text."""
+    """Yield the content of a compressed file in blocks; several members are concatenated."""
     read = out = 0
     try:
         with path.open("rb") as file:
@@ -153,9 +153,8 @@ def _unpacked(path: Path, kind: type[_Gzip] | type[_Xz], advance: Callable[[int]
                     yield block
                 data = b""
                 if inner.ended:
-                    data = inner.rest.lstrip(b"\0") or _more(file, advance).lstrip(
-                        b"\0"
-                    )  # zeros may fill up the last block
+                    # Zeros may pad the last block.
+                    data = inner.rest.lstrip(b"\0") or _more(file, advance).lstrip(b"\0")
                     if not data:
                         return
                     inner = kind()
@@ -180,7 +179,7 @@ def _more(file: BinaryIO, advance: Callable[[int], None]) -> bytes:
 
 
 def _ahead(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
-    """The same blocks, made by a thread that runs a few ahead; unpacking lets other Python code run meanwhile."""
+    """Produce the blocks in a thread that runs a few ahead; decompression releases the GIL."""
     made: queue.Queue[bytes | BaseException | None] = queue.Queue(most)
     stop = threading.Event()
 
@@ -213,7 +212,7 @@ def _ahead(blocks: Iterator[bytes], most: int = 4) -> Iterator[bytes]:
 
 
 def _decoded(blocks: Iterator[bytes], most: int) -> Iterator[list[str]]:
-    """Cut blocks of bytes into lines. A line that outgrows the limit is dropped while it is read, not after."""
+    """Split blocks of bytes into lines. A line beyond the limit is dropped while it is read."""
     tail, skipping, first = b"", False, True
     widest = 4 * most + 2  # bytes that `most` characters and an end may take
     for block in blocks:

@@ -1,4 +1,4 @@
-"""The words of a plain text and where they stand in it: addresses, mentions and hashtags, words with their apostrophes, signs."""
+"""Split plain text into words with their positions: web addresses, mentions, hashtags, words, punctuation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-OFTEN = 100  # how far up in a vocabulary a sign stands that is a word of its own
+FREQUENT = 100  # a sign among the first so many words of a vocabulary is a separate word
 
 _WORD = r"\w+(?:['’.\-]\w+)*"
 _PATTERN = r"(?:https?://|www\.)\S+|[{signs}]{word}|{word}|[^\w\s]"
 
 
 class Word(NamedTuple):
-    """A word and its place: text[start:stop]."""
+    """A word and its position: text[start:stop]."""
 
     text: str
     start: int
@@ -21,10 +21,10 @@ class Word(NamedTuple):
 
 
 class WordSplitter:
-    """Cuts a text into words. Of @name and #tag the sign is a word of its own where `apart` has it."""
+    """Splits a text into words. @ and # are separate words if they are in `separate`."""
 
-    def __init__(self, apart: str = "") -> None:
-        signs = "".join(sign for sign in "@#" if sign not in apart)
+    def __init__(self, separate: str = "") -> None:
+        signs = "".join(sign for sign in "@#" if sign not in separate)
         pattern = _PATTERN if signs else _PATTERN.replace("[{signs}]{word}|", "")
         self._find = re.compile(
             pattern.format(signs=signs, word=_WORD) if signs else pattern.format(word=_WORD)
@@ -32,13 +32,13 @@ class WordSplitter:
 
     @classmethod
     def like(cls, vocabulary: Mapping[str, int]) -> WordSplitter:
-        """As the text was cut that a vocabulary was learned from, its most frequent words first."""
-        return cls("".join(sign for sign in "@#" if vocabulary.get(sign, OFTEN) < OFTEN))
+        """The splitter that fits a vocabulary, given with its most frequent words first."""
+        return cls("".join(sign for sign in "@#" if vocabulary.get(sign, FREQUENT) < FREQUENT))
 
     def __call__(self, text: str) -> list[Word]:
         return [Word(found.group(), found.start(), found.end()) for found in self._find(text)]
 
 
 def split_at_spaces(text: str) -> list[Word]:
-    """The words of a text that is cut already, with spaces between them."""
+    """The words of a text that is already split by spaces."""
     return [Word(found.group(), found.start(), found.end()) for found in re.finditer(r"[^ ]+", text)]

@@ -1,4 +1,4 @@
-"""Word vectors that others have learned: the text and binary files of word2vec (fastText's .vec too) and the text files of GloVe.
+"""Read pretrained word vectors: text and binary files of word2vec (also fastText's .vec) and text files of GloVe.
 
     word2vec, text     a line "words width", then lines "word number number …"
     GloVe              the same without the first line
@@ -23,15 +23,15 @@ from regard.data.text_files import lines, unpacked
 from regard.errors import DataError
 from regard.files.progress import track
 
-WIDEST = 65_536  # numbers of a vector; beyond it the header is no header
-LONGEST_WORD = 10_000  # bytes; beyond it what is read is no word
+WIDEST = 65_536  # of a vector; a larger number is no header
+LONGEST_WORD = 10_000  # bytes; longer ones are no words
 LONGEST_LINE = 2_000_000  # characters
 SNIFFED = 4096
 _HEADER = re.compile(rb"\s*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*\n")
 
 
 def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tuple[list[str], np.ndarray]:
-    """The words of a file, in its order, and their vectors, float32 of (words, width); with `wanted` those only.
+    """The words of a file, in order, and their vectors, float32 (words, width); only those in `wanted`, if given.
 
     Of a word that stands there twice the first counts. A width that changes, a header that does not fit, a file that was cut off
     and numbers that are no numbers are one sentence that names the line or word; that is looked at in words not wanted too,
@@ -53,11 +53,11 @@ def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tup
 
 @dataclass
 class _Kept:
-    """What was read so far, and what the file says about itself."""
+    """The vectors read so far, and the header of the file."""
 
     path: Path
     wanted: frozenset[str] | None
-    count: int | None = None  # as the header says
+    count: int | None = None  # from the header
     width: int = 0
     words: list[str] = field(default_factory=list)
     numbers: array[float] = field(default_factory=lambda: array("f"))
@@ -77,7 +77,7 @@ class _Kept:
 
 
 def _start(path: Path) -> bytes:
-    """The first bytes, unpacked; enough for a header and a look at what follows."""
+    """The first bytes, decompressed: enough for the header and the first vector."""
     found = b""
     with contextlib.closing(unpacked(path)) as blocks:  # type: ignore[type-var]
         for block in blocks:
@@ -96,7 +96,7 @@ def _sizes(path: Path, count: int, width: int) -> tuple[int, int]:
 
 
 def _is_binary(rows: bytes, width: int) -> bool:
-    """Whether what follows the first word is not printed. Printed numbers take at least 2 · width − 1 places, all of them plain."""
+    """True if the numbers after the first word are binary. As text they take at least 2 · width − 1 printable bytes."""
     numbers = (rows.partition(b" ")[2] or rows)[: 2 * width - 1]
     printed = sum(32 <= byte < 127 or byte in b"\t\r\n" for byte in numbers)
     return printed < 0.9 * len(numbers)
@@ -133,7 +133,7 @@ def _lines(path: Path, advance: Callable[[int], None]) -> Iterator[str]:
 
 
 def _row(kept: _Kept, line: str, number: int) -> None:
-    """A word and its numbers. GloVe's web vectors have words with spaces in them (". . ."), so the numbers are the last ones."""
+    """Split a line into word and numbers, from the right: some words of GloVe contain spaces (". . .")."""
     spaces = line.count(" ")
     if not kept.width:
         kept.width = spaces
@@ -153,7 +153,7 @@ def _row(kept: _Kept, line: str, number: int) -> None:
         except ValueError:
             column, bad = next((i, cell) for i, cell in enumerate(cells, 2) if not _is_number(cell))
             raise DataError(
-                f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number belongs; mend or remove that line"
+                f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number is expected; mend or remove that line"
             ) from None
         kept.add(word, numbers, f"line {number:,}")
 
@@ -189,7 +189,7 @@ def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int]
 
 
 class _Stream:
-    """Bytes that come in blocks, read piece by piece."""
+    """A byte stream over blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._held, self._at = blocks, b"", 0
@@ -200,7 +200,7 @@ class _Stream:
         return bool(block)
 
     def until(self, end: bytes) -> bytes | None:
-        """What stands before the next `end`, which is passed over; None where the bytes are over, or no word is that long."""
+        """Read up to the next `end` and skip it; None at the end of the stream or if no word is that long."""
         while (found := self._held.find(end, self._at)) < 0:
             if len(self._held) - self._at > LONGEST_WORD or not self._more():
                 return None
@@ -215,7 +215,7 @@ class _Stream:
         return self._held[self._at - size : self._at]
 
     def rest(self) -> bytes:
-        """What is left, or the beginning of it."""
+        """The rest of the stream, or its beginning."""
         while len(self._held) - self._at < SNIFFED and self._more():
             pass
         return self._held[self._at : self._at + SNIFFED]
