@@ -16,7 +16,7 @@ from regard.recipe.schema import Recipe, all_keys
 BASE = {"data": "multi30k"}
 
 
-def says(*overrides, base=BASE):
+def message_of(*overrides, base=BASE):
     with pytest.raises(RecipeError) as caught:
         load_recipe(base, overrides)
     text = str(caught.value)
@@ -30,14 +30,14 @@ def written(folder, text, name="mine.yaml"):
     return path
 
 
-def refused(folder, text):
+def file_error(folder, text):
     with pytest.raises(RecipeError) as caught:
         load_recipe(written(folder, text))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_a_short_recipe_is_a_whole_one_with_every_default_filled_in():
+def test_a_short_recipe_gets_all_defaults():
     recipe = load_recipe(BASE)
     assert recipe.data.corpus == "multi30k"
     assert recipe.model.encoder is not None
@@ -61,13 +61,13 @@ def test_every_included_recipe_is_valid_described_and_survives_dumping(path, tmp
     assert load_recipe(recipe) == recipe
 
 
-def test_a_name_is_the_files_unless_given(tmp_path):
+def test_the_name_is_the_files_by_default(tmp_path):
     assert load_recipe(written(tmp_path, "data: multi30k", "my run.yaml")).name == "my-run"
     assert load_recipe(written(tmp_path, "data: multi30k\nname: other")).name == "other"
     assert load_recipe(written(tmp_path, "data: multi30k"), ["name=third"]).name == "third"
 
 
-def test_overrides_are_read_as_the_file_is():
+def test_overrides_are_yaml():
     recipe = load_recipe(
         BASE,
         [
@@ -87,7 +87,7 @@ def test_overrides_are_read_as_the_file_is():
     assert load_recipe(BASE, ["training.steps=null", "training.minutes=5"]).training.steps is None
 
 
-def test_overriding_does_not_touch_what_was_given():
+def test_overrides_do_not_change_the_given_mapping():
     given = {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
     load_recipe(given, ["model.dim=128", "data.limit=5"])
     assert given == {"data": {"corpus": "multi30k"}, "model": {"dim": 64}}
@@ -118,8 +118,8 @@ def test_overriding_does_not_touch_what_was_given():
         ),
     ],
 )
-def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, words):
-    found = says(override)
+def test_an_unknown_key_names_its_place_and_the_similar_one(override, words):
+    found = message_of(override)
     assert all(word in found for word in words), found
 
 
@@ -139,8 +139,8 @@ def test_an_unknown_key_names_its_place_and_the_nearest_right_one(override, word
          "bahdanau is a kind of model.decoder"),
     ],
 )  # fmt: skip
-def test_a_key_or_kind_in_the_wrong_place_is_told_where_it_goes(overrides, words):
-    assert words in says(*overrides)
+def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words):
+    assert words in message_of(*overrides)
 
 
 @pytest.mark.parametrize(
@@ -164,21 +164,21 @@ def test_a_key_or_kind_in_the_wrong_place_is_told_where_it_goes(overrides, words
         ("validate_evry", "training.validate_every (integer ≥ 1)"),
     ],
 )  # fmt: skip
-def test_what_other_libraries_call_a_key_leads_to_ours(given, meant):
+def test_names_of_other_libraries_suggest_our_keys(given, meant):
     place, _, key = given.rpartition(".")
-    assert says(f"{given}=1") == f"{place or 'a recipe'} has no key {key!r}; did you mean {meant}?"
+    assert message_of(f"{given}=1") == f"{place or 'a recipe'} has no key {key!r}; did you mean {meant}?"
 
 
-def test_only_keys_that_this_recipe_may_have_are_suggested():
+def test_only_keys_of_this_recipes_kinds_are_suggested():
     gru = "model.encoder={kind: recurrent}", "model.decoder={kind: bahdanau}"
-    assert says(*gru, "hidden=1").endswith("did you mean model.encoder.width (integer ≥ 1 or null) or "
+    assert message_of(*gru, "hidden=1").endswith("did you mean model.encoder.width (integer ≥ 1 or null) or "
                                            "model.decoder.width (integer ≥ 1 or null)?")  # fmt: skip
-    assert "its keys are" in says(*gru, "model.encoder.colour=1")
+    assert "its keys are" in message_of(*gru, "model.encoder.colour=1")
     known = set(all_keys())
     assert {home for homes in SYNONYMS.values() for home in homes} <= known
 
 
-def test_a_problem_of_an_override_does_not_blame_the_file(tmp_path):
+def test_a_wrong_override_does_not_name_the_file(tmp_path):
     path = written(tmp_path, "data: multi30k")
     with pytest.raises(RecipeError, match=r"^a recipe has no key 'lr'"):
         load_recipe(path, ["lr=1"])
@@ -186,7 +186,7 @@ def test_a_problem_of_an_override_does_not_blame_the_file(tmp_path):
         load_recipe(written(tmp_path, "data: multi30k\nlr: 1"), ["seed=2"])
     assert (
         load_recipe(written(tmp_path, "seed: 3"), ["data.corpus=multi30k"]).seed == 3
-    )  # only whole with the override
+    )  # valid only with the override
 
 
 @pytest.mark.parametrize(
@@ -214,22 +214,22 @@ def test_a_problem_of_an_override_does_not_blame_the_file(tmp_path):
         ("data.train=[3]", ("data.train[0] is 3", "a file name")),
     ],
 )
-def test_a_wrong_value_names_key_value_and_what_is_allowed(override, words):
-    found = says(override)
+def test_a_wrong_value_names_key_value_and_allowed_values(override, words):
+    found = message_of(override)
     assert all(word in found for word in words), found
 
 
-def test_of_several_problems_the_first_is_told_and_the_rest_counted():
-    assert says("model.dim=0", "seed=-1", "batch.tokns=3").endswith("(and 2 more)")
+def test_of_several_problems_the_first_is_reported_and_the_rest_counted():
+    assert message_of("model.dim=0", "seed=-1", "batch.tokns=3").endswith("(and 2 more)")
 
 
 @pytest.mark.parametrize("text", ["x", "=3", "a..b=3", ".a=3", "training.steps"])
-def test_an_override_without_key_or_value_shows_how_one_is_written(text):
-    assert "training.steps=200" in says(text)
+def test_an_invalid_override_shows_an_example(text):
+    assert "training.steps=200" in message_of(text)
 
 
-def test_an_override_cannot_go_through_a_value():
-    assert "model.dim is 64" in says("model.dim.x=3", base={**BASE, "model": {"dim": 64}})
+def test_an_override_cannot_replace_a_value_by_a_block():
+    assert "model.dim is 64" in message_of("model.dim.x=3", base={**BASE, "model": {"dim": 64}})
 
 
 @pytest.mark.parametrize(
@@ -287,8 +287,8 @@ def test_an_override_cannot_go_through_a_value():
         (["data.train=[a.tsv]"], ("data.corpus is multi30k", "keep one")),
     ],
 )
-def test_parts_that_do_not_fit_are_named_with_the_fix(overrides, words):
-    found = says(*overrides)
+def test_contradicting_blocks_are_named_with_the_fix(overrides, words):
+    found = message_of(*overrides)
     assert all(word in found for word in words), found
 
 
@@ -307,7 +307,7 @@ def test_parts_that_do_not_fit_are_named_with_the_fix(overrides, words):
     ],
 )
 def test_a_language_model_is_a_decoder_alone(overrides, words):
-    found = says(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
+    found = message_of(*overrides, base={"task": "language", "data": "tiny-shakespeare"})
     assert all(word in found for word in words), found
 
 
@@ -332,13 +332,13 @@ def test_a_language_model_is_a_decoder_alone(overrides, words):
         ("#" * (1 << 18), ("bytes long",)),
     ],
 )
-def test_a_file_that_is_no_recipe_is_named_with_the_line(text, words, tmp_path):
-    found = refused(tmp_path, text)
+def test_an_invalid_file_is_named_with_the_line(text, words, tmp_path):
+    found = file_error(tmp_path, text)
     assert "mine.yaml" in found
     assert all(word in found for word in words), found[-300:]
 
 
-def test_a_missing_file_and_a_wrong_name_say_what_there_is(tmp_path):
+def test_a_missing_file_or_unknown_name_is_an_error_with_a_hint(tmp_path):
     for wrong, words in (
         ("smal", ("did you mean small",)),
         ("zzzz", ("known are",)),
@@ -352,9 +352,7 @@ def test_a_missing_file_and_a_wrong_name_say_what_there_is(tmp_path):
         assert all(word in str(caught.value) for word in words)
 
 
-def test_files_count_from_the_recipes_folder_and_those_of_overrides_from_the_working_one(
-    tmp_path, monkeypatch
-):
+def test_paths_are_relative_to_the_recipe_and_those_of_overrides_to_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     path = written(
@@ -378,7 +376,7 @@ def test_the_difference_of_two_recipes_is_their_dotted_keys():
     assert {"schedule.kind", "schedule.warmup", "schedule.floor"} == set(changed)
 
 
-def test_a_dump_has_the_order_of_the_schema_and_reads_back_with_any_yaml():
+def test_a_dump_has_the_order_of_the_schema_and_is_standard_yaml():
     recipe = load_recipe(BASE, ["optimizer.eps=1e-9", "about=äöü 日本"])
     assert yaml.safe_load(dump_recipe(recipe)) == recipe.model_dump()
     assert list(yaml.safe_load(dump_recipe(recipe))) == list(Recipe.model_fields)
@@ -391,7 +389,7 @@ def test_a_dump_has_the_order_of_the_schema_and_reads_back_with_any_yaml():
     | st.none()
     | st.text(max_size=20)
 )
-def test_a_plain_value_written_as_yaml_reads_back_as_itself(value):
+def test_yaml_round_trip_of_plain_values(value):
     found = parse_yaml(dump_yaml({"a": value}))["a"]
     assert found == value
     assert isinstance(found, bool) == isinstance(value, bool)
@@ -416,7 +414,7 @@ def test_plain_values_are_those_of_yaml_1_2(text, value):
     assert type(parse_yaml(text)) is type(value)
 
 
-def test_places_lists_nested_keys_once():
+def test_all_keys_has_nested_keys_once():
     found = all_keys()
     assert len(found) == len(set(found))
     assert {
@@ -427,7 +425,7 @@ def test_places_lists_nested_keys_once():
     } <= set(found)
 
 
-def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
+def test_a_column_is_a_number_with_or_without_quotes_and_0_is_file_error(tmp_path):
     recipe = load_recipe({"data": {"train": ["a.tsv"], "hold_out": 0.1, "source": 1, "target": "2"}})
     assert (recipe.data.source, recipe.data.target) == ("1", "2")
     assert (
@@ -453,13 +451,13 @@ def test_a_column_is_a_number_with_or_without_quotes_and_0_is_refused(tmp_path):
     "key",
     ["model.dim", "tokenizer.size", "batch.tokens", "batch.accumulate", "training.steps", "schedule.warmup"],
 )
-def test_a_size_that_no_machine_has_is_one_sentence(key):
-    """It overflowed in torch and numpy, each with an error of its own."""
+def test_a_huge_size_is_one_sentence(key):
+    """Without a limit it would overflow in torch and numpy."""
     with pytest.raises(RecipeError, match=rf"{key} is 1180591620717411303424, and must be at most \d+"):
         load_recipe("small", [f"{key}={2**70}"])
 
 
-def test_a_recipe_made_in_python_says_what_is_wrong():
+def test_a_recipe_made_in_python_raises_a_recipe_error():
     with pytest.raises(RecipeError, match="training is 'long', and must be a block of keys"):
         Recipe(training="long")
 

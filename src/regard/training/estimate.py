@@ -70,7 +70,7 @@ class Estimate:
 
     @property
     def flops(self) -> float:
-        """FLOPs of the whole training."""
+        """FLOPs of the training."""
         return self.seconds / self.seconds_per_step * self.tokens_per_step * self.flops_per_token
 
     def __str__(self) -> str:
