@@ -15,7 +15,7 @@ from torch import nn
 
 import regard
 from regard.errors import RegardError
-from tests.decoding import folders
+from tests.decoding import model_folders
 from tests.training import tiny
 
 WRONG = {
@@ -52,9 +52,9 @@ FAILING = ("tag", "Index", "Recorded", "train", "resume")
 def make_models(place):
     """Tiny models by name, the folder they are in, and a finished run."""
     make = {
-        "translator": folders.translator,
-        "language": folders.language_model,
-        "classifier": folders.classifier,
+        "translator": model_folders.translator,
+        "language": model_folders.language_model,
+        "classifier": model_folders.classifier,
     }
     found = {name: regard.load(write(place / name)) for name, write in make.items()}
     recipe = tiny.recipe(

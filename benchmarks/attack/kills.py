@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.decoding import folders
+from tests.decoding import model_folders
 from tests.search.small import embedder
 from tests.training import tiny
 
@@ -157,13 +157,13 @@ def indexing(plan: Plan) -> Job:
 
 
 def translating(plan: Plan) -> Job:
-    model, texts = folders.translator(plan.place / "translator"), plan.place / "sentences.txt"
+    model, texts = model_folders.translator(plan.place / "translator"), plan.place / "sentences.txt"
     write_lines(texts, 4_200 if plan.quick else 12_500, 3, plan.draw("sentences", 0))
     return Job("translating", lambda path: commands.on_file("translate", model, texts, path), different_bytes)
 
 
 def classifying(plan: Plan) -> Job:
-    model, texts = folders.classifier(plan.place / "classifier"), plan.place / "texts.txt"
+    model, texts = model_folders.classifier(plan.place / "classifier"), plan.place / "texts.txt"
     write_lines(texts, 40_000, 6, plan.draw("texts", 0))
     return Job("classifying", lambda path: commands.on_file("classify", model, texts, path), different_bytes)
 

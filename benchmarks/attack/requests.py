@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tests.decoding import folders
+from tests.decoding import model_folders
 from tests.search.small import embedder
 from tests.serving.server import write_model
 from tests.serving.test_text_service import tagger
@@ -311,7 +311,7 @@ def translating(folder: Path, texts: list[str]) -> Route:
 
 
 def classifying(folder: Path, texts: list[str]) -> Route:
-    folders.classifier(folder)
+    model_folders.classifier(folder)
     expected = dict(zip(texts, classify(texts, load(folder)), strict=True))
 
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ from regard.errors import DataError, FolderError, OptionError, RegardError
 from regard.models.folder import load
 from regard.pipelines.classify import classify as label
 from regard.pipelines.classify import word_attention
-from tests.decoding.folders import classifier, translator
+from tests.decoding.model_folders import classifier, translator
 
 # The command as it will stand in the command line, with chunks of a few lines where asked for.
 START = (

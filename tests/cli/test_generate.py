@@ -14,7 +14,7 @@ from regard.decoding.sampling import Sample
 from regard.errors import FolderError, OptionError
 from regard.models.folder import load
 from regard.pipelines.generate import generate as search
-from tests.decoding.folders import language_model, translator
+from tests.decoding.model_folders import language_model, translator
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from regard.models.tagger import Tagger, TaggerOptions
 from regard.pipelines import input as reading
 from regard.pipelines.tag import Entity, tag
 from regard.pipelines.tag_file import TagJob
-from tests.decoding.folders import translator
+from tests.decoding.model_folders import translator
 
 NAMES, PLACES = ("Ada", "Bob", "Cyd"), ("Ulm", "Rom")
 Run = Callable[..., tuple[int, str, str]]

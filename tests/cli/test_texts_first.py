@@ -13,7 +13,7 @@ import regard as package
 from regard.cli import main
 from regard.decoding.limits import Limits
 from regard.models.folder import load, save
-from tests.decoding import folders
+from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
 from tests.serving.test_text_service import tagger
 
@@ -22,9 +22,8 @@ from tests.serving.test_text_service import tagger
 def place(tmp_path_factory):
     found = tmp_path_factory.mktemp("models")
     for name, write in (
-        ("translate", folders.translator), ("align", folders.translator), ("generate",
-        folders.language_model),
-        ("classify", folders.classifier), ("tag", tagger),
+        ("translate", model_folders.translator), ("align", model_folders.translator),
+        ("generate", model_folders.language_model), ("classify", model_folders.classifier), ("tag", tagger),
     ):  # fmt: skip
         write(found / name)
     model = embedder()
@@ -134,7 +133,7 @@ def test_standard_input_without_a_tab_is_one_sentence(place):
 
 def test_to_is_checked_before_any_work(place, run, tmp_path):
     folder = tmp_path / "model"
-    folders.translator(folder)
+    model_folders.translator(folder)
     card = json.loads((folder / "card.json").read_text())
     card["recipe"]["data"]["target"] = "de"
     (folder / "card.json").write_text(json.dumps(card))

@@ -19,7 +19,7 @@ from regard.models.folder import load
 from regard.pipelines.job import fingerprint
 from regard.pipelines.translate import translate as search
 from regard.pipelines.translate_file import TranslateOptions
-from tests.decoding.folders import language_model, translator
+from tests.decoding.model_folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
 SMALL_CHUNKS = (

@@ -1,4 +1,6 @@
-"""Attention weights of any search: the teacher-forced pass sees exactly what the steps of a beam search saw."""
+"""Tests of attention_weights.py, coverage.py and pipelines/attention_file.py: weights of any search, by one
+forward pass.
+"""
 
 import json
 
@@ -22,7 +24,7 @@ from regard.errors import FolderError, OptionError
 from regard.models.autoregressive import AutoregressiveModel
 from regard.pipelines.attention_file import save_attention
 from regard.pipelines.translate import translate
-from tests.decoding.every import search
+from tests.decoding.enumeration import search
 from tests.models.small import DECODERS, ENCODERS, make
 
 LOOKING = ["simple", "parameterised", "bilinear", "input feeding", "bahdanau", "transformer"]
@@ -49,7 +51,9 @@ class Carrying:
 
 
 class Recorder(AutoregressiveModel):
-    """A writer that does what its model does and notes each step's attention; `found` is by sentence and tokens read."""
+    """A writer that does what its model does and notes each step's attention; `found` is by sentence and
+    tokens read.
+    """
 
     joins = False
 
@@ -83,7 +87,7 @@ def padded(sentences):
 
 @pytest.mark.parametrize("encoder", ["gru", "transformer"])
 @pytest.mark.parametrize("decoder", LOOKING)
-def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
+def test_attention_maps_equal_the_weights_of_the_steps_of_a_beam_search(encoder, decoder):
     model = make(ENCODERS[encoder], DECODERS[decoder], vocab=10).eval()
     writer, sources = Recorder(model), [[*s, EOS] for s in SENTENCES]
     with torch.inference_mode():
@@ -114,7 +118,7 @@ def test_look_gives_what_the_steps_of_a_beam_search_saw(encoder, decoder):
 
 
 @pytest.mark.parametrize("decoder", LOOKING)
-def test_company_in_a_batch_changes_no_weight(decoder):
+def test_batching_changes_no_weight(decoder):
     model = make(ENCODERS["transformer"], DECODERS[decoder])
     targets = [[5, 6, EOS], [7, 8, 9, 10, 11], [EOS], [4, EOS]]
     together = attention_maps(SENTENCES, targets, model)
@@ -140,7 +144,7 @@ def test_encoder_weights_are_those_of_a_watched_pass():
         torch.testing.assert_close(found[name], seen[name].weights(batch=0), atol=1e-12, rtol=0)
 
 
-def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read():
+def test_a_language_model_has_only_self_attention_and_columns_are_its_inputs():
     model = make(None, DECODERS["transformer"]).eval()
     (found,) = attention_maps(None, [[7, 8, 9]], model)
     assert (found.source, found.target, found.inputs) == ([], ["7", "8", "9"], ["2", "7", "8"])
@@ -156,7 +160,7 @@ def test_a_language_model_has_self_attention_only_and_columns_are_what_was_read(
         found.best_head()
 
 
-def test_pieces_are_the_tokenizers_and_batches_come_when_asked_for():
+def test_pieces_are_tokens_and_batches_are_computed_lazily():
     model = make(ENCODERS["gru"], DECODERS["bahdanau"], vocab=30)
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model.source_tokenizer = model.target_tokenizer = tokenizer
@@ -168,7 +172,7 @@ def test_pieces_are_the_tokenizers_and_batches_come_when_asked_for():
     assert list(found) == ["decoder.attention.cross"]
 
 
-def test_translations_carry_the_attention_of_each_of_their_hypotheses():
+def test_translations_have_the_attention_of_each_hypothesis():
     tokenizer = Tokenizer.train(["ab cd", "d c b a"], "character", 30)
     model = make(ENCODERS["transformer"], DECODERS["transformer"], vocab=len(tokenizer)).eval()
     model.source_tokenizer = model.target_tokenizer = tokenizer
@@ -209,12 +213,12 @@ def test_cross_is_the_mean_of_all_heads_or_of_those_named():
             found.cross(**wrong)
 
 
-def test_the_best_head_follows_the_text_rather_than_staring_at_one_place():
+def test_the_best_head_follows_the_text_and_not_one_position():
     assert attention(low=[SPREAD, STARING], high=[SPREAD, FOLLOWING]).best_head() == (1, 1)
     assert best_head([attention(low=[FOLLOWING, STARING]), attention(low=[STARING, SPREAD])]) == (0, 0)
 
 
-def test_what_cannot_be_looked_at_is_said():
+def test_wrong_arguments_of_attention_maps_are_errors():
     model = make(ENCODERS["gru"], DECODERS["simple"])
     for given, says in [
         ((None, [[4]], model), "must be given for a translator"),
@@ -237,7 +241,7 @@ def two():
     return attention_maps([[4, 5], [6]], [[7, EOS], [8, 9, 10, EOS]], model)
 
 
-def test_json_lines_hold_every_matrix_to_six_digits(tmp_path, two):
+def test_json_lines_contain_every_matrix_with_six_digits(tmp_path, two):
     with save_attention(tmp_path / "out.jsonl") as file:
         file.add(0, 0, two[0], -0.5)
         file.add(2, 1, two[1])
@@ -257,7 +261,7 @@ def test_json_lines_hold_every_matrix_to_six_digits(tmp_path, two):
             )
 
 
-def test_an_archive_holds_every_number_and_needs_no_pickle(tmp_path, two):
+def test_an_archive_has_full_precision_and_needs_no_pickle(tmp_path, two):
     with save_attention(tmp_path / "out.npz") as file:
         for line, found in enumerate(two):
             file.add(line, 0, found, -1.5)
@@ -276,7 +280,7 @@ def test_an_archive_holds_every_number_and_needs_no_pickle(tmp_path, two):
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.npz"])
-def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path, two, name):
+def test_a_failed_write_keeps_the_old_file(tmp_path, two, name):
     (tmp_path / name).write_text("old")
 
     def fail():
@@ -290,7 +294,7 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path, two, name):
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-def test_a_place_that_cannot_be_written_is_said_before_work(tmp_path):
+def test_an_unwritable_path_is_an_error_before_work(tmp_path):
     for path, says in [
         (tmp_path / "out.txt", "ends in .jsonl or .npz"),
         (tmp_path / "no" / "out.npz", "its folder does not exist"),

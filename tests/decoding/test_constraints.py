@@ -1,4 +1,6 @@
-"""Rules, prefixes and required words: of all texts that keep them, a search with room for all finds the best."""
+"""Tests of constraints.py, grid_beam.py and limits.py: searches with constraints find the best of all allowed
+outputs.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.translate import translate_tokens
-from tests.decoding.every import SOURCE, every_text, ranked, tiny
+from tests.decoding.enumeration import SOURCE, every_text, ranked, tiny
 from tests.models.small import DECODERS, ENCODERS, make
 
 LIMIT = 4
@@ -42,28 +44,28 @@ def check(model, keeps, **constraints):
 
 
 @pytest.mark.parametrize("decoder", FEW)
-def test_a_minimum_length_leaves_all_texts_that_have_it(decoder):
+def test_a_minimum_length_allows_all_longer_outputs(decoder):
     check(tiny(decoder), lambda text: len(text) >= 2, min_length=2)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("words", [((4,),), ((4, 5),), ((5, 5), (6, 4, 6), (1,))])
-def test_forbidden_words_occur_in_no_text_and_all_others_do(decoder, words):
+def test_forbidden_phrases_exclude_exactly_the_outputs_with_them(decoder, words):
     check(tiny(decoder), lambda text: not any(holds(text, w) for w in words), forbidden=words)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_words_in_a_row_come_twice(n):
+def test_no_ngram_is_repeated(n):
     check(tiny(), lambda text: not repeats(text, n), no_repeat=n)
 
 
 @pytest.mark.parametrize("decoder", FEW)
 @pytest.mark.parametrize("prefix", [(5,), (4, 4), (6, 1, 5)])
-def test_all_texts_begin_with_the_prefix(decoder, prefix):
+def test_all_outputs_begin_with_the_prefix(decoder, prefix):
     check(tiny(decoder), lambda text: text[: len(prefix)] == prefix, prefixes=[prefix])
 
 
-def test_a_prefix_stands_above_the_rules_and_what_follows_keeps_them():
+def test_a_prefix_has_priority_over_other_constraints():
     found = translate_tokens(
         tiny(),
         [SOURCE],
@@ -86,18 +88,18 @@ REQUIRED = [
 
 
 @pytest.mark.parametrize("required", REQUIRED)
-def test_with_room_for_all_exactly_the_texts_with_the_required_words_are_found(required):
+def test_a_large_beam_finds_exactly_the_outputs_with_required_phrases(required):
     check(tiny(), lambda text: all(holds(text, words) for words in required), required=[required])
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_required_words_are_found_by_every_decoder(decoder):
+def test_required_phrases_work_with_every_decoder(decoder):
     check(tiny(decoder), lambda text: holds(text, (4, 5)) and 6 in text, required=[[(4, 5), (6,)]])
 
 
 @pytest.mark.parametrize("required", REQUIRED)
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_narrow_beam_holds_the_required_words_too(required, size):
+def test_a_small_beam_contains_the_required_phrases(required, size):
     model = tiny()
     log_p = every_text(model, LIMIT + 2)
     for h in translate_tokens(
@@ -111,7 +113,7 @@ def test_a_narrow_beam_holds_the_required_words_too(required, size):
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 
 
-def test_required_words_with_prefix_and_rules():
+def test_required_phrases_with_prefix_and_other_constraints():
     check(
         tiny(),
         lambda text: text[:1] == (5,) and holds(text, (4, 6)) and not repeats(text, 1),
@@ -119,7 +121,7 @@ def test_required_words_with_prefix_and_rules():
     )  # fmt: skip
 
 
-def test_words_required_of_some_sentences_leave_the_others_as_they_are():
+def test_required_phrases_of_some_sentences_do_not_change_the_others():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     sentences = [[5, 9], [4, 9, 7, 6], [8, 8, 11, 5, 4]]
     free = translate_tokens(model, sentences, strategy=Beam(3))
@@ -134,7 +136,7 @@ def test_words_required_of_some_sentences_leave_the_others_as_they_are():
     assert [h.tokens for h in alone] == [h.tokens for h in some[1]]
 
 
-def test_progress_in_a_phrase_is_the_longest_beginning_that_the_text_ends_with():
+def test_progress_in_a_phrase_is_its_longest_matching_beginning():
     phrase = [4, 4, 5]
     held = (0,)
     seen = []
@@ -144,7 +146,7 @@ def test_progress_in_a_phrase_is_the_longest_beginning_that_the_text_ends_with()
     assert seen == [1, 2, 2, 0, 1, 0, 1, 2, 3, 3]
 
 
-def test_the_rules_look_at_the_words_of_each_row_alone():
+def test_constraints_depend_on_the_tokens_of_each_row_only():
     written = np.array([[4, 5, 4, 0], [4, 5, 4, 5], [7, 7, 7, 7]], np.int32)
     length = np.array([3, 1, 4])
     log_p = torch.zeros(3, 9)
@@ -188,12 +190,12 @@ def test_the_rules_look_at_the_words_of_each_row_alone():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(options, message):
+def test_contradicting_constraints_are_errors(options, message):
     with pytest.raises(OptionError, match=message):
         translate_tokens(tiny(), [SOURCE], **options)
 
 
-def test_a_rule_that_cannot_be_is_refused():
+def test_invalid_token_constraints_are_errors():
     for options in (dict(min_length=-1), dict(no_repeat=1.5), dict(forbidden=((),))):
         with pytest.raises(OptionError):
             TokenConstraints(**options)

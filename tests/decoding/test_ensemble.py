@@ -1,4 +1,4 @@
-"""An ensemble writes by the mean of its models' probabilities, and is searched like one model."""
+"""Tests of ensemble.py: an ensemble decodes with the mean probability of its models."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.generate import generate
 from regard.pipelines.translate import stream, translate, translate_tokens
-from tests.decoding.every import BOS, EOS, SOURCE, WORDS, log_probabilities, tiny
-from tests.decoding.readers import LINES, language_model, translator
+from tests.decoding.enumeration import BOS, EOS, SOURCE, WORDS, log_probabilities, tiny
+from tests.decoding.small_models import LINES, language_model, translator
 from tests.models.small import DECODERS, ENCODERS, make
 
 
@@ -37,7 +37,7 @@ def best_of_all(models, limit):
 
 
 @pytest.mark.parametrize("kinds", [("transformer", "bahdanau"), ("simple", "input feeding", "none")])
-def test_with_room_for_all_the_texts_come_by_the_mean_of_probabilities(kinds):
+def test_a_large_beam_ranks_by_the_mean_of_probabilities(kinds):
     models = [tiny(kind) for kind in kinds]
     wanted = best_of_all(models, 3)
     found = translate_tokens(Ensemble(models), [SOURCE], strategy=Beam(100), limits=Limits(max_length=3))[0]
@@ -59,7 +59,7 @@ def test_an_ensemble_of_one_model_is_the_model():
         dict(constraints=TokenConstraints(no_repeat=1)),
     ],
 )
-def test_company_and_workers_change_nothing(options):
+def test_batches_and_workers_change_nothing(options):
     models = Ensemble([make(ENCODERS["gru"], DECODERS[kind]).eval() for kind in ("simple", "bahdanau")])
     assert models.joins
     sentences = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11]]
@@ -78,7 +78,7 @@ def test_an_ensemble_streams_and_generates():
     assert generate(["the cat"], Ensemble(models), limits=Limits(max_length=9))[0].hypotheses[0].tokens
 
 
-def test_models_that_do_not_fit_are_refused():
+def test_incompatible_models_are_errors():
     with pytest.raises(OptionError, match="at least one model"):
         Ensemble([])
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Samples follow the model's distribution, cut as the options say, and depend on the seed and the sentence alone."""
+"""Tests of sampling.py: samples follow the truncated distribution and depend on seed and text only."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.translate import translate_tokens
-from tests.decoding.every import SOURCE, every_text, tiny
+from tests.decoding.enumeration import SOURCE, every_text, tiny
 from tests.models.small import DECODERS, ENCODERS, make
 
 SENTENCES = [[5], [4, 9, 7, 6, 12, 9], [8, 8, 11], [17, 5, 4, 9, 18, 10, 7, 7, 16]]
@@ -25,7 +25,9 @@ def drawn(model, sample, sentences=(SOURCE,), **options):
 
 
 def far(counts, p):
-    """Pearson's chi-square minus its mean, in its standard deviations. Rare texts are counted together until 5 are expected."""
+    """Pearson's chi-square minus its mean, in its standard deviations. Rare texts are counted together until
+    5 are expected.
+    """
     assert counts.keys() <= p.keys()  # nothing is drawn that cannot be
     n, cells, seen, want = sum(counts.values()), [], 0, 0.0
     for text in sorted(p, key=p.__getitem__):
@@ -40,7 +42,7 @@ def far(counts, p):
     return (sum((seen - want) ** 2 / want for seen, want in cells) - freedom) / (2 * freedom) ** 0.5
 
 
-def test_the_measure_of_samples_takes_texts_that_are_all_common_and_texts_that_never_come():
+def test_the_chi_square_measure_handles_common_and_impossible_outputs():
     """One remainder for all rare texts was 0/0 where none was rare."""
     even = {"a": 0.5, "b": 0.25, "c": 0.25}
     assert far(Counter(a=500, b=250, c=250), even) == pytest.approx(-1)
@@ -71,7 +73,7 @@ def test_samples_have_the_frequencies_of_the_model(decoder):
         dict(top_k=3, top_p=0.7),
     ],
 )
-def test_words_come_by_the_probabilities_that_the_options_leave(options):
+def test_truncation_keeps_the_probabilities_of_the_definition(options):
     log_p = torch.log_softmax(torch.tensor([2.0, -1.0, 1.5, 0.0, 0.5, -3.0], dtype=torch.float64), -1)
     p = (log_p / options.get("temperature", 1.0)).softmax(-1)
     kept = torch.zeros(6, dtype=torch.bool)
@@ -97,7 +99,7 @@ def test_words_come_by_the_probabilities_that_the_options_leave(options):
     [Sample(count=3, seed=5), Sample(count=2, top_k=4, seed=5), Sample(top_p=0.8, min_p=0.05, seed=5)],
 )
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_samples_of_a_sentence_do_not_depend_on_the_company(decoder, sample):
+def test_samples_do_not_depend_on_the_batch(decoder, sample):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     alone = [drawn(model, sample, [sentence])[0] for sentence in SENTENCES]
     assert drawn(model, sample, SENTENCES) == alone
@@ -105,12 +107,12 @@ def test_samples_of_a_sentence_do_not_depend_on_the_company(decoder, sample):
     assert drawn(model, sample, SENTENCES, limits=Limits(batch_tokens=20)) == alone
 
 
-def test_the_first_samples_of_many_are_those_of_few():
+def test_a_larger_count_keeps_the_first_samples():
     model = tiny()
     assert drawn(model, Sample(count=2, seed=3))[0] == drawn(model, Sample(count=6, seed=3))[0][:2]
 
 
-def test_another_seed_gives_other_samples_and_none_gives_a_new_one():
+def test_seeds_determine_samples_and_none_draws_a_seed():
     model = tiny()
     assert (
         drawn(model, Sample(count=5, seed=1))
@@ -122,7 +124,7 @@ def test_another_seed_gives_other_samples_and_none_gives_a_new_one():
     assert drawn(model, fresh) == drawn(model, Sample(count=5, seed=fresh.seed))
 
 
-def test_log_p_is_that_of_the_model_whatever_the_temperature():
+def test_log_p_is_that_of_the_model_at_any_temperature():
     model = tiny()
     log_p = every_text(model, 4)
     for h in translate_tokens(
@@ -134,7 +136,7 @@ def test_log_p_is_that_of_the_model_whatever_the_temperature():
         assert h.log_p == pytest.approx(log_p[(*h.tokens,), h.ended], abs=1e-9)
 
 
-def test_a_cold_sample_is_greedy():
+def test_a_low_temperature_is_greedy():
     model = tiny()
     greedy = translate_tokens(model, [SOURCE])[0][0]
     for sample in (
@@ -146,7 +148,7 @@ def test_a_cold_sample_is_greedy():
         assert translate_tokens(model, [SOURCE], strategy=sample)[0][0].tokens == greedy.tokens
 
 
-def test_samples_keep_the_rules_too():
+def test_samples_satisfy_constraints():
     found = drawn(
         tiny(),
         Sample(count=40, seed=0, top_k=3),
@@ -159,7 +161,7 @@ def test_samples_keep_the_rules_too():
 @pytest.mark.parametrize(
     "sample", [Sample(seed=1), Sample(seed=1, top_p=0.9), Sample(seed=1, top_k=3), Sample(seed=1, min_p=0.1)]
 )
-def test_rules_that_forbid_every_token_are_one_sentence(sample):
+def test_constraints_that_forbid_every_token_are_an_error(sample):
     constraints = TokenConstraints(min_length=300, no_repeat=1)
     with pytest.raises(OptionError, match="no output of at most 300 tokens satisfies the constraints"):
         drawn(tiny(), sample, constraints=constraints, limits=Limits(max_length=300))
@@ -183,6 +185,6 @@ def test_rules_that_forbid_every_token_are_one_sentence(sample):
         (dict(seed="one"), "seed must be an integer of at least 0, got 'one'"),
     ],
 )
-def test_a_sample_that_cannot_be_is_refused(options, message):
+def test_wrong_sampling_options_are_errors(options, message):
     with pytest.raises(OptionError, match=message):
         Sample(**options)

@@ -1,4 +1,6 @@
-"""The search finds what it says: greedy by the definition, and with room for all texts the very best of them."""
+"""Tests of search.py, batching.py, beam.py and strategy.py: searches find the best hypotheses, in any
+batch.
+"""
 
 import _thread
 import itertools
@@ -17,7 +19,7 @@ from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.pipelines.translate import start, translate_tokens
-from tests.decoding.every import SOURCE, VOCAB, every_text, near_ties, ranked, tiny
+from tests.decoding.enumeration import SOURCE, VOCAB, every_text, near_ties, ranked, tiny
 from tests.models.small import DECODERS, ENCODERS, make, make_batch
 
 SENTENCES = [
@@ -40,7 +42,7 @@ def same(found, wanted):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(decoder, penalty):
+def test_a_large_beam_finds_all_outputs_sorted_by_score(decoder, penalty):
     model = tiny(decoder)
     wanted = ranked(every_text(model, 3), penalty)
     found = translate_tokens(model, [SOURCE], strategy=Beam(100, penalty), limits=Limits(max_length=3))[0]
@@ -48,7 +50,7 @@ def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(d
     assert [h.score for h in found] == pytest.approx([score for _, score in wanted], abs=1e-10)
 
 
-def test_a_narrow_beam_is_the_definition_followed_by_hand():
+def test_a_small_beam_equals_the_definition():
     model, size, limit = tiny(), 3, 5
     log_p = every_text(model, limit)
 
@@ -92,7 +94,7 @@ def test_beam_one_is_the_greedy_loop_without_caches(decoder):
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_sentence_is_translated_alike_alone_and_in_any_company(size, decoder):
+def test_a_sentence_is_translated_the_same_alone_and_in_a_batch(size, decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     alone = [translate_tokens(model, [sentence], strategy=Beam(size))[0] for sentence in SENTENCES]
     same(translate_tokens(model, SENTENCES, strategy=Beam(size)), alone)
@@ -104,7 +106,7 @@ def test_a_sentence_is_translated_alike_alone_and_in_any_company(size, decoder):
 
 
 @pytest.mark.parametrize("encoder", ["transformer", "convolutional", "attention on gru"])
-def test_the_encoder_sees_no_padding_either(encoder):
+def test_padding_does_not_reach_the_encoder(encoder):
     model = make(ENCODERS[encoder], DECODERS["transformer"]).eval()
     alone = [translate_tokens(model, [sentence], strategy=Beam(3))[0] for sentence in SENTENCES]
     same(translate_tokens(model, SENTENCES, strategy=Beam(3)), alone)
@@ -113,7 +115,7 @@ def test_the_encoder_sees_no_padding_either(encoder):
 @pytest.mark.parametrize(
     "decoder", ["none", "simple", "parameterised", "bilinear", "input feeding", "bahdanau"]
 )
-def test_sentences_that_enter_a_running_batch_are_translated_as_ever(decoder):
+def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     assert model.joins
     under_way, tasks = Search(model, Beam(3)), [SearchTask(25, sentence) for sentence in SENTENCES]
@@ -129,11 +131,11 @@ def test_sentences_that_enter_a_running_batch_are_translated_as_ever(decoder):
     )
 
 
-def test_a_transformer_does_not_claim_that_sentences_can_join():
+def test_sentences_cannot_join_a_transformer_batch():
     assert not tiny("transformer").joins
 
 
-def test_in_float32_only_near_ties_depend_on_the_company():
+def test_in_float32_only_near_ties_depend_on_the_batch():
     model = make(ENCODERS["transformer"], DECODERS["transformer"], dim=64).float().eval()
     draw = torch.Generator().manual_seed(0)
     sentences = [torch.randint(4, 20, (n,), generator=draw).tolist() for n in list(range(1, 16)) * 2]
@@ -148,13 +150,13 @@ def test_in_float32_only_near_ties_depend_on_the_company():
     assert differ == tied
 
 
-def test_texts_come_best_first_and_are_all_different():
+def test_hypotheses_are_sorted_and_distinct():
     found = translate_tokens(tiny(), [[4, 5]], strategy=Beam(5))[0]
     assert len(found) == 5 and len({(*h.tokens, h.ended) for h in found}) == 5
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 
-def test_a_text_that_did_not_end_is_as_long_as_it_may_be():
+def test_a_hypothesis_that_did_not_end_has_maximum_length():
     for limit in (1, 2, 4):
         found = translate_tokens(tiny(), [SOURCE], strategy=Beam(6), limits=Limits(max_length=limit))[0]
         assert all(len(h.tokens) == limit for h in found if not h.ended)
@@ -169,7 +171,7 @@ def test_one_group_is_the_plain_beam():
     )
 
 
-def test_groups_are_the_definition_followed_by_hand():
+def test_diverse_groups_equal_the_definition():
     """Two groups of two: the second pays for each word the first has chosen at the same step."""
     model, limit, strength = tiny(), 4, 0.7
     log_p = every_text(model, limit)
@@ -202,7 +204,7 @@ def test_groups_are_the_definition_followed_by_hand():
         assert h.score == pytest.approx(wanted[(*h.tokens,)], abs=1e-8)
 
 
-def test_diverse_groups_do_not_depend_on_the_company():
+def test_diverse_groups_do_not_depend_on_the_batch():
     model = make(ENCODERS["gru"], DECODERS["transformer"]).eval()
     beam = Beam(6, groups=3, diversity=1.0)
     same(
@@ -211,14 +213,14 @@ def test_diverse_groups_do_not_depend_on_the_company():
     )
 
 
-def test_strong_diversity_starts_every_group_with_another_word():
+def test_strong_diversity_starts_every_group_with_another_token():
     found = translate_tokens(
         tiny(), [SOURCE], strategy=Beam(3, groups=3, diversity=1e3), limits=Limits(max_length=3)
     )[0]
     assert len({tuple(h.tokens[:1]) for h in found}) == 3
 
 
-def test_an_empty_sentence_gives_no_text():
+def test_an_empty_sentence_has_no_hypotheses():
     assert translate_tokens(tiny(), [[], [4]], strategy=Beam(2))[0] == []
 
 
@@ -255,7 +257,7 @@ def test_an_interrupt_stops_all_workers_at_once():
     assert threading.active_count() == before and torch.get_num_threads() == 1
 
 
-def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():
+def test_an_error_in_a_worker_is_raised_and_threads_are_restored():
     model, before = tiny(), torch.get_num_threads()
     with pytest.raises(IndexError):
         translate_tokens(
@@ -274,19 +276,19 @@ def test_an_error_in_one_worker_is_raised_and_the_threads_are_given_back():
         (dict(diversity="much"), "diversity must be a finite number"),
     ],
 )
-def test_a_beam_that_cannot_be_is_refused(options, message):
+def test_wrong_beam_options_are_errors(options, message):
     with pytest.raises(OptionError, match=message):
         Beam(**options)
 
 
 @pytest.mark.parametrize("name", ["max_length", "batch_tokens", "workers"])
-def test_a_number_that_cannot_be_is_refused(name):
+def test_wrong_limits_are_errors(name):
     for value in (0, -3, 1.5, True):
         with pytest.raises(OptionError, match=f"{name} must be an integer of at least 1"):
             Limits(**{name: value})
 
 
-def test_every_length_limit_is_kept_on_its_own():
+def test_length_limits_of_a_batch_are_independent():
     model = tiny()
     tasks = [SearchTask(n, SOURCE) for n in (1, 4, 2)]
     under_way = Search(model, Beam(2))

@@ -1,4 +1,6 @@
-"""A shortlist: what it lists, and that the engine with it computes exactly that, whoever the neighbours are."""
+"""Tests of shortlist.py, shared_shortlists.py and ibm1.py: what a shortlist contains and how the engine uses
+it.
+"""
 
 import json
 from collections import defaultdict
@@ -26,8 +28,8 @@ from regard.pipelines.input import Chunk, Row
 from regard.pipelines.job import fingerprint, model_files
 from regard.pipelines.translate import translate, translate_tokens
 from regard.pipelines.translate_file import TranslateOptions, make_job
-from tests.decoding.folders import language_model, translator
-from tests.decoding.test_engine import SENTENCES, VOCAB, padded, small
+from tests.decoding.model_folders import language_model, translator
+from tests.decoding.test_cpp_engine import SENTENCES, VOCAB, padded, small
 
 PRECISIONS = ["float32", "int8", "bfloat16"]
 MANY = [[4 + (7 * i + j) % 140 for j in range(1 + 5 * i % 17)] for i in range(24)]
@@ -100,7 +102,7 @@ def model_one(rows, rounds=2):
 
 
 @pytest.mark.parametrize(("cells", "at_once"), [(1 << 20, 1 << 20), (100, 20)])
-def test_the_words_listed_are_those_of_model_one(pairs, cache, monkeypatch, cells, at_once):
+def test_the_listed_tokens_are_those_of_ibm_model_1(pairs, cache, monkeypatch, cells, at_once):
     monkeypatch.setattr(ibm1, "CELLS", cells)  # blocks of a few target words
     monkeypatch.setattr(ibm1, "PAIRS", at_once)  # and chunks of a row or two
     data, (source, target) = prepared(pairs), pairs[1]
@@ -118,20 +120,20 @@ def test_the_words_listed_are_those_of_model_one(pairs, cache, monkeypatch, cell
     assert target.encode("hund")[0] in found.best[source.encode("dog")[0]]
 
 
-def test_a_sentence_may_be_translated_by_what_its_words_list_and_the_frequent_ones():
+def test_a_sentence_allows_the_lists_of_its_tokens_and_frequent_tokens():
     best = np.full((30, 2), EOS, np.int32)
     best[5], best[6] = [20, 21], [21, 22]
-    found = Shortlist(best, np.array([9], np.int32), "a", "b", 30).words([[5, 6, EOS], [7, EOS]])
+    found = Shortlist(best, np.array([9], np.int32), "a", "b", 30).allowed([[5, 6, EOS], [7, EOS]])
     assert [words.tolist() for words in found] == [[UNK, EOS, 9, 20, 21, 22], [UNK, EOS, 9]]
     shared = Shortlist(
         best, np.array([9], np.int32), "a", "a", 30
     )  # one vocabulary: a word may stay as it is
-    assert shared.words([[5, EOS]])[0].tolist() == [UNK, EOS, 5, 9, 20, 21]
+    assert shared.allowed([[5, EOS]])[0].tolist() == [UNK, EOS, 5, 9, 20, 21]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @torch.inference_mode()
-def test_scores_outside_of_the_list_are_nothing_and_inside_the_same(precision):
+def test_scores_outside_the_list_are_minus_infinity(precision):
     with_list, without = (
         engine(drawn(), precision, output_bias=True),
         engine(None, precision, output_bias=True),
@@ -155,7 +157,7 @@ def test_scores_outside_of_the_list_are_nothing_and_inside_the_same(precision):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_list_of_all_words_changes_no_bit(precision):
+def test_a_list_of_all_tokens_changes_no_bit(precision):
     every = drawn(1, 0)
     every = Shortlist(every.best, np.arange(VOCAB, dtype=np.int32), "a", "b", VOCAB)
     found, want = (
@@ -180,13 +182,13 @@ def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch
     monkeypatch.setattr(shared_shortlists, "SIZE", 3)
     assert key(translate_tokens(listed, MANY, strategy=Beam(beam))) == key(alone)
     for given, texts in zip(MANY, alone, strict=True):
-        (words,) = listed.shortlist.words([[*given, EOS]])
+        (words,) = listed.shortlist.allowed([[*given, EOS]])
         assert all({*h.tokens} <= {*words.tolist()} for h in texts)
     assert key(translate_tokens(engine(None, precision), MANY, strategy=Beam(beam))) != key(alone)
 
 
 @torch.inference_mode()
-def test_weights_of_sentences_that_left_are_given_back():
+def test_matrices_of_finished_sentences_are_freed():
     listed = engine(drawn())
     source, lengths = padded(MANY)
     carried = listed.start(listed.encode(source, lengths), torch.full((len(MANY),), BOS))
@@ -195,7 +197,7 @@ def test_weights_of_sentences_that_left_are_given_back():
 
 
 @torch.inference_mode()
-def test_words_that_are_asked_for_are_possible():
+def test_prefix_and_required_tokens_are_allowed():
     listed = engine(drawn())
     source, lengths = padded(SENTENCES)
     first = torch.full((len(SENTENCES),), BOS)
@@ -209,7 +211,7 @@ def test_words_that_are_asked_for_are_possible():
 
 def test_prefixes_and_required_words_need_not_be_listed():
     listed = engine(drawn())
-    words = listed.shortlist.words([[*s, EOS] for s in MANY])
+    words = listed.shortlist.allowed([[*s, EOS] for s in MANY])
     outside = [np.setdiff1d(np.arange(4, VOCAB), each)[:2].tolist() for each in words]
     asked = [pair if i % 2 else [] for i, pair in enumerate(outside)]  # every second sentence
     plain = key(translate_tokens(listed, MANY, strategy=Beam(2)))
@@ -232,7 +234,8 @@ def test_prefixes_and_required_words_need_not_be_listed():
     assert [[h.tokens for h in texts] for texts in begun] == [[h.tokens for h in texts] for texts in alone]
 
 
-# ------------------------------------------------------------------------------------------------ in a model's folder
+# ------------------------------------------------------------------------------------------------ in a
+# model's folder
 @pytest.fixture
 def folder(tmp_path, pairs, cache):
     """A Transformer of drawn weights, and a card that says what it was trained on."""
@@ -253,7 +256,7 @@ def folder(tmp_path, pairs, cache):
     return tmp_path / "model"
 
 
-def test_the_command_learns_from_the_models_own_data_or_from_what_is_named(folder, pairs, capsys):
+def test_the_command_learns_from_the_training_data_or_given_files(folder, pairs, capsys):
     shortlist_command.command(folder, None, 3, 2)
     source, target = pairs[1]
     assert (
@@ -268,7 +271,7 @@ def test_the_command_learns_from_the_models_own_data_or_from_what_is_named(folde
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_job_uses_it_and_knows_when_it_has_changed(folder, pairs):
+def test_a_job_uses_the_shortlist_and_notices_changes(folder, pairs):
     if why_not(load_model(folder)) is not None:
         pytest.skip("no engine here")
     with pytest.raises(FolderError, match=f"has no shortlist; make one with `regard shortlist {folder}`"):
@@ -287,7 +290,7 @@ def test_a_job_uses_it_and_knows_when_it_has_changed(folder, pairs):
         make_job([folder, folder], settings)
 
 
-def test_a_list_that_does_not_belong_to_the_model_is_refused(folder, pairs):
+def test_a_shortlist_of_another_model_is_an_error(folder, pairs):
     shortlist_command.command(folder, None, 2, 1)
     found, model = load(folder), load_model(folder)
     other = Shortlist(found.best, found.frequent, "elsewhere", found.target, found.size)
@@ -297,7 +300,7 @@ def test_a_list_that_does_not_belong_to_the_model_is_refused(folder, pairs):
     for check in asked:
         with pytest.raises(
             FolderError,
-            match="made with another source tokenizer than the model's; make one with `regard shortlist",
+            match="made with another source tokenizer than that of the model; make one with `regard shortlist",
         ):
             check(other)
         with pytest.raises(
@@ -310,14 +313,14 @@ def test_a_list_that_does_not_belong_to_the_model_is_refused(folder, pairs):
 @pytest.mark.parametrize(
     "spoil", [lambda data: data[:40], lambda data: b"", lambda data: data.replace(b'"1"', b'"9"')]
 )
-def test_a_damaged_list_is_named(folder, spoil):
+def test_a_damaged_shortlist_is_an_error(folder, spoil):
     shortlist_command.command(folder, None, 2, 1)
     (folder / NAME).write_bytes(spoil((folder / NAME).read_bytes()))
     with pytest.raises(FolderError, match=rf"{NAME} (cannot be read|is not a shortlist).*make it again"):
         load(folder)
 
 
-def test_models_that_cannot_have_one_are_told_so(tmp_path):
+def test_models_without_shortlist_support_are_errors(tmp_path):
     with pytest.raises(
         OptionError,
         match="a shortlist needs the C.. engine, which cannot run this model: it runs Transformers",

@@ -11,7 +11,7 @@ from regard.errors import FolderError, OptionError
 from regard.models import default
 from regard.models.default import as_model, default_model
 from regard.models.folder import load, save
-from tests.decoding import folders
+from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
 from tests.serving.test_text_service import tagger
 
@@ -20,7 +20,7 @@ from tests.serving.test_text_service import tagger
 def place(tmp_path_factory):
     found = tmp_path_factory.mktemp("models")
     for name, write in (
-        ("translate", folders.translator), ("generate", folders.language_model), ("classify", folders.classifier), ("tag", tagger),
+        ("translate", model_folders.translator), ("generate", model_folders.language_model), ("classify", model_folders.classifier), ("tag", tagger),
     ):  # fmt: skip
         write(found / name)
     shutil.copytree(found / "translate", found / "align")
@@ -100,7 +100,7 @@ def test_a_folder_is_loaded_once_and_again_when_it_changes(place, tmp_path, monk
         and as_model(folder / "." / "model", "translate") is first
     )
     assert len(loads) == 1
-    folders.translator(folder / "model", seed=9)
+    model_folders.translator(folder / "model", seed=9)
     again = as_model(folder, "translate")
     assert again is not first and len(loads) == 2
     assert (

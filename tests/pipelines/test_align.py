@@ -1,4 +1,4 @@
-"""Word alignments: every token finds its word whatever the script, links come out by definition, directions join as described."""
+"""Tests of align.py, token_words.py and word_links.py; align_file.py is tested by tests/cli/test_align.py."""
 
 import random
 
@@ -47,7 +47,7 @@ TEXTS = st.one_of(
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @given(text=TEXTS)
-def test_the_words_of_a_text_are_its_own_and_each_has_its_pieces(tokenizer, text):
+def test_words_of_a_text_have_their_tokens(tokenizer, text):
     tokenizer = TOKENIZERS[tokenizer]
     found = Words.of_text(tokenizer, text)
     assert found.words == text.split()
@@ -62,7 +62,7 @@ def test_the_words_of_a_text_are_its_own_and_each_has_its_pieces(tokenizer, text
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @given(text=TEXTS)
-def test_the_words_of_tokens_are_those_of_the_text_they_spell(tokenizer, text):
+def test_words_of_tokens_are_those_of_the_decoded_text(tokenizer, text):
     tokenizer = TOKENIZERS[tokenizer]
     tokens = tokenizer.encode(text)
     found = Words.of_tokens(tokenizer, [*tokens, EOS])
@@ -73,7 +73,7 @@ def test_the_words_of_tokens_are_those_of_the_text_they_spell(tokenizer, text):
 
 
 @given(tokens=st.lists(st.integers(0, 299), max_size=20))
-def test_bytes_that_are_no_text_have_words_too(tokens):
+def test_invalid_bytes_have_words_too(tokens):
     tokenizer = TOKENIZERS["byte-bpe"]
     tokens = [t for t in tokens if t < len(tokenizer)]
     found = Words.of_tokens(tokenizer, tokens)
@@ -81,13 +81,13 @@ def test_bytes_that_are_no_text_have_words_too(tokens):
     assert (found.owner.sum(0) > 0).all()
 
 
-def test_a_piece_of_space_belongs_to_the_word_that_follows():
+def test_a_token_of_space_belongs_to_the_next_word():
     tokenizer = TOKENIZERS["character"]
     found = Words.of_text(tokenizer, "ab c ")
     assert found.owner.tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [0, 0]]
 
 
-def test_word_weights_sum_source_pieces_and_average_target_pieces():
+def test_word_weights_sum_source_tokens_and_average_target_tokens():
     source = Words(["der", "Hund"], torch.tensor([[1, 0], [0, 1], [0, 1]]).double())
     target = Words(["the", "dog"], torch.tensor([[1, 0], [1, 0], [0, 1]]).double())
     cross = torch.tensor(
@@ -106,7 +106,7 @@ def test_word_weights_sum_source_pieces_and_average_target_pieces():
     assert strongest(torch.tensor([[0.2, 0.4, 0.4]])) == {(1, 0)}  # of equals the first
 
 
-def test_the_shifted_view_takes_the_step_that_reads_a_word():
+def test_the_shifted_view_uses_the_step_that_reads_a_token():
     rows = torch.arange(6.0).view(1, 3, 2)
     attention = AttentionMaps(
         ["a", "</s>"], ["x", "y", "</s>"], ["<s>", "x", "y"], {"decoder.layers.0.cross": rows}
@@ -129,14 +129,14 @@ SOURCES = ["ein kleiner Hund", "", "die Straße", "🐕 läuft", "Tab"]
 TARGETS = ["a small dog's run", "a", "", "犬が 走る", "run"]
 
 
-def test_pairs_align_alike_alone_and_together_and_empty_texts_have_no_links(model):
+def test_batches_change_no_links_and_empty_texts_have_none(model):
     together = align(SOURCES, TARGETS, model)
     assert together == [align([s], [t], model)[0] for s, t in zip(SOURCES, TARGETS, strict=True)]
     assert together[1] == together[2] == frozenset()
     assert [sorted(t for _, t in links) for links in together] == [[0, 1, 2, 3], [], [], [0, 1], [0]]
 
 
-def test_links_are_those_of_the_attention_that_look_gives(model):
+def test_links_are_those_of_attention_maps(model):
     tokenizer = model.source_tokenizer
     source, target = tokenizer.encode(SOURCES[0]), tokenizer.encode(TARGETS[0])
     (attention,) = attention_maps([source], [[*target, EOS]], model)
@@ -148,7 +148,7 @@ def test_links_are_those_of_the_attention_that_look_gives(model):
     assert best_view(SOURCES[:1], TARGETS[:1], model, shift=True) == View(*attention.best_head(), True)
 
 
-def test_texts_that_do_not_pair_up_are_refused(model):
+def test_unpaired_texts_are_errors(model):
     with pytest.raises(DataError, match="2 sources and 1 targets"):
         align(["a", "b"], ["c"], model)
 
@@ -203,11 +203,12 @@ FORWARD = frozenset({(0, 0), (1, 1), (2, 1), (3, 3), (5, 5)})
 BACKWARD = frozenset({(0, 0), (1, 1), (3, 2), (3, 3), (4, 3), (6, 4)})
 
 
-def test_two_directions_join_as_worked_out_by_hand():
+def test_symmetrizations_equal_examples_by_hand():
     assert intersection(FORWARD, BACKWARD) == {(0, 0), (1, 1), (3, 3)}
     assert union(FORWARD, BACKWARD) == FORWARD | BACKWARD
-    # (2,1), (3,2), (4,3) touch links of the intersection and have a word without any. (5,5) and (6,4) touch none, so growing
-    # leaves them out: 4-3 and 5-5 are not neighbours. Both words of each are free at the end, so both come in.
+    # (2,1), (3,2), (4,3) touch links of the intersection and have a word without any. (5,5) and (6,4) touch
+    # none, so growing leaves them out: 4-3 and 5-5 are not neighbours. Both words of each are free at the
+    # end, so both come in.
     assert grow_diag_final_and(FORWARD, BACKWARD) == FORWARD | BACKWARD
     # 2-6 is beside nothing and source word 2 is taken when its turn comes: it stays out.
     assert grow_diag_final_and(FORWARD, BACKWARD | {(2, 6)}) == FORWARD | BACKWARD
@@ -239,7 +240,7 @@ def test_growing_stays_between_intersection_and_union(forward, backward):
     assert flipped(flipped(forward)) == forward
 
 
-def test_balanced_weights_discount_a_word_that_all_look_at():
+def test_balanced_weights_discount_a_word_that_attracts_all():
     weights = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4], [0.9, 0.1, 0.0]], dtype=torch.float64)
     even = balanced(weights)
     torch.testing.assert_close(even[0, 1], (torch.tensor(0.4) * 0.4 / 0.5).sqrt().double())
@@ -296,7 +297,7 @@ def test_the_clearest_view_is_the_layer_and_step_that_link_most_words(decoder):
     assert len(counts) == 2 or max(counts) > min(counts)
 
 
-def test_a_model_that_looks_nowhere_has_no_clearest_layer():
+def test_a_model_without_cross_attention_has_no_clearest_layer():
     model = make(ENCODERS["transformer"], DECODERS["none"], vocab=len(TOKENIZERS["bpe"])).eval()
     model.source_tokenizer = model.target_tokenizer = TOKENIZERS["bpe"]
     assert clearest_view(SOURCES, TARGETS, model) == View()

@@ -1,4 +1,4 @@
-"""Labels from Python: order kept, batches change nothing, and the weights shown are those the model used."""
+"""Tests of classify.py; classify_file.py is tested by tests/cli/test_classify.py."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from regard.errors import OptionError
 from regard.models.classifier import predict
 from regard.models.folder import load
 from regard.pipelines.classify import classify, truncate, word_attention
-from tests.decoding.folders import classifier, translator
+from tests.decoding.model_folders import classifier, translator
 
 TEXTS = ["a fine day", "", "b", "not at all", "   ", "good good good, and then some more of it", "a fine day"]
 TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 32}
@@ -22,7 +22,7 @@ def model(tmp_path_factory):
     return load(classifier(tmp_path_factory.mktemp("models") / "classifier"))
 
 
-def test_each_text_gets_its_likeliest_label_and_all_probabilities(model):
+def test_each_text_gets_its_most_likely_label_and_all_probabilities(model):
     found = classify(TEXTS, model)
     assert [bool(label) for label in found] == [True, False, True, True, False, True, True]
     labels, probabilities = predict(model, TEXTS)
@@ -37,7 +37,7 @@ def test_each_text_gets_its_likeliest_label_and_all_probabilities(model):
     assert classify([], model) == []
 
 
-def test_texts_read_together_are_labelled_as_each_alone(model):
+def test_batching_changes_no_label(model):
     alone = [classify([text], model)[0] for text in TEXTS]
     for batch_tokens in (1, 30, 8192):
         for one, other in zip(alone, classify(TEXTS, model, batch_tokens=batch_tokens), strict=True):
@@ -54,7 +54,7 @@ def test_below_the_threshold_there_is_no_label_and_the_probabilities_stay(model)
     assert [each.probability for each in found] == sure
 
 
-def test_the_weights_of_attention_pooling_are_those_it_took(model):
+def test_word_attention_is_that_of_attention_pooling(model):
     text = "a fine day"
     (looked,) = word_attention([text], model)
     ids = torch.tensor([[*model.source_tokenizer.encode(text), EOS]])
@@ -70,7 +70,7 @@ def test_the_weights_of_attention_pooling_are_those_it_took(model):
     )  # the rest went to the end mark
 
 
-def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing(tmp_path):
+def test_without_attention_pooling_word_attention_is_that_of_the_last_layer(tmp_path):
     model = load(classifier(tmp_path / "m", encoder=TRANSFORMER, pooling="mean"))
     texts = ["a fine day", "b", "quite a long text about a day", ""]
     together, alone = word_attention(texts, model), [word_attention([text], model)[0] for text in texts]
@@ -84,7 +84,7 @@ def test_without_attention_pooling_the_last_layer_tells_and_padding_gets_nothing
     assert sum(together[0].weights) == pytest.approx(1 - float(last[-1]), abs=1e-6)
 
 
-def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_shown(tmp_path):
+def test_queries_and_heads_are_averaged_also_in_concatenated_poolings(tmp_path):
     pooling = {"kind": "concat", "of": ["max", {"kind": "attention", "queries": 3, "heads": 2}]}
     model = load(classifier(tmp_path / "m", pooling=pooling))
     (looked,) = word_attention(["a fine day"], model)
@@ -95,7 +95,7 @@ def test_several_queries_and_heads_are_averaged_and_a_mixture_has_its_attention_
     assert sum(looked.weights) == pytest.approx(1 - float(seen[name].weights()[0, :, :, -1].mean()), abs=1e-6)
 
 
-def test_a_model_without_attention_says_so(tmp_path):
+def test_a_model_without_attention_is_an_error(tmp_path):
     model = load(classifier(tmp_path / "m", encoder="kim", pooling="max"))
     assert classify(["a"], model)[0]
     with pytest.raises(OptionError, match="this model has no attention"):
@@ -103,7 +103,7 @@ def test_a_model_without_attention_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("position", ["learned", "learned-norm"])
-def test_a_text_beyond_the_table_of_positions_is_labelled_by_its_beginning(tmp_path, position):
+def test_a_text_beyond_the_positions_is_truncated(tmp_path, position):
     encoder = {**TRANSFORMER, "position": position, "max_positions": 6}
     model = load(classifier(tmp_path / "m", encoder=encoder, pooling="mean"))
     assert truncate(model, ["abcdefgh", "abcde", "abcdef", ""]) == ["abcde", "abcde", "abcde", ""]
@@ -128,11 +128,11 @@ def test_the_model_is_left_in_the_mode_it_was_in(model):
         (["a"], {"batch_tokens": 0}, "batch_tokens must be an integer of at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(model, texts, options, says):
+def test_wrong_arguments_are_errors_in_one_sentence(model, texts, options, says):
     with pytest.raises(OptionError, match=says):
         classify(texts, model, **options)
 
 
-def test_another_model_is_refused(tmp_path):
+def test_another_kind_of_model_is_an_error(tmp_path):
     with pytest.raises(OptionError, match="takes a classifier"):
         module.classify(["a"], load(translator(tmp_path / "t")))

@@ -1,4 +1,4 @@
-"""Many texts keep their order, whatever they are batched with; long ones are cut."""
+"""Tests of embed.py; embed_file.py is tested by tests/cli/test_texts_first.py."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ def test_order_is_kept_and_batches_change_nothing():
         np.testing.assert_allclose(found, alone, atol=2e-6)
 
 
-def test_a_batch_holds_rows_of_like_length_and_no_more_tokens_than_it_may():
+def test_batches_have_similar_lengths_within_the_token_limit():
     rows = [[1] * n for n in (3, 9, 1, 4, 4, 7)]
     found = _batches(rows, 9)
     assert found == [[1], [5], [3, 4], [0, 2]]
 
 
-def test_of_a_long_text_the_beginning_is_read():
+def test_a_long_text_is_truncated():
     model = embedder(
         encoder={
             "kind": "transformer",
@@ -43,13 +43,13 @@ def test_of_a_long_text_the_beginning_is_read():
     )  # rows of a product may be rounded differently
 
 
-def test_a_model_in_training_is_read_without_dropout_and_trains_on():
+def test_a_model_in_training_mode_is_evaluated_without_dropout():
     model = embedder().train()
     np.testing.assert_array_equal(embed(TEXTS, model), embed(TEXTS, model))
     assert model.training
 
 
-def test_no_texts_are_no_vectors():
+def test_no_texts_give_no_vectors():
     assert embed([], embedder()).shape == (0, 32)
 
 

@@ -1,4 +1,6 @@
-"""A language model goes on with a text: by the same search, its prompt read at once."""
+"""Tests of generate.py and decoding/token_stream.py; generate_file.py is tested by
+tests/cli/test_generate.py.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.generate import PromptEncoder, generate, start, stream
-from tests.decoding.readers import LINES, language_model, translator
+from tests.decoding.small_models import LINES, language_model, translator
 
 DECODERS = ["none", "transformer"]
 PROMPTS = ["the cat", "", "a dog ran to the", "der Hund"]
@@ -40,7 +42,7 @@ def test_greedy_is_the_loop_without_caches(decoder):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_prompt_read_at_once_is_the_prompt_read_word_by_word(decoder):
+def test_a_prompt_read_at_once_equals_step_by_step(decoder):
     model = language_model(decoder)
     given = [BOS, *model.target_tokenizer.encode(LINES[0])]
     with torch.inference_mode():
@@ -56,7 +58,7 @@ def test_a_prompt_read_at_once_is_the_prompt_read_word_by_word(decoder):
 @pytest.mark.parametrize(
     "options", [dict(beam=3), dict(strategy=Sample(count=2, seed=1)), dict(strategy=Beam(4, groups=2))]
 )
-def test_a_text_does_not_depend_on_the_company(decoder, options):
+def test_a_continuation_does_not_depend_on_the_batch(decoder, options):
     model = language_model(decoder)
     tokens = lambda found: [[h.tokens for h in g.hypotheses] for g in found]  # noqa: E731
     alone = [
@@ -71,7 +73,7 @@ def test_a_text_does_not_depend_on_the_company(decoder, options):
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "word", "character"])
 @pytest.mark.parametrize("mode", [None, "stream"])
-def test_the_pieces_of_a_stream_are_the_text(kind, mode):
+def test_the_pieces_of_a_stream_join_to_the_text(kind, mode):
     model = language_model(kind=kind, mode=mode)
     for prompt in ("the cat", "", "die Katze saß — süß"):
         for sample in (None, Sample(seed=2, temperature=2.0)):
@@ -81,14 +83,14 @@ def test_the_pieces_of_a_stream_are_the_text(kind, mode):
             )
 
 
-def test_prompt_and_text_together_read_as_one():
+def test_prompt_and_continuation_decode_as_one_text():
     model = language_model(kind="byte-bpe")
     found = generate(["the cat"], model, strategy=Sample(seed=3), limits=Limits(max_length=20))[0]
     tokens = [*model.target_tokenizer.encode("the cat"), *found.hypotheses[0].tokens]
     assert found.prompt + found == model.target_tokenizer.decode(tokens)
 
 
-def test_a_model_of_lines_ends_with_its_line_and_a_model_of_texts_goes_on():
+def test_a_model_of_lines_ends_and_a_model_of_running_text_continues():
     line, whole = language_model(mode="lines"), language_model(mode="stream")
     ended = generate([""], line, strategy=Sample(count=20, seed=0), limits=Limits(max_length=200))[
         0
@@ -106,7 +108,7 @@ def test_a_model_of_lines_ends_with_its_line_and_a_model_of_texts_goes_on():
     )
 
 
-def test_a_text_as_a_whole_is_prompted_as_it_was_learned():
+def test_prompts_of_running_text_begin_with_a_line_end():
     text = PromptEncoder(language_model(mode="stream"), None)
     encode = text.tokenizer.encode
     assert text.task("the cat\n\na dog", 0, 5).input_ids == [
@@ -122,7 +124,7 @@ def test_a_text_as_a_whole_is_prompted_as_it_was_learned():
     assert letters.task("a\n", 0, 5).input_ids == [newline, letters.tokenizer.vocabulary["a"], newline]
 
 
-def test_rules_hold_for_generated_texts():
+def test_constraints_hold_for_generated_texts():
     model = language_model()
     found = generate(
         ["the"],
@@ -136,7 +138,7 @@ def test_rules_hold_for_generated_texts():
         assert len(h.tokens) >= 8 and len(pairs) == len(set(pairs))
 
 
-def test_a_table_of_positions_bounds_the_length():
+def test_learned_positions_bound_the_length():
     model = language_model(position="learned", max_positions=10)
     given = 1 + len(model.target_tokenizer.encode("the cat"))
     with pytest.raises(
@@ -159,12 +161,12 @@ def test_a_table_of_positions_bounds_the_length():
         (["the cat"], dict(constraints=Constraints(required=["the"])), "required is for translate"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(prompts, options, message):
+def test_wrong_arguments_are_errors_in_one_sentence(prompts, options, message):
     with pytest.raises(OptionError, match=message):
         generate(prompts, language_model(), **options)
 
 
-def test_translators_and_language_models_are_told_apart():
+def test_translators_and_language_models_are_distinguished():
     from regard.pipelines.translate import translate
 
     with pytest.raises(OptionError, match="for a translator use translate"):

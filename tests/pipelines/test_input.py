@@ -1,4 +1,4 @@
-"""Lines to translate: from anything, in chunks, never trusted."""
+"""Tests of input.py: lines of files, columns and fields, in chunks."""
 
 import csv
 import gzip
@@ -47,7 +47,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path, data, lines, pack):
     assert source.survey()[0] == len(lines)
 
 
-def test_bytes_that_are_not_utf8_are_replaced_counted_and_named(tmp_path):
+def test_invalid_utf8_is_replaced_and_reported(tmp_path):
     path = write(tmp_path, b"good\nbad \xff\xfe\n" + b"\xc3\n" * 7)
     count, bad = Source((path,)).survey()
     assert count == 9
@@ -76,7 +76,7 @@ def test_columns_and_fields_are_found_or_the_line_is_named(tmp_path):
             texts(Source((path,), layout=Field("text")))
 
 
-def test_chunks_are_bounded_in_lines_and_characters_and_know_their_place(tmp_path, monkeypatch):
+def test_chunks_are_bounded_in_lines_and_characters(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LINES", 3)
     monkeypatch.setattr(module, "CHARACTERS", 10)
     one, two = write(tmp_path, b"a\nb\nc\nd\n", "1"), write(tmp_path, b"0123456789ABC\ne\nf\n", "2")
@@ -88,7 +88,7 @@ def test_chunks_are_bounded_in_lines_and_characters_and_know_their_place(tmp_pat
     ]
 
 
-def test_the_digest_after_skipping_is_that_of_having_read(tmp_path, monkeypatch):
+def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LINES", 3)
     path = write(tmp_path, b"".join(b"line %d\n" % i for i in range(10)))
     for chunk in Reader(Source((path,))).chunks():
@@ -97,7 +97,7 @@ def test_the_digest_after_skipping_is_that_of_having_read(tmp_path, monkeypatch)
         assert texts(Source((path,)), place) == [f"line {i}" for i in range(place, 10)]
 
 
-def test_a_pipe_is_answered_as_lines_come(tmp_path):
+def test_lines_of_a_pipe_are_passed_on_as_they_arrive(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     heard = threading.Event()
@@ -129,13 +129,13 @@ def test_missing_files_folders_and_lines_without_end_are_one_sentence(tmp_path, 
         texts(Source((path,)))
 
 
-def test_json_written_by_json_is_read_as_it_was(tmp_path):
+def test_json_lines_round_trip(tmp_path):
     values = ["plain", "tab\tand\nline feed", "😀 \u2028", '"quoted" \\']
     path = write(tmp_path, "\n".join(json.dumps({"t": v}) for v in values).encode())
     assert texts(Source((path,), layout=Field("t"))) == values
 
 
-def test_cells_of_a_table_with_commas_hold_commas_quotes_and_ends_of_lines(tmp_path, monkeypatch):
+def test_csv_cells_may_contain_commas_quotes_and_line_ends(tmp_path, monkeypatch):
     rows = [
         ["1", "plain"],
         ["2", 'a "word", quoted'],
@@ -159,7 +159,7 @@ def test_cells_of_a_table_with_commas_hold_commas_quotes_and_ends_of_lines(tmp_p
         texts(Source((path,), layout=Column(2, ",", quotes=True)))
 
 
-def test_a_quotation_mark_within_a_cell_opens_nothing_and_one_that_nothing_closes_is_named(tmp_path):
+def test_inner_quotation_marks_are_text_and_unclosed_ones_are_errors(tmp_path):
     path = write(tmp_path, b'a,5" disk\nb,x\n', "in.csv")
     assert texts(Source((path,), layout=Column(2, ",", quotes=True))) == ['5" disk', "x"]
     path = write(tmp_path, b'a,x\nb,"never\nc,x\n', "in.csv")
@@ -167,7 +167,7 @@ def test_a_quotation_mark_within_a_cell_opens_nothing_and_one_that_nothing_close
         texts(Source((path,), layout=Column(2, ",", quotes=True)))
 
 
-def test_the_line_that_names_the_columns_is_passed_over_in_every_file(tmp_path):
+def test_the_header_of_every_file_is_skipped(tmp_path):
     one, two = write(tmp_path, b"id\ttext\n1\ta\n", "1.tsv"), write(tmp_path, b"id\ttext\n", "2.tsv")
     source = Source((one, two, one), layout=Column(2), header=True)
     assert texts(source) == ["a", "a"]

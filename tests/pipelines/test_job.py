@@ -1,4 +1,4 @@
-"""Outputs that can be left at any moment and gone on with."""
+"""Tests of job.py and packing.py: outputs that can be interrupted at any moment and resumed."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ def leave(outputs):
 @pytest.mark.parametrize(
     ("name", "unpack"), [("o.txt", bytes), ("o.gz", gzip.decompress), ("o.txt.xz", lzma.decompress)]
 )
-def test_a_job_that_was_left_goes_on_and_ends_in_the_same_bytes(tmp_path, name, unpack):
+def test_a_resumed_job_gives_identical_bytes(tmp_path, name, unpack):
     whole = begin(tmp_path / f"whole.{name}")
     write(whole, b"a\n", b"b\n", b"c\n")
     whole.finish()
@@ -56,7 +56,7 @@ def test_a_job_that_was_left_goes_on_and_ends_in_the_same_bytes(tmp_path, name, 
     assert sorted(os.listdir(tmp_path)) == sorted([name, f"whole.{name}"])
 
 
-def test_a_journal_line_that_is_cut_short_does_not_count(tmp_path):
+def test_a_truncated_journal_line_does_not_count(tmp_path):
     path = tmp_path / "o"
     first = begin(path)
     write(first, b"a\n", b"b\n")
@@ -70,13 +70,13 @@ def test_a_journal_line_that_is_cut_short_does_not_count(tmp_path):
     assert path.read_bytes() == b"a\nb\n"
 
 
-def test_a_journal_that_is_nested_too_deep_is_one_sentence(tmp_path):
+def test_a_deeply_nested_journal_is_an_error(tmp_path):
     (tmp_path / "o.progress").write_bytes(b"[" * 100_000 + b"]" * 100_000 + b"\n")
     with pytest.raises(DataError, match="was not written by this command, or is damaged"):
         begin(tmp_path / "o")
 
 
-def test_a_job_killed_while_it_renames_goes_on(tmp_path):
+def test_a_job_killed_while_renaming_is_resumed(tmp_path):
     path, beside = tmp_path / "o", tmp_path / "o.align"
     first = begin(path, more=(beside,))
     write(first, b"a\n")
@@ -90,7 +90,7 @@ def test_a_job_killed_while_it_renames_goes_on(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["o", "o.align"]
 
 
-def test_another_job_is_refused_and_restart_begins_anew(tmp_path):
+def test_other_settings_are_an_error_and_restart_starts_over(tmp_path):
     path = tmp_path / "o"
     first = begin(path)
     write(first, b"a\n")
@@ -108,7 +108,7 @@ def test_another_job_is_refused_and_restart_begins_anew(tmp_path):
     assert path.read_bytes() == b"z\n"
 
 
-def test_what_somebody_else_made_is_not_touched(tmp_path):
+def test_foreign_files_are_not_touched(tmp_path):
     (tmp_path / "o.part").write_bytes(b"mine")
     with pytest.raises(DataError, match=r"there is a file .*o\.part that this command did not create"):
         begin(tmp_path / "o")
@@ -128,7 +128,7 @@ def test_a_part_that_was_changed_is_noticed(tmp_path):
         begin(tmp_path / "o")
 
 
-def test_an_older_output_stays_until_the_new_one_is_whole(tmp_path):
+def test_an_older_output_stays_until_the_new_one_is_complete(tmp_path):
     path = tmp_path / "o"
     path.write_bytes(b"old\n")
     outputs = begin(path)
@@ -164,7 +164,7 @@ def test_archives_of_chunks_become_one_archive(tmp_path):
     assert os.listdir(tmp_path) == ["o.npz"]
 
 
-def test_places_that_cannot_be_are_refused_and_devices_are_written_as_they_are(tmp_path):
+def test_wrong_paths_are_errors_and_devices_are_written_directly(tmp_path):
     with pytest.raises(OptionError, match="is a folder"):
         open_output(tmp_path)
     with pytest.raises(OptionError, match="its folder does not exist"):
@@ -172,13 +172,13 @@ def test_places_that_cannot_be_are_refused_and_devices_are_written_as_they_are(t
     assert isinstance(open_output(tmp_path.__class__("/dev/null")), Stream)
 
 
-def test_a_full_device_is_one_sentence():
+def test_a_full_device_is_an_error_in_one_sentence():
     outputs = Outputs([open_output(__import__("pathlib").Path("/dev/full"))], {})
     with pytest.raises(DataError, match="the disk of /dev/full is full; 0 lines are written"):
         outputs.commit([b"a\n"], 1, "")
 
 
-def test_a_file_that_may_not_grow_is_one_sentence_and_the_job_goes_on_when_it_may(tmp_path):
+def test_a_job_is_resumed_after_a_file_size_limit(tmp_path):
     """A limit on the size of files stands for a disk that is full: both refuse a write in the middle."""
     code = textwrap.dedent("""
         import sys

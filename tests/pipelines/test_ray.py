@@ -1,4 +1,4 @@
-"""The same job over a Ray cluster: a real one of two workers on this machine."""
+"""Tests of ray.py: the same job on a Ray cluster of two workers on this machine."""
 
 import os
 import random
@@ -12,11 +12,14 @@ import pytest
 from regard.errors import OptionError
 from regard.pipelines.ray import run_on_ray
 from regard.pipelines.translate_file import TranslateOptions
-from tests.decoding.folders import translator
+from tests.decoding.model_folders import translator
 
 pytest.importorskip("ray")
 
-CHUNKS = "import sys; from regard.pipelines import input as source; source.LINES = {}; from regard.cli.main import run; run()"
+CHUNKS = (
+    "import sys; from regard.pipelines import input as source; source.LINES = {}; "
+    "from regard.cli.main import run; run()"
+)
 
 
 def write_lines(path, count):
@@ -81,7 +84,7 @@ def test_the_output_is_that_of_one_machine_even_when_workers_die(tmp_path, envir
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
 
 
-def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path, environment):
+def test_an_unreachable_cluster_is_an_error_in_one_sentence(tmp_path, environment):
     folder = translator(tmp_path / "model")
     done = subprocess.run(
         command(20, folder, "x", "--on", "ray"),
@@ -95,7 +98,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path, environment):
     assert "Traceback" not in done.stderr
 
 
-def test_without_ray_the_sentence_names_the_extra(tmp_path, monkeypatch):
+def test_without_ray_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r'this needs ray; pip install "regard\[ray\]"'):
         run_on_ray([tmp_path], TranslateOptions())

@@ -1,4 +1,4 @@
-"""Long lines cut into sentences and joined again."""
+"""Tests of sentence_split.py and long_lines.py: long lines are split and joined without loss."""
 
 import time
 
@@ -26,7 +26,7 @@ def by_characters(texts):
         ("", []),
     ],
 )
-def test_sentences_end_at_marks_but_not_at_abbreviations_numbers_and_small_letters(text, found):
+def test_sentences_end_at_punctuation_but_not_after_abbreviations(text, found):
     assert sentences(text) == found
 
 
@@ -38,14 +38,14 @@ def test_the_pieces_of_any_line_are_the_line_and_short_enough(text, most):
     assert all(len(piece.text) <= most for piece in found)
 
 
-def test_a_sentence_too_long_is_cut_at_clauses_before_words_before_letters():
+def test_a_long_sentence_is_split_at_clauses_then_words_then_characters():
     texts = [piece.text for piece in pieces("One two, three four. abcdefghij", by_characters, 11)]
     assert texts == ["One two,", "three four.", "abcdefghij"]
     assert [piece.text for piece in pieces("One two three", by_characters, 8)] == ["One two", "three"]
     assert [piece.text for piece in pieces("abcdefgh", by_characters, 4)] == ["abcd", "efgh"]
 
 
-def test_words_that_fit_together_stay_together():
+def test_parts_that_fit_into_one_piece_stay_together():
     found = pieces("a " * 1000, lambda texts: [len(text.split()) for text in texts], 10)
     assert [len(piece.text.split()) for piece in found] == [10] * 100
 
@@ -55,14 +55,14 @@ def test_joining_keeps_the_spaces_of_the_source():
     assert join(cut, ["Eins.", "Zwei.", "Drei."]) == "Eins.  Zwei.\u00a0Drei."
 
 
-def test_a_space_is_put_in_where_only_the_target_has_spaces_between_sentences():
+def test_a_space_is_added_if_only_the_target_script_has_spaces():
     cut = pieces("你好。再见。", by_characters, 3)
     assert join(cut, ["Hello.", "Goodbye."]) == "Hello. Goodbye."
     assert join(cut, ["今日は。", "さようなら。"]) == "今日は。さようなら。"
 
 
 @pytest.mark.parametrize("unit", [".", "a", "a, ", '..." ', " ", '"', ".a", "。", "A. "])
-def test_a_line_of_a_hundred_thousand_characters_takes_no_quadratic_time(unit):
+def test_splitting_a_long_line_takes_linear_time(unit):
     text = (unit * 100_000)[:100_000]
     began = time.process_time()
     found = pieces(text, by_characters, 40)
@@ -70,7 +70,7 @@ def test_a_line_of_a_hundred_thousand_characters_takes_no_quadratic_time(unit):
     assert "".join(piece.text + piece.gap for piece in found) == text
 
 
-def test_lines_within_a_text_are_pieces_of_their_own():
+def test_lines_of_a_text_are_separate_pieces():
     cut = pieces("\n one\ntwo. three\n\nFour.\n", by_characters, 100)
     assert [piece.text for piece in cut] == ["", "one", "two. three", "Four."]
     assert join(cut, ["", "eins", "zwei. drei", "Vier."]) == "\n eins\nzwei. drei\n\nVier."

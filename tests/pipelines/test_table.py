@@ -1,4 +1,4 @@
-"""Where the text is in a table: the column, the separator and the header are found as training finds them."""
+"""Tests of table.py and formats.py: the column with the text, and lines of tables."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_column_is_found(tmp_path, name, text, column, layout, header):
         assert len(found.names) == len(text.splitlines()[0].split(layout.separator))
 
 
-def test_the_separator_is_the_one_that_training_finds(tmp_path):
+def test_the_separator_is_detected_as_in_training(tmp_path):
     for name, separator in (("a.csv", ";"), ("b.tsv", ","), ("c.csv", "\t"), ("d.txt", "|")):
         path = write(tmp_path, name, "".join(f"{i}{separator}some text\n" for i in range(9)))
         assert detect_table(path).separator == find_place([path], "2").layout.separator == separator
@@ -48,13 +48,13 @@ def test_other_files_are_lines_and_json_has_fields(tmp_path):
     assert find_place([]) == Place(WholeLine())
 
 
-def test_what_was_assumed_is_noted(tmp_path):
+def test_detected_columns_are_noted(tmp_path):
     assert find_place([write(tmp_path, "a.csv", "id,q\n1,a\n")], "q").note == ""
     note = find_place([write(tmp_path, "a.csv", "id;review\n1;a\n")]).note
     assert note == "a.csv: columns separated by semicolons; the text is column 2 'review'"
 
 
-def test_wrong_columns_are_one_sentence(tmp_path):
+def test_wrong_columns_are_errors_in_one_sentence(tmp_path):
     one, two = write(tmp_path, "1.csv", "id,text\n1,a\n"), write(tmp_path, "2.csv", "text,id\na,1\n")
     with pytest.raises(DataError, match="the column 'text' is at different places in these files"):
         find_place([one, two])

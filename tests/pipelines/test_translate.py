@@ -1,4 +1,4 @@
-"""Text in, text out: translations carry their hypotheses, streams add up to them, and bad options are one sentence."""
+"""Tests of translate.py and decoding/token_stream.py: translations, streams and errors."""
 
 import pickle
 import threading
@@ -14,10 +14,10 @@ from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.errors import OptionError
 from regard.pipelines.translate import Translation, stream, translate
-from tests.decoding.readers import LINES, translator
+from tests.decoding.small_models import LINES, translator
 
 
-def test_a_translation_is_its_best_text_and_holds_the_others():
+def test_a_translation_is_its_best_hypothesis_and_has_the_others():
     model = translator()
     for text, found in zip(LINES, translate(LINES, model, beam=4, nbest=3), strict=True):
         assert isinstance(found, str) and found == found.hypotheses[0].text
@@ -29,13 +29,13 @@ def test_a_translation_is_its_best_text_and_holds_the_others():
         assert found.source_tokens == model.source_tokenizer.encode(text)
 
 
-def test_empty_lines_stay_empty_lines_in_their_places():
+def test_empty_texts_stay_empty_in_order():
     found = translate(["", "the cat", "", "a dog"], translator(), beam=2)
     assert found[0] == found[2] == "" and found[0].hypotheses == [] and found[1].hypotheses
     assert translate([], translator()) == []
 
 
-def test_the_best_of_a_beam_does_not_depend_on_how_many_are_kept():
+def test_the_best_hypothesis_does_not_depend_on_nbest():
     model = translator()
     assert translate(LINES, model, beam=4) == translate(LINES, model, beam=4, nbest=4)
 
@@ -58,7 +58,7 @@ def test_one_prefix_and_one_list_of_required_words_are_for_all_texts():
         assert translation.startswith("die") and " Hund" in translation
 
 
-def test_prefixes_and_words_are_texts():
+def test_prefixes_and_required_phrases_are_texts():
     found = translate(
         LINES[:2],
         translator(),
@@ -70,7 +70,7 @@ def test_prefixes_and_words_are_texts():
     assert all(" Hund" in " " + h.text and " the" in " " + h.text for h in found[1].hypotheses)
 
 
-def test_forbidden_words_are_texts():
+def test_forbidden_phrases_are_texts():
     model = translator()
     word = translate(LINES[:1], model)[0].split()[0]
     tokens = model.target_tokenizer.encode(word)
@@ -79,7 +79,7 @@ def test_forbidden_words_are_texts():
         assert not any(h.tokens[i : i + len(tokens)] == tokens for i in range(len(h.tokens)))
 
 
-def test_attention_is_on_every_hypothesis_when_asked_for():
+def test_attention_is_stored_in_every_hypothesis_on_request():
     found = translate(LINES[:2], translator(), beam=2, nbest=2, attention=True)
     for translation in found:
         for h in translation.hypotheses:
@@ -87,7 +87,7 @@ def test_attention_is_on_every_hypothesis_when_asked_for():
     assert translate(LINES[:1], translator())[0].hypotheses[0].attention is None
 
 
-def test_the_coverage_penalty_is_that_of_wu_and_orders_the_texts_again():
+def test_the_coverage_penalty_is_that_of_wu_and_sorts_again():
     model = translator()
     plain = {h.text: h for h in translate(LINES[:1], model, beam=6, nbest=6, attention=True)[0].hypotheses}
     found = translate(LINES[:1], model, strategy=Beam(6, coverage_penalty=2.0), nbest=6)[0]
@@ -100,7 +100,7 @@ def test_the_coverage_penalty_is_that_of_wu_and_orders_the_texts_again():
 
 @pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "word", "character"])
 @pytest.mark.parametrize("sample", [None, Sample(seed=4), Sample(seed=9, temperature=3.0)])
-def test_the_pieces_of_a_stream_are_the_translation(kind, sample):
+def test_the_pieces_of_a_stream_join_to_the_translation(kind, sample):
     model = translator(kind=kind)
     for text in LINES:
         pieces = list(stream(text, model, strategy=sample, limits=Limits(max_length=30)))
@@ -109,7 +109,7 @@ def test_the_pieces_of_a_stream_are_the_translation(kind, sample):
     assert list(stream("", model)) == []
 
 
-def test_a_stream_never_shows_half_a_character():
+def test_a_stream_never_yields_an_incomplete_character():
     model = translator(kind="byte-bpe")
     target = "süß 🐱 日本"
     pieces = list(
@@ -123,7 +123,7 @@ def test_a_stream_never_shows_half_a_character():
     assert "".join(pieces) == target and "\ufffd" not in "".join(pieces) and len(pieces) > 3
 
 
-def test_a_stream_gives_its_first_words_before_the_last_are_found():
+def test_a_stream_yields_tokens_before_the_search_ends():
     model, steps = translator(), []
     step = model.step
     model.step = lambda *given: (steps.append(1), step(*given))[1]
@@ -134,7 +134,7 @@ def test_a_stream_gives_its_first_words_before_the_last_are_found():
     assert 1 <= len(steps) <= 3
 
 
-def test_a_stream_leaves_the_callers_gradients_alone():
+def test_a_stream_does_not_change_the_inference_mode_of_the_caller():
     pieces = stream("the cat", translator(), limits=Limits(max_length=5))
     next(pieces)
     assert not torch.is_inference_mode_enabled()
@@ -150,7 +150,7 @@ def test_many_workers_keep_the_order(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_nothing_is_shown_unless_asked_for(capsys, monkeypatch):
+def test_progress_is_shown_only_on_request(capsys, monkeypatch):
     monkeypatch.setattr("regard.files.progress.QUICK", 0.0)
     translate(LINES, translator())
     assert capsys.readouterr().err == ""
@@ -199,12 +199,12 @@ def test_a_wrong_constraint_is_an_error_in_one_sentence(options, message):
 
 
 @pytest.mark.parametrize("texts", [[None], [b"the cat"]])
-def test_what_is_no_list_of_texts_is_refused(texts):
+def test_other_types_than_texts_are_errors(texts):
     with pytest.raises(OptionError, match="texts is a list of texts"):
         translate(texts, translator())
 
 
-def test_a_table_of_positions_bounds_source_and_text():
+def test_learned_positions_bound_source_and_output():
     model = translator(dim=32)
     learned = Learned(12, 32).double()
     model.decoder.position = learned

@@ -1,4 +1,4 @@
-"""A job: what a chunk becomes, and that stopping, packing and splitting change nothing."""
+"""Tests of translate_file.py and translation_formats.py: what a chunk becomes, and resuming."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ from regard.pipelines.input import Chunk, Field, Row, Source
 from regard.pipelines.job import Outputs, fingerprint, open_output, run_job
 from regard.pipelines.translate import translate
 from regard.pipelines.translate_file import TranslateOptions, make_job
-from tests.decoding.folders import language_model, translator
+from tests.decoding.model_folders import language_model, translator
 
 LINES = ["Tom is here.", "", "hello world", "   ", "b", "cats do not like dogs"]
 
@@ -48,7 +48,7 @@ def test_lines_are_translated_in_order_and_empty_ones_stay(folder):
     assert len(set(expected)) == 5
 
 
-def test_the_n_best_are_written_as_moses_did(folder):
+def test_nbest_lists_have_the_format_of_moses(folder):
     (text,) = written(folder, TranslateOptions(output="-", nbest=2, strategy=Beam(3)), *LINES)
     found = plain(folder, LINES, beam=3, nbest=2)
     rows = [line.split(" ||| ") for line in text.splitlines()]
@@ -60,7 +60,7 @@ def test_the_n_best_are_written_as_moses_did(folder):
     assert rows[2][1:] == ["", "0.0000"]
 
 
-def test_a_line_longer_than_the_model_was_trained_for_is_translated_by_its_sentences(folder):
+def test_long_lines_are_translated_sentence_by_sentence(folder):
     sentences = [
         "Tom is here and there.",
         "I like cats.",
@@ -73,7 +73,7 @@ def test_a_line_longer_than_the_model_was_trained_for_is_translated_by_its_sente
     ]
 
 
-def test_alignments_of_a_line_in_parts_count_its_words_on(folder):
+def test_alignments_of_a_split_line_count_over_its_pieces(folder):
     sentences = ["Tom is here and there.", "I like cats.", "Do you?"]
     settings = TranslateOptions(output="-", align=True)
     parts = [line.split("\t") for line in written(folder, settings, *sentences)[0].splitlines()]
@@ -88,7 +88,7 @@ def test_alignments_of_a_line_in_parts_count_its_words_on(folder):
     assert {tuple(map(int, pair.split("-"))) for pair in links.split()} == set(expected)
 
 
-def test_json_lines_keep_what_they_hold_and_gain_a_translation(folder, tmp_path):
+def test_json_lines_keep_their_fields_and_gain_a_translation(folder, tmp_path):
     rows = [{"id": 1, "text": "hello world"}, {"text": "b\n\nTom", "odd": "\ud83d"}]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "\n", encoding="utf-8")
@@ -137,7 +137,7 @@ def test_attention_of_every_hypothesis_is_written_beside(folder, tmp_path, name)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_how_lines_fall_into_chunks_changes_nothing(folder, tmp_path, monkeypatch, pieces):
+def test_the_size_of_chunks_changes_nothing(folder, tmp_path, monkeypatch, pieces):
     settings = TranslateOptions(
         output=str(tmp_path / "o"), strategy=Beam(2), alignment_file=str(tmp_path / "a"), align=True
     )
@@ -152,7 +152,7 @@ def test_how_lines_fall_into_chunks_changes_nothing(folder, tmp_path, monkeypatc
     assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("o", "a")] == whole
 
 
-def test_another_text_than_the_job_began_with_is_refused(folder, tmp_path, monkeypatch):
+def test_resuming_with_another_input_is_an_error(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(source_module, "LINES", 2)
     settings = TranslateOptions(output=str(tmp_path / "o"))
     work = make_job([folder], settings)
@@ -176,7 +176,7 @@ def test_another_text_than_the_job_began_with_is_refused(folder, tmp_path, monke
     assert [(tmp_path / "o").read_text(encoding="utf-8")] == written(folder, settings, *LINES)
 
 
-def test_prefixes_and_required_and_forbidden_words_reach_the_search(folder):
+def test_constraints_reach_the_search(folder):
     settings = TranslateOptions(output="-", constraints=Constraints(prefix="abc"), strategy=Beam(4))
     assert all(
         line.startswith("abc") for line in written(folder, settings, "b", "hello world")[0].splitlines()
@@ -205,7 +205,7 @@ def test_samples_of_a_line_do_not_depend_on_its_neighbours(folder):
     assert texts("hello world") != alone
 
 
-def test_models_translate_together_and_what_does_not_fit_is_refused(folder, tmp_path):
+def test_ensembles_translate_and_wrong_models_are_errors(folder, tmp_path):
     other = translator(tmp_path / "other", seed=5)
     both = make_job([folder, other], TranslateOptions(output="-"))
     assert both(chunk("hello world")) == make_job([other, folder], TranslateOptions(output="-"))(

@@ -18,7 +18,7 @@ from regard.pipelines.input import Chunk, Row
 from regard.pipelines.tag_file import Json, TagJob, TagOptions
 from regard.serving.request_limits import RequestLimits
 from regard.serving.text_service import make_service
-from tests.decoding import folders
+from tests.decoding import model_folders
 from tests.models.test_tagger import ENCODERS, ROWS
 from tests.search.small import embedder
 from tests.serving.server import process, running, write_model
@@ -30,7 +30,7 @@ TOKEN = "abcdefghijklmnop-1234"
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory):
-    return folders.classifier(tmp_path_factory.mktemp("classifier"))
+    return model_folders.classifier(tmp_path_factory.mktemp("classifier"))
 
 
 def tagger(path):

@@ -172,8 +172,8 @@ def _spell(tokenizer: Any, what: str, text: str) -> list[int]:
     tokens = tokenizer.encode(text) if text else []
     if UNK in tokens:
         raise OptionError(
-            f"the {what} {arguments.quoted(text)} has characters that are not in the vocabulary of this model; "
-            "leave it out or change the spelling"
+            f"the {what} {arguments.quoted(text)} has characters that are not in the vocabulary of this "
+            "model; leave it out or change the spelling"
         )
     return tokens
 

@@ -85,7 +85,8 @@ def align(  # pyright: ignore[reportInconsistentOverload]
     right, single_target = arguments.one_or_more("targets", targets)
     if single != single_target:
         raise OptionError(
-            "sources and targets are two texts or two lists of texts, got one of each; give both in the same form"
+            "sources and targets are two texts or two lists of texts, got one of each; "
+            "give both in the same form"
         )
     arguments.instance("view", view, (View, type(None)), "a View, or None")
     selection = LinkSelection(threshold, arguments.flag("mutual", mutual))

@@ -173,9 +173,10 @@ class PromptEncoder:
         max_length = max_length or MAX_LENGTH
         input_ids = [self.newline if self.running_text else BOS, *self._encode(prompt)]
         if self.positions is not None and len(input_ids) + max_length > self.positions:
+            left = max(0, self.positions - len(input_ids))
             raise OptionError(
-                f"this model has {self.positions} positions, and prompt {index + 1} has {len(input_ids)} tokens; "
-                f"set max_length to at most {max(0, self.positions - len(input_ids))}, or shorten the prompt"
+                f"this model has {self.positions} positions, and prompt {index + 1} has {len(input_ids)} "
+                f"tokens; set max_length to at most {left}, or shorten the prompt"
             )
         return SearchTask(max_length, input_ids, index=index)
 

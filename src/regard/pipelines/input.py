@@ -51,12 +51,12 @@ class Column:
     quotes: bool = False
 
     def text(self, line: str) -> str:
-        found = self.cells(line) if line else [""] * self.number
-        if len(found) < self.number:
+        cells = self.cells(line) if line else [""] * self.number
+        if len(cells) < self.number:
             raise ValueError(
-                f"has {len(found)} column{'s' * (len(found) > 1)} and no column {self.number}; check --column"
+                f"has {len(cells)} column{'s' * (len(cells) > 1)} and no column {self.number}; check --column"
             )
-        return found[self.number - 1]
+        return cells[self.number - 1]
 
     def cells(self, line: str) -> list[str]:
         """All cells of a row."""
@@ -110,23 +110,23 @@ class Field:
     def text(self, line: str) -> str:
         if not line.strip():
             return ""
-        found = parsed(line)
-        for name in [self.name] if self.name in found else self.name.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        if not isinstance(found, str):
+        value = parsed(line)
+        for name in [self.name] if self.name in value else self.name.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, str):
             raise ValueError(f"has no text in the field {self.name!r}; check --field")
-        return found
+        return value
 
 
 def parsed(line: str) -> dict[str, Any]:
     """Parse a line of JSON."""
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise ValueError("is not a JSON object; fix or remove it, or leave out --field to use whole lines")
-    return found
+    return value
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,8 @@ class Reader:
         except UnicodeError:
             if self._strict:
                 raise DataError(
-                    f"line {number:,} of {name} is not UTF-8; fix it, or leave out --strict to replace invalid bytes by �"
+                    f"line {number:,} of {name} is not UTF-8; "
+                    "fix it, or leave out --strict to replace invalid bytes by �"
                 ) from None
             self.bad.add(place)
             line = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
@@ -289,9 +290,9 @@ def _blocks(source: Source, advance: Callable[[int], None]) -> Iterator[_Block]:
         live = not path.is_file()
         name = "standard input" if str(path) == "-" else str(path)
         if live or path.stat().st_size:
-            found = _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
-            found = _rows(found, source.layout) if _spans_lines(source.layout) else found
-            yield from _without_first(found) if source.header else found
+            blocks = _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
+            blocks = _rows(blocks, source.layout) if _spans_lines(source.layout) else blocks
+            yield from _without_first(blocks) if source.header else blocks
 
 
 def _spans_lines(layout: Layout) -> TypeGuard[Column | Sentences]:
@@ -333,7 +334,8 @@ def _unclosed(layout: Column | Sentences, name: str, line: int) -> DataError:
             "put blank lines between sentences"
         )
     return DataError(
-        f"line {line:,} of {name} opens a quotation mark that is never closed; close it, or double it in a cell"
+        f"line {line:,} of {name} opens a quotation mark that is never closed; "
+        "close it, or double it in a cell"
     )
 
 

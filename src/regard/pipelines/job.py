@@ -56,8 +56,8 @@ def run_job(
     reader = Reader(source)
     if outputs.lines and reader.skip(outputs.lines) != outputs.digest:
         raise OptionError(
-            f"the first {outputs.lines:,} lines are not those that {outputs.outputs[0].name} was started with; "
-            "give the same input, or start over with --restart"
+            f"the first {outputs.lines:,} lines are not those that {outputs.outputs[0].name} was started "
+            "with; give the same input, or start over with --restart"
         )
     chunks = reader.chunks()
     bar = track(None if total is None else total - outputs.lines, name, "lines")
@@ -95,7 +95,8 @@ def model_files(folder: Path) -> list[Path]:
     """Return the files of a model folder (or of the run it is in), with its shortlist."""
     folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
     names = (
-        "config.json", "model.safetensors", "tokenizer.json", "source.json", "target.json", "card.json", SHORTLIST,
+        "config.json", "model.safetensors", "tokenizer.json", "source.json", "target.json", "card.json",
+        SHORTLIST,
     )  # fmt: skip
     return [folder / name for name in names if (folder / name).is_file()]
 

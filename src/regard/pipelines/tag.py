@@ -148,7 +148,8 @@ def _tagged(row: str | list[str], words: list[Word], tags: list[str]) -> Tagged:
 def _as_list(texts: object) -> list[object]:
     if isinstance(texts, Module) or not isinstance(texts, Iterable):
         raise OptionError(
-            f"texts is a text, or a list of texts or of lists of words, got {quoted(texts)}; the model comes second"
+            f"texts is a text, or a list of texts or of lists of words, got {quoted(texts)}; "
+            "the model comes second"
         )
     return list(texts)
 

@@ -165,7 +165,8 @@ def make_job(
     model = load(folder, device)
     if not isinstance(model, Tagger):
         raise FolderError(
-            f"{folder} is a {model.kind.replace('-', ' ')}, and tagging takes a tagger; train one with task: tag"
+            f"{folder} is a {model.kind.replace('-', ' ')}, and tagging takes a tagger; "
+            "train one with task: tag"
         )
     if options.scheme is not None:
         scheme(options.scheme)

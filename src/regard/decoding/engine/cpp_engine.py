@@ -46,8 +46,8 @@ class ModelShape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
-            "dim", "heads", "width", "inner", "vocab", "activation", "pre", "crossed", "kind", "encoder_layers",
-            "decoder_layers", "norm", "last_norm",
+            "dim", "heads", "width", "inner", "vocab", "activation", "pre", "crossed", "kind",
+            "encoder_layers", "decoder_layers", "norm", "last_norm",
         )),
         ("scale", ctypes.c_double),
         ("eps", ctypes.c_double),
@@ -115,7 +115,8 @@ def fast(model: Any, precision: str = "auto", shortlist: Shortlist | None = None
     if model.device.type == "cuda":
         if shortlist is not None:
             raise OptionError(
-                "a shortlist is for the engine on a CPU, and this model is on a GPU; choose the CPU, or leave it out"
+                "a shortlist is for the engine on a CPU, and this model is on a GPU; "
+                "choose the CPU, or leave it out"
             )
         from regard.decoding.engine.cuda import on_cuda
 
@@ -347,7 +348,7 @@ class Engine:
         )
         allowed = None
         if self.shortlist is not None:
-            allowed = self.shortlist.words(np.split(tokens, np.cumsum(sizes)[:-1]))
+            allowed = self.shortlist.allowed(np.split(tokens, np.cumsum(sizes)[:-1]))
         return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> DecoderState:

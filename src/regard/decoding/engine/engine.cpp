@@ -1,13 +1,13 @@
-// A Transformer that reads and writes on one core, or on two where one sentence is waited for. Every row is computed by
-// itself in one order of additions, so that what a sentence becomes does not depend on its neighbours: float32 results are
-// equal to the last bit for every batch.
+// Transformer inference on one core, or on two for a single sentence. Every row is computed by itself in a fixed order of
+// additions, so the translation of a sentence does not depend on its neighbours: results are equal to the last bit for
+// every batch.
 //
-// Products are the work. A weight matrix W (N, K) is packed once into panels of 64 columns of Wᵀ, and a kernel keeps
-// 6 rows × 64 columns in 24 registers: float32, bfloat16 in pairs, or int8 in fours (weights scaled by column, inputs by
-// row). What follows a product (bias, activation, residual, softmax and the best words) is done while the tile is in registers.
+// A weight matrix W (N, K) is packed once into panels of 64 columns of Wᵀ; a kernel keeps 6 rows × 64 columns in 24
+// registers: float32, bfloat16 in pairs, or int8 in fours (weights scaled per column, inputs per row). What follows a
+// product (bias, activation, residual, softmax and the best tokens) is computed while the tile is in registers.
 //
-// The keys and values a decoder has written lie in slots that are never moved; each row of a beam holds the list of the
-// slots of its ancestors. Reordering a beam copies numbers, not vectors. Beams of one sentence share its cross-attention.
+// Keys and values of generated tokens are in slots that are never moved; each row of a beam has the list of the slots of
+// its ancestors. Reordering a beam copies indices, not vectors. The rows of a sentence share its cross-attention memory.
 #include <immintrin.h>
 #include <unistd.h>
 #include <atomic>
@@ -38,15 +38,15 @@ enum Activation { RELU = 0, GELU = 1, SWIGLU = 2, TANH_GELU = 3, SWISH = 4 };
 
 inline int up(int n, int m) { return (n + m - 1) / m * m; }
 
-int64_t most = INT64_MAX;  // bytes of one piece of memory; less in tests
+int64_t max_bytes = INT64_MAX;  // of one allocation; less in tests
 
 inline void* allocated(int64_t bytes) {
-  void* p = bytes >= 0 && bytes <= most ? std::aligned_alloc(64, (bytes / 64 + 1) * 64) : nullptr;
+  void* p = bytes >= 0 && bytes <= max_bytes ? std::aligned_alloc(64, (bytes / 64 + 1) * 64) : nullptr;
   if (!p) throw std::bad_alloc();
   return p;
 }
 
-template <class T> struct Array {  // aligned, grows, never shrinks
+template <class T> struct Array {  // aligned; grows and never shrinks
   T* p = nullptr; size_t n = 0;
   Array() = default;
   Array(const Array&) = delete;
@@ -54,7 +54,7 @@ template <class T> struct Array {  // aligned, grows, never shrinks
   ~Array() { std::free(p); }
   T* need(size_t k) {
     if (k > n) {
-      std::free(p); p = nullptr; n = 0;  // in this order: what is not there must not be used when there is no memory
+      std::free(p); p = nullptr; n = 0;  // in this order: a failed allocation must leave an empty array
       p = static_cast<T*>(allocated(int64_t(k * sizeof(T))));
       n = k;
     }
@@ -63,7 +63,7 @@ template <class T> struct Array {  // aligned, grows, never shrinks
   static int64_t up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
 };
 
-// e^x for x ≤ 0 (more is not needed), relative error 1e-7
+// e^x for x ≤ 0, relative error 1e-7
 inline __m512 exp512(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-87.f));
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
@@ -79,7 +79,7 @@ inline __m512 exp512(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 inline __m512 abs512(__m512 x) { return _mm512_andnot_ps(_mm512_set1_ps(-0.f), x); }
-inline __m512 sigmoid512(__m512 x) {  // by e^−|x|, which cannot overflow
+inline __m512 sigmoid512(__m512 x) {  // with e^−|x|, which cannot overflow
   const __m512 e = exp512(_mm512_sub_ps(_mm512_setzero_ps(), abs512(x))), one = _mm512_set1_ps(1.f);
   const __m512 s = _mm512_div_ps(one, _mm512_add_ps(one, e));  // σ(|x|)
   return _mm512_mask_sub_ps(s, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), one, s);
@@ -112,8 +112,8 @@ inline __m512 act512(__m512 x, int kind) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ products
-// bfloat16: the nearest, ties to even
+// --- Products ---
+// bfloat16: round to nearest, ties to even
 inline uint16_t rounded(float x) {
   uint32_t bits; std::memcpy(&bits, &x, 4);
   return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
@@ -124,7 +124,7 @@ inline __m256i rounded(__m512 x) {
 }
 
 struct Matrix {  // y = x Wᵀ + b
-  int kind = F32, N = 0, K = 0, panels = 0, depth = 0;  // depth: groups of inputs that one instruction takes
+  int kind = F32, N = 0, K = 0, panels = 0, depth = 0;  // depth: groups of inputs of one instruction
   char* data = nullptr;
   float *bias = nullptr, *scale = nullptr;
   int32_t* shift = nullptr;  // 128 Σ w, because inputs are stored as x + 128
@@ -170,7 +170,7 @@ Matrix* pack(int kind, int N, int K, const float* w, const float* b) {
   return m.release();
 }
 
-// Some columns of a matrix as a matrix of their own. `cells`: the weights column by column, in groups of 4 bytes.
+// Some columns of a matrix as a new matrix. `cells`: the weights column by column, in groups of 4 bytes.
 Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* columns) {
   auto m = std::make_unique<Matrix>();
   m->kind = from.kind; m->N = n; m->K = from.K; m->panels = up(n, W) / W; m->depth = from.depth;
@@ -183,7 +183,7 @@ Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* c
   }
   for (int i = 0; i < m->panels * W; i += 16) {
     const __mmask16 live = n - i >= 16 ? 0xffff : n <= i ? 0 : (1u << (n - i)) - 1;
-    // 16 columns from the first of them on: places count from there, so that they stay small in any vocabulary
+    // Offsets count from the first of 16 columns, so they stay small for any vocabulary.
     const int32_t first = live ? columns[i] : 0;
     const __m512i places = _mm512_mullo_epi32(
         _mm512_sub_epi32(_mm512_maskz_loadu_epi32(live, columns + i), _mm512_set1_epi32(first)), _mm512_set1_epi32(m->depth));
@@ -195,7 +195,7 @@ Matrix* choose(const Matrix& from, const int32_t* cells, int n, const int32_t* c
   return m.release();
 }
 
-struct Input {  // rows as a kernel takes them
+struct Input {  // rows in the format of a kernel
   const void* data = nullptr; size_t stride = 0;  // in units of 4 bytes
   const float* scale = nullptr;
 };
@@ -246,7 +246,7 @@ Input prepare(Scratch& s, const Matrix& m, const float* x, int rows, int ldx) {
   return {to, stride, scale};
 }
 
-// What a kernel does with four bytes of an input and 64 of a panel. The two instructions are spelled out because gcc 12
+// The arithmetic of a kernel, on four bytes of an input and 64 of a panel. Two instructions are inline assembly because gcc 12
 // keeps the sums of their builtins in memory.
 struct Float32 {
   using Sum = __m512; using Part = __m512;
@@ -280,8 +280,8 @@ struct BFloat16 {
 };
 #endif
 
-// One tile: R rows × 64 columns over the whole depth, then `end(row, column, four registers)`. Not inlined: a caller with
-// registers of its own would push the sums into memory.
+// One tile: R rows × 64 columns over the whole depth, then `end(row, column, four registers)`. Not inlined: the
+// registers of a caller would push the sums into memory.
 template <int R, class K, class End> __attribute__((noinline)) void tile(const Matrix& m, const Input& in, int row, int panel, End&& end) {
   typename K::Sum sum[R][4];
   const char* w = m.data + size_t(panel) * m.depth * W * 4;
@@ -318,8 +318,8 @@ template <class K, class End> void sweep(const Matrix& m, const Input& in, int r
   }
 }
 
-// A second thread for whoever has cores to spare and waits for one sentence: it takes one half of a product if it comes in time;
-// if not, whoever offered does both. It spins for a moment between two offers, then sleeps.
+// A second thread for single sentences on an idle machine: it computes one half of a product if it is in time; otherwise the first
+// thread computes both. It spins for a moment between two offers, then sleeps.
 class Partner {
  public:
   Partner() : thread_([this] { run(); }) {}
@@ -349,8 +349,8 @@ class Partner {
 
  private:
   enum { NOTHING, OFFERED, TAKEN, DONE };
-  // Somebody else has the other core: a thread that lost it in the middle of its half is waited for, and one that wakes up may take
-  // the place of whoever woke it. Rest then, longer each time.
+  // The other core is busy: a thread that lost it within its half is waited for, and one that wakes up may displace the thread that
+  // woke it. Pause then, longer each time.
   void rest() { rest_ = penalty_; penalty_ = penalty_ < (1 << 20) ? 4 * penalty_ : penalty_; good_ = misses_ = 0; }
   void missed() { if (++misses_ == 24) rest(); }
   bool take() { int seen = OFFERED; return state_.load(std::memory_order_relaxed) == OFFERED && state_.compare_exchange_strong(seen, TAKEN); }
@@ -375,11 +375,11 @@ class Partner {
   int rest_ = 0, penalty_ = 256, good_ = 0, misses_ = 0;
   std::mutex lock_;
   std::condition_variable wake_;
-  std::thread thread_;  // last: it starts when the rest is there
+  std::thread thread_;  // last: it starts when the other members exist
 };
 thread_local std::unique_ptr<Partner> partner;
 
-// Columns from here on are the second half of a product. Halves are computed alike whether one thread does them or two.
+// First column of the second half of a product. One thread or two compute the halves in the same way.
 inline int second_half(const Matrix& m) { return m.panels / 2; }
 
 template <class End> void product(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, End&& end, bool apart = true) {
@@ -419,13 +419,13 @@ void add(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, float* 
   });
 }
 
-// ------------------------------------------------------------------------------------------------ the best words
+// --- Best tokens ---
 struct Best {
-  float max = NONE, least = NONE;  // of all; of those kept
+  float max = NONE, least = NONE;  // of all scores; of the kept ones
   int count = 0;
   alignas(64) float sum[16] = {};
 
-  // 64 more scores of a row, word c and those that follow
+  // Add 64 scores of a row, from token c on.
   void look(int c, const __m512* v, int k, float* values, int64_t* names) {
     const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(v[0], v[1]), _mm512_max_ps(v[2], v[3])));
     if (top == NONE) return;
@@ -449,7 +449,7 @@ struct Best {
       }
     }
   }
-  // one more candidate; of equals the first stays in front
+  // Add a candidate; the first of equals stays in front.
   void put(float value, int64_t name, int k, float* values, int64_t* names) {
     if (count == k && !(value > least)) return;
     int at = count < k ? count++ : k - 1;
@@ -457,7 +457,7 @@ struct Best {
     values[at] = value; names[at] = name;
     if (count == k) least = values[k - 1];
   }
-  // what was seen of words that follow
+  // Merge the result for the tokens that follow.
   void join(const Best& other, int k, float* values, int64_t* names, const float* more, const int64_t* more_names) {
     if (other.max == NONE) return;
     const float top = max > other.max ? max : other.max;
@@ -468,7 +468,7 @@ struct Best {
     max = top;
     for (int i = 0; i < other.count; ++i) put(more[i], more_names[i], k, values, names);
   }
-  // scores become log p
+  // Turn scores into log p.
   void close(int k, float* values, int64_t* names) const {
     const float norm = max + std::log(_mm512_reduce_add_ps(_mm512_load_ps(sum)));
     for (int i = 0; i < k; ++i) {
@@ -480,7 +480,7 @@ struct Best {
 
 void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, int k, float* log_p, int64_t* words) {
   const int half = second_half(m) * W;
-  std::vector<Best> state(2 * rows);  // of the first half of the words, then of the second
+  std::vector<Best> state(2 * rows);  // of the first half of the tokens, then of the second
   float* other = s.own.need(size_t(rows) * k);
   std::vector<int64_t> names(size_t(rows) * k);
   product(s, m, x, rows, ldx, [&](int r, int c, const __m512* v) {
@@ -494,12 +494,11 @@ void best_words(Scratch& s, const Matrix& m, const float* x, int rows, int ldx, 
   }
 }
 
-// A shortlist: the words that a row may write, in order, and a matrix that holds them among those of its neighbours; a bit for
-// each column says which are its own.
+// The shortlist of a row: its tokens, sorted, and a matrix with the columns of several rows; bits mark the columns of this row.
 struct Listed { const Matrix* some; const uint64_t* own; const int32_t* words; int64_t count; };
 
-// The scores of each row's own words side by side, so that nothing from here on depends on its neighbours; up to a multiple of
-// 64 they are NONE. Gives the distance between rows.
+// The scores of each row's own tokens, compressed, so that nothing depends on the neighbours; padded with NONE to a multiple of
+// 64. Returns the distance between rows.
 size_t own_scores(Scratch& s, const Listed* listed, const float* x, int rows, int ldx) {
   int64_t most = 0;
   for (int r = 0; r < rows; ++r) most = listed[r].count > most ? listed[r].count : most;
@@ -518,7 +517,7 @@ size_t own_scores(Scratch& s, const Listed* listed, const float* x, int rows, in
         _mm512_storeu_ps(to + n, _mm512_maskz_compress_ps(mine, v[j]));
         n += _mm_popcnt_u32(mine);
       }
-    }, false);  // words in order
+    }, false);  // tokens in order
   }
   for (int r = 0; r < rows; ++r) for (int i = filled[r]; i < up(filled[r], W); ++i) y[r * ld + i] = NONE;
   return ld;
@@ -529,7 +528,7 @@ void best_listed(Scratch& s, const Listed* listed, const float* x, int rows, int
   std::vector<float> more(k);
   std::vector<int64_t> more_names(k);
   for (int r = 0; r < rows; ++r) {
-    Best best, second;  // in halves, as all words are
+    Best best, second;  // in halves, as without a shortlist
     float* values = log_p + size_t(r) * k;
     int64_t* names = words + size_t(r) * k;
     const int half = up(int(listed[r].count), W) / W / 2 * W;
@@ -553,7 +552,7 @@ void all_listed(Scratch& s, const Listed* listed, const float* x, int rows, int 
   }
 }
 
-// ------------------------------------------------------------------------------------------------ the layers
+// --- Layers ---
 struct Norm { int kind = 0; float eps = 1e-5f; const float *weight = nullptr, *bias = nullptr; };  // 0 none, 1 layer, 2 rms
 
 void normalise(const Norm& n, const float* x, float* y, int rows, int dim) {
@@ -594,13 +593,13 @@ struct Model {
   Stack encoder, decoder;
   const float *source_words = nullptr, *target_words = nullptr;
   Matrix *cross_memory = nullptr, *output = nullptr;
-  const int32_t* by_word = nullptr;  // the weights of the output word by word, for a shortlist to choose from
+  const int32_t* by_word = nullptr;  // the output weights token by token, for shortlists
   Array<int32_t> cells;
   std::vector<Matrix*> owned;
   ~Model() { for (auto* m : owned) delete m; }
 };
 
-// Keys and values are kept as float32, or as bfloat16 where the weights are rounded anyway: reading them waits for memory.
+// Keys and values are float32, or bfloat16 if the weights are rounded anyway: reading them is bound by memory.
 inline __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
 inline __m512 load16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
@@ -611,7 +610,7 @@ inline float keep(float x, float) { return x; }
 inline uint16_t keep(float x, uint16_t) { return rounded(x); }
 template <class T> void copy(const float* from, T* to, int n) { for (int i = 0; i < n; i += 16) keep16(to + i, _mm512_loadu_ps(from + i)); }
 
-// softmax of n numbers in place (n up to a multiple of 16 readable); gives 1 / sum
+// Softmax of n numbers in place, without the division; returns 1 / sum. Readable up to a multiple of 16.
 float softmax(float* e, int n) {
   __m512 most = _mm512_set1_ps(NONE);
   for (int j = 0; j < n; j += 16) {
@@ -629,8 +628,8 @@ float softmax(float* e, int n) {
   return 1.f / _mm512_reduce_add_ps(sum);
 }
 
-// energies of one query with n keys that lie as columns: kt (D, ld); D a multiple of 4. P registers of keys, and 4 / P sums for
-// each, so that no addition waits for the one before.
+// Energies of one query with n keys stored as columns: kt (D, ld); D a multiple of 4. P registers of keys, and 4 / P sums for
+// each, so that no addition waits for the previous one.
 template <int P, class T> inline void energies_of(const float* q, const T* kt, int D, int ld, __m512 f, float* e) {
   constexpr int C = P >= 3 ? 1 : 4 / P;
   __m512 a[C][P];
@@ -654,7 +653,7 @@ template <class T> inline void energies(const float* q, const T* kt, int D, int 
   else if (n > 0) energies_of<1>(q, kt, D, ld, f, e);
 }
 
-// out = Σ p_s v_s · by, v_s at `at(s)`; D a multiple of 16
+// out = by · Σ p_s v_s with v_s = at(s); D a multiple of 16
 template <class At> inline void mix(const float* p, int n, int D, float by, float* out, At&& at) {
   const __m512 f = _mm512_set1_ps(by);
   int d = 0;
@@ -674,20 +673,20 @@ template <class At> inline void mix(const float* p, int n, int D, float by, floa
   }
 }
 
-// keys (n, ·) of one head as columns (D, ld)
+// Store keys (n, ·) of one head as columns (D, ld).
 template <class T> void columns(const float* k, int stride, int n, int D, int ld, T* kt) {
   for (int s = 0; s < n; ++s) for (int d = 0; d < D; ++d) kt[size_t(d) * ld + s] = keep(k[size_t(s) * stride + d], T());
   for (int d = 0; d < D; ++d) for (int s = n; s < ld; ++s) kt[size_t(d) * ld + s] = 0;
 }
 
-// what stands around a sublayer: `f(input, x)` adds its result to x
+// Norm and residual of a sublayer: `f(input)` adds its result to x.
 template <class F> void around(const Model& m, Scratch& s, const Norm& norm, float* x, int rows, F&& f) {
   if (m.pre) {
     float* h = s.h.need(size_t(rows) * m.dim);
     normalise(norm, x, h, rows, m.dim);
     f(h);
   } else {
-    f(x);  // x is read by the first map before the last one adds to it
+    f(x);  // the first product reads x before the last one adds to it
     normalise(norm, x, x, rows, m.dim);
   }
 }
@@ -718,7 +717,7 @@ void embed(const Model& m, const float* table, const float* positions, const int
 }
 thread_local Scratch scratch;
 
-// What the decoder's layers will look up of every sentence.
+// Cross-attention keys and values of all decoder layers for each sentence.
 template <class T>
 void remember(const Model& m, Scratch& s, int sentences, const int32_t* lengths, int total, const float* x, T* const* memory) {
   const int layers = m.decoder.layers.size(), wide = m.heads * m.width, all = layers * 2 * wide, D = m.width;
@@ -840,14 +839,14 @@ template <class T> void step(const Model& m, Scratch& s, const StepPlan& plan) {
 }
 }  // namespace
 
-// 0, or what went wrong: 1 no memory, 2 anything else. No exception leaves this library.
+// Return 0, or an error: 1 out of memory, 2 anything else. No exception leaves this library.
 template <class Run> int guarded(Run run) noexcept {
   try { run(); return 0; } catch (const std::bad_alloc&) { return 1; } catch (...) { return 2; }
 }
 
 extern "C" {
 
-// The kind of weights this machine can multiply: 1 float32, 2 int8, 4 bfloat16, added.
+// The precisions of this machine: 1 float32, 2 int8, 4 bfloat16, added.
 int engine_kinds() {
   int found = 1;
 #ifdef __AVX512VNNI__
@@ -859,13 +858,13 @@ int engine_kinds() {
   return found;
 }
 
-// Whether a second thread may take part in what this one computes from now on.
+// Let a second thread compute halves of products from now on, or not.
 void engine_share(int wanted) {
   if (bool(partner) == bool(wanted)) return;
-  try { partner.reset(wanted ? new Partner : nullptr); } catch (...) {}  // no thread to be had: alone, then
+  try { partner.reset(wanted ? new Partner : nullptr); } catch (...) {}  // without a second thread
 }
 
-void engine_limit(int64_t bytes) { most = bytes; }
+void engine_limit(int64_t bytes) { max_bytes = bytes; }
 
 // Create a model. `t` are the tensors in the order in which they are taken below; the model is stored in `made`.
 int engine_new(const ModelShape* shape, const float* const* t, void** made) { return guarded([&] {
@@ -898,7 +897,7 @@ int engine_new(const ModelShape* shape, const float* const* t, void** made) { re
 }); }
 void engine_free(void* m) { delete static_cast<Model*>(m); }
 
-// Get ready to choose words: `weight` (vocabulary, dim) stays where it is.
+// Prepare for shortlists: `weight` (vocabulary, dim) is used in place.
 int engine_list(void* model, const float* weight) { return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   const Matrix& o = *m.output;
@@ -908,7 +907,7 @@ int engine_list(void* model, const float* weight) { return guarded([&] {
     for (int k = 0; k < o.depth; ++k) *to++ = reinterpret_cast<const int32_t*>(o.data)[(size_t(n / W) * o.depth + k) * W + n % W];
   m.by_word = m.cells.p;
 }); }
-// The columns of some words in rising order; engine_forget gives it back.
+// The columns of some tokens (sorted); freed by engine_forget.
 int engine_choose(void* model, int64_t n, const int32_t* words, void** chosen) { return guarded([&] {
   auto& m = *static_cast<Model*>(model);
   *chosen = choose(*m.output, m.by_word, int(n), words);
@@ -920,13 +919,13 @@ void engine_positions(void* model, const float* encoder, const float* decoder) {
   m->encoder.positions = encoder; m->decoder.positions = decoder;
 }
 
-// Numbers a sentence of n words takes in the memory.
+// Numbers of the memory of a sentence of n tokens.
 int64_t engine_room(void* model, int64_t n) {
   auto* m = static_cast<Model*>(model);
   return int64_t(m->decoder.layers.size()) * m->heads * m->width * (up(n, 16) + n);
 }
 
-// Sentences one after the other without padding → for each, per decoder layer, keys as columns (heads, D, n up to 16) and values (n, wide).
+// Encode concatenated sentences. The memory of each has, per decoder layer, keys as columns (heads, D, n up to 16) and values (n, wide).
 int engine_encode(void* model, int64_t sentences, const int32_t* lengths, const int64_t* words, const int32_t* at, void* const* memory) {
   return guarded([&] {
   auto& m = *static_cast<Model*>(model);

@@ -47,7 +47,8 @@ def layer_shape(model: Any) -> LayerShape:
             raise Unsupported(f"it runs Transformers, and this model has a {type(stack).__name__}")
         if not isinstance(stack.position, Sinusoidal | Learned | NoPosition):
             raise Unsupported(
-                f"positions must be added to the embeddings, and here they are a {type(stack.position).__name__}"
+                "positions must be added to the embeddings, and here they are a "
+                f"{type(stack.position).__name__}"
             )
     if isinstance(model.output.readout, nn.Linear):
         raise Unsupported("the output has a linear layer before the projection to the vocabulary")

@@ -1,8 +1,8 @@
-"""Sentences that share the weights of the words that any of them may write.
+"""Shortlists of several sentences that share one weight matrix.
 
-A sentence's shortlist depends on that sentence alone, and so does everything computed from it: the weights of
-a few sentences' words are put together because a product of several rows costs little more than one of a
-single row.
+The shortlist of a sentence depends on that sentence only, and so does everything computed from it. The
+columns of a few sentences are put into one matrix because a product of several rows costs little more than
+one of a single row.
 """
 
 from __future__ import annotations
@@ -12,35 +12,39 @@ from typing import Any
 
 import numpy as np
 
-SIZE = 8  # sentences: more of them share a load of the weights, and compute more words that are another's
+SIZE = 8  # sentences per matrix: more share its load, and compute more columns of the others
 
 
 class SharedShortlists:
-    """For each row a line of numbers as `engine.cpp` takes it (Listed): addresses of the weights, of the bits
-    that mark the row's own words among them, of these words, and how many they are.
+    """The shortlists of rows, as the struct `Listed` of engine.cpp.
+
+    Each row of `rows` has the addresses of the matrix, of the bits that mark the row's columns in it and of
+    the row's tokens, and the number of its tokens.
     """
 
     def __init__(self, rows: Any, kept: dict[int, tuple[Any, ...]]) -> None:
-        self.rows, self._kept = rows, kept  # what the addresses are of, by the address of the weights
+        self.rows, self._kept = rows, kept  # the objects at these addresses, by that of the matrix
 
     @classmethod
     def of(cls, allowed: list[Any], choose: Callable[[Any], Any]) -> SharedShortlists:
-        """Sentences next to each other form a family. `allowed`: each one's words in rising order."""
+        """Group neighbouring sentences. `allowed` are the tokens of each, sorted; `choose` makes a matrix of
+        some.
+        """
         rows, kept = np.zeros((len(allowed), 4), np.int64), {}
         for start in range(0, len(allowed), SIZE):
-            family = allowed[start : start + SIZE]
-            lengths = np.array([len(words) for words in family])
-            flat = np.concatenate(family).astype(np.int32)
+            group = allowed[start : start + SIZE]
+            lengths = np.array([len(tokens) for tokens in group])
+            flat = np.concatenate(group).astype(np.int32)
             every = np.zeros(int(flat.max()) + 1, bool)
             every[flat] = True
             chosen = choose(np.flatnonzero(every).astype(np.int32))
             place = np.cumsum(every) - 1
-            bits = np.zeros((len(family), -(-int(place[-1] + 1) // 64) * 64), bool)
-            bits[np.repeat(np.arange(len(family)), lengths), place[flat]] = True
+            bits = np.zeros((len(group), -(-int(place[-1] + 1) // 64) * 64), bool)
+            bits[np.repeat(np.arange(len(group)), lengths), place[flat]] = True
             marks = np.packbits(bits, axis=1, bitorder="little")
             mine = rows[start : start + SIZE]
             mine[:, 0] = chosen.address
-            mine[:, 1] = marks.ctypes.data + marks.strides[0] * np.arange(len(family))
+            mine[:, 1] = marks.ctypes.data + marks.strides[0] * np.arange(len(group))
             mine[:, 2] = flat.ctypes.data + flat.itemsize * (np.cumsum(lengths) - lengths)
             mine[:, 3] = lengths
             kept[chosen.address] = chosen, marks, flat

@@ -1,6 +1,4 @@
-"""A shortlist: for each source token the target tokens it is likely translated by, so that only these need be
-computed.
-"""
+"""Shortlists: for each source token its likely target tokens, so that only these scores are computed."""
 
 from __future__ import annotations
 
@@ -22,9 +20,13 @@ FORMAT = "1"
 
 @dataclass(frozen=True)
 class Shortlist:
-    """`best` (source vocabulary, N): the tokens that each source token is likely translated by, filled up
-    with EOS. `frequent`: those that any sentence may hold. `source` and `target` are the fingerprints of the
-    tokenizers whose numbers these are, `size` the number of target tokens.
+    """A shortlist of a translator.
+
+    Attributes:
+        best: (source vocabulary, N) the likely translations of each source token, padded with EOS.
+        frequent: tokens that any translation may contain.
+        source, target: fingerprints of the tokenizers.
+        size: number of target tokens.
     """
 
     best: NDArray[np.int32]
@@ -33,41 +35,42 @@ class Shortlist:
     target: str
     size: int
 
-    def words(self, sentences: Sequence[Any]) -> list[Any]:
-        """The words that each sentence of tokens may be translated by, in rising order; it depends on that
-        sentence alone.
+    def allowed(self, sentences: Sequence[Any]) -> list[Any]:
+        """Return the tokens that the translation of each sentence may contain, sorted; they depend on the
+        sentence only.
         """
-        every = np.zeros(self.size, bool)
-        every[self.frequent] = True
-        every[[UNK, EOS]] = True
-        found = []
+        common = np.zeros(self.size, bool)
+        common[self.frequent] = True
+        common[[UNK, EOS]] = True
+        result = []
         for tokens in sentences:
-            mine = every.copy()
-            mine[self.best[tokens]] = True
-            if self.source == self.target:  # names and numbers are often left as they are
-                mine[tokens] = True
-            found.append(np.flatnonzero(mine).astype(np.int32))
-        return found
+            allowed = common.copy()
+            allowed[self.best[tokens]] = True
+            if self.source == self.target:  # names and numbers are often copied
+                allowed[tokens] = True
+            result.append(np.flatnonzero(allowed).astype(np.int32))
+        return result
 
     def check(self, model: Any) -> None:
-        """Refuse a model with another vocabulary, or with none to translate from."""
+        """Raise an error for a model with other vocabularies, or without a source."""
         if not hasattr(model, "source"):
             raise OptionError("a shortlist is for translators, and this is a language model; leave it out")
         sizes = [model.source.table.num_embeddings, model.output.projection.out_features]
         if [len(self.best), self.size] != sizes:
             raise FolderError(
-                f"the shortlist is for {len(self.best)} source and {self.size} target tokens, and the model has {sizes[0]} and "
-                f"{sizes[1]}; it is another model's, so make one with `regard shortlist MODEL`"
+                f"the shortlist is for {len(self.best)} source and {self.size} target tokens, and the model "
+                f"has {sizes[0]} and {sizes[1]}; make one with `regard shortlist MODEL`"
             )
         for side, mine in (("source", self.source), ("target", self.target)):
             tokenizer = getattr(model, f"{side}_tokenizer", None)
             if tokenizer is not None and tokenizer.fingerprint != mine:
                 raise FolderError(
-                    f"the shortlist was made with another {side} tokenizer than the model's; make one with `regard shortlist MODEL`"
+                    f"the shortlist was made with another {side} tokenizer than that of the model; "
+                    "make one with `regard shortlist MODEL`"
                 )
 
     def save(self, folder: str | Path) -> Path:
-        """Write it into a model's folder, or its run's; it appears whole or not at all."""
+        """Write the shortlist into the folder of a model or run, atomically."""
         from safetensors.numpy import save_file
 
         path = place(folder)
@@ -78,22 +81,24 @@ class Shortlist:
 
 
 def load(folder: str | Path) -> Shortlist:
-    """The shortlist of a model's folder, or its run's."""
+    """Load the shortlist of the folder of a model or run."""
     from safetensors import SafetensorError, safe_open
 
     path = place(folder)
     if not path.is_file():
         raise FolderError(
-            f"{path.parent} has no shortlist; make one with `regard shortlist {for_shell(folder)}`, or leave --shortlist out"
+            f"{path.parent} has no shortlist; make one with `regard shortlist {for_shell(folder)}`, "
+            "or leave --shortlist out"
         )
     try:
         with safe_open(str(path), "numpy") as stored:
             about = stored.metadata() or {}
             if about.get("format") != FORMAT:
                 raise FolderError(
-                    f"{path} is not a shortlist of this regard; make it again with `regard shortlist {for_shell(folder)}`"
+                    f"{path} is not a shortlist of this version; "
+                    f"make it again with `regard shortlist {for_shell(folder)}`"
                 )
-            found = Shortlist(
+            shortlist = Shortlist(
                 stored.get_tensor("best"),
                 stored.get_tensor("frequent"),
                 about["source"],
@@ -106,18 +111,19 @@ def load(folder: str | Path) -> Shortlist:
         raise FolderError(
             f"{path} cannot be read ({error}); make it again with `regard shortlist {for_shell(folder)}`"
         ) from None
-    tables = (found.best, 2), (found.frequent, 1)
+    tables = (shortlist.best, 2), (shortlist.frequent, 1)
     if any(
-        t.ndim != n or t.dtype != np.int32 or t.min(initial=0) < 0 or t.max(initial=0) >= found.size
+        t.ndim != n or t.dtype != np.int32 or t.min(initial=0) < 0 or t.max(initial=0) >= shortlist.size
         for t, n in tables
     ):
         raise FolderError(
-            f"{path} names words that its vocabulary has not; make it again with `regard shortlist {for_shell(folder)}`"
+            f"{path} has tokens that are not in its vocabulary; "
+            f"make it again with `regard shortlist {for_shell(folder)}`"
         )
-    return found
+    return shortlist
 
 
 def place(folder: str | Path) -> Path:
-    """The file in a model's folder, or in that of the run it is in."""
+    """Return the path of the shortlist in the folder of a model or run."""
     folder = Path(folder)
     return (folder / "model" if (folder / "model" / "config.json").is_file() else folder) / NAME

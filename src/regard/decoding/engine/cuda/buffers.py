@@ -1,4 +1,6 @@
-"""The tensors of a batch between steps, at fixed addresses and in few sizes, so that CUDA graphs can be replayed."""
+"""The tensors of a batch between steps, at fixed addresses and in few sizes, so that CUDA graphs can be
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ class Size(NamedTuple):
 class Buffers:
     """The tensors of a batch, and the graphs captured on them.
 
-    The rows of a sentence share one key/value cache in which each row writes its own column of each step. `past` tells
-    which row generated each token of a row's hypothesis, so a beam is reordered without copying the cache.
+    The rows of a sentence share one key/value cache in which each row writes its own column of each step.
+    `past` tells which row generated each token of a row's hypothesis, so a beam is reordered without copying
+    the cache.
     """
 
     PER_SENTENCE = (

@@ -1,4 +1,6 @@
-"""The CUDA engine with the interface of a decoder; beam search without groups runs on the device (`device_beam`)."""
+"""The CUDA engine with the interface of a decoder; beam search without groups runs on the device
+(`device_beam`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ FIRST_LENGTH = 64  # tokens of the first buffers if the length is unknown
 
 
 class DecoderState:
-    """The decoder state of a batch: rows of `Buffers`, which are taken at the first step and changed in place."""
+    """The decoder state of a batch: rows of `Buffers`, which are taken at the first step and changed in
+    place.
+    """
 
     def __init__(self, engine: CudaEngine, memory: Memory | None, rows: int) -> None:
         self.engine, self.memory, self.rows = engine, memory, rows
@@ -82,7 +86,9 @@ class CudaEngine:
     training = False
 
     def __init__(self, model: Any, dtype: torch.dtype | None = None, run: Runner | None = None) -> None:
-        """`dtype` is by default that of the weights. `run` runs the steps: by default as CUDA graphs on a GPU."""
+        """`dtype` is by default that of the weights. `run` runs the steps: by default as CUDA graphs on a
+        GPU.
+        """
         self.layer_shape, self.model = layer_shape(model), model
         self.dtype, self.device = dtype or model.target.table.weight.dtype, model.device
         for name in ("source_tokenizer", "target_tokenizer", "config", "card"):
@@ -111,7 +117,9 @@ class CudaEngine:
 
     @torch.inference_mode()
     def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        """One step; return log p and ids of the k best next tokens of each row, (rows, at most k), best first."""
+        """One step; return log p and ids of the k best next tokens of each row, (rows, at most k), best
+        first.
+        """
         k = min(k, self.vocab)
         log_p, best = self._advance(
             tokens, state, ("best", k), lambda buffers, length: self.best_tokens(buffers, length, k)

@@ -141,7 +141,9 @@ class Backpointers:
         self.known = step
 
     def finish(self, buffers: Buffers, ids: Any, done: Any, start: int) -> None:
-        """Store the hypotheses of finished sentences: those that ended, and those that the length limit cut off."""
+        """Store the hypotheses of finished sentences: those that ended, and those that the length limit cut
+        off.
+        """
         there, ids, width = torch.from_numpy(done), ids[done], self.beam.size
         host = lambda x: x.index_select(0, there.to(x.device)).cpu().numpy()  # noqa: E731
         count, score, row = (
@@ -169,30 +171,33 @@ class Backpointers:
             log_p,
             ended,
         )  # as lists: a number at a time out of an array is slow
-        for i, text, n, p, whole in zip(*(column.tolist() for column in columns), strict=True):
-            self.tasks[i].hypotheses.append(Hypothesis(text[:n], p, self.beam.score(p, n + whole), whole))
+        for i, text, n, p, has_ended in zip(*(column.tolist() for column in columns), strict=True):
+            self.tasks[i].hypotheses.append(
+                Hypothesis(text[:n], p, self.beam.score(p, n + has_ended), has_ended)
+            )
         for i in ids.tolist():
             if not self.tasks[i].hypotheses:
                 raise OptionError(
-                    f"no output of sentence {self.tasks[i].index + 1} has a probability; check the weights for NaN"
+                    f"no output of sentence {self.tasks[i].index + 1} has a probability; "
+                    "check the weights for NaN"
                 )
             self.tasks[i].hypotheses = self.beam.sort(self.tasks[i].hypotheses)
 
     def _read(self, ids: Any, rows: Any, lengths: Any) -> Any:
         """Follow the backpointers; return tokens (hypotheses, longest)."""
-        found = np.zeros((len(ids), int(lengths.max(initial=0))), np.int64)
-        for step in range(found.shape[1] - 1, -1, -1):
+        tokens = np.zeros((len(ids), int(lengths.max(initial=0))), np.int64)
+        for step in range(tokens.shape[1] - 1, -1, -1):
             on = lengths > step
-            found[on, step] = self.history[step, ids[on], rows[on]]
+            tokens[on, step] = self.history[step, ids[on], rows[on]]
             rows[on] = self.parents[step, ids[on], rows[on]]
-        return found
+        return tokens
 
 
 def top(log_p: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k best of each row, best first.
 
-    The row is written as CHUNK lines below each other; the k best are in the k columns with the largest maxima, which
-    saves sorting everything.
+    The row is written as CHUNK lines below each other; the k best are in the k columns with the largest
+    maxima, which saves sorting everything.
     """
     if k == 1:
         return log_p.max(-1, keepdim=True)
@@ -201,5 +206,5 @@ def top(log_p: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if k >= columns:
         return log_p.topk(k, -1)
     which = lines.amax(1).topk(k, -1).indices  # (rows, k)
-    found, at = lines.gather(2, which[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
-    return found, at // k * columns + which.gather(1, at % k)
+    best, at = lines.gather(2, which[:, None].expand(-1, CHUNK, -1)).flatten(1).topk(k, -1)
+    return best, at // k * columns + which.gather(1, at % k)

@@ -1,4 +1,6 @@
-"""The weights of a model for the CUDA engine: in one dtype, linear layers of the same input fused, scales multiplied in."""
+"""The weights of a model for the CUDA engine: in one dtype, linear layers of the same input fused, scales
+multiplied in.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Weights:
                 ready(x.attention.Wq, x.attention.Wk, x.attention.Wv, first=scale), ready(x.attention.Wo),
                 *((None, None) if x.cross is None else (ready(x.cross.Wq, first=scale), ready(x.cross.Wo))),
                 ready(x.feed.W1), ready(x.feed.W2),
-                [norm(around.norm) for around in (x.around_attention, x.around_cross, x.around_feed) if around is not None],
+                [norm(around.norm) for around in (x.around_attention, x.around_cross, x.around_feed) if around],
             )
             for x in part.layers
         ]  # fmt: skip
@@ -62,7 +64,9 @@ class Weights:
         own: Callable[[Tensor], Tensor],
         cross: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Compute a layer for x (…, dim). `own` maps fused queries, keys and values to heads, `cross` maps queries."""
+        """Compute a layer for x (…, dim). `own` maps fused queries, keys and values to heads, `cross` maps
+        queries.
+        """
         norms = iter(layer.norms)
         x = self.around(next(norms), x, lambda x: F.linear(own(F.linear(x, *layer.qkv)), *layer.out))
         if layer.cross is not None and layer.cross_out is not None and cross is not None:
@@ -81,14 +85,14 @@ class Weights:
     def positions(self, length: int) -> Tensor:
         """Return the position vectors (length, dim); zeros beyond a learned table, where nothing is read."""
         if len(self._positions) < length:
-            found = self._positions.new_zeros(1, bucket(length), self.layer_shape.dim)
+            table = self._positions.new_zeros(1, bucket(length), self.layer_shape.dim)
             known = (
-                min(found.shape[1], self.position.maxlen)
+                min(table.shape[1], self.position.maxlen)
                 if isinstance(self.position, Learned)
-                else found.shape[1]
+                else table.shape[1]
             )
-            found[:, :known] = self.position(found[:, :known])
-            self._positions = found[0]
+            table[:, :known] = self.position(table[:, :known])
+            self._positions = table[0]
         return self._positions[:length]
 
 
@@ -106,16 +110,16 @@ def fused(maps: tuple[nn.Linear, ...], dtype: torch.dtype, first: float = 1.0) -
 class Readout:
     """The projection to the vocabulary, in float32 or better.
 
-    The bias is a column of the matrix, multiplied by features of 1, so one product computes all. Padding tokens, PAD
-    and BOS have a score of −inf.
+    The bias is a column of the matrix, multiplied by features of 1, so one product computes all. Padding
+    tokens, PAD and BOS have a score of −inf.
     """
 
-    def __init__(self, words: nn.Linear, dtype: torch.dtype) -> None:
-        weight, vocab = words.weight.detach(), words.out_features
+    def __init__(self, projection: nn.Linear, dtype: torch.dtype) -> None:
+        weight, vocab = projection.weight.detach(), projection.out_features
         self.weight = F.pad(weight, (0, MULTIPLE, 0, -vocab % CHUNK)).to(dtype)
-        column = self.weight[:, words.in_features]
-        if words.bias is not None:
-            column[:vocab] = words.bias.detach()
+        column = self.weight[:, projection.in_features]
+        if projection.bias is not None:
+            column[:vocab] = projection.bias.detach()
         column[vocab:] = column[PAD] = column[BOS] = -torch.inf
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from regard.decoding.engine.cuda.packed_weights import exact
 
 
 def attend_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """softmax(q kᵀ + mask) v for few queries: q (groups, heads, rows, width), scaled; k, v (groups, heads, keys, width).
+    """softmax(q kᵀ + mask) v for few queries: q (groups, heads, rows, width), scaled; k, v (groups, heads,
+    keys, width).
 
     Plain matmuls: torch's fused kernels split queries into tiles of 64, of which one row would be used.
     """
@@ -23,8 +24,8 @@ def attend_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 def _energies(q: Tensor, k: Tensor) -> Tensor:
     if not (q.is_cuda and q.dtype == torch.bfloat16):
         return torch.matmul(q, k.mT).to(exact(q.dtype))
-    found = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
-    return found.unflatten(0, q.shape[:2])
+    energies = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
+    return energies.unflatten(0, q.shape[:2])
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""The engine for a GPU: what it finds is what the torch model finds. In float64 without a GPU; those marked `cuda` with one."""
+"""Tests of engine/cuda: the CUDA engine equals the torch model; in float64 without a GPU, marked `cuda` with
+one.
+"""
 
 import copy
 import gc
@@ -27,7 +29,7 @@ from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import start, translate_tokens
-from tests.decoding.every import every_text, near_ties, ranked
+from tests.decoding.enumeration import every_text, near_ties, ranked
 from tests.models.small import DECODERS, ENCODERS, make
 
 LAYERS = {"kind": "transformer", "layers": 2, "heads": 2, "inner": 48}
@@ -82,7 +84,7 @@ def padded(sentences):
 # whole searches
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_whole_search_finds_what_the_plain_one_finds(name, size):
+def test_search_on_the_device_equals_search_on_the_host(name, size):
     model = small(**VARIANTS[name])
     same(
         translate_tokens(engine(model), SENTENCES, strategy=Beam(size)),
@@ -91,7 +93,7 @@ def test_a_whole_search_finds_what_the_plain_one_finds(name, size):
 
 
 @pytest.mark.parametrize(("size", "penalty"), [(1, 1.0), (2, 0.0), (3, 1.0), (5, 0.6), (40, 1.0)])
-def test_texts_that_end_anywhere_are_found_in_their_order(size, penalty):
+def test_hypotheses_that_end_at_any_step_are_sorted(size, penalty):
     model = ends_early()
     wanted = translate_tokens(model, SENTENCES, strategy=Beam(size, penalty))
     every = [h for texts in wanted for h in texts]
@@ -102,7 +104,7 @@ def test_texts_that_end_anywhere_are_found_in_their_order(size, penalty):
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(penalty):
+def test_a_large_beam_finds_all_outputs_sorted_by_score(penalty):
     model = small(vocab=7)
     wanted = ranked(every_text(model, 3), penalty)
     found = translate_tokens(
@@ -113,7 +115,7 @@ def test_a_beam_with_room_for_all_finds_all_texts_in_the_order_of_their_scores(p
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 8, 9, 17])
-def test_every_limit_is_kept(limit):
+def test_every_length_limit_applies(limit):
     model = ends_early()
     for size in (1, 3):
         wanted = translate_tokens(model, SENTENCES[:5], strategy=Beam(size), limits=Limits(max_length=limit))
@@ -125,7 +127,7 @@ def test_every_limit_is_kept(limit):
         )
 
 
-def test_sentences_of_one_batch_have_limits_of_their_own():
+def test_sentences_of_a_batch_have_different_limits():
     model = ends_early()
     writer, limits = engine(model), [1, 30, 2, 9, 16, 8]
     tasks = [SearchTask(n, SENTENCES[3]) for n in limits]
@@ -139,7 +141,7 @@ def test_sentences_of_one_batch_have_limits_of_their_own():
         )
 
 
-def test_those_who_are_left_go_on_on_smaller_boards(monkeypatch):
+def test_the_remaining_sentences_move_to_smaller_buffers(monkeypatch):
     sizes, narrow = [], Buffers.continue_search
     monkeypatch.setattr(
         Buffers,
@@ -173,7 +175,7 @@ def test_batches_order_and_workers_change_nothing(size):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_language_model_goes_on_from_its_prompt(size):
+def test_a_language_model_continues_its_prompt(size):
     model = ends_early(language=True, norm="pre")
     writer, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
     found, wanted = [], []
@@ -192,7 +194,7 @@ def test_a_language_model_goes_on_from_its_prompt(size):
     assert not hasattr(writer, "encode")
 
 
-def test_without_an_end_mark_texts_run_to_their_limit():
+def test_without_an_end_token_outputs_reach_their_limit():
     model = ends_early(language=True)
     writer, tasks = engine(model), [SearchTask(11, [BOS]), SearchTask(5, [BOS])]
     writer.search(tasks, writer.start(None, torch.full((2,), BOS)), torch.full((2,), BOS), Beam(2), -1)
@@ -200,7 +202,7 @@ def test_without_an_end_mark_texts_run_to_their_limit():
     assert any(EOS in h.tokens for task in tasks for h in task.hypotheses)  # a word like others
 
 
-def test_weights_that_are_not_numbers_are_named():
+def test_nan_weights_are_an_error():
     model = small()
     with torch.no_grad():
         model.target.table.weight[9] = torch.nan
@@ -209,8 +211,10 @@ def test_weights_that_are_not_numbers_are_named():
         translate_tokens(engine(model), [[5]])
 
 
-def test_a_sentence_of_nan_leaves_nothing_behind(monkeypatch):
-    """A word vector that is NaN spoils its own sentence, not those that later have its place on a kept buffers."""
+def test_nan_of_one_batch_does_not_reach_the_next(monkeypatch):
+    """A word vector that is NaN spoils its own sentence, not those that later have its place on a kept
+    buffers.
+    """
     model = small(tie="none")
     wanted = translate_tokens(model, [[5, 6, 7]])
     with torch.no_grad():
@@ -224,7 +228,7 @@ def test_a_sentence_of_nan_leaves_nothing_behind(monkeypatch):
 
 # the one search on it
 @torch.inference_mode()
-def test_steps_are_those_of_the_torch_model_whatever_the_order_of_rows():
+def test_steps_equal_those_of_the_torch_model_after_reordering():
     model = small()
     writers, (source, lengths) = (model, engine(model)), padded(SENTENCES[:9])
     tokens = torch.full((9,), BOS)
@@ -246,7 +250,7 @@ def test_steps_are_those_of_the_torch_model_whatever_the_order_of_rows():
 
 
 @torch.inference_mode()
-def test_the_best_words_are_the_best_of_all_scores():
+def test_the_best_tokens_are_the_best_of_all_scores():
     writer = engine(small())
     source, lengths = padded(SENTENCES[:4])
     first, memory = torch.full((4,), BOS), writer.encode(source, lengths)
@@ -258,7 +262,7 @@ def test_the_best_words_are_the_best_of_all_scores():
         assert torch.equal(words[:, :148], at[:, :148])  # neither PAD nor BOS
 
 
-def test_the_best_of_chunks_are_the_best_of_all():
+def test_top_k_by_chunks_equals_top_k():
     scores = torch.randn(50, 1024, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scores[::2, 70:90] += 5  # many of the best in one chunk
     for k in (1, 2, 9, 15, 16, 100):
@@ -282,13 +286,13 @@ def test_the_best_of_chunks_are_the_best_of_all():
     ],
     ids=["rules", "prefixes", "groups", "required", "sample", "long"],
 )
-def test_all_else_goes_through_the_one_search(options):
+def test_other_strategies_and_constraints_use_the_common_search(options):
     model = ends_early()
     options = {"limits": Limits(max_length=12), **options}
     same(translate_tokens(engine(model), SENTENCES, **options), translate_tokens(model, SENTENCES, **options))
 
 
-def test_attention_and_coverage_find_the_torch_model():
+def test_attention_and_coverage_use_the_torch_model():
     model = ends_early()
     beam = Beam(3, coverage_penalty=0.5)
     same(
@@ -346,7 +350,7 @@ class Taped(StepRunner):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_step_can_be_recorded_once_and_replayed(monkeypatch, size):
+def test_a_step_is_captured_once_and_replayed(monkeypatch, size):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)  # unused buffers are kept, as on a GPU
@@ -361,7 +365,7 @@ def test_a_step_can_be_recorded_once_and_replayed(monkeypatch, size):
     assert run.replays > before > 0
 
 
-def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
+def test_steps_of_the_common_search_are_captured_too(monkeypatch):
     model, run = ends_early(), Taped()
     writer = engine(model, run=run)
     monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
@@ -375,9 +379,9 @@ def test_steps_of_the_one_search_can_be_recorded_too(monkeypatch):
 
 @pytest.mark.parametrize(("width", "k"), [(1, 1), (3, 4)])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_step_asks_the_host_for_nothing(name, width, k):
-    """On tensors without data, where to ask for a value is an error; and none of the host's tensors takes part, for to fetch one
-    would end a recording."""
+def test_a_step_does_not_synchronise_with_the_host(name, width, k):
+    """On tensors without data, where to ask for a value is an error; and none of the host's tensors takes
+    part, for to fetch one would end a recording."""
     writer = engine(small(**VARIANTS[name]).to("meta"), torch.bfloat16)
     with torch.no_grad():
         buffers = writer.pool.take(writer, 5, width, 16, 20)
@@ -394,19 +398,19 @@ def test_a_step_asks_the_host_for_nothing(name, width, k):
 @pytest.mark.parametrize(
     ("changes", "says"), [({"position": "rotary"}, "rotation"), ({"key_heads": 1}, "shared key heads")]
 )
-def test_what_it_does_not_compute_is_refused(changes, says):
+def test_unsupported_models_are_refused(changes, says):
     with pytest.raises(Unsupported, match=says):
         engine(small(**changes))
 
 
-def test_recurrent_models_are_left_to_torch(capsys):
+def test_recurrent_models_run_in_torch(capsys):
     model = make(ENCODERS["gru"], DECODERS["bahdanau"])
     assert on_cuda(model) is model and not capsys.readouterr().err
     assert on_cuda(model, "bfloat16") is model
     assert capsys.readouterr().err.startswith("regard: float32 instead of bfloat16: it runs Transformers")
 
 
-def test_int8_is_not_for_a_gpu_and_that_is_said(capsys):
+def test_int8_on_a_gpu_becomes_float32_and_is_reported(capsys):
     writer = on_cuda(small().float(), "int8")
     assert writer.dtype == torch.float32
     assert (
@@ -415,7 +419,7 @@ def test_int8_is_not_for_a_gpu_and_that_is_said(capsys):
     )
 
 
-def test_the_weights_are_left_as_they_were():
+def test_the_weights_of_the_model_are_not_changed():
     model = small()
     before = copy.deepcopy(model.state_dict())
     writer = engine(model, torch.bfloat16)
@@ -443,12 +447,12 @@ def stays_near(writer, model):
         )
 
 
-def test_bfloat16_stays_near():
+def test_bfloat16_is_close_to_float64():
     model = small()
     stays_near(engine(model, torch.bfloat16), model)
 
 
-def test_sizes_are_few_and_none_is_half_again_too_large():
+def test_buckets_are_few_and_at_most_half_too_large():
     sizes = {bucket(n) for n in range(1, 5000)}
     assert len(sizes) < 24 and all(size % 8 == 0 for size in sizes)
     assert all(
@@ -456,7 +460,7 @@ def test_sizes_are_few_and_none_is_half_again_too_large():
     )
 
 
-def test_boards_wait_until_there_are_too_many(monkeypatch):
+def test_unused_buffers_are_kept_within_a_limit(monkeypatch):
     writer = engine(small())
     pool = writer.pool
     with torch.inference_mode():
@@ -470,7 +474,7 @@ def test_boards_wait_until_there_are_too_many(monkeypatch):
         assert pool._free == [second]
 
 
-def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
+def test_unused_buffers_are_freed_when_memory_runs_out(monkeypatch):
     writer, refused = engine(small()), []
 
     class Scarce(Buffers):
@@ -489,7 +493,7 @@ def test_boards_that_wait_are_given_up_when_memory_runs_out(monkeypatch):
     same(found, translate_tokens(writer.model, SENTENCES[:3], strategy=Beam(2)))
 
 
-def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
+def test_an_engine_is_freed_with_its_last_reference(monkeypatch):
     writer = engine(small(), run=Taped())
     monkeypatch.setattr(writer.pool, "_max_bytes", 1 << 30)
     translate_tokens(writer, SENTENCES[:3], strategy=Beam(2), constraints=TokenConstraints(min_length=3))
@@ -506,7 +510,7 @@ def test_an_engine_and_its_memory_are_gone_with_its_last_user(monkeypatch):
         gc.enable()
 
 
-def test_texts_are_read_back_through_their_parents():
+def test_hypotheses_are_read_from_backpointers():
     trail = Backpointers([SearchTask(3)], Beam(2), 3)
     trail.history[:, 0] = [[10, 11], [20, 21], [30, 31]]
     trail.parents[:, 0] = [[0, 0], [1, 0], [1, 1]]
@@ -518,7 +522,7 @@ def test_texts_are_read_back_through_their_parents():
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("size", [1, 4])
-def test_graphs_in_float64_find_what_the_cpu_finds(size):
+def test_graphs_in_float64_find_the_same_as_the_cpu(size):
     model = ends_early()
     wanted = translate_tokens(model, SENTENCES, strategy=Beam(size))
     writer = fast(copy.deepcopy(model).cuda())
@@ -534,7 +538,7 @@ def test_graphs_in_float64_find_what_the_cpu_finds(size):
 
 @pytest.mark.cuda
 @needs_cuda
-def test_graphs_of_the_one_search_find_what_the_cpu_finds():
+def test_graphs_of_the_common_search_find_the_same_as_the_cpu():
     model = ends_early()
     writer = fast(copy.deepcopy(model).cuda())
     for options in (
@@ -559,7 +563,7 @@ def test_threads_share_an_engine_on_a_gpu():
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("name", VARIANTS)
-def test_graphs_in_float32_differ_from_torch_in_near_ties_alone(name):
+def test_graphs_in_float32_differ_from_torch_only_at_near_ties(name):
     model = small(**VARIANTS[name]).float()
     exact = translate_tokens(copy.deepcopy(model).double(), SENTENCES, strategy=Beam(2))
     writer = fast(model.cuda())
@@ -572,7 +576,7 @@ def test_graphs_in_float32_differ_from_torch_in_near_ties_alone(name):
 
 @pytest.mark.cuda
 @needs_cuda
-def test_bfloat16_on_a_gpu_stays_near():
+def test_bfloat16_on_a_gpu_is_close_to_float64():
     model = small()
     writer = fast(copy.deepcopy(model).float().cuda(), "bfloat16")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""All texts of a tiny model with their log p by teacher forcing: what a search with room for all must find."""
+"""All outputs of a tiny model with their log p by teacher forcing, to compare with searches."""
 
 import itertools
 
@@ -59,6 +59,8 @@ def search(model, memory, first, max_lengths, strategy):
 
 
 def near_ties(ours, theirs, best_two):
-    """How many outputs differ, and how many of these where the two best scores lie within 1e-4 of each other."""
+    """How many outputs differ, and how many of these where the two best scores lie within 1e-4 of each
+    other.
+    """
     differ = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
     return len(differ), sum(best_two[i] < 1e-4 for i in differ)

@@ -1,7 +1,7 @@
-"""Sentences that are cancelled leave the search, and their neighbours get what they get without them.
+"""Tests of search.py and batching.py: cancelled sentences leave the search, and the others are not affected.
 
-On the engine, that is to the bit. A torch model adds up in another order when its batch has fewer rows, so there scores agree to
-rounding, as they do for any two batches.
+On the engine the others stay equal to the last bit. A torch model sums in another order when its batch has
+fewer rows, so there scores agree up to rounding, as for any two batches.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from regard.decoding.search import Search
 from regard.decoding.strategy import SearchTask
 from regard.pipelines.generate import generate, stream
 from regard.pipelines.translate import start, translate, translate_tokens
-from tests.decoding.test_engine import SENTENCES, ready, small
+from tests.decoding.test_cpp_engine import SENTENCES, ready, small
 from tests.serving.server import write_model
 
 TEXTS = ["ein kleiner Hund", "zwei Hunde laufen", "Über den Wolken!", "a dog"]
@@ -62,7 +62,7 @@ def shown(found):
     ],
     ids=str,
 )
-def test_neighbours_of_a_cancelled_sentence_get_the_same_texts(model, options):
+def test_neighbours_of_a_cancelled_sentence_get_the_same_hypotheses(model, options):
     whole = shown(translate(TEXTS, model, limits=Limits(max_length=20, workers=1), **options))
     for steps in (0, 3):
         flags = [never, after(steps), never, after(steps + 2)]
@@ -124,7 +124,7 @@ def test_a_cancelled_sentence_takes_no_more_steps(model):
     assert tasks[0].hypotheses == [] and len(tasks[1].hypotheses) == 1
 
 
-def test_what_waits_is_not_begun_when_cancelled(model):
+def test_waiting_sentences_are_not_started_when_cancelled(model):
     found = translate(
         TEXTS * 20, model, cancelled=[never, *[lambda: True] * 79], limits=Limits(batch_tokens=20, workers=1)
     )
@@ -167,7 +167,7 @@ def test_progress_in_a_repeated_phrase_is_that_of_the_definition():
                 assert advance([list(phrase)], (n,), word) == (by_definition(list(phrase), n, word),)
 
 
-def test_required_words_say_how_many_rows_they_may_take():
+def test_strategies_bound_the_rows_of_a_sentence():
     assert GridBeam(Beam(3)).max_rows(SearchTask(9, required=[[4, 5], [6]])) == 3 * 4
     assert Beam(4, groups=2).max_rows(SearchTask(9)) == 4
     assert Sample(count=5).max_rows(SearchTask(9)) == 5

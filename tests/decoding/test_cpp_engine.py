@@ -1,4 +1,4 @@
-"""The native engine computes what the torch model computes, and what a sentence becomes does not depend on its neighbours."""
+"""Tests of cpp_engine.py and layout.py: the C++ engine equals the torch model, and batches change no bit."""
 
 import ctypes
 import os
@@ -92,20 +92,20 @@ def make_exact(model):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_shape_it_takes_is_as_exact_as_torch(name):
+def test_every_supported_model_is_as_accurate_as_torch(name):
     model = small(**VARIANTS[name])
     torchs, ours = errors(model, ready(model))
     assert ours <= 4 * torchs + 2e-6
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("int8", 0.5), ("bfloat16", 0.2)])
-def test_smaller_numbers_stay_near(precision, bound):
+def test_bfloat16_and_int8_are_close_to_float32(precision, bound):
     model = small()
     assert 0 < errors(model, ready(model, precision))[1] < bound
 
 
 @torch.inference_mode()
-def test_the_best_words_are_the_best_of_all_scores():
+def test_the_best_tokens_are_the_best_of_all_scores():
     model = small()
     engine = ready(model)
     source, lengths = padded(SENTENCES)
@@ -138,7 +138,7 @@ def test_batch_order_and_workers_change_no_bit(precision, beam):
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_the_search_finds_what_it_finds_with_torch(beam):
+def test_the_search_finds_the_same_as_with_torch(beam):
     model = small(norm="pre")
     engine = ready(model)
     exact = make_exact(model)
@@ -151,7 +151,7 @@ def test_the_search_finds_what_it_finds_with_torch(beam):
         assert ours[0].tokens == want[0].tokens or ours[0].score - ours[1].score < 1e-4
 
 
-def test_slots_that_nobody_looks_back_to_are_dropped(monkeypatch):
+def test_unused_slots_are_dropped(monkeypatch):
     engine = ready(small())
     want = translate_tokens(engine, SENTENCES, strategy=Beam(3), limits=Limits(max_length=40))
     tidied = []
@@ -202,18 +202,18 @@ def test_texts_longer_than_the_first_table_of_positions():
         ({"heads": 4}, "multiples of 16"),
     ],
 )
-def test_what_it_does_not_compute_is_left_to_torch(changes, says):
+def test_unsupported_models_run_in_torch(changes, says):
     model = small(**changes)
     assert says in (why_not(model) or "")
     assert fast(model) is model
 
 
-def test_recurrent_models_are_left_to_torch():
+def test_recurrent_models_run_in_torch():
     model = make(ENCODERS["gru"], DECODERS["bahdanau"]).float()
     assert "Transformers" in (why_not(model) or "") and fast(model) is model
 
 
-def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
+def test_without_a_compiler_torch_runs_and_a_line_says_so(monkeypatch, capsys):
     from regard.decoding.engine import cpp_engine
 
     monkeypatch.setattr(cpp_engine, "_REPORTED", set())
@@ -233,7 +233,7 @@ def test_without_a_compiler_torch_takes_over_and_says_so(monkeypatch, capsys):
     assert fast(model) is model and not capsys.readouterr().err  # it was said already
 
 
-def test_int8_where_only_float32_can_be_had_says_which_engine_runs(monkeypatch, capsys):
+def test_unavailable_int8_reports_which_engine_runs(monkeypatch, capsys):
     from regard.decoding.engine import cpp_engine
 
     model, here = small(), cpp_engine._why_not_here
@@ -247,7 +247,7 @@ def test_int8_where_only_float32_can_be_had_says_which_engine_runs(monkeypatch, 
     assert capsys.readouterr().err == f"regard: float32 instead of int8, by the C++ engine: {none}\n"
 
 
-def test_a_processor_without_avx512_is_said(monkeypatch, capsys):
+def test_a_processor_without_avx512_is_reported(monkeypatch, capsys):
     from regard.attention.kernels import build_cpp
     from regard.decoding.engine import cpp_engine
 
@@ -260,9 +260,10 @@ def test_a_processor_without_avx512_is_said(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("switch", ["0", "1"])
-def test_switching_native_code_off_says_so_once(switch):
+def test_switching_native_code_off_is_reported_once(switch):
     code = (
-        "from tests.decoding.test_engine import small; from regard.decoding.engine import fast, why_not; model = small();"
+        "from tests.decoding.test_cpp_engine import small; from regard.decoding.engine import fast, why_not; "
+        "model = small();"
         "fast(model); fast(model); print(why_not(model))"
     )
     done = subprocess.run(
@@ -285,12 +286,12 @@ def test_an_unknown_precision_is_named():
         fast(small(), "int4")
 
 
-def test_a_language_model_is_no_translator():
+def test_an_engine_of_a_language_model_has_no_encode():
     assert not hasattr(ready(small(language=True)), "encode") and hasattr(ready(small()), "encode")
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8", "bfloat16"])
-def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precision):
+def test_a_second_thread_changes_no_bit(precision):
     model = small(inner=300, vocab=1000)  # several panels, an uneven number of them
     engine, before, found = ready(model, precision), torch.get_num_threads(), []
     try:
@@ -305,7 +306,7 @@ def test_a_second_thread_that_takes_half_of_each_product_changes_no_bit(precisio
     assert found[:2] == found[2:4] == found[4:]
 
 
-def test_an_engine_without_memory_is_a_sentence_and_goes_on_afterwards():
+def test_out_of_memory_is_an_error_and_the_engine_works_afterwards():
     model = small()
     engine = ready(model)
     before = translate_tokens(engine, SENTENCES[:2], limits=Limits(max_length=5))

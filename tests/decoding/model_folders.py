@@ -1,4 +1,4 @@
-"""Folders of tiny models with drawn weights, whose answers differ from text to text."""
+"""Folders of tiny models with random weights."""
 
 import torch
 
@@ -17,7 +17,9 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,!?0123456789"
 
 
 def translator(folder, *, seed=2, max_length=40):
-    """A translator from characters to characters, trained on lines of at most `max_length` of them, or so its card says."""
+    """A translator from characters to characters, trained on lines of at most `max_length` of them, or so its
+    card says.
+    """
     return _folder(folder, ENCODER, seed, {"recipe": {"data": {"max_length": max_length}}})
 
 

@@ -1,4 +1,4 @@
-"""Small models that know words: random weights, a real tokenizer."""
+"""Small models with random weights and a trained tokenizer."""
 
 from regard.data.tokenizer import Tokenizer
 from tests.models.small import DECODERS, ENCODERS, make
