@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from regard.decoding.search import torch_model
 from regard.decoding.strategy import SearchTask
 
 if TYPE_CHECKING:
@@ -36,8 +37,3 @@ def add_coverage_penalty(model: Any, tasks: list[SearchTask], beam: Beam) -> Non
         hypothesis.score += beam.coverage_penalty * float(covered.clamp(1e-9, 1).log().sum())
     for task in tasks:
         task.hypotheses = beam.sort(task.hypotheses)
-
-
-def torch_model(model: Any) -> Any:
-    """Return the torch model of an engine, which has it as `.model`; a torch model itself."""
-    return getattr(model, "model", model)

@@ -12,7 +12,7 @@ from torch import nn
 from regard import arguments
 from regard.attention.position import Learned
 from regard.decoding.constraints import TokenConstraints
-from regard.decoding.coverage import torch_model
+from regard.decoding.search import torch_model
 from regard.decoding.strategy import SearchTask
 from regard.errors import OptionError
 

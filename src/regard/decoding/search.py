@@ -2,7 +2,8 @@
 
 A model provides `start(memory, first) → state`, `step(tokens, state) → scores, state`, `best(tokens, state,
 k) → log p, tokens, state`, and its state provides `reorder(rows)`. If `model.joins` is True the state also
-provides `join(other)`, and new sentences enter a batch as others leave it.
+provides `join(other)`, and new sentences enter a batch as others leave it. An engine has its torch model as
+`model`.
 """
 
 from __future__ import annotations
@@ -204,3 +205,8 @@ class Search:
         self.rows.group = (np.cumsum(~finished) - 1)[self.rows.group]
         self.groups = self.groups.keep(~finished)
         return done
+
+
+def torch_model(model: Any) -> Any:
+    """Return the torch model of an engine, or a torch model itself."""
+    return getattr(model, "model", model)

@@ -15,9 +15,8 @@ from regard.data.tokenizer import BOS, EOS, PAD
 from regard.decoding.batching import Job, progress_bar, search_all
 from regard.decoding.beam import as_strategy
 from regard.decoding.constraints import Constraints, TokenConstraints, as_constraints
-from regard.decoding.coverage import torch_model
 from regard.decoding.limits import LengthLimiter, Limits, as_limits
-from regard.decoding.search import Search
+from regard.decoding.search import Search, torch_model
 from regard.decoding.strategy import Hypothesis, SearchTask, Strategy
 from regard.decoding.token_stream import check_streamable, stream_tokens
 from regard.errors import OptionError
