@@ -34,7 +34,7 @@ def run(*args, **variables):
 
 def test_other_machines_are_not_let_in_without_a_token(folder):
     sentence = (
-        "regard: --host 0.0.0.0 lets other machines in, so it needs a token; "
+        "regard: --host 0.0.0.0 admits other machines, which needs a token; "
         "give --token-file FILE, set REGARD_TOKEN, or leave --host out\n"
     )
     assert run(folder, "--host", "0.0.0.0") == (2, "", sentence)

@@ -20,7 +20,8 @@ TRANSFORMER = {"kind": "transformer", **LAYER}
 
 
 def write_model(path, *, encoder=TRANSFORMER, decoder=TRANSFORMER):
-    """A model folder with drawn weights: it translates every line to something, and always to the same. Loaded in float64."""
+    """A model folder with drawn weights: it translates every line to something, and always to the same.
+    Loaded in float64."""
     tokenizer = Tokenizer.train(LINES, "character", 60)
     config = AutoregressiveOptions.model_validate(
         {"dim": 32, "encoder": encoder, "decoder": decoder}
@@ -85,7 +86,8 @@ def running(service, *, host="127.0.0.1", token=None, log=False):
 
 @contextlib.contextmanager
 def process(*args, env=None, files=None):
-    """`regard serve` as a user starts it, once it says where it answers: its process and a client. `files` is its ulimit -n."""
+    """`regard serve` as a user starts it, once it says where it answers: its process and a client. `files`
+    is its ulimit -n."""
     limit = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
     started = subprocess.Popen(
         [*limit, sys.executable, "-m", "regard", "serve", "--port", "0", *map(str, args)],

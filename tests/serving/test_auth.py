@@ -1,10 +1,10 @@
-"""Who is let in."""
+"""Tests of auth.py."""
 
 import pytest
 
 from regard.errors import OptionError
 from regard.serving.auth import Authentication, check_binding, is_loopback, read_token
-from regard.serving.request_limits import Refusal
+from regard.serving.http_errors import RequestError
 
 TOKEN = "abcdefghijklmnop-1234"
 
@@ -13,7 +13,8 @@ TOKEN = "abcdefghijklmnop-1234"
     ("host", "own"),
     [
         ("127.0.0.1", True), ("localhost", True), ("LocalHost", True), ("::1", True), ("127.8.8.8", True),
-        ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("localhost.evil.example", False), ("", False),
+        ("0.0.0.0", False), ("::", False), ("10.0.0.1", False),
+        ("localhost.evil.example", False), ("", False),
     ],
 )  # fmt: skip
 def test_loopback_means_this_machine_alone(host, own):
@@ -24,7 +25,7 @@ def test_other_machines_need_a_token():
     check_binding("127.0.0.1", None)
     check_binding("0.0.0.0", TOKEN)
     with pytest.raises(
-        OptionError, match="--host 0.0.0.0 lets other machines in, so it needs a token; give --token-file"
+        OptionError, match="--host 0.0.0.0 admits other machines, which needs a token; give --token-file"
     ):
         check_binding("0.0.0.0", None)
 
@@ -41,7 +42,7 @@ def test_a_token_comes_from_a_file_before_the_environment(tmp_path, monkeypatch)
 @pytest.mark.parametrize("text", ["short", "", "with spaces in between them", "ünïcödé-is-not-for-headers"])
 def test_a_weak_token_is_refused_without_being_shown(tmp_path, text):
     (tmp_path / "token").write_text(text, encoding="utf-8")
-    with pytest.raises(OptionError, match="must be at least 16") as refused:
+    with pytest.raises(OptionError, match="must have at least 16") as refused:
         read_token(tmp_path / "token")
     assert not text or text not in str(refused.value)
 
@@ -63,7 +64,7 @@ def test_without_a_token_loopback_names_are_answered(host):
     "host", ["evil.example:8000", "", "192.168.0.7", "127.0.0.1.evil.example", "[::2]:1", "localhost@evil"]
 )
 def test_without_a_token_other_names_are_not(host):
-    with pytest.raises(Refusal, match="localhost only") as refused:
+    with pytest.raises(RequestError, match="localhost only") as refused:
         Authentication(None, "127.0.0.1").check(host, None)
     assert refused.value.status == 421
 
@@ -83,7 +84,7 @@ def test_without_a_token_other_names_are_not(host):
     ],
 )
 def test_with_a_token_nobody_else_is_let_in(given):
-    with pytest.raises(Refusal, match="Authorization: Bearer TOKEN") as refused:
+    with pytest.raises(RequestError, match="Authorization: Bearer TOKEN") as refused:
         Authentication(TOKEN, "0.0.0.0").check("example.org", given)
     assert refused.value.status == 401
     assert refused.value.headers == {"www-authenticate": "Bearer"}
@@ -91,7 +92,7 @@ def test_with_a_token_nobody_else_is_let_in(given):
 
 
 def test_with_a_token_its_bearer_is_let_in_under_any_name_of_the_server():
-    door = Authentication(TOKEN, "0.0.0.0")
-    assert door.check("example.org", f"Bearer {TOKEN}") is True
-    assert door.check("example.org", f"bearer {TOKEN} ") is True
-    assert door.check("example.org", None, open_to_all=True) is False
+    authentication = Authentication(TOKEN, "0.0.0.0")
+    assert authentication.check("example.org", f"Bearer {TOKEN}") is True
+    assert authentication.check("example.org", f"bearer {TOKEN} ") is True
+    assert authentication.check("example.org", None, public=True) is False

@@ -1,4 +1,4 @@
-"""Requests that cost too much are refused before they start; those that nobody waits for stop."""
+"""Tests of budget.py and request_limits.py: costly requests are refused, cancelled ones stop."""
 
 import json
 import os
@@ -12,14 +12,16 @@ import torch
 from regard.decoding.constraints import Constraints
 from regard.decoding.limits import Limits
 from regard.pipelines.translate import translate
-from regard.serving.request_limits import Refusal, RequestLimits
+from regard.serving.generation_service import GenerationService
+from regard.serving.http_errors import RequestError
+from regard.serving.request_limits import RequestLimits
 from regard.serving.requests import Translate
-from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import process, running, write_model
-from tests.serving.test_http import in_background, shown, until
 from tests.serving.test_metrics import value
+from tests.serving.test_routes import in_background, shown, until
 
 LONG = {"text": "ein Hund " * 60, "min_length": 1000, "max_length": 1024, "beam": 4}  # about 1000 steps
+TOO_MUCH = "more than 2,000,000 rows × steps"
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +53,11 @@ class Counting(GenerationService):
         super().__init__(*args, **kwargs)
 
     @property
-    def writer(self):
-        return self._writer
+    def engine(self):
+        return self._engine
 
-    @writer.setter
-    def writer(self, model):
+    @engine.setter
+    def engine(self, model):
         service = self
 
         class Held:
@@ -68,7 +70,7 @@ class Counting(GenerationService):
             def step(self, *args):
                 return service.step(model.step, args)
 
-        self._writer = Held()
+        self._engine = Held()
 
     def step(self, call, args):
         self.steps += 1
@@ -79,15 +81,15 @@ class Counting(GenerationService):
 @pytest.mark.parametrize(
     ("path", "asked", "says"),
     [
-        ("/translate", {"text": "a", "required": ["ein Hund " * 111] * 1, "beam": 8}, "more than 2,000,000 rows × steps"),
-        ("/translate", {"texts": ["ein Hund"] * 1000, "beam": 32, "max_length": 100}, "more than 2,000,000 rows × steps"),
-        ("/translate", {"texts": ["a"] * 100, "sample": {"count": 32}, "max_length": 1024}, "more than 2,000,000 rows × steps"),
+        ("/translate", {"text": "a", "required": ["ein Hund " * 111] * 1, "beam": 8}, TOO_MUCH),
+        ("/translate", {"texts": ["ein Hund"] * 1000, "beam": 32, "max_length": 100}, TOO_MUCH),
+        ("/translate", {"texts": ["a"] * 100, "sample": {"count": 32}, "max_length": 1024}, TOO_MUCH),
         ("/translate", {"text": "a", "required": ["ein Hund " * 1000]}, "may have 9,"),
         ("/translate", {"text": "a", "prefix": "e" * 10_000}, "may have 10,0"),
-        ("/translate", {"text": "x" * 10_000, "max_length": 5}, "the text has 10,000 tokens and at most 2,048 are read at once"),
-        ("/translate", {"texts": ["a", "x" * 10_000]}, "text 2 has 10,000 tokens and at most 2,048 are read at once"),
+        ("/translate", {"text": "x" * 10_000, "max_length": 5}, "the text has 10,000 tokens"),
+        ("/translate", {"texts": ["a", "x" * 10_000]}, "text 2 has 10,000 tokens, and at most 2,048"),
         ("/translate", {"text": "x" * 2000, "no_repeat": 3}, "the answer to the text may have 3,021 tokens"),
-        ("/translate", {"text": "a", "forbidden": ["e" * 9000]}, "forbidden has 9,000 tokens and at most 2,048 are taken"),
+        ("/translate", {"text": "a", "forbidden": ["e" * 9000]}, "forbidden has 9,000 tokens, and at most"),
         ("/attention", {"text": "x" * 10_000}, "the text has 10,000 tokens"),
         ("/attention", {"text": "a", "target": "x" * 10_000}, "target has 10,001 tokens"),
         ("/attention", {"text": "x" * 1500, "max_length": 1}, "at most 4,000,000 are sent"),
@@ -108,9 +110,9 @@ def test_what_costs_too_much_is_refused_and_nothing_is_computed(client, path, as
 def test_the_limits_are_the_owners(model):
     service = GenerationService(model, "small", RequestLimits(work=100, tokens=30), workers=1)
     service.check(Translate(max_length=25, beam=4), ["a"])
-    with pytest.raises(Refusal, match="more than 100 rows × steps"):
+    with pytest.raises(RequestError, match="more than 100 rows × steps"):
         service.check(Translate(max_length=26, beam=4), ["a"])
-    with pytest.raises(Refusal, match=r"the text has 31 tokens and at most 30"):
+    with pytest.raises(RequestError, match=r"the text has 31 tokens, and at most 30"):
         service.check(Translate(max_length=1), ["x" * 31])
     service.batcher.close()
 
@@ -122,9 +124,9 @@ def test_a_prompt_and_a_stream_have_the_same_budget(tmp_path):
     ) as client:
         for stream in (False, True):
             status, found = client.post("/generate", {"prompt": "x" * 30, "max_length": 21, "stream": stream})
-            assert (status, found["error"].partition(" and at")[0]) == (
+            assert (status, found["error"].partition(", and at")[0]) == (
                 422,
-                "the prompt with its answer has 51 tokens",
+                "the prompt with its continuation has 51 tokens",
             )
 
 

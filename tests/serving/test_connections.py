@@ -1,4 +1,4 @@
-"""Connections that say nothing do not lock out those that do, and do not fill the log."""
+"""Tests of connections.py and log.py."""
 
 import http.client
 import logging
@@ -10,11 +10,11 @@ import time
 import pytest
 import torch
 
+from regard.serving.generation_service import GenerationService
 from regard.serving.log import Handler, Log
 from regard.serving.request_limits import RequestLimits
-from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import process, running, write_model
-from tests.serving.test_http import in_background, until
+from tests.serving.test_routes import in_background, until
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
             sock.close()
         talking.close()
     log = capfd.readouterr().err.splitlines()
-    assert log == ["regard: more than 10 connections are open; the one that was silent longest is closed"]
+    assert log == ["regard: more than 10 connections are open; the one that is idle longest is closed"]
 
 
 def test_more_sockets_than_files_lock_nobody_out_and_write_little(tmp_path):
@@ -69,12 +69,12 @@ def test_more_sockets_than_files_lock_nobody_out_and_write_little(tmp_path):
         for sock in socks:
             sock.close()
     assert started.returncode == 0
-    assert "at most 64 connections and not 1000: this system allows 256 open files" in err
+    assert "at most 64 connections instead of 1000, as the system allows 256 open files" in err
     assert len(err) < 2000
 
 
 def test_a_connection_with_a_request_is_not_the_one_to_go(model):
-    from tests.serving.test_http import Slow
+    from tests.serving.test_routes import Slow
 
     service = Slow(model, "small", RequestLimits(connections=3), workers=1)
     with running(service) as client:
@@ -122,7 +122,7 @@ def test_a_connection_may_be_silent_between_requests_and_is_closed_later(model):
 
 
 def test_a_slow_answer_outlives_the_silence_that_is_allowed(model):
-    from tests.serving.test_http import Slow
+    from tests.serving.test_routes import Slow
 
     service = Slow(model, "small", RequestLimits(idle=0.2), workers=1)
     with running(service) as client:
@@ -192,11 +192,12 @@ def test_errors_of_the_loop_are_one_line(capsys):
 def test_fewer_open_files_mean_fewer_connections():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
-        "from regard.serving.connections import allowed; from regard.serving.log import Log\n"
-        "print(allowed(1000, Log()), allowed(50, Log()), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+        "from regard.serving.connections import max_connections; from regard.serving.log import Log\n"
+        "print(max_connections(1000, Log()), max_connections(50, Log()), "
+        "resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert found.stdout.split() == ["108", "50", "300"]
-    assert "at most 108 connections and not 1000: this system allows 300 open files" in found.stderr
+    assert "at most 108 connections instead of 1000, as the system allows 300 open files" in found.stderr

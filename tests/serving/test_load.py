@@ -1,4 +1,4 @@
-"""Many clients at once: nothing is lost, and the answers are those of `translate` without a server."""
+"""Tests of the whole server under load."""
 
 import http.client
 import json
@@ -14,7 +14,8 @@ from regard.pipelines.translate import translate
 from tests.serving.server import process, write_model
 from tests.serving.test_metrics import parse
 
-NEAR = 1e-4  # scores that differ by less are one score: float32 adds up differently in batches of different shape
+NEAR = 1e-4  # scores that differ by less are one score: float32 adds up differently in batches of different
+shape
 WORDS = "the small dog and two dogs run over there I like you very much 🐕".split()
 
 
@@ -77,7 +78,8 @@ def check(folder, count, connections):
     assert ties <= total // 100
     batches = counted["regard_batch_texts_sum"] / counted["regard_batch_texts_count"]
     print(
-        f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s: {count / seconds:.0f} requests/s, "
+        f"\n{count} requests ({total} texts) over {connections} connections in {seconds:.1f} s: "
+        f"{count / seconds:.0f} requests/s, "
     )
     print(
         f"{total / seconds:.0f} texts/s, {batches:.1f} texts a batch; {ties} of {total} differ by a near tie"

@@ -1,18 +1,19 @@
-"""Requests share batches and nobody notices."""
+"""Tests of request_batching.py: requests share batches and get their own answers."""
 
 import threading
 import time
 
 import pytest
 
+from regard.serving.http_errors import RequestError
 from regard.serving.metrics import Metrics
 from regard.serving.request_batching import Batcher
-from regard.serving.request_limits import Refusal
 from tests.serving.test_metrics import value
 
 
 class Worker:
-    """Answers each text with itself turned round; holds still until `go` is set, and notes what came together."""
+    """Answers each text with itself turned round; holds still until `go` is set, and notes what came
+    together."""
 
     def __init__(self, open=True):
         self.go = threading.Event()
@@ -100,7 +101,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
     pool = batcher(work, queue=3)
     held(work, pool)
     kept = pool.submit("a", ["one", "two"])
-    with pytest.raises(Refusal, match="2 texts are waiting and the queue holds 3") as refused:
+    with pytest.raises(RequestError, match="2 texts are waiting and the queue holds 3") as refused:
         pool.submit("a", ["three", "four"])
     assert refused.value.status == 429
     assert refused.value.headers == {"retry-after": "1"}
@@ -131,7 +132,7 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_more():
     threading.Timer(0.05, work.go.set).start()
     pool.close()
     assert [p.result(0) for p in asked] == [[f"a:{i}"[:2] + f"{i}"[::-1]] for i in range(20)]
-    with pytest.raises(Refusal, match="shutting down") as refused:
+    with pytest.raises(RequestError, match="shutting down") as refused:
         pool.submit("a", ["late"])
     assert refused.value.status == 503
 

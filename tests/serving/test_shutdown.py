@@ -1,4 +1,4 @@
-"""The end of a server: what it accepted is answered, what is new is refused, and it says so."""
+"""Tests of server.py: graceful shutdown."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from regard.errors import OptionError
 from regard.serving import server
 from regard.serving.request_limits import RequestLimits
 from tests.serving.server import Client, process, running, write_model
-from tests.serving.test_http import Slow, in_background, until
+from tests.serving.test_routes import Slow, in_background, until
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_signal_ends_the_process_when_everything_is_answered(folder, number):
             assert len(found[0][1]["translations"]) == len(texts)
         _, err = started.communicate(timeout=60)
     assert started.returncode == 0
-    assert err == "regard: finishing what was accepted; once more stops at once\nregard: stopped\n"
+    assert err == "regard: finishing accepted requests; press again to stop at once\nregard: stopped\n"
 
 
 def test_a_port_that_is_taken_is_one_sentence():
@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_is_one_sentence():
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "8.8.8.8", "a" * 300, ".."])
 def test_an_address_that_is_not_ours_is_one_sentence(host):
-    with pytest.raises(OptionError, match="is no address of this machine"):
+    with pytest.raises(OptionError, match="is not an address of this machine"):
         server.bind(host, 0)
 
 

@@ -13,7 +13,7 @@ from regard.cli.options import JOB, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
     from regard.serving.request_limits import RequestLimits
-    from regard.serving.service_base import BaseService
+    from regard.serving.service import Service
 
 LIMITS, CONNECTION = "Limits", "Connection"  # panels of the help
 
@@ -169,7 +169,7 @@ def command(
 
 def _service(
     folder: Path | None, model: str | None, limits: RequestLimits, options: ServiceOptions
-) -> BaseService:
+) -> Service:
     """Return the service for the model or index in the folder."""
     from regard.errors import OptionError
     from regard.models.default import default_model
@@ -184,7 +184,7 @@ def _service(
 
 def _index_service(
     folder: Path, model: str | None, limits: RequestLimits, options: ServiceOptions
-) -> BaseService:
+) -> Service:
     from regard.errors import OptionError
     from regard.search.embedders import load_embedder
     from regard.search.index import Index
@@ -201,13 +201,13 @@ def _index_service(
     return SearchService(index, embedder, folder.resolve().name, limits, workers=options.workers)
 
 
-def _model_service(folder: Path, limits: RequestLimits, options: ServiceOptions) -> BaseService:
+def _model_service(folder: Path, limits: RequestLimits, options: ServiceOptions) -> Service:
     from regard.decoding.engine import fast
     from regard.decoding.engine.shortlist import load as load_shortlist
     from regard.errors import OptionError
     from regard.models.autoregressive import AutoregressiveModel
     from regard.models.folder import load
-    from regard.serving.text_service import make_service
+    from regard.serving.text_services import make_service
     from regard.training.distributed import pick_device
 
     model: Any = load(folder, pick_device(options.device))
@@ -219,10 +219,10 @@ def _model_service(folder: Path, limits: RequestLimits, options: ServiceOptions)
     shortlist = load_shortlist(folder) if options.shortlist else None
     engine = fast(model, options.precision, shortlist) if generates else None
     name = model.card.get("name") or folder.resolve().name
-    return make_service(model, name, limits, writer=engine, workers=options.workers)
+    return make_service(model, name, limits, engine=engine, workers=options.workers)
 
 
-def _welcome(service: BaseService, address: str, token: str | None) -> str:
+def _welcome(service: Service, address: str, token: str | None) -> str:
     """Return the address and a command to try."""
     route, body = service.example
     header = ' -H "Authorization: Bearer $REGARD_TOKEN"' if token else ""

@@ -1,1 +1,1 @@
-"""Serving: HTTP, export and import, corpora beyond one machine."""
+"""Serve models and search indexes over HTTP."""

@@ -1,4 +1,4 @@
-"""Who may ask: this machine alone, or whoever has the token."""
+"""Authentication: loopback only, or with a token."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 
 from regard.errors import OptionError
-from regard.serving.request_limits import Refusal
+from regard.serving.http_errors import RequestError
 
-SHORTEST = 16  # characters of a token
+MIN_LENGTH = 16  # characters of a token
 VARIABLE = "REGARD_TOKEN"
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token from a file, else from the environment, else none."""
+    """Return the token from a file or REGARD_TOKEN; None if there is neither."""
     if file is None:
         token, where = os.environ.get(VARIABLE), VARIABLE
     else:
@@ -29,16 +29,17 @@ def read_token(file: Path | None) -> str | None:
     if token is None:
         return None
     token = token.strip()
-    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise OptionError(
-            f"the token in {where} must be at least {SHORTEST} plain letters, digits and signs without spaces, got {len(token)} "
-            'characters; make one with: python -c "import secrets; print(secrets.token_urlsafe())"'
+            f"the token in {where} must have at least {MIN_LENGTH} printable ASCII characters without "
+            "spaces, got "
+            f'{len(token)}; create one with: python -c "import secrets; print(secrets.token_urlsafe())"'
         )
     return token
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address means this machine alone."""
+    """True for names and addresses of this machine's loopback interface."""
     if host.lower() == "localhost":
         return True
     try:
@@ -48,46 +49,49 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, token: str | None) -> None:
-    """Other machines are let in with a token only."""
+    """Raise OptionError if other machines can connect and there is no token."""
     if token is None and not is_loopback(host):
         raise OptionError(
-            f"--host {host} lets other machines in, so it needs a token; "
+            f"--host {host} admits other machines, which needs a token; "
             f"give --token-file FILE, set {VARIABLE}, or leave --host out"
         )
 
 
 class Authentication:
-    """The check of each request. A server without a token answers loopback names only, so that no web page reaches it by DNS."""
+    """The check of every request.
+
+    A server on loopback answers to loopback host names only, which prevents DNS rebinding by web pages.
+    """
 
     def __init__(self, token: str | None, host: str) -> None:
         self._token = None if token is None else token.encode()
         self._loopback = is_loopback(host)
 
-    def check(self, host: str, authorization: str | None, *, open_to_all: bool = False) -> bool:
-        """Whether the asker is known; raises a Refusal where that is needed. `open_to_all` is what strangers may ask too."""
+    def check(self, host: str, authorization: str | None, *, public: bool = False) -> bool:
+        """Return whether the client is authenticated; otherwise raise RequestError unless the path is
+        public."""
         if self._loopback and not is_loopback(_name(host)):
-            raise Refusal(
-                421, "this server answers to localhost only; ask for http://localhost with its port"
+            raise RequestError(
+                421, "this server answers to localhost only; use http://localhost with its port"
             )
         if self._token is None or self._matches(authorization):
             return True
-        if open_to_all:
+        if public:
             return False
         why = "the token is not the server's" if authorization else "this server needs a token"
-        raise Refusal(
+        raise RequestError(
             401, f"{why}; send the header Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
         )
 
     def _matches(self, authorization: str | None) -> bool:
         kind, _, token = (authorization or "").partition(" ")
-        same = hmac.compare_digest(
-            token.strip().encode("utf-8", "replace"), self._token or b""
-        )  # takes as long for any token
+        # compare_digest takes the same time for any token.
+        same = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token or b"")
         return same and kind.lower() == "bearer"
 
 
 def _name(host: str) -> str:
-    """A Host header without its port."""
+    """Return a Host header without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The cost of a search, counted before it starts: tokens of each text, and rows × steps of the request."""
+"""The cost of a request, computed before its search starts: tokens per text, and rows × steps."""
 
 from __future__ import annotations
 
@@ -6,52 +6,61 @@ from typing import Any
 
 from regard.decoding.constraints import Constraints, TokenConstraints
 from regard.decoding.strategy import SearchTask, Strategy
-from regard.serving.request_limits import Refusal, RequestLimits
+from regard.serving.http_errors import RequestError
+from regard.serving.request_limits import RequestLimits
 
 
 class Budget:
-    """Adds up the tasks of one request and refuses the one that is too much.
+    """Sum the cost of one request's texts; raise RequestError above the limits.
 
-    A row is a text under way: beam size, or samples, times one more than the required tokens (each number of them has a beam of
-    its own). A row of a search with required words also tries each of them at every step.
+    The number of rows is the beam size, or the number of samples, times (1 + required tokens), since
+    constrained
+    search has one beam per number of required tokens so far. It also tries every required token at every
+    step.
     """
 
     def __init__(self, limits: RequestLimits, strategy: Strategy) -> None:
         self.limits, self.strategy, self.work = limits, strategy, 0
 
     def add(self, name: str, task: SearchTask, passes: int = 1) -> None:
+        """Add the cost of one text."""
         most = self.limits.tokens
-        read_tokens(name, len(task.input_ids), self.limits)
+        check_tokens(name, len(task.input_ids), self.limits)
         if task.max_length > most:
-            raise Refusal(
+            raise RequestError(
                 422,
-                f"the answer to {name} may have {task.max_length:,} tokens (prefix and required words counted) and at most {most:,} are "
+                f"the answer to {name} may have {task.max_length:,} tokens (prefix and required words "
+                f"counted) and at most {most:,} are "
                 "written; shorten the text, or set max_length",
             )
         tries = 1 + len({token for phrase in task.required for token in phrase})
         self.work += self.strategy.max_rows(task) * task.max_length * tries * passes
         if self.work > self.limits.work:
-            raise Refusal(
+            raise RequestError(
                 422,
-                f"this request may take more than {self.limits.work:,} rows × steps of search, the limit here; send fewer "
-                "texts or required words, a smaller beam or count, or a lower max_length",
+                f"this request may take more than {self.limits.work:,} rows × steps of search, the limit "
+                "here; send "
+                "fewer texts or required phrases, a smaller beam or count, or a lower max_length",
             )
 
 
-def read_tokens(name: str, count: int, limits: RequestLimits) -> None:
+def check_tokens(name: str, count: int, limits: RequestLimits) -> None:
+    """Raise RequestError if a text has too many tokens."""
     if count > limits.tokens:
-        raise Refusal(
+        raise RequestError(
             422,
-            f"{name} has {count:,} tokens and at most {limits.tokens:,} are read at once; cut it into shorter texts",
+            f"{name} has {count:,} tokens, and at most {limits.tokens:,} are allowed; split it into shorter "
+            "texts",
         )
 
 
 def encoded_constraints(constraints: Constraints, tokenizer: Any, limits: RequestLimits) -> TokenConstraints:
-    """The constraints of a request for one text; its forbidden words are compared at every step."""
+    """Return the encoded constraints of a request; forbidden tokens are limited, as every step compares
+    them."""
     encoded = constraints.encode(tokenizer, 1)
     count = sum(map(len, encoded.forbidden))
     if count > limits.tokens:
-        raise Refusal(
-            422, f"forbidden has {count:,} tokens and at most {limits.tokens:,} are taken; leave some out"
+        raise RequestError(
+            422, f"forbidden has {count:,} tokens, and at most {limits.tokens:,} are allowed; leave some out"
         )
     return encoded

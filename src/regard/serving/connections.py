@@ -1,4 +1,4 @@
-"""Connections that cannot lock others out: a limit on their number, and on how long one may stay silent."""
+"""Limits on the number of open connections and on the time one may stay idle."""
 
 from __future__ import annotations
 
@@ -11,30 +11,28 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from regard.serving.log import Log
 from regard.serving.request_limits import RequestLimits
 
-BACKLOG = (
-    128  # connections that the system holds until they are accepted; asyncio accepts so many in one turn
-)
+BACKLOG = 128  # connections that the system queues; asyncio accepts so many at a time
 RESERVED = 64  # file descriptors for everything but connections
 
 
 class Connections:
-    """The open connections, oldest first. When there are too many, the one that has waited longest without a request goes."""
+    """The open connections, oldest first. Above the limit, the one that is idle longest is closed."""
 
     def __init__(self, limits: RequestLimits, log: Log) -> None:
-        self.most, self.idle, self.log = allowed(limits.connections, log), limits.idle, log
+        self.limit, self.idle_seconds, self.log = max_connections(limits.connections, log), limits.idle, log
         self.open: dict[Connection, None] = {}
 
     def add(self, connection: Connection) -> None:
         self.open[connection] = None
-        if len(self.open) > self.most:
+        if len(self.open) > self.limit:
             self.log.write(
-                f"more than {self.most} connections are open; the one that was silent longest is closed"
+                f"more than {self.limit} connections are open; the one that is idle longest is closed"
             )
-            silent = next((each for each in self.open if each.silent), connection)
-            silent.drop()
+            idle = next((other for other in self.open if other.idle), connection)
+            idle.drop()
 
-    def waits(self, connection: Connection) -> None:
-        """It waits for a request from now on."""
+    def mark_idle(self, connection: Connection) -> None:
+        """Move a connection that has just become idle to the end."""
         if connection in self.open:
             del self.open[connection]
             self.open[connection] = None
@@ -48,13 +46,13 @@ class Connection(H11Protocol):
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._others = connections
-        self._header: asyncio.TimerHandle | None = None
-        self._unread = 0  # bytes of the last answer that the client had not read when we last looked
+        self._connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread = 0  # bytes of the last response that were unread at the last check
 
     @property
-    def silent(self) -> bool:
-        """No request is being read or answered, and every answer has left."""
+    def idle(self) -> bool:
+        """True if no request is being read or answered, and all responses are sent."""
         return self._between and not self.transport.get_write_buffer_size()
 
     @property
@@ -63,47 +61,47 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
-        self._others.add(self)
+        self._start_timer()
+        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._others.open.pop(self, None)
+        self._connections.open.pop(self, None)
         self._unset_keepalive_if_required()
-        self._stop_waiting()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
         super().handle_events()
         if not self._between:
-            self._stop_waiting()
+            self._stop_timer()
 
     def on_response_complete(self) -> None:
-        self._wait()
-        self._others.waits(self)
+        self._start_timer()
+        self._connections.mark_idle(self)
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # our timer covers the silence and the header after it
+        self._unset_keepalive_if_required()  # our timer covers the idle time and the next header
 
     def drop(self) -> None:
-        """Close at once, without an answer."""
-        self._others.open.pop(self, None)
+        """Close at once, without a response."""
+        self._connections.open.pop(self, None)
         self.transport.abort()
 
-    def _wait(self) -> None:
-        self._stop_waiting()
+    def _start_timer(self) -> None:
+        self._stop_timer()
         self._unread = 0
-        self._header = self.loop.call_later(self._others.idle, self._too_late)
+        self._timer = self.loop.call_later(self._connections.idle_seconds, self._timed_out)
 
-    def _stop_waiting(self) -> None:
-        if self._header is not None:
-            self._header.cancel()
-            self._header = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _too_late(self) -> None:
+    def _timed_out(self) -> None:
         unread = self.transport.get_write_buffer_size()
         if unread and self._unread and unread >= self._unread:  # the client reads nothing
             self.drop()
         elif unread:
-            self._wait()
+            self._start_timer()
             self._unread = unread
         elif self._between and not self.transport.is_closing():
             if self.conn.our_state is h11.IDLE:
@@ -111,8 +109,8 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-def allowed(wanted: int, log: Log) -> int:
-    """How many connections the system's limit on open files leaves room for; raises that limit as far as it may be."""
+def max_connections(wanted: int, log: Log) -> int:
+    """Return how many connections the limit on open files allows, after raising it as far as possible."""
     try:
         import resource
     except ModuleNotFoundError:  # not on Windows
@@ -125,8 +123,9 @@ def allowed(wanted: int, log: Log) -> int:
         soft = more
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    found = max(8, soft - BACKLOG - RESERVED)
+    count = max(8, soft - BACKLOG - RESERVED)
     log.write(
-        f"at most {found} connections and not {wanted}: this system allows {soft} open files; raise it with ulimit -n"
+        f"at most {count} connections instead of {wanted}, as the system allows {soft} open files; "
+        "raise the limit with ulimit -n"
     )
-    return found
+    return count

@@ -1,17 +1,18 @@
-"""The server's front page: what it answers, written from its own description. No script, nothing from elsewhere."""
+"""The server's front page: its routes, generated from its OpenAPI description, without scripts."""
 
 from __future__ import annotations
 
 import html
 from typing import Any
 
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}
+STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:56rem;margin:2rem auto;padding:0 1rem;
+color-scheme:light dark}
 code,pre{font-family:ui-monospace,monospace}pre{overflow-x:auto;padding:.6rem;border:1px solid #8886}
 table{border-collapse:collapse}td{padding:.15rem .8rem .15rem 0;vertical-align:top}"""
 
 
 def page(description: dict[str, Any]) -> str:
-    """HTML from an OpenAPI description."""
+    """Return an HTML page for an OpenAPI description."""
     title = html.escape(description["info"]["title"])
     parts = [
         _route(path, verb, route)
@@ -19,10 +20,12 @@ def page(description: dict[str, Any]) -> str:
         for verb, route in verbs.items()
     ]
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>"
-        f"<p>{html.escape(description['info']['description'])} Version {html.escape(description['info']['version'])}; "
-        f'all of it for programs: <a href="openapi.json">openapi.json</a>.</p>{"".join(parts)}</body></html>'
+        f"<p>{html.escape(description['info']['description'])} Version "
+        f"{html.escape(description['info']['version'])}; "
+        f'for programs: <a href="openapi.json">openapi.json</a>.</p>{"".join(parts)}</body></html>'
     )
 
 

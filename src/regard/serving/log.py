@@ -1,4 +1,4 @@
-"""The server's log on standard error: a message that comes again within a minute is counted, not repeated."""
+"""The server's log on standard error; messages that repeat within a minute are counted instead of printed."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import threading
 import time
 from collections.abc import Callable
 
-EVERY = 60.0  # seconds
-MOST = 1000  # different messages that are remembered
+INTERVAL = 60.0  # seconds
+MAX_KEYS = 1000  # distinct messages that are counted
 
 
 class Log:
-    """Writes lines; equal keys at most once in `every` seconds, with how often they came since."""
+    """Prints messages with the same key at most once in `interval` seconds, with the number of
+    repetitions."""
 
-    def __init__(self, every: float = EVERY, clock: Callable[[], float] = time.monotonic) -> None:
-        self._every, self._clock = every, clock
-        self._seen: dict[str, tuple[float, int]] = {}  # when it was last written, and how often it came since
+    def __init__(self, interval: float = INTERVAL, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval, self._clock = interval, clock
+        self._seen: dict[str, tuple[float, int]] = {}  # time of the last print, repetitions since
         self._lock = threading.Lock()
 
     def write(self, message: str, key: str | None = None) -> bool:
-        """Whether it was written, and not only counted."""
+        """Return True if the message was printed, False if it was only counted."""
         key = message if key is None else key
         with self._lock:
             now = self._clock()
             last, count = self._seen.get(key, (-float("inf"), 0))
-            if now - last < self._every:
+            if now - last < self._interval:
                 self._seen[key] = last, count + 1
                 return False
-            if len(self._seen) >= MOST:
+            if len(self._seen) >= MAX_KEYS:
                 self._seen.clear()
             self._seen[key] = now, 0
         again = f" ({count} more times since)" if count else ""
@@ -38,7 +39,7 @@ class Log:
 
 
 class Handler(logging.Handler):
-    """What asyncio and uvicorn log, as one line without a traceback."""
+    """A logging handler that prints one line per record, without a traceback."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -51,17 +52,17 @@ class Handler(logging.Handler):
 
 
 def attach(log: Log) -> Callable[[], None]:
-    """Send the loggers of asyncio and uvicorn to a log; call what is returned to undo it."""
+    """Redirect the loggers of asyncio and uvicorn to a log; returns a function that undoes it."""
     handler, names = Handler(log), ("asyncio", "uvicorn.error")
     loggers = [logging.getLogger(name) for name in names]
-    before = [each.propagate for each in loggers]
-    for each in loggers:
-        each.addHandler(handler)
-        each.propagate = False
+    before = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
 
     def detach() -> None:
-        for each, propagate in zip(loggers, before, strict=True):
-            each.removeHandler(handler)
-            each.propagate = propagate
+        for logger, propagate in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.propagate = propagate
 
     return detach

@@ -1,6 +1,8 @@
-"""Texts of requests that come at the same time are computed together; each gets the answer it would get alone.
+"""Dynamic batching: texts of concurrent requests with equal options share a batch.
 
-Nothing waits for company: a worker that is free takes what has come. While it computes, others gather: batches grow with the load.
+A free worker takes what is waiting at once. While it computes, more texts arrive, so batches grow with the
+load.
+The answer to a text does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -16,61 +18,68 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
+from regard.serving.http_errors import RequestError, shutting_down
 from regard.serving.metrics import Metrics
-from regard.serving.request_limits import Refusal, draining
 
 
-class Ticket:
-    """One request: its answers as they come in, the promise of all of them, and when they are too late."""
+class PendingRequest:
+    """A request in the queue: its answers so far, the future of all of them, and its deadline."""
 
     def __init__(
         self,
         count: int,
         seconds: float = math.inf,
-        each: Callable[[int, Any], None] = lambda at, answer: None,
+        on_answer: Callable[[int, Any], None] = lambda index, answer: None,
     ) -> None:
-        self.each = each  # told of every answer when it is there
-        self.until = time.monotonic() + seconds
+        self.on_answer = on_answer
+        self.deadline = time.monotonic() + seconds
         self.answers: list[Any] = [None] * count
-        self.promise: Future[list[Any]] = Future()
-        self._open, self._lock = count, threading.Lock()
+        self.future: Future[list[Any]] = Future()
+        self._missing, self._lock = count, threading.Lock()
 
     @property
     def over(self) -> bool:
-        """Answered, too late, or nobody waits any more. Asked by the search at every step."""
-        return self.promise.done() or time.monotonic() >= self.until
+        """True if answered, cancelled or past its deadline. The search checks it at every step."""
+        return self.future.done() or time.monotonic() >= self.deadline
 
-    def keep(self, at: int, answer: Any) -> None:
-        self.each(at, answer)
+    def set_answer(self, index: int, answer: Any) -> None:
+        self.on_answer(index, answer)
         with self._lock:
-            self.answers[at] = answer
-            self._open -= 1
-            if not self._open:
-                self._settle(lambda: self.promise.set_result(self.answers))
+            self.answers[index] = answer
+            self._missing -= 1
+            if not self._missing:
+                self._finish(lambda: self.future.set_result(self.answers))
 
     def fail(self, error: BaseException) -> None:
         with self._lock:
-            self._settle(lambda: self.promise.set_exception(error))
+            self._finish(lambda: self.future.set_exception(error))
 
-    def _settle(self, how: Callable[[], None]) -> None:
-        with contextlib.suppress(InvalidStateError):  # another part has failed, or the client has left
-            how()
+    def _finish(self, set_result: Callable[[], None]) -> None:
+        with contextlib.suppress(InvalidStateError):  # another text has failed, or the client has left
+            set_result()
 
 
 @dataclass(frozen=True)
-class Part:
-    """One text of a ticket."""
+class PendingText:
+    """One text of a request in the queue."""
 
-    ticket: Ticket
-    at: int
+    request: PendingRequest
+    index: int
     options: Any
     text: str
 
 
 class Batcher:
-    """Workers that take waiting parts with the same options, up to a batch of tokens, and compute them with one call of `work`.
+    """A queue with worker threads. A worker takes waiting texts with equal options as one batch.
 
-    `work(options, texts, cancelled)` gets a function for each text that says whether to go on with it.
+    Parameters:
+        work: `work(options, texts, cancelled)` returns one answer per text; `cancelled` has one function per
+            text that returns True when its answer is no longer needed.
+        cost: `cost(options, text)` returns the tokens that a text adds to a batch.
+        batch_tokens: tokens per batch.
+        queue: maximum number of waiting texts.
+        workers: number of threads.
+        begin: called once in every thread.
     """
 
     def __init__(
@@ -86,11 +95,10 @@ class Batcher:
     ) -> None:
         self._work, self._cost, self._begin = work, cost, begin
         self._batch_tokens, self._queue, self._metrics = batch_tokens, queue, metrics or Metrics()
-        self._groups: OrderedDict[Hashable, deque[Part]] = (
-            OrderedDict()
-        )  # waiting parts by options; the next group is first
+        # Waiting texts by their options; the next group is first.
+        self._groups: OrderedDict[Hashable, deque[PendingText]] = OrderedDict()
         self._waiting, self._closed = 0, False
-        self._tickets: weakref.WeakSet[Ticket] = weakref.WeakSet()
+        self._requests: weakref.WeakSet[PendingRequest] = weakref.WeakSet()
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._run, name=f"regard-worker-{i}", daemon=True) for i in range(workers)
@@ -100,7 +108,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Texts that no worker has taken yet."""
+        """Number of texts that no worker has taken yet."""
         return self._waiting
 
     def submit(
@@ -108,40 +116,41 @@ class Batcher:
         options: Any,
         texts: list[str],
         seconds: float = math.inf,
-        each: Callable[[int, Any], None] = lambda at, answer: None,
+        on_answer: Callable[[int, Any], None] = lambda index, answer: None,
     ) -> Future[list[Any]]:
-        """Queue texts, beside those with equal options. The promise is of all answers; cancel it, and work on it stops.
+        """Queue texts and return the future of all answers; cancelling it stops the work on them.
 
-        `each` is called by a worker with the place and answer of every text, as they are found.
+        A worker calls `on_answer(index, answer)` for every text as soon as it has the answer.
         """
-        ticket = Ticket(len(texts), seconds, each)
+        request = PendingRequest(len(texts), seconds, on_answer)
         if not texts:
-            ticket.promise.set_result([])
-            return ticket.promise
-        parts = [Part(ticket, i, options, text) for i, text in enumerate(texts)]
+            request.future.set_result([])
+            return request.future
+        parts = [PendingText(request, i, options, text) for i, text in enumerate(texts)]
         with self._changed:
             if self._closed:
-                raise draining()
+                raise shutting_down()
             if self._waiting + len(texts) > self._queue:
                 full = f"{self._waiting} texts are waiting and the queue holds {self._queue}"
-                raise Refusal(
+                raise RequestError(
                     429, f"{full}; try again in a second, or with fewer texts", {"retry-after": "1"}
                 )
             self._groups.setdefault(options, deque()).extend(parts)
             self._waiting += len(texts)
-            self._tickets.add(ticket)
+            self._requests.add(request)
             self._changed.notify(len(parts))
-        return ticket.promise
+        return request.future
 
     def cancel_all(self, error: Exception) -> None:
-        """Answer everything that is open with an error; work on it stops at its next step."""
+        """Fail all open requests; the work on them stops at its next step."""
         with self._changed:
-            tickets = list(self._tickets)
-        for ticket in tickets:
-            ticket.fail(error)
+            requests = list(self._requests)
+        for request in requests:
+            request.fail(error)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Take nothing more and finish what waits. Whether all workers have ended, within `timeout` seconds for each."""
+        """Refuse new texts, finish those that wait, and return True if all workers ended within `timeout`
+        seconds each."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -154,23 +163,24 @@ class Batcher:
         while batch := self._collect():
             self._compute(batch)
 
-    def _collect(self) -> list[Part]:
-        """The next batch: parts of one group, oldest first, until they cost a batch of tokens. Empty when all is over."""
+    def _collect(self) -> list[PendingText]:
+        """Return the next batch: texts of one group, oldest first, up to `batch_tokens`; empty when
+        closed."""
         while (group := self._next_group()) is not None:
-            batch: list[Part] = []
+            batch: list[PendingText] = []
             tokens = 0
             while tokens < self._batch_tokens and (part := self._take(group)):
                 try:
-                    tokens += self._cost(group, part.text)  # outside of the lock: it reads the text
+                    tokens += self._cost(group, part.text)  # outside of the lock, as it tokenizes
                     batch.append(part)
                 except Exception as error:
-                    part.ticket.fail(error)
+                    part.request.fail(error)
             if batch:
                 return batch
         return []
 
     def _next_group(self) -> Hashable | None:
-        """Waits until there is something to do; groups take turns. None when all is over."""
+        """Wait for a text and return its group, in turn; None when closed."""
         with self._changed:
             while not self._groups and not self._closed:
                 self._changed.wait()
@@ -180,7 +190,7 @@ class Batcher:
             self._groups.move_to_end(group)
             return group
 
-    def _take(self, group: Hashable) -> Part | None:
+    def _take(self, group: Hashable) -> PendingText | None:
         with self._changed:
             parts = self._groups.get(group, deque())
             while parts:
@@ -188,30 +198,30 @@ class Batcher:
                 self._waiting -= 1
                 if not parts:
                     del self._groups[group]
-                if not part.ticket.over:
+                if not part.request.over:
                     return part
             return None
 
-    def _compute(self, batch: list[Part]) -> None:
+    def _compute(self, batch: list[PendingText]) -> None:
         texts = [part.text for part in batch]
         begin = time.perf_counter()
         try:
-            answers = self._work(batch[0].options, texts, [_over(part.ticket) for part in batch])
+            answers = self._work(batch[0].options, texts, [_over(part.request) for part in batch])
             if len(answers) != len(texts):
                 raise AssertionError(f"{len(answers)} answers to {len(texts)} texts")
         except BaseException as error:
             if len(batch) == 1:
-                batch[0].ticket.fail(error)
-            else:  # one request must not spoil its neighbours'
+                batch[0].request.fail(error)
+            else:  # compute each alone: an error is for its own request only
                 for part in batch:
-                    if not part.ticket.over:
+                    if not part.request.over:
                         self._compute([part])
             return
         self._metrics.batch_texts.observe(len(texts))
         self._metrics.batch_seconds.observe(time.perf_counter() - begin)
         for part, answer in zip(batch, answers, strict=True):
-            part.ticket.keep(part.at, answer)
+            part.request.set_answer(part.index, answer)
 
 
-def _over(ticket: Ticket) -> Callable[[], bool]:
-    return lambda: ticket.over
+def _over(request: PendingRequest) -> Callable[[], bool]:
+    return lambda: request.over

@@ -1,4 +1,4 @@
-"""What a request may hold, and in one sentence what is wrong with one that holds something else."""
+"""The JSON bodies of requests, and one sentence for a body that is wrong."""
 
 from __future__ import annotations
 
@@ -9,229 +9,240 @@ from pydantic_core import ErrorDetails
 
 from regard.decoding.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 from regard.recipe.messages import did_you_mean, show_value
-from regard.serving.request_limits import Refusal, RequestLimits
+from regard.serving.http_errors import RequestError
+from regard.serving.request_limits import RequestLimits
 
-MOST_BEAMS = 32
-MOST_WORDS = 1024  # of an answer
+MAX_BEAM = 32
+MAX_LENGTH = 1024  # tokens of an answer
 
 
 class Body(BaseModel):
     """A JSON object with these keys and no others."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False
-    )  # frozen: equal ones share a batch
+    # Frozen, so hashable: requests with equal options share a batch.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Draw(Body):
-    """Words drawn by their probability rather than the best ones."""
+class Sampling(Body):
+    """Sampling instead of beam search."""
 
     temperature: float = Field(
         1.0,
         ge=MIN_TEMPERATURE,
         le=MAX_TEMPERATURE,
-        description="Below 1 likely words become likelier, above 1 less so.",
+        description="Softmax temperature.",
     )
-    top_k: int = Field(0, ge=0, lt=2**31, description="Draw from so many words; 0 from all.")
+    top_k: int = Field(0, ge=0, lt=2**31, description="Sample from the k most likely tokens; 0: all.")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="Draw from the likeliest words that have this probability together."
+        1.0,
+        gt=0,
+        le=1,
+        description="Nucleus sampling: smallest set of tokens whose probability reaches this.",
     )
     min_p: float = Field(
-        0.0, ge=0, le=1, description="Draw from words at least this times as likely as the likeliest."
+        0.0,
+        ge=0,
+        le=1,
+        description="Sample from tokens with at least this share of the best token's probability.",
     )
-    count: int = Field(1, ge=1, le=MOST_BEAMS, description="Texts to draw.")
+    count: int = Field(1, ge=1, le=MAX_BEAM, description="Number of samples.")
     seed: int | None = Field(
-        None, ge=0, lt=2**53, description="The same seed gives the same text; one is drawn unless given."
+        None, ge=0, lt=2**53, description="Seed; the same seed gives the same text. Default: random."
     )
 
 
-class Ruled(Body):
-    """What an answer may not be."""
+class ConstraintFields(Body):
+    """Constraints on the output."""
 
-    min_length: int = Field(0, ge=0, le=MOST_WORDS, description="Fewest tokens of an answer.")
-    no_repeat: int = Field(0, ge=0, le=100, description="No so many tokens in a row twice; 0 is off.")
-    forbidden: tuple[str, ...] = Field((), max_length=100, description="Words that may not occur.")
+    min_length: int = Field(0, ge=0, le=MAX_LENGTH, description="Minimum number of tokens.")
+    no_repeat: int = Field(0, ge=0, le=100, description="Never repeat an n-gram of this many tokens; 0: off.")
+    forbidden: tuple[str, ...] = Field((), max_length=100, description="Phrases that must not occur.")
 
 
-class Search(Body):
-    """How texts are searched for."""
+class SearchFields(Body):
+    """Beam search."""
 
-    beam: int = Field(1, ge=1, le=MOST_BEAMS, description="Texts kept at each step; 1 is greedy.")
+    beam: int = Field(1, ge=1, le=MAX_BEAM, description="Beam size; 1 is greedy search.")
     length_penalty: float = Field(
-        1.0, ge=0, le=10, description="Texts are ranked by log p / length to this power."
+        1.0, ge=0, le=10, description="Exponent a of the length normalisation log p / lengthᵃ."
     )
     max_length: int | None = Field(
-        None, ge=1, le=MOST_WORDS, description="Most tokens of an answer; else by the length of the source."
+        None,
+        ge=1,
+        le=MAX_LENGTH,
+        description="Maximum number of tokens; default: by the length of the source.",
     )
 
 
-class Sentences(Body):
-    """One or many."""
+class Texts(Body):
+    """One text or several."""
 
-    text: str | None = Field(None, description="One sentence; or give `texts`.")
-    texts: tuple[str, ...] | None = Field(None, description="Sentences; the answers come in this order.")
+    text: str | None = Field(None, description="One text; or give `texts`.")
+    texts: tuple[str, ...] | None = Field(
+        None, description="Several texts; the answers are in the same order."
+    )
 
     def all_texts(self) -> list[str]:
         if (self.text is None) == (self.texts is None):
-            raise Refusal(422, "give either text, one sentence, or texts, a list of sentences")
+            raise RequestError(422, "give either text, a string, or texts, a list of strings")
         return [self.text] if self.text is not None else list(self.texts or ())
 
 
-class Translate(Ruled, Search, Sentences):
+class Translate(ConstraintFields, SearchFields, Texts):
     """Sentences to translate."""
 
     nbest: int | None = Field(
-        None, ge=1, le=MOST_BEAMS, description="Texts to give for each sentence, best first; at most `beam`."
+        None, ge=1, le=MAX_BEAM, description="Hypotheses per text, best first; at most `beam`."
     )
-    sample: Draw | None = Field(None, description="Draw words rather than search for the best text.")
+    sample: Sampling | None = Field(None, description="Sample instead of beam search.")
     coverage_penalty: float = Field(
-        0.0, ge=0, le=10, description="Rank texts down that leave words of the source unattended."
+        0.0, ge=0, le=10, description="Weight of the coverage penalty (Wu et al. 2016)."
     )
-    groups: int = Field(
-        1, ge=1, le=MOST_BEAMS, description="Cut the beam into groups that find different texts."
-    )
-    diversity: float = Field(0.5, ge=0, le=100, description="How much groups keep apart.")
-    required: tuple[str, ...] = Field((), max_length=10, description="Words that must occur.")
-    prefix: str | None = Field(None, description="How each translation begins.")
-    to: str | None = Field(
-        None, description="The language to translate into; a model of one direction refuses another."
-    )
+    groups: int = Field(1, ge=1, le=MAX_BEAM, description="Groups of diverse beam search.")
+    diversity: float = Field(0.5, ge=0, le=100, description="Diversity penalty between groups.")
+    required: tuple[str, ...] = Field((), max_length=10, description="Phrases that must occur.")
+    prefix: str | None = Field(None, description="Every translation begins with this.")
+    to: str | None = Field(None, description="Target language; a model of one language pair refuses others.")
     stream: bool = Field(
         False,
-        description="Send server-sent events: of one text with beam 1 the tokens as they are found, else finished translations.",
+        description="Send server-sent events: tokens for one text with beam 1, otherwise whole translations.",
     )
 
     @property
     def by_token(self) -> bool:
-        """True if each token is final when it is found, so that a stream can send it: one text, greedy or one sample."""
+        """True if a stream can send tokens: one text, greedy search or one sample."""
         several = self.beam > 1 or (self.nbest or 1) > 1 or bool(self.required)
         return self.text is not None and not several and (self.sample is None or self.sample.count == 1)
 
 
-class Classify(Sentences):
+class Classify(Texts):
     """Texts to label."""
 
-    top: int = Field(
-        1, ge=1, le=1000, description="Labels to give with their probabilities, likeliest first."
-    )
-    threshold: float = Field(0.0, ge=0, le=1, description="Give no label below this probability.")
+    top: int = Field(1, ge=1, le=1000, description="Number of labels with probabilities, most likely first.")
+    threshold: float = Field(0.0, ge=0, le=1, description="No label if its probability is below this.")
 
 
-class Tag(Sentences):
+class Tag(Texts):
     """Texts to tag."""
 
-    spaced: bool = Field(
-        False, description="Words stand apart by spaces already; else they are split as in training."
-    )
+    spaced: bool = Field(False, description="The text is tokenised: split words at spaces only.")
     scheme: Literal["bio", "iobes", "io"] | None = Field(
-        None, description="Scheme of the tags; else the model's own."
+        None, description="Tag scheme; default: the model's."
     )
 
 
-class Embed(Sentences):
+class Embed(Texts):
     """Texts to embed."""
 
 
-class Find(Sentences):
-    """Questions to an index."""
+class SearchIndex(Texts):
+    """Queries to an index."""
 
-    count: int = Field(10, ge=1, le=1000, description="Documents to find.")
+    count: int = Field(10, ge=1, le=1000, description="Documents per query.")
     by: Literal["hybrid", "vectors", "bm25"] = Field(
-        "hybrid", description="Vectors and words, vectors alone, or words alone."
+        "hybrid", description="Vectors and BM25, vectors, or BM25."
     )
-    exact: bool = Field(False, description="Compare with every vector instead of walking through the graph.")
+    exact: bool = Field(False, description="Exact search instead of HNSW.")
 
 
 class Prompt(Body):
-    """The beginning of a text."""
+    """A prompt."""
 
-    prompt: str = Field("", description="The beginning of the text.")
+    prompt: str = Field("", description="Text to continue.")
 
 
-class Generate(Ruled, Prompt):
-    """A text to go on with."""
+class Generate(ConstraintFields, Prompt):
+    """A text to continue."""
 
-    max_length: int = Field(50, ge=1, le=MOST_WORDS, description="Most tokens to write.")
-    sample: Draw = Field(Draw.model_validate({}), description="How words are drawn.")
+    max_length: int = Field(50, ge=1, le=MAX_LENGTH, description="Maximum number of tokens.")
+    sample: Sampling = Field(Sampling.model_validate({}), description="Sampling.")
     beam: int | None = Field(
-        None, ge=1, le=MOST_BEAMS, description="Search for the best text rather than draw; 1 is greedy."
+        None, ge=1, le=MAX_BEAM, description="Beam search instead of sampling; 1 is greedy search."
     )
-    stream: bool = Field(False, description="Send words as they are found, as server-sent events.")
+    stream: bool = Field(False, description="Send tokens as server-sent events.")
 
 
-class Read(Body):
+class SingleText(Body):
     """One text."""
 
-    text: str = Field(description="The text that is read.")
+    text: str = Field(description="The input text.")
 
 
-class LookBack(Read):
-    """A text within which a language model looks back."""
+class SelfAttentionRequest(SingleText):
+    """A text; returns the self-attention of a language model."""
 
 
-class Look(Search, Read):
-    """A text whose translation is looked at."""
+class AttentionRequest(SearchFields, SingleText):
+    """A text; returns the attention of a translator for its translation."""
 
-    target: str | None = Field(None, description="A translation to look at, rather than the model's own.")
+    target: str | None = Field(None, description="A given translation instead of the model's.")
     kinds: tuple[Literal["encoder", "decoder", "cross"], ...] = Field(
         ("encoder", "decoder", "cross"),
-        description="The two self-attentions, and the looks of the decoder at the source.",
+        description="Encoder and decoder self-attention, and cross-attention.",
     )
 
 
-def described(kind: type[Body]) -> dict[str, Any]:
-    """The JSON schema of a request, with the schemas it refers to put where they are used."""
+def json_schema(kind: type[Body]) -> dict[str, Any]:
+    """Return the JSON schema of a request with all references resolved."""
     schema = kind.model_json_schema()
-    inner = schema.pop("$defs", {})
+    definitions = schema.pop("$defs", {})
 
-    def put(part: Any) -> Any:
+    def resolve(part: Any) -> Any:
         if isinstance(part, list):
-            return [put(each) for each in part]
+            return [resolve(entry) for entry in part]
         if not isinstance(part, dict):
             return part
-        found = inner[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
-        return {**found, **{key: put(value) for key, value in part.items() if key != "$ref"}}
+        target = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
+        return {**target, **{key: resolve(value) for key, value in part.items() if key != "$ref"}}
 
-    return put(schema)
-
-
-Asked = TypeVar("Asked", bound=Body)
+    return resolve(schema)
 
 
-def read(kind: type[Asked], body: bytes, limits: RequestLimits) -> Asked:
-    """The request in some bytes of JSON."""
+Request = TypeVar("Request", bound=Body)
+
+
+def parse(kind: type[Request], body: bytes, limits: RequestLimits) -> Request:
+    """Parse and check the JSON body of a request."""
     try:
-        asked = kind.model_validate_json(body)
+        request = kind.model_validate_json(body)
     except ValidationError as error:
         details = error.errors(include_url=False)
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise Refusal(422, _sentence(kind, details[0]) + more) from None
-    _check_sizes(asked, limits)
-    return asked
+        raise RequestError(422, _sentence(kind, details[0]) + more) from None
+    _check_sizes(request, limits)
+    return request
 
 
-def _check_sizes(asked: Body, limits: RequestLimits) -> None:
-    """Bounds that the server's owner sets."""
-    for name, value in asked:
+def _check_sizes(request: Body, limits: RequestLimits) -> None:
+    """Raise RequestError above the limits of the server."""
+    for name, value in request:
         texts = value if isinstance(value, tuple) else [value]
         if name == "texts" and len(texts) > limits.texts:
-            raise Refusal(
+            raise RequestError(
                 422,
-                f"texts has {len(texts):,} entries and at most {limits.texts:,} are taken; send several requests",
+                f"texts has {len(texts):,} entries, and at most {limits.texts:,} are allowed; send several "
+                "requests",
             )
         for i, text in enumerate(texts):
             if isinstance(text, str) and len(text) > limits.characters:
                 place = f"{name}[{i}]" if isinstance(value, tuple) else name
-                raise Refusal(
+                raise RequestError(
                     422,
-                    f"{place} has {len(text):,} characters and at most {limits.characters:,} are taken; split it into sentences",
+                    f"{place} has {len(text):,} characters, and at most {limits.characters:,} are allowed; "
+                    "split it into sentences",
                 )
 
 
 KINDS = {
-    "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number", "finite_number": "a finite number",
-    "bool_type": "true or false", "string_type": "text", "tuple_type": "a list", "string_unicode": "text in UTF-8",
-}  # fmt: skip
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "string_unicode": "text in UTF-8",
+}
 BOUNDS = {
     "greater_than_equal": "at least",
     "greater_than": "more than",
@@ -241,16 +252,19 @@ BOUNDS = {
 
 
 def _sentence(kind: type[Body], detail: ErrorDetails) -> str:
-    """The field, its value and what it may be."""
+    """Return one sentence with the field, its value and what is allowed."""
     problem, context, loc = detail["type"], detail.get("ctx", {}), detail["loc"]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
-    block = Draw if len(loc) > 1 and loc[0] == "sample" else kind
+    block = Sampling if len(loc) > 1 and loc[0] == "sample" else kind
     names, last = list(block.model_fields), str(loc[-1]) if loc else ""
     if problem == "json_invalid":
         return f"the request is not JSON: {context['error']}"
     if problem in ("model_type", "model_attributes_type"):
-        wanted = Draw if loc else kind
-        return f"{place or 'the request'} is {show_value(detail['input'])}, and must be an object with {', '.join(wanted.model_fields)}"
+        wanted = Sampling if loc else kind
+        names = ", ".join(wanted.model_fields)
+        return (
+            f"{place or 'the request'} is {show_value(detail['input'])}, and must be an object with {names}"
+        )
     if problem == "extra_forbidden":
         return f"there is no field {show_value(place)}" + (
             did_you_mean(last, names) or f"; the fields are {', '.join(names)}"

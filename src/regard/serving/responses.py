@@ -1,4 +1,4 @@
-"""What the server answers, for the description that other programs read (/openapi.json)."""
+"""The JSON bodies of responses, for /openapi.json."""
 
 from __future__ import annotations
 
@@ -6,63 +6,63 @@ from pydantic import BaseModel, Field
 
 
 class Problem(BaseModel):
-    """Why a request was not served."""
+    """A refused request."""
 
-    error: str = Field(description="One sentence: what is wrong and what to do.")
+    error: str = Field(description="One sentence: the reason and the fix.")
 
 
 class Health(BaseModel):
-    """Whether requests are taken, and by what."""
+    """State of the server."""
 
     status: str = Field(description="ready or draining")
-    model: str | None = Field(None, description="Told to those who have the token.")
+    model: str | None = Field(None, description="Only for authenticated clients, as kind and version.")
     kind: str | None = None
     version: str | None = None
 
 
 class Hypothesis(BaseModel):
-    """A text that was found."""
+    """A generated text."""
 
     text: str
-    score: float = Field(description="What it was ranked by.")
-    log_p: float = Field(description="Its log-probability in nats.")
-    tokens: int = Field(description="How many tokens it has.")
-    ended: bool = Field(description="False where the longest length cut it off.")
+    score: float = Field(description="Score of the ranking.")
+    log_p: float = Field(description="Log-probability in nats.")
+    tokens: int = Field(description="Number of tokens.")
+    ended: bool = Field(description="False if it was cut off at max_length.")
 
 
 class Translation(Hypothesis):
-    """The best text; for an empty source it is empty, without a score."""
+    """The best translation; for an empty source it is empty and has no score."""
 
     score: float | None  # type: ignore[assignment]
     log_p: float | None  # type: ignore[assignment]
-    parts: int | None = Field(None, description="Of a long text: how many parts it was translated in.")
+    parts: int | None = Field(None, description="Number of parts in which a long text was translated.")
     hypotheses: list[Hypothesis] | None = Field(
-        None, description="Where there are several: all of them, this first."
+        None, description="All hypotheses, if there are several; this one first."
     )
 
 
 class Translations(BaseModel):
-    """One for each sentence, in order."""
+    """One per text, in order."""
 
     translations: list[Translation]
 
 
 class Generated(BaseModel):
-    """Texts that go on with the prompt, which they do not repeat."""
+    """Continuations, without the prompt."""
 
     texts: list[Hypothesis]
 
 
 class Label(BaseModel):
-    """The label of a text; null for a blank text, and below the threshold."""
+    """The label of a text; null for a blank text, or below the threshold."""
 
     label: str | None
-    probability: float | None = Field(description="Of the likeliest label.")
-    probabilities: dict[str, float] = Field(description="Of the `top` likeliest labels.")
+    probability: float | None = Field(description="Of the most likely label.")
+    probabilities: dict[str, float] = Field(description="Of the `top` most likely labels.")
 
 
 class Labels(BaseModel):
-    """One for each text, in order."""
+    """One per text, in order."""
 
     labels: list[Label]
 
@@ -71,13 +71,13 @@ class Span(BaseModel):
     """An entity of a text."""
 
     start: int = Field(description="First character.")
-    end: int = Field(description="Behind the last character.")
+    end: int = Field(description="After the last character.")
     type: str
     text: str
 
 
 class Tagged(BaseModel):
-    """The words of a text, a tag for each, and the spans they make."""
+    """Words, tags and spans of a text."""
 
     words: list[str]
     tags: list[str]
@@ -85,52 +85,54 @@ class Tagged(BaseModel):
 
 
 class Tags(BaseModel):
-    """One for each text, in order."""
+    """One per text, in order."""
 
     texts: list[Tagged]
 
 
 class Embeddings(BaseModel):
-    """One vector of length 1 for each text, in order."""
+    """One vector of length 1 per text, in order."""
 
     embeddings: list[list[float]]
 
 
 class Document(BaseModel):
-    """A document that was found."""
+    """A document."""
 
     id: str
     text: str
-    score: float = Field(description="How well it fits; scores of two ways to search do not compare.")
+    score: float = Field(
+        description="Score of the search method; scores of different methods do not compare."
+    )
 
 
 class Found(BaseModel):
-    """The documents that fit a question, best first."""
+    """The documents for a query, best first."""
 
     query: str
     found: list[Document]
 
 
 class Results(BaseModel):
-    """One for each question, in order."""
+    """One per query, in order."""
 
     results: list[Found]
 
 
 class Matrix(BaseModel):
-    """One attention of the model."""
+    """The weights of one attention layer."""
 
-    name: str = Field(description="The module that computed it, as decoder.layers.0.cross.")
+    name: str = Field(description="Name of the module, such as decoder.layers.0.cross.")
     kind: str = Field(description="encoder, decoder or cross")
-    rows: list[str] = Field(description="The pieces of text that look.")
-    columns: list[str] = Field(description="The pieces of text that are looked at.")
+    rows: list[str] = Field(description="Tokens of the queries.")
+    columns: list[str] = Field(description="Tokens of the keys.")
     weights: list[list[list[float]]] = Field(
         description="By head, row and column; each row sums to 1 under softmax."
     )
 
 
-class Looked(BaseModel):
-    """A text and where the model looked while it wrote it."""
+class TextAttention(BaseModel):
+    """A text and the attention with which it was generated or read."""
 
     text: str
     score: float | None

@@ -1,4 +1,4 @@
-"""A search index behind HTTP: the answers of `regard search`."""
+"""The service of a search index: the answers of `regard search`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from regard.search.index import Index
 from regard.search.methods import as_record, make_method
 from regard.serving.request_limits import RequestLimits
-from regard.serving.requests import Find
-from regard.serving.service_base import Cancelled
-from regard.serving.text_service import TextService
+from regard.serving.requests import SearchIndex
+from regard.serving.service import Cancelled
+from regard.serving.text_services import TextService
 
 
 class SearchService(TextService):
-    """An index as it was when the server started, and the model that made its vectors."""
+    """An index, as it is when the server starts, and the model of its vectors."""
 
-    kind, body, summary, field = "search index", Find, "Search documents", "results"
+    kind, body, summary, field = "search index", SearchIndex, "Search documents", "results"
     example = ("search", '{"text": "Hello."}')
 
     def __init__(
@@ -32,7 +32,7 @@ class SearchService(TextService):
         self.index = index
         super().__init__(model, name, limits, workers=workers)
 
-    def answers(self, options: Find, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
+    def answers(self, options: SearchIndex, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
         found = make_method(options.by, self.model, exact=options.exact).search(
             self.index, texts, options.count
         )

@@ -1,4 +1,4 @@
-"""A service on a port: bound before the model is loaded, and closed when accepted requests are answered or their time is up."""
+"""Run a service on a port, with a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -17,66 +17,67 @@ import uvicorn
 from regard.errors import OptionError
 from regard.serving.auth import Authentication
 from regard.serving.connections import BACKLOG, Connections
-from regard.serving.http import Guarded
 from regard.serving.log import Log, attach
-from regard.serving.service_base import BaseService
+from regard.serving.middleware import Application
+from regard.serving.service import Service
 
-LAST = 5.0  # seconds for answers to leave, and for workers to end, once the rest is cancelled
+CANCEL_SECONDS = 5.0  # for responses to be sent and workers to end, once requests are cancelled
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket of our own at this address, or one sentence about why not. Nobody is let in yet."""
+    """Return a socket bound to this address, not yet listening; raise OptionError if that fails."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise OptionError(
-            f"--host {host} is no address of this machine; give one such as 127.0.0.1"
+            f"--host {host} is not an address of this machine; give one such as 127.0.0.1"
         ) from None
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-    )  # a server that has just ended leaves its port at once
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # also right after another server has ended
     try:
         sock.bind(address)
     except OSError as error:
         sock.close()
-        raise _unbound(error, host, port) from None
+        raise _bind_error(error, host, port) from None
     return sock
 
 
-def _unbound(error: OSError, host: str, port: int) -> OptionError:
+def _bind_error(error: OSError, host: str, port: int) -> OptionError:
     if error.errno == errno.EADDRINUSE:
         return OptionError(
-            f"port {port} of {host} is in use by another program; choose another with --port, or 0 for any that is free"
+            f"port {port} of {host} is in use by another program; choose another with --port, or 0 for any "
+            "that is free"
         )
     if error.errno == errno.EACCES:
         return OptionError(f"port {port} is reserved for the system; choose one above 1023 with --port")
     if error.errno == errno.EADDRNOTAVAIL:
-        return OptionError(f"--host {host} is no address of this machine; give one such as 127.0.0.1")
+        return OptionError(f"--host {host} is not an address of this machine; give one such as 127.0.0.1")
     return OptionError(
         f"{host} port {port} cannot be opened: {error.strerror}; choose others with --host and --port"
     )
 
 
 def address(sock: socket.socket) -> str:
+    """Return the URL of a bound socket."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, with a way out in three steps: refuse what is new, finish what can be within the grace time, cancel the rest."""
+    """Uvicorn with a shutdown in three steps: refuse new requests, finish within the grace time, cancel the
+    rest."""
 
     def __init__(
         self,
-        service: BaseService,
-        door: Authentication,
+        service: Service,
+        authentication: Authentication,
         *,
         log: bool = False,
         started: Callable[[], None] = lambda: None,
     ) -> None:
         self.log = Log()
-        app = Guarded(service, door, log=log, problems=self.log)
+        app = Application(service, authentication, log=log, error_log=self.log)
         super().__init__(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none", loop="asyncio",
@@ -85,22 +86,22 @@ class Server(uvicorn.Server):
             )
         )  # fmt: skip
         self.service, self._started, self._until = service, started, float("inf")
-        self.cancelled = False  # whether accepted requests were cut short
+        self.cancelled = False  # True if accepted requests were cancelled
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._started()
 
     def drain(self) -> None:
-        """Take nothing new; end when all that was accepted is answered, or the grace time is over."""
+        """Refuse new requests; end when all accepted ones are answered, or the grace time is over."""
         self.service.draining = True
         self._until = min(self._until, time.monotonic() + self.service.limits.grace)
 
     async def on_tick(self, counter: int) -> bool:
         if self.service.draining and self.service.metrics.in_flight and time.monotonic() > self._until:
-            if self.cancelled:  # and those are not answered either
+            if self.cancelled:  # cancelled requests are not answered either
                 return True
-            self.cancelled, self._until = True, time.monotonic() + LAST
+            self.cancelled, self._until = True, time.monotonic() + CANCEL_SECONDS
             self.service.cancel_all()
         over = self.service.draining and not self.service.metrics.in_flight
         return await super().on_tick(counter) or over
@@ -116,12 +117,16 @@ class Server(uvicorn.Server):
         if self.service.draining:
             self.should_exit = self.force_exit = True
         else:
-            print("regard: finishing what was accepted; once more stops at once", file=sys.stderr, flush=True)
+            print(
+                "regard: finishing accepted requests; press again to stop at once",
+                file=sys.stderr,
+                flush=True,
+            )
             self.drain()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The signals that ask a server to end are answered by ending, not raised once more afterwards."""
+        """Handle SIGINT and SIGTERM without raising them again afterwards, as uvicorn does."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -136,22 +141,22 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    service: BaseService,
+    service: Service,
     sock: socket.socket,
-    door: Authentication,
+    authentication: Authentication,
     *,
     log: bool = False,
     started: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Answer requests until a signal asks to end. Whether everything that was accepted got its answer."""
-    server = Server(service, door, log=log, started=started)
+    """Serve until a signal; return True if all accepted requests were answered."""
+    server = Server(service, authentication, log=log, started=started)
     try:
         server.run([sock])
-    except OSError as error:  # another program began to listen while the model was loading
-        raise _unbound(error, *sock.getsockname()[:2]) from None
-    whole = not server.force_exit and not server.cancelled and not service.metrics.in_flight
-    if not whole:
+    except OSError as error:  # another program took the port while the model was loading
+        raise _bind_error(error, *sock.getsockname()[:2]) from None
+    complete = not server.force_exit and not server.cancelled and not service.metrics.in_flight
+    if not complete:
         service.cancel_all()
     if not server.force_exit:
-        service.batcher.close(None if whole else LAST)
-    return whole
+        service.batcher.close(None if complete else CANCEL_SECONDS)
+    return complete

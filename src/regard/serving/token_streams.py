@@ -1,4 +1,4 @@
-"""A text that is sent while it is written: a thread writes, the event loop passes on."""
+"""Streams of tokens: a thread generates a text, and the event loop sends its pieces."""
 
 from __future__ import annotations
 
@@ -8,54 +8,57 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 
-from regard.serving.request_limits import Refusal, draining
+from regard.serving.http_errors import RequestError, shutting_down
 
 
-class Streams:
-    """At most `most` of them at once: each has a thread of its own, and all share the cores."""
+class StreamPool:
+    """At most `limit` streams at a time; each has its own thread."""
 
-    def __init__(self, most: int, seconds: float) -> None:
-        self.most, self.seconds, self.running = most, seconds, 0
-        self._open: weakref.WeakSet[Stream] = weakref.WeakSet()
+    def __init__(self, limit: int, seconds: float) -> None:
+        self.limit, self.seconds, self.running = limit, seconds, 0
+        self._open: weakref.WeakSet[TokenStream] = weakref.WeakSet()
 
-    def open(self, write: Callable[[Callable[[], bool]], Iterator[str]]) -> Stream:
-        if self.running >= self.most:
-            raise Refusal(
+    def open(self, generate: Callable[[Callable[[], bool]], Iterator[str]]) -> TokenStream:
+        """Start a stream; `generate(cancelled)` yields its pieces."""
+        if self.running >= self.limit:
+            raise RequestError(
                 429,
-                f"{self.most} texts are being streamed and no more are at once; try again later",
+                f"{self.limit} texts are being streamed, the limit here; try again later",
                 {"retry-after": "2"},
             )
-        stream = Stream(self, write)
+        stream = TokenStream(self, generate)
         self._open.add(stream)
         return stream
 
     def cancel_all(self) -> None:
-        """End every stream with an error; called by the loop's thread."""
+        """End every stream with an error. Must be called in the event loop's thread."""
         for stream in list(self._open):
-            stream.cancel(draining())
+            stream.cancel(shutting_down())
 
 
-class Stream:
-    """The pieces of one text, in order. Ends with the text, with an error, when time is up, or when the client leaves."""
+class TokenStream:
+    """The pieces of one text, in order. It ends with the text, an error, a timeout, or when the client
+    leaves."""
 
-    def __init__(self, streams: Streams, write: Callable[[Callable[[], bool]], Iterator[str]]) -> None:
-        self._streams, self._write = streams, write
+    def __init__(self, pool: StreamPool, generate: Callable[[Callable[[], bool]], Iterator[str]]) -> None:
+        self._pool, self._generate = pool, generate
         self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[str | BaseException]()
         self._stop = threading.Event()
-        self._until = self._loop.time() + streams.seconds
-        streams.running += 1
+        self._until = self._loop.time() + pool.seconds
+        pool.running += 1
         threading.Thread(target=self._run, name="regard-stream", daemon=True).start()
 
     async def pieces(self) -> AsyncGenerator[str]:
+        """Yield the pieces as they are generated."""
         try:
             while True:
                 try:
                     async with asyncio.timeout_at(self._until):
                         piece = await self._pieces.get()
                 except TimeoutError:
-                    raise Refusal(
+                    raise RequestError(
                         503,
-                        f"the text took longer than {self._streams.seconds:g} seconds; ask for a shorter one",
+                        f"the text took longer than {self._pool.seconds:g} seconds; request a shorter one",
                     ) from None
                 if isinstance(piece, StopIteration):
                     return
@@ -70,21 +73,21 @@ class Stream:
         self._pieces.put_nowait(error)
 
     def _cancelled(self) -> bool:
-        """Asked by the search at every step, in the thread that writes."""
+        """Called by the search at every step, in the generating thread."""
         return self._stop.is_set() or self._loop.time() >= self._until
 
     def _run(self) -> None:
         end: BaseException = StopIteration()
         try:
-            for piece in self._write(self._cancelled):
+            for piece in self._generate(self._cancelled):
                 if self._stop.is_set():
                     break
                 self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
         except BaseException as error:
             end = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended before: nobody reads any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._finished, end)
 
     def _finished(self, end: BaseException) -> None:
-        self._streams.running -= 1
+        self._pool.running -= 1
         self._pieces.put_nowait(end)

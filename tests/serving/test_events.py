@@ -1,4 +1,4 @@
-"""/translate as a stream: the same answers, sent as they are found."""
+"""Tests of events.py and token_streams.py: a streamed response has the same text."""
 
 import json
 import threading
@@ -6,12 +6,12 @@ import threading
 import pytest
 import torch
 
+from regard.serving.generation_service import GenerationService
 from regard.serving.request_batching import Batcher
 from regard.serving.request_limits import RequestLimits
-from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import running, write_model
-from tests.serving.test_http import until
 from tests.serving.test_metrics import value
+from tests.serving.test_routes import until
 
 LONG = "ein kleiner Hund läuft. zwei Hunde laufen! Über den Wolken. ein Hund läuft den kleiner"
 
@@ -139,7 +139,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
         ({"texts": ["a"], "beam": 2, "nbest": 3}, "nbest 3 needs a beam of at least 3"),
         ({"text": "a", "texts": ["b"]}, "give either text"),
         ({"text": "a", "stream": 1}, "stream is 1, and must be true or false"),
-        ({"text": "a", "prefix": "@"}, "cannot write"),
+        ({"text": "a", "prefix": "@"}, "not in the vocabulary"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_sent(client, asked, says):
@@ -165,7 +165,9 @@ def test_a_worker_tells_of_each_answer_as_it_is_found():
         batch_tokens=1,
         queue=9,
     )
-    promise = batcher.submit("options", ["a", "b"], each=lambda at, answer: told.append((at, answer)))
-    assert promise.result(20) == ["A", "B"]
+    future = batcher.submit(
+        "options", ["a", "b"], on_answer=lambda index, answer: told.append((index, answer))
+    )
+    assert future.result(20) == ["A", "B"]
     assert told == [(0, "A"), (1, "B")]
     batcher.close()

@@ -1,4 +1,4 @@
-"""The HTTP API, asked as a program would ask it: over a real port."""
+"""Tests of routes.py, waiting.py, middleware.py, http_errors.py, requests.py and index_page.py."""
 
 import json
 import socket
@@ -14,8 +14,8 @@ from regard.decoding.constraints import Constraints
 from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.pipelines.translate import translate
+from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
-from regard.serving.text_generation_service import GenerationService
 from regard.version import __version__
 from tests.serving.server import Client, running, write_model
 from tests.serving.test_metrics import parse, value
@@ -180,7 +180,7 @@ BAD = [
     (b'{"text": 3}', "text is 3, and must be text"),
     (b'{"texts": "a"}', "texts is 'a', and must be a list"),
     (b'{"texts": ["a", null]}', "texts[1] is null, and must be text"),
-    (b"{}", "give either text, one sentence, or texts"),
+    (b"{}", "give either text, a string, or texts"),
     (b'{"text": "a", "texts": ["a"]}', "give either text"),
     (b'{"text": "a", "beam": NaN}', "beam is nan, and must be an integer"),
     (b'{"text": "a", "length_penalty": NaN}', "length_penalty is nan, and must be a finite number"),
@@ -206,9 +206,9 @@ BAD = [
     ),
     (b'{"text": "a", "nbest": 2}', "nbest 2 needs a beam of at least 2"),
     (b'{"text": "a", "required": ["a"], "sample": {}}', "constraints.required needs a beam without groups"),
-    (b'{"text": "' + b"a" * 10_001 + b'"}', "text has 10,001 characters and at most 10,000"),
+    (b'{"text": "' + b"a" * 10_001 + b'"}', "text has 10,001 characters, and at most 10,000"),
     (b'{"text": "a", "forbidden": ["' + b"a" * 10_001 + b'"]}', "forbidden[0] has 10,001 characters"),
-    (json.dumps({"texts": ["a"] * 10_000}).encode(), "texts has 10,000 entries and at most 1,000"),
+    (json.dumps({"texts": ["a"] * 10_000}).encode(), "texts has 10,000 entries, and at most 1,000"),
 ]
 
 
@@ -251,7 +251,7 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client):
 def test_addresses_methods_and_content_types_are_named(client):
     status, _, body = client.get("/translat")
     assert status == 404
-    assert "this server holds a translator" in json.loads(body)["error"]
+    assert "this server has a translator" in json.loads(body)["error"]
     status, headers, body = client.get("/translate")
     assert (status, headers["allow"]) == (405, "POST")
     assert "use POST" in json.loads(body)["error"]

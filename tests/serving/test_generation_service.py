@@ -1,4 +1,4 @@
-"""A language model over HTTP."""
+"""Tests of generation_service.py and attention_answers.py for language models."""
 
 import json
 import threading
@@ -11,10 +11,10 @@ from regard.decoding.constraints import Constraints
 from regard.decoding.limits import Limits
 from regard.decoding.sampling import Sample
 from regard.pipelines.generate import generate
+from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
-from regard.serving.text_generation_service import GenerationService
 from tests.serving.server import running, write_model
-from tests.serving.test_http import until
+from tests.serving.test_routes import until
 
 
 @pytest.fixture(scope="module")
@@ -160,4 +160,4 @@ def test_attention_that_would_fill_the_memory_is_refused_before_it_does(model):
 def test_a_language_model_does_not_translate(client):
     status, found = client.post("/translate", {"text": "a"})
     assert status == 404
-    assert "this server holds a language model" in found["error"]
+    assert "this server has a language model" in found["error"]

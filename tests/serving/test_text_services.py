@@ -1,4 +1,4 @@
-"""Classifiers, taggers and embedders over HTTP: the answers are those of the pipelines."""
+"""Tests of text_services.py: answers equal those of the pipelines."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
 from regard.pipelines.tag_file import Json, TagJob, TagOptions
 from regard.serving.request_limits import RequestLimits
-from regard.serving.text_service import make_service
+from regard.serving.text_services import make_service
 from tests.decoding import model_folders
 from tests.models.test_tagger import ENCODERS, ROWS
 from tests.search.small import embedder
@@ -70,7 +70,7 @@ def test_classify_gives_labels_with_probabilities(classifier):
         assert client.post("/classify", {"text": "a", "threshold": 2})[0] == 422
         assert client.post("/classify", {})[0] == 422
         status, found = client.post("/translate", {"text": "a"})
-        assert (status, "this server holds a classifier" in found["error"]) == (404, True)
+        assert (status, "this server has a classifier" in found["error"]) == (404, True)
         metrics = parse(client.get("/metrics")[2].decode())
         assert metrics['regard_requests_total{route="/classify",status="200"}'] == 2
         assert metrics['regard_tokens_total{side="source"}'] == sum(map(len, TEXTS)) + len(TEXTS[0])
@@ -81,7 +81,7 @@ def test_a_text_that_is_too_long_to_read_at_once_is_refused(classifier):
     with serving(classifier, RequestLimits(tokens=20))[1] as client:
         status, found = client.post("/classify", {"texts": ["a", "b" * 21]})
         assert status == 422
-        assert found["error"].startswith("text 2 has 21 tokens and at most 20 are read at once")
+        assert found["error"].startswith("text 2 has 21 tokens, and at most 20 are allowed")
 
 
 def test_a_token_is_needed_for_these_routes_too(classifier):

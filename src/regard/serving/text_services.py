@@ -1,4 +1,4 @@
-"""Classifiers, taggers and embedders behind HTTP: the pipelines of `regard classify`, `tag` and `embed`, text by text."""
+"""The services of classifiers, taggers and embedders, and the choice of a service for a model."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from regard.pipelines.classify import classify, truncate
 from regard.pipelines.embed import embed
 from regard.pipelines.input import Chunk, Row
 from regard.pipelines.tag_file import Json, TagJob, TagOptions
-from regard.serving.budget import read_tokens
+from regard.serving.budget import check_tokens
+from regard.serving.generation_service import GenerationService
 from regard.serving.request_limits import RequestLimits
-from regard.serving.requests import Classify, Embed, Sentences, Tag
-from regard.serving.service_base import BaseService, Cancelled
-from regard.serving.text_generation_service import GenerationService
+from regard.serving.requests import Classify, Embed, Tag, Texts
+from regard.serving.service import Cancelled, Service
 
 
-class TextService(BaseService):
-    """A model that reads a text and answers at once. A batch is one forward pass, so there is nothing to stop within it."""
+class TextService(Service):
+    """A model that answers with one forward pass, which cannot be cancelled."""
 
-    body: ClassVar[type[Sentences]]
+    body: ClassVar[type[Texts]]
     summary: ClassVar[str]
-    field: ClassVar[str]  # that holds the answers
+    field: ClassVar[str]  # of the response, with the answers
 
     def warm_up(self) -> None:
         self.batcher.submit(self.body.model_validate({}), ["a"]).result()
 
     def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
-        """A batch is bounded by its tokens, and long texts are cut as the pipelines do it."""
+        """Nothing to check: batches are bounded by their tokens, and the pipelines truncate long texts."""
 
     def _tokens(self, texts: Sequence[str]) -> list[int]:
         return [len(tokens) for tokens in self.model.source_tokenizer.encode_batch(list(texts))]
@@ -49,22 +49,22 @@ class ClassifyService(TextService):
 
     def check(self, options: Any, texts: list[str], cancelled: Callable[[], bool] = lambda: False) -> None:
         for i, count in enumerate(self._tokens(truncate(self.model, texts))):
-            read_tokens(f"text {i + 1}" if len(texts) > 1 else "the text", count, self.limits)
+            check_tokens(f"text {i + 1}" if len(texts) > 1 else "the text", count, self.limits)
 
     def answers(self, options: Classify, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        found = classify(
+        predictions = classify(
             texts, self.model, threshold=options.threshold, batch_tokens=self.limits.batch_tokens
         )
         self._count(texts)
         return [
             {
-                "label": str(each) or None,
-                "probability": None if each.probability is None else round(each.probability, 6),
+                "label": str(prediction) or None,
+                "probability": None if prediction.probability is None else round(prediction.probability, 6),
                 "probabilities": {
-                    label: round(p, 6) for label, p in list(each.probabilities.items())[: options.top]
+                    label: round(p, 6) for label, p in list(prediction.probabilities.items())[: options.top]
                 },
             }
-            for each in found
+            for prediction in predictions
         ]
 
 
@@ -76,20 +76,20 @@ class TagService(TextService):
         settings = TagOptions(
             spaced=options.spaced, scheme=options.scheme, batch_tokens=self.limits.batch_tokens
         )
-        found = TagJob(self.model, settings, Json()).results(
+        tagged = TagJob(self.model, settings, Json()).results(
             Chunk(0, [Row(text, text) for text in texts], "")
         )
         self._count(texts)
         return [
             {
-                "words": [word.text for word in each.words],
-                "tags": list(each.tags),
+                "words": [word.text for word in line.words],
+                "tags": list(line.tags),
                 "spans": [
                     {"start": a, "end": b, "type": span.type, "text": text}
-                    for span, text, a, b in each.spans()
+                    for span, text, a, b in line.spans()
                 ],
             }
-            for each in found
+            for line in tagged
         ]
 
 
@@ -98,9 +98,9 @@ class EmbedService(TextService):
     example = ("embed", '{"text": "Hello."}')
 
     def answers(self, options: Embed, texts: list[str], cancelled: Cancelled) -> Sequence[Any]:
-        found = embed(texts, self.model, batch_tokens=self.limits.batch_tokens, workers=1)
+        vectors = embed(texts, self.model, batch_tokens=self.limits.batch_tokens, workers=1)
         self._count(texts)
-        return [[round(x, 7) for x in row] for row in found.tolist()]
+        return [[round(x, 7) for x in row] for row in vectors.tolist()]
 
 
 SERVICES: dict[type[Any], type[TextService]] = {
@@ -111,9 +111,9 @@ SERVICES: dict[type[Any], type[TextService]] = {
 
 
 def make_service(
-    model: Any, name: str, limits: RequestLimits, *, writer: Any = None, workers: int | None = None
-) -> BaseService:
-    """The service for a model of any kind; `writer` is a faster form of one that writes."""
+    model: Any, name: str, limits: RequestLimits, *, engine: Any = None, workers: int | None = None
+) -> Service:
+    """Return the service for a model; `engine` is a faster form of an autoregressive model."""
     if isinstance(model, AutoregressiveModel):
-        return GenerationService(model, name, limits, writer=writer, workers=workers)
+        return GenerationService(model, name, limits, engine=engine, workers=workers)
     return SERVICES[type(model)](model, name, limits, workers=workers)
