@@ -14,8 +14,7 @@ from regard.pipelines.translate import translate
 from tests.serving.server import process, write_model
 from tests.serving.test_metrics import parse
 
-NEAR = 1e-4  # scores that differ by less are one score: float32 adds up differently in batches of different
-shape
+NEAR = 1e-4  # scores within this are equal: float32 sums depend on the batch
 WORDS = "the small dog and two dogs run over there I like you very much 🐕".split()
 
 

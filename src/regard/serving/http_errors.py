@@ -74,7 +74,7 @@ def routing_error(kind: str, request: Request, error: HTTPException) -> RequestE
 
 
 def internal_error(error: Exception, log: Log) -> RequestError:
-    """Log an unexpected error under a random number, and return an error that tells the client the number only.
+    """Log an unexpected error under a random number, and return an error that shows the number only.
 
     The same traceback is logged at most once a minute.
     """
