@@ -1,4 +1,6 @@
-"""A real HTTP server for tests of downloads: files from memory, Range requests, faults on demand, and a proxy."""
+"""A real HTTP server for tests of downloads: files from memory, Range requests, faults on demand, and a
+proxy.
+"""
 
 import hashlib
 import os
@@ -12,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 class FileServer:
     """Serves `files` (path to bytes). `faults` are taken one per request: a status, ("cut", n) to close after
-    n bytes, ("ctrl-c", n) to interrupt this process after n bytes, ("send", bytes) to answer with other bytes, or
-    "no range". As a proxy it is asked for whole addresses; `asked` has them all.
+    n bytes, ("ctrl-c", n) to interrupt this process after n bytes, ("send", bytes) to answer with other
+    bytes, or "no range". As a proxy it is asked for whole addresses; `asked` has them all.
     """
 
     def __init__(self, files):

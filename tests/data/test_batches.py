@@ -1,4 +1,6 @@
-"""Batches: every row once, little padding, the same from a seed, shared by ranks, and taken up exactly where they were left."""
+"""Batches: every row once, little padding, the same from a seed, shared by ranks, and taken up exactly where
+they were left.
+"""
 
 import itertools
 import json

@@ -1,4 +1,6 @@
-"""BPE-dropout: the plain encoding at rate 0, the same text at any rate, the same draw from a seed, and the right frequencies."""
+"""BPE-dropout: the plain encoding at rate 0, the same text at any rate, the same draw from a seed, and the
+right frequencies.
+"""
 
 import json
 import random
@@ -74,7 +76,9 @@ def hand_made(merges):
 
 
 def test_each_merge_is_dropped_with_the_given_probability():
-    """' ab' with the merges a+b, then space+ab: by hand, p of ' a b'; else ab is made, and then p of ' ab' in two pieces."""
+    """' ab' with the merges a+b, then space+ab: by hand, p of ' a b'; else ab is made, and then p of ' ab' in
+    two pieces.
+    """
     tokenizer = hand_made([["a", "b"], [" ", "ab"]])
     assert tokenizer.tokens(tokenizer.encode("ab")) == ["▁ab"]
     p, trials = 0.3, 4000
@@ -82,7 +86,8 @@ def test_each_merge_is_dropped_with_the_given_probability():
     for seed in range(trials // 20):
         for found, _ in drawn(tokenizer, ["ab"], p, 20, seed):
             seen[tuple(tokenizer.tokens(found))] += 1
-    # Each call draws a pool of 20 and picks 20 of it: the counts are somewhat more spread than independent ones.
+    # Each call draws a pool of 20 and picks 20 of it: the counts are somewhat more spread than independent
+    # ones.
     expected = {("▁", "a", "b"): p, ("▁", "ab"): (1 - p) * p, ("▁ab",): (1 - p) ** 2}
     assert set(seen) == set(expected)
     for pieces, share in expected.items():

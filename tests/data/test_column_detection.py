@@ -1,4 +1,6 @@
-"""The layout of a user's table: separator, header, columns by name or number from 1, and guesses that say what was assumed."""
+"""The layout of a user's table: separator, header, columns by name or number from 1, and guesses that say
+what was assumed.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Corpora by name: what is there, in which direction, whether it is the right thing, and what is said when it is not."""
+"""Corpora by name: what is there, in which direction, whether it is the right thing, and what is said when it
+is not.
+"""
 
 import gzip
 import json

@@ -1,4 +1,6 @@
-"""Text comes back as it went in, special numbers come from nowhere, and a vocabulary that cannot be is refused."""
+"""Text comes back as it went in, special numbers come from nowhere, and a vocabulary that cannot be is
+refused.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Models, taggers and indexes that somebody changed, each by one edit: for tests and for `benchmarks/attack/folders.py`."""
+"""Models, taggers and indexes that somebody changed, each by one edit: for tests and for
+`benchmarks/attack/folders.py`.
+"""
 
 from __future__ import annotations
 

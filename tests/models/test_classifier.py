@@ -1,4 +1,6 @@
-"""Classifiers: any encoder, any pooling; the loss is cross-entropy of the label; answers stand where their texts stood."""
+"""Classifiers: any encoder, any pooling; the loss is cross-entropy of the label; answers stand where their
+texts stood.
+"""
 
 import numpy as np
 import pytest

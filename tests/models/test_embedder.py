@@ -52,7 +52,9 @@ def test_smoothing_spreads_over_the_possible_partners():
 
 
 def test_the_same_text_twice_is_no_wrong_answer():
-    """Two rows with one source: neither is the other's negative, so their loss is that of a batch without the other."""
+    """Two rows with one source: neither is the other's negative, so their loss is that of a batch without the
+    other.
+    """
     model = embedder()
     twice = [PAIRS[0], (PAIRS[0][0], PAIRS[1][1])]
     assert float(model.loss(batch(twice)).total) == pytest.approx(0.0, abs=1e-6)
@@ -93,7 +95,9 @@ def test_a_fingerprint_is_kept_by_a_folder_and_lost_by_any_change(tmp_path):
 
 
 def test_training_on_pairs_brings_partners_together(tmp_path):
-    """The words of the second text are those of the first, spelled in capitals: nothing tells them but training."""
+    """The words of the second text are those of the first, spelled in capitals: nothing tells them but
+    training.
+    """
     words = ["red", "green", "blue", "cat", "dog", "fish", "runs", "sits", "eats", "here", "there", "now"]
     draw = np.random.default_rng(1)
     lines = [" ".join(draw.choice(words, 4)) for _ in range(400)]

@@ -1,4 +1,6 @@
-"""Tests of options.py and attention_options.py: blocks are chosen by kind from registries, as they are at the time."""
+"""Tests of options.py and attention_options.py: blocks are chosen by kind from registries, as they are at the
+time.
+"""
 
 from typing import Literal
 

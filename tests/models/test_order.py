@@ -1,4 +1,6 @@
-"""Row 22: without positions two word orders are one input, with each position scheme they are two. Enevoldsen's sentences."""
+"""Row 22: without positions two word orders are one input, with each position scheme they are two.
+Enevoldsen's sentences.
+"""
 
 import math
 
@@ -84,7 +86,9 @@ def test_any_shuffle_of_the_words_gives_the_same_next_word(name):
 
 
 def least_loss(encoder, pooling, steps, enough=0.1):
-    """The least mean loss on the way of learning to say books after one order of the words and eyes after the other."""
+    """The least mean loss on the way of learning to say books after one order of the words and eyes after the
+    other.
+    """
     model, given, losses = classifier(encoder, pooling), tokens(TEACHER, STUDENTS), [math.inf]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     while len(losses) <= steps and losses[-1] > enough:

@@ -253,7 +253,9 @@ def test_operations_grow_with_words_and_with_letters(letters: bool) -> None:
 
 @pytest.mark.parametrize("crf", [True, False])
 def test_training_for_recall_is_harder_on_what_is_missed_and_nowhere_else(crf: bool) -> None:
-    """The score of O counts 2 more where the gold is not O: the same as raising it by hand; validation knows nothing of it."""
+    """The score of O counts 2 more where the gold is not O: the same as raising it by hand; validation knows
+    nothing of it.
+    """
     plain, harder = made(crf=crf).train(), made(crf=crf, recall=2.0).train()
     harder.load_state_dict(plain.state_dict())
     missed, empty = batch(plain, [("ada", "B-PER")]), batch(plain, [ROWS[3]])

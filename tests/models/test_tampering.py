@@ -1,4 +1,6 @@
-"""Folders that were changed: checksums see it, and without checksums each change is refused with one sentence."""
+"""Folders that were changed: checksums see it, and without checksums each change is refused with one
+sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
 """Corpora, tokenizers and batches: from text files to the tensors that a model is trained on.
 
-`load_corpus` reads the files of the `data:` block of a recipe, trains or loads the tokenizers of the `tokenizer:` block, and
-encodes everything once into a cache:
+`load_corpus` reads the files of the `data:` block of a recipe, trains or loads the tokenizers of the
+`tokenizer:` block, and encodes everything once into a cache:
 
     corpus = load_corpus(data, tokenizer, task="translate", seed=1)
     batches = Batches(corpus.train, tokens=4096, seed=1)
     batch = next(batches)
 
-`data` and `tokenizer` are objects or dicts with keys of the blocks; missing keys have the defaults of datasets.py. A `Corpus` has
-the prepared training rows (`train`), the validation and test splits (`validation`, `test(name)`), both tokenizers, the SHA-256 of
-every file (`checksums`) and `warnings` about dropped rows. A `Split` has its texts and its prepared rows. `load_split` reads one
-split with given tokenizers, for evaluation. `Windows` batches a text for language models.
+`data` and `tokenizer` are objects or dicts with keys of the blocks; missing keys have the defaults of
+datasets.py. A `Corpus` has the prepared training rows (`train`), the validation and test splits
+(`validation`, `test(name)`), both tokenizers, the SHA-256 of every file (`checksums`) and `warnings` about
+dropped rows. A `Split` has its texts and its prepared rows. `load_split` reads one split with given
+tokenizers, for evaluation. `Windows` batches a text for language models.
 
 Corpora known by name are in manifest.json; `get("sst2")` downloads one, `add_corpora` adds your own.
 """

@@ -19,8 +19,8 @@ _AXES = {"target": 2, "target_lengths": 1, "rows": 1, "source": 2, "source_lengt
 class Batch:
     """Token ids of several rows, padded with PAD on the right.
 
-    Language models have no source. A window of a text is a row of `target`; it starts with the token before it
-    instead of BOS.
+    Language models have no source. A window of a text is a row of `target`; it starts with the token before
+    it instead of BOS.
 
     Attributes:
         target: (B, T+1), BOS y1 … yn EOS.

@@ -1,8 +1,9 @@
 """Batches of rows of similar length under a token budget, in a shuffled order that can be resumed anywhere.
 
-The order depends only on the seed and the epoch: the rows are shuffled, sorted by length (rows of equal length stay shuffled),
-cut into batches, and the batches are shuffled. A position is therefore two small numbers, and resuming from it gives the batches
-that would have followed. Only index arrays are in memory; tokens are read from disk as batches are made.
+The order depends only on the seed and the epoch: the rows are shuffled, sorted by length (rows of equal
+length stay shuffled), cut into batches, and the batches are shuffled. A position is therefore two small
+numbers, and resuming from it gives the batches that would have followed. Only index arrays are in memory;
+tokens are read from disk as batches are made.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class BatchStream(Protocol):
 
 
 class BatchIterator:
-    """Base class of endless batch iterators: the position is the epoch and the number of its batches taken by all ranks."""
+    """Base class of endless batch iterators: the position is the epoch and the number of its batches taken by
+    all ranks.
+    """
 
     def __init__(self, identity: dict[str, Any], rank: int, world: int) -> None:
         if world < 1 or not 0 <= rank < world:
@@ -48,7 +51,9 @@ class BatchIterator:
         self.epoch, self._taken = 0, 0
 
     def per_epoch(self) -> int:
-        """Number of batches of the current epoch over all ranks, including the incomplete last round, which is dropped."""
+        """Number of batches of the current epoch over all ranks, including the incomplete last round, which
+        is dropped.
+        """
         raise NotImplementedError
 
     def _build(self, number: int) -> Batch:
@@ -61,7 +66,8 @@ class BatchIterator:
     def __next__(self) -> Batch:
         if self.per_epoch() < self.world:
             raise DataError(
-                f"an epoch has {self.per_epoch()} batches, fewer than the {self.world} processes that share them; "
+                f"an epoch has {self.per_epoch()} batches, fewer than the {self.world} processes that share "
+                "them; "
                 "lower batch.tokens or batch.sentences, or use fewer processes"
             )
         if self._taken + self.world > self.per_epoch():
@@ -80,7 +86,8 @@ class BatchIterator:
             if state.get(key) != mine:
                 saved = state.get(key)
                 raise DataError(
-                    f"this position was saved with {key} {saved!r} and the batches now have {mine!r}; use the same"
+                    f"this position was saved with {key} {saved!r} and the batches now have {mine!r}; "
+                    "use the same"
                 )
         # With another number of ranks a round may be incomplete: it is skipped rather than repeated.
         self.epoch, self._taken = int(state["epoch"]), -(-int(state["taken"]) // self.world) * self.world
@@ -99,7 +106,8 @@ class Batches(BatchIterator):
         rank: batch i of an epoch belongs to rank i % world; an incomplete last round is dropped.
         world: number of ranks.
         max_sentences: upper bound on the rows of a batch.
-        multiple: the budget counts B · max(S, T) rounded up to this, so batches padded to few shapes stay within it.
+        multiple: the budget counts B · max(S, T) rounded up to this, so that batches padded to few shapes
+            stay within it.
         shuffle: False gives every epoch the same order, by length.
         count: counts the labels of a batch where they are not all target tokens.
 
@@ -120,16 +128,18 @@ class Batches(BatchIterator):
         count: Callable[[Batch], int] | None = None,
     ) -> None:
         for name, value, least in (
-            ("batch.tokens", tokens, 2), ("batch.sentences", max_sentences, 1), ("batch.multiple", multiple, 1), ("seed", seed, 0)
-        ):  # fmt: skip
+            ("batch.tokens", tokens, 2),
+            ("batch.sentences", max_sentences, 1),
+            ("batch.multiple", multiple, 1),
+            ("seed", seed, 0),
+        ):
             if value is not None and value < least:
                 raise OptionError(f"{name} must be at least {least}, got {value}")
         self.prepared, self.tokens, self.seed, self.max_sentences = prepared, tokens, seed, max_sentences
         self.shuffle, self.count, self.multiple = shuffle, count, multiple
-        identity = {
-            "data": prepared.checksum, "tokens": tokens, "seed": seed, "sentences": max_sentences, "shuffle": shuffle,
-            **({} if multiple == 1 else {"multiple": multiple}),
-        }  # fmt: skip
+        identity = {"data": prepared.checksum, "tokens": tokens, "seed": seed}
+        identity |= {"sentences": max_sentences, "shuffle": shuffle}
+        identity |= {} if multiple == 1 else {"multiple": multiple}
         super().__init__(identity, rank, world)
         self._planned = -1
         self._order: NDArray[np.integer] = np.empty(0, np.int64)
@@ -169,7 +179,9 @@ class Batches(BatchIterator):
         return [(self.prepared.lengths("source", self._variant), 0), target]
 
     def _widths(self) -> NDArray[np.integer]:
-        """The length of the longer side of every row, with BOS unless batches are padded to a multiple anyway."""
+        """The length of the longer side of every row, with BOS unless batches are padded to a multiple
+        anyway.
+        """
         return np.maximum.reduce(
             [lengths + (extra if self.multiple == 1 else 0) for lengths, extra in self._sides()]
         )
@@ -183,14 +195,16 @@ class Batches(BatchIterator):
         rows = self._usable()
         if not len(rows):
             raise DataError(
-                "there are no rows to make batches of; every line of the prepared text is empty or over max_length"
+                "there are no rows to make batches of; every line of the prepared text is empty or over "
+                "max_length"
             )
         for epoch in range(self.prepared.variants):
             self.epoch = epoch
             widths = self._widths()[rows]
             if (widest := int(widths.max())) > self.tokens:
                 raise DataError(
-                    f"row {rows[widths.argmax()]} has {widest} tokens, more than the {self.tokens} of a batch; "
+                    f"row {rows[widths.argmax()]} has {widest} tokens, more than the {self.tokens} of a "
+                    "batch; "
                     "raise batch.tokens or lower data.max_length"
                 )
         self.epoch = 0
@@ -246,7 +260,9 @@ class Batches(BatchIterator):
 
 
 def _cut(widths: NDArray[np.integer], tokens: int, most: int | None) -> Numbers:
-    """Boundaries of the batches: each takes rows while their number times the largest width is within the budget."""
+    """Boundaries of the batches: each takes rows while their number times the largest width is within the
+    budget.
+    """
     edges, start, rows = [0], 0, len(widths)
     while start < rows:
         room = max(1, tokens // int(widths[start]))
@@ -274,7 +290,9 @@ def _shuffled(
 def _gather(
     prepared: Prepared, side: str, variant: int, rows: Numbers, ahead: int
 ) -> tuple[Numbers, Numbers]:
-    """Rows of one side as a matrix with PAD on the right and `ahead` free columns on the left, and their lengths."""
+    """Rows of one side as a matrix with PAD on the right and `ahead` free columns on the left, and their
+    lengths.
+    """
     tokens, offsets = prepared.arrays(side, variant)
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts

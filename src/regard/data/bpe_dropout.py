@@ -1,11 +1,13 @@
-"""BPE-dropout (Provilkov et al. 2020): random segmentations of a text by skipping merges, reproducible from a seed.
+"""BPE-dropout (Provilkov et al. 2020): random segmentations of a text by skipping merges, reproducible from a
+seed.
 
-`tokenizers` has BPE-dropout but draws from a generator that cannot be seeded, so it is done here, on arrays: words of equal
-length are rows of a matrix and all take their next merge at once. Algorithm 1 of the paper: of the merges that are possible
-now each is dropped with probability p; the first learned of those left is applied; when none is left the word is done.
+`tokenizers` has BPE-dropout but draws from a generator that cannot be seeded, so it is done here, on arrays:
+words of equal length are rows of a matrix and all take their next merge at once. Algorithm 1 of the paper: of
+the merges that are possible now each is dropped with probability p; the first learned of those left is
+applied; when none is left the word is done.
 
-A word type gets at most POOL segmentations per call, and each of its occurrences draws one of them. A frequent word
-does not need a fresh draw every time, and preparing a corpus stays a matter of seconds.
+A word type gets at most POOL segmentations per call, and each of its occurrences draws one of them. A
+frequent word does not need a fresh draw every time, and preparing a corpus stays a matter of seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class BpeDropout:
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
         if tokenizer.kind not in ("bpe", "byte-bpe"):
             raise OptionError(
-                f"BPE-dropout is for the kinds bpe and byte-bpe, got {tokenizer.kind}; set tokenizer.dropout to 0"
+                f"BPE-dropout is for the kinds bpe and byte-bpe, got {tokenizer.kind}; "
+                "set tokenizer.dropout to 0"
             )
         if not 0 <= rate < 1:
             raise OptionError(f"tokenizer.dropout must be at least 0 and below 1, got {rate}")
@@ -57,7 +60,8 @@ class BpeDropout:
     def variants(
         self, tokens: Numbers, words: Numbers, count: int, draw: np.random.Generator
     ) -> Iterator[tuple[Numbers, Numbers]]:
-        """`count` random segmentations of words, given by their usual tokens, concatenated, and their token counts.
+        """`count` random segmentations of words, given by their usual tokens, concatenated, and their token
+        counts.
 
         Each comes as its tokens and the token count of each word.
         """
@@ -165,7 +169,9 @@ def _without(matrix: NDArray, column: Numbers) -> NDArray:
 
 
 def _hashes(tokens: Numbers, words: Numbers) -> NDArray[np.uint64]:
-    """A 64-bit hash of each word's tokens and positions (splitmix64); a million types collide once in 10⁷ corpora."""
+    """A 64-bit hash of each word's tokens and positions (splitmix64); a million types collide once in 10⁷
+    corpora.
+    """
     if not len(words):
         return np.empty(0, np.uint64)
     starts = np.cumsum(words) - words

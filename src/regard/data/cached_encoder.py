@@ -1,8 +1,8 @@
 """Encode a corpus quickly: each distinct word is encoded once and then taken from a cache.
 
-A piece never reaches over a single space before a word (see `tokenizer`), so a text with such spaces encodes to the encodings of
-its words, one after the other. A text with several spaces in a row is encoded whole. Arrays come out, not lists: a corpus has
-too many tokens for Python numbers.
+A piece never reaches over a single space before a word (see `tokenizer`), so a text with such spaces encodes
+to the encodings of its words, one after the other. A text with several spaces in a row is encoded whole.
+Arrays come out, not lists: a corpus has too many tokens for Python numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MAX_WORDS = 200_000  # in the cache; when it is full it is emptied, which costs 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoded texts, concatenated. A text consists of pre-tokens (pieces, which merges stay within), these of tokens."""
+    """Encoded texts, concatenated. A text consists of pre-tokens (pieces, which merges stay within), these of
+    tokens.
+    """
 
     tokens: Numbers
     lengths: Numbers  # tokens of each text
@@ -34,9 +36,11 @@ class Encoded:
         if keep.all():
             return self
         return Encoded(
-            self.tokens[np.repeat(keep, self.lengths)], self.lengths[keep],
-            self.pieces[np.repeat(keep, self.piece_counts)], self.piece_counts[keep],
-        )  # fmt: skip
+            self.tokens[np.repeat(keep, self.lengths)],
+            self.lengths[keep],
+            self.pieces[np.repeat(keep, self.piece_counts)],
+            self.piece_counts[keep],
+        )
 
 
 class CachedEncoder:
@@ -73,7 +77,8 @@ class CachedEncoder:
                 "word",
                 "label",
             ):  # between whose words any number of spaces is nothing
-                # A space before such a word may form one piece with the spaces around it: its text must be encoded whole.
+                # A space before such a word may form one piece with the spaces around it: its text must be
+                # encoded whole.
                 self._odd.update(word for word in new if not word or word[0].isspace())
 
     def _words(self, split: list[list[str]]) -> Encoded:
@@ -87,9 +92,11 @@ class CachedEncoder:
             np.cumsum(known.piece_counts) - known.piece_counts,
         )
         return Encoded(
-            known.tokens[ragged(starts[words], lengths)], sums(lengths, counts),
-            known.pieces[ragged(piece_starts[words], piece_counts)], sums(piece_counts, counts),
-        )  # fmt: skip
+            known.tokens[ragged(starts[words], lengths)],
+            sums(lengths, counts),
+            known.pieces[ragged(piece_starts[words], piece_counts)],
+            sums(piece_counts, counts),
+        )
 
     def _mixed(self, texts: Sequence[str], split: list[list[str]], odd: list[int]) -> Encoded:
         """Encode some texts whole, the others by their words, in order."""
@@ -103,9 +110,11 @@ class CachedEncoder:
         )
         lengths, piece_counts = both.lengths[order], both.piece_counts[order]
         return Encoded(
-            both.tokens[ragged(starts[order], lengths)], lengths,
-            both.pieces[ragged(piece_starts[order], piece_counts)], piece_counts,
-        )  # fmt: skip
+            both.tokens[ragged(starts[order], lengths)],
+            lengths,
+            both.pieces[ragged(piece_starts[order], piece_counts)],
+            piece_counts,
+        )
 
     def _whole(self, texts: Sequence[str]) -> Encoded:
         return _join([self._block(texts[at : at + 4096]) for at in range(0, len(texts), 4096)])

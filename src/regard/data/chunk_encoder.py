@@ -1,6 +1,7 @@
 """Encode one chunk of rows: tokens of both sides, drop rows by length and ratio, draw BPE-dropout variants.
 
-A chunk's result depends on its rows, its number and the settings alone, so chunks can be worked on anywhere and in any order.
+A chunk's result depends on its rows, its number and the settings alone, so chunks can be worked on anywhere
+and in any order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Detect the layout of a table from its first rows: separator, header, and which columns have which role.
 
-A column is named by the header or counted from 1. What is not given is guessed, and `Chosen.note` says what was assumed.
+A column is named by the header or counted from 1. What is not given is guessed, and `Chosen.note` says what
+was assumed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "pipes"}
 ENOUGH = 4  # with fewer rows, nothing is guessed from the cells
 LANGUAGES = frozenset(
     (  # noqa: SIM905
-        "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt nl no pl pt ro ru "
+        "ar bg bn ca cs da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko lt lv mk ms mt "
+        "nl no pl pt ro ru "
         "sk sl sq sr sv ta te th tl tr uk ur vi zh"
     ).split()
 )
@@ -42,11 +44,38 @@ class ColumnRoles:
 LABELLED = ColumnRoles(
     ("text", "label"),
     (
-        ("text", "sentence", "review", "content", "message", "question", "comment", "tweet", "document", "body", "utterance"),
-        ("label_text", "label_name", "class_name", "label", "labels", "class", "category", "sentiment", "intent", "stars", "rating",
-         "polarity", "target", "gold", "y"),
+        (
+            "text",
+            "sentence",
+            "review",
+            "content",
+            "message",
+            "question",
+            "comment",
+            "tweet",
+            "document",
+            "body",
+            "utterance",
+        ),
+        (
+            "label_text",
+            "label_name",
+            "class_name",
+            "label",
+            "labels",
+            "class",
+            "category",
+            "sentiment",
+            "intent",
+            "stars",
+            "rating",
+            "polarity",
+            "target",
+            "gold",
+            "y",
+        ),
     ),
-)  # fmt: skip
+)
 PAIRS = ColumnRoles(("source", "target"), (("source", "src"), ("target", "tgt", "trg")))
 
 
@@ -78,7 +107,8 @@ class ChosenColumns:
 
 
 def detect_table(path: Path, *, alone: bool = False) -> TableSample:
-    """Read the first lines of a table and find its separator: that of the extension, or the one most lines agree on.
+    """Read the first lines of a table and find its separator: that of the extension, or the one most lines
+    agree on.
 
     A table of one column is refused unless `alone` allows it.
     """
@@ -108,7 +138,8 @@ def detect_table(path: Path, *, alone: bool = False) -> TableSample:
     if not agreed:
         start = first[0][:40] if first else ""
         raise DataError(
-            f"{path} has one column: no line is divided by {', '.join(SEPARATORS.values())} (it begins {start!r}); "
+            f"{path} has one column: no line is divided by {', '.join(SEPARATORS.values())} (it begins "
+            f"{start!r}); "
             "separate the columns by one of them"
         )
     return best
@@ -131,7 +162,8 @@ def column_number(given: str | int | None) -> int | None:
         return None
     if int(text) < 1:
         raise DataError(
-            f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the second"
+            f"there is no column {given}: columns are counted from 1, so take 1 for the first, 2 for the "
+            "second"
         )
     return int(text)
 
@@ -139,7 +171,8 @@ def column_number(given: str | int | None) -> int | None:
 def text_column(sample: TableSample, given: str | None, header: bool = False) -> tuple[int, bool]:
     """The number of the text column, and whether line 1 is a header.
 
-    The column is given by name or number; else it is the one with a usual name in the header, or the only one.
+    The column is given by name or number; else it is the one with a usual name in the header, or the only
+    one.
     """
     first, number = [cell.strip() for cell in sample.rows[0]], column_number(given)
     header = header or any(_names_columns(sample, first, kind) for kind in (LABELLED, PAIRS))
@@ -153,7 +186,8 @@ def text_column(sample: TableSample, given: str | None, header: bool = False) ->
         return 1, header
     shown = ", ".join(repr(cell[:30]) for cell in first[:8])
     raise DataError(
-        f"line 1 of {sample.path} names no column {given or 'text'!r}; it has {shown}: give one of them, or a number, as --column"
+        f"line 1 of {sample.path} names no column {given or 'text'!r}; "
+        f"it has {shown}: give one of them, or a number, as --column"
     )
 
 
@@ -173,7 +207,8 @@ def choose(
         if number is None:
             shown = ", ".join(repr(cell[:30]) for cell in first[:8])
             raise DataError(
-                f"{sample.path} line 1 names no column {name!r}; it has {shown}: name two of them, or count from 1"
+                f"{sample.path} line 1 names no column {name!r}; it has {shown}: name two of them, or count "
+                "from 1"
             )
     columns = [found.get(str(each), number) for each, number in zip(given, numbers, strict=True)]
     header = bool(found) or _names_columns(sample, first, kind)
@@ -182,7 +217,8 @@ def choose(
         header = _unlike_the_rest(sample, *guessed)
     if guessed[0] == guessed[1]:
         raise DataError(
-            f"{kind.roles[0]} and {kind.roles[1]} are both column {guessed[0]} of {sample.path}; name two columns"
+            f"{kind.roles[0]} and {kind.roles[1]} are both column {guessed[0]} of {sample.path}; "
+            "name two columns"
         )
     if kind is LABELLED:
         _refuse_swapped(sample, *guessed, header, guess=None in columns)
@@ -195,7 +231,8 @@ def _number(given: str | int | None, sample: TableSample) -> int | None:
     number = column_number(given)
     if number is not None and number > max(sample.width, len(sample.rows[0])):
         raise DataError(
-            f"{sample.path} has {len(sample.rows[0])} columns in line 1 and no column {number}; columns are counted from 1"
+            f"{sample.path} has {len(sample.rows[0])} columns in line 1 and no column {number}; "
+            "columns are counted from 1"
         )
     return number
 
@@ -209,7 +246,9 @@ def _find(name: str, first: list[str]) -> int | None:
 
 
 def _names_columns(sample: TableSample, first: list[str], kind: ColumnRoles) -> bool:
-    """True if line 1 looks like a header: short distinct names, one a usual one that is no value of its column."""
+    """True if line 1 looks like a header: short distinct names, one a usual one that is no value of its
+    column.
+    """
     lower = [cell.lower() for cell in first]
     if len(set(lower)) < len(lower) or not all(
         cell and len(cell) <= 40 and not _NUMBER.fullmatch(cell) for cell in lower
@@ -278,19 +317,24 @@ def _unlike_the_rest(sample: TableSample, text: int, label: int) -> bool:
 
 
 def _refuse_swapped(sample: TableSample, text: int, label: int, header: bool, guess: bool) -> None:
-    """Raise a DataError if nearly every row has another label: the columns are swapped, or there are no labels."""
+    """Raise a DataError if nearly every row has another label: the columns are swapped, or there are no
+    labels.
+    """
     texts, labels = sample.column(text, header), sample.column(label, header)
     rows, of_text, of_label = len(labels), len(set(texts)), len(set(labels))
     if rows < 10 or of_label < 0.9 * rows:
         return
     if of_text <= rows / 3 and _length(labels) > _length(texts):
         raise DataError(
-            f"text and label look swapped in {sample.path}: column {label}, taken as the label, has {of_label} different values "
-            f"in {rows} rows, and column {text}, taken as the text, has {of_text}; set data.source={label} data.target={text}"
+            f"text and label look swapped in {sample.path}: column {label}, taken as the label, has "
+            f"{of_label} different values "
+            f"in {rows} rows, and column {text}, taken as the text, has {of_text}; "
+            f"set data.source={label} data.target={text}"
         )
     if guess:
         raise DataError(
-            f"no column of {sample.path} looks like labels: column {label} has {of_label} different values in {rows} rows; "
+            f"no column of {sample.path} looks like labels: column {label} has {of_label} different values "
+            f"in {rows} rows; "
             "name the columns, data.source for the text and data.target for the label"
         )
 
@@ -314,7 +358,10 @@ def _note(
         else ""
     )
     top = "a header" if header else "no header"
-    return f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; {', '.join(shown)}{more}"
+    return (
+        f"{sample.path.name}: {sample.width} columns separated by {SEPARATORS[sample.separator]}, {top}; "
+        f"{', '.join(shown)}{more}"
+    )
 
 
 def _length(cells: list[str]) -> float:

@@ -1,8 +1,9 @@
 """CoNLL files: one word per line with its tag in another column, and a blank line after each sentence.
 
-Columns stand apart by tabs, or by spaces where the file has no tabs; how many there are, the first word's line decides. Lines that
-say -DOCSTART-, and comments (`#` at the start of a sentence, where no tag stands in the tag's column, so that a hashtag is a word),
-are no words. A word that is empty or holds white space is read with `_` for it: a sentence is its words with spaces between them.
+Columns stand apart by tabs, or by spaces where the file has no tabs; how many there are, the first word's
+line decides. Lines that say -DOCSTART-, and comments (`#` at the start of a sentence, where no tag stands in
+the tag's column, so that a hashtag is a word), are no words. A word that is empty or holds white space is
+read with `_` for it: a sentence is its words with spaces between them.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def one_word(word: str) -> str:
 class Parser:
     """Parse lines of a CoNLL file into sentences; errors name the line and the column.
 
-    `word` and `tag` are columns counted from 1, negative ones from the end. Without a `tag`, `#` and a space begin a comment unless
-    a tag stands somewhere behind.
+    `word` and `tag` are columns counted from 1, negative ones from the end. Without a `tag`, `#` and a space
+    begin a comment unless a tag stands somewhere behind.
     """
 
     def __init__(self, name: str, word: int = 1, tag: int | None = -1) -> None:
@@ -65,7 +66,8 @@ class Parser:
         for number, line in enumerate(given, 1):
             if line in (BAD, LONG):
                 raise DataError(
-                    f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; fix or remove it"
+                    f"line {number} of {self.name} is {'not UTF-8' if line == BAD else 'too long'}; "
+                    "fix or remove it"
                 )
             if not line.strip():
                 if sentence.rows:
@@ -106,7 +108,8 @@ class Parser:
                     and not 0 < (column if column > 0 else self.width + 1 + column) <= self.width
                 ):
                     raise DataError(
-                        f"line {number} of {self.name} has {self.width} column{'s' * (self.width > 1)} and the {what} should stand "
+                        f"line {number} of {self.name} has {self.width} column{'s' * (self.width > 1)} and "
+                        f"the {what} should stand "
                         f"in column {column}; name the right columns, counted from 1"
                     )
         if len(cells) != self.width:
@@ -116,7 +119,8 @@ class Parser:
                 else f"column {self.width + 1} is one too many"
             )
             raise DataError(
-                f"line {number} of {self.name} has {len(cells)} column{'s' * (len(cells) > 1)} and the lines before have "
+                f"line {number} of {self.name} has {len(cells)} column{'s' * (len(cells) > 1)} and the "
+                "lines before have "
                 f"{self.width}, so {at}; fix the line, or use tabs where words hold spaces"
             )
         return cells
@@ -126,8 +130,9 @@ class Parser:
 class Conll(OneFile):
     """The sentences of a CoNLL file as rows: words with spaces between them, and their tags.
 
-    `columns` are those of words and tags, counted from 1, negative ones from the end. Gold that breaks the rules of its scheme
-    stops the reading, or is repaired as `conlleval` reads it. `scheme` turns the tags into another.
+    `columns` are those of words and tags, counted from 1, negative ones from the end. Gold that breaks the
+    rules of its scheme stops the reading, or is repaired as `conlleval` reads it. `scheme` turns the tags
+    into another.
     """
 
     columns: tuple[int, int] = (1, -1)

@@ -1,13 +1,15 @@
-"""Corpora known by name: where their files are, how they are read, their licence, and whether they are intact.
+"""Corpora known by name: where their files are, how they are read, their licence, and whether they are
+intact.
 
-`manifest.json` says, for every set, its public source, licence and citation, its splits, and the SHA-256 of every file: of its
-text, whatever it is packed with, and of the packed file as we have it. The files themselves are the user's: they lie in
-REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only `tatoeba-sample` is bundled with the package.
+`manifest.json` says, for every set, its public source, licence and citation, its splits, and the SHA-256 of
+every file: of its text, whatever it is packed with, and of the packed file as we have it. The files
+themselves are the user's: they lie in REGARD_DATA/NAME (or ./data/NAME), plain, .gz or .xz. Only
+`tatoeba-sample` is bundled with the package.
 
 Under `get` the manifest says how `regard data get` makes the files: a GitHub repository and a commit, the
 SHA-256 and size of each file to download, which of ours it makes and by which steps (`conversions.py`).
-`verified` is the day on which the steps, applied to a stored copy of that commit, gave our files byte for byte;
-`by_hand` says why a corpus cannot be made so.
+`verified` is the day on which the steps, applied to a stored copy of that commit, gave our files byte for
+byte; `by_hand` says why a corpus cannot be made so.
 """
 
 from __future__ import annotations
@@ -67,12 +69,13 @@ def add_corpora(manifest: str | os.PathLike[str] | Mapping[str, Any]) -> list[st
 
         regard.data.add_corpora("corpora.json")
 
-    Recipes (`data: {corpus: NAME}`) and `regard data NAME` then find them. The environment variable REGARD_CORPORA names
-    manifests for the command line.
+    Recipes (`data: {corpus: NAME}`) and `regard data NAME` then find them. The environment variable
+    REGARD_CORPORA names manifests for the command line.
 
     Args:
-        manifest: the path of a JSON file, or its content: name → entry. An entry needs `task`, `languages` and `sets`;
-            its files are in `folder` (relative to the manifest), or in REGARD_DATA/NAME. docs/data.md describes the keys.
+        manifest: the path of a JSON file, or its content: name → entry. An entry needs `task`, `languages`
+            and `sets`; its files are in `folder` (relative to the manifest), or in REGARD_DATA/NAME.
+            docs/data.md describes the keys.
     """
     if isinstance(manifest, Mapping):
         entries = {
@@ -152,7 +155,9 @@ def named_in(data: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class FileStatus:
-    """The state of a file: `as named` (same bytes), `same text` (compressed differently), `differs` or `missing`."""
+    """The state of a file: `as named` (same bytes), `same text` (compressed differently), `differs` or
+    `missing`.
+    """
 
     file: str
     state: str
@@ -260,7 +265,9 @@ class NamedCorpus:
         return self._get.get("by_hand", "")
 
     def file(self, name: str) -> dict[str, Any]:
-        """The manifest entry of a file: `text` and `packed` (SHA-256), `as` (extension), `bytes` (compressed)."""
+        """The manifest entry of a file: `text` and `packed` (SHA-256), `as` (extension), `bytes`
+        (compressed).
+        """
         return self._facts["files"][name]
 
     def present(self) -> bool:
@@ -268,13 +275,16 @@ class NamedCorpus:
         return all(self._found(file) for file in self._facts["files"])
 
     def pair(self, source: str | None = None, target: str | None = None) -> tuple[str, str]:
-        """Source and target language; by default the first two of the corpus, and the other one if it has two."""
+        """Source and target language; by default the first two of the corpus, and the other one if it has
+        two.
+        """
         for given in (source, target):
             if given is not None and given not in self.languages:
                 raise DataError(f"{self.name} has no language {given!r}; it has {', '.join(self.languages)}")
         if source is not None and source == target:
             raise DataError(
-                f"source and target of {self.name} are both {source!r}; choose two of {', '.join(self.languages)}"
+                f"source and target of {self.name} are both {source!r}; "
+                f"choose two of {', '.join(self.languages)}"
             )
         free = [each for each in self.languages if each not in (source, target)]
         source = source or free.pop(0)
@@ -283,7 +293,7 @@ class NamedCorpus:
     def rows(
         self, split: str, source: str | None = None, target: str | None = None, version: str | None = None
     ) -> Rows:
-        """The reader of a split: pairs from `source` to `target` in either direction, or the lines of a text."""
+        """The reader of a split: pairs from `source` to `target` in either direction, or lines of a text."""
         found = self._set(split, source, target, version)
         if "text" in found:
             return Text(self.path(found["text"]), tuple(found.get("part", (0.0, 1.0))))

@@ -19,7 +19,8 @@ MAX_CELL = 1 << 20  # characters of a cell, including line ends inside quotes
 class Csv(OneFile):
     """A table with commas (or another separator) and quoted cells; columns count from 1.
 
-    With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that have at least so much.
+    With `score`, a column of numbers beside the texts, `scores()` reads it, and `least` keeps the rows that
+    have at least so much.
     """
 
     columns: tuple[int, ...] = (1, 2)

@@ -21,19 +21,38 @@ from regard.errors import DataError, OptionError
 
 SPLITS = ("train", "validation", "test")
 DATA = {
-    "corpus": None, "source": None, "target": None, "version": None, "train": (), "validation": (), "test": (),
-    "max_length": 256, "max_ratio": None, "limit": None, "fold": None, "folds": None, "hold_out": None,
-    "scheme": None, "repair": False,
-}  # fmt: skip
+    "corpus": None,
+    "source": None,
+    "target": None,
+    "version": None,
+    "train": (),
+    "validation": (),
+    "test": (),
+    "max_length": 256,
+    "max_ratio": None,
+    "limit": None,
+    "fold": None,
+    "folds": None,
+    "hold_out": None,
+    "scheme": None,
+    "repair": False,
+}
 TOKENIZER = {
-    "kind": "bpe", "size": 8000, "joint": True, "lowercase": False, "dropout": 0.0, "variants": 8, "load": None,
+    "kind": "bpe",
+    "size": 8000,
+    "joint": True,
+    "lowercase": False,
+    "dropout": 0.0,
+    "variants": 8,
+    "load": None,
     "min_count": 1,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Split:
-    """A validation or test split: all rows as text, and those within max_length as tokens; sources is empty for a text.
+    """A validation or test split: all rows as text, and those within max_length as tokens; sources is empty
+    for a text.
 
     Pairs of an embedder may have `scores`, how alike people found them.
     """
@@ -47,7 +66,9 @@ class Split:
 
 @dataclass
 class Corpus:
-    """A loaded dataset: prepared training rows, validation and test splits, tokenizers, checksums and warnings."""
+    """A loaded dataset: prepared training rows, validation and test splits, tokenizers, checksums and
+    warnings.
+    """
 
     name: str
     train: Prepared
@@ -74,11 +95,13 @@ def load_corpus(
     seed: int = 1,
     given: Given | None = None,
 ) -> Corpus:
-    """Read the files, train the tokenizers and encode, or take it from the cache. All files are checked first.
+    """Read the files, train the tokenizers and encode, or take it from the cache. All files are checked
+    first.
 
-    `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name them and the values
-    of absent ones). `seed` decides what BPE-dropout draws. `given` are the source and target tokenizers of a pretrained model,
-    which are used instead; labels and tags come from the data, in the order of the target tokenizer if that has the same ones.
+    `data` and `tokenizer` are objects with the attributes of the recipe's sections (DATA and TOKENIZER name
+    them and the values of absent ones). `seed` decides what BPE-dropout draws. `given` are the source and
+    target tokenizers of a pretrained model, which are used instead; labels and tags come from the data, in
+    the order of the target tokenizer if that has the same ones.
     """
     data, wanted = _section("data", data, DATA), _section("tokenizer", tokenizer, TOKENIZER)
     form = row_format_of(task)
@@ -92,9 +115,13 @@ def load_corpus(
     for each in rows.values():
         each.check()
     settings = EncodingSettings(
-        max_length=data.max_length, max_ratio=data.max_ratio, limit=data.limit, dropout=wanted.dropout,
-        variants=wanted.variants, seed=seed,
-    )  # fmt: skip
+        max_length=data.max_length,
+        max_ratio=data.max_ratio,
+        limit=data.limit,
+        dropout=wanted.dropout,
+        variants=wanted.variants,
+        seed=seed,
+    )
     hashes = Hashes()
     if given is not None:
         source, target, expected = *given_tokenizers(given, rows["train"], form.labels), None
@@ -141,9 +168,9 @@ def load_split(
 def split_rows(data: Any, split: str, task: str | RowFormat) -> Rows:
     """The reader of one split: its files in the `data:` block, or that split of the corpus.
 
-    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test: [wmt-newstest:newstest2014]. Where the data
-    have no such part, one is cut off the training rows: a fold to test on, a share held out to validate on (of a language model's
-    text the last lines).
+    Among files an entry NAME:PART, or NAME, means that part of a known corpus: test:
+    [wmt-newstest:newstest2014]. Where the data have no such part, one is cut off the training rows: a fold to
+    test on, a share held out to validate on (of a language model's text the last lines).
     """
     form = row_format_of(task)
     data = _section("data", data, DATA)
@@ -190,7 +217,8 @@ def _named_rows(data: Any, split: str, form: RowFormat) -> Rows:
     if not named:
         if data.corpus is None:
             raise DataError(
-                f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your files"
+                f"data names no corpus and no files for {split}; set data.corpus, or data.{split} to your "
+                "files"
             )
         return form.finish(_corpus_rows(data.corpus, split, data, form), data)
     known = [item for item in named if isinstance(item, str) and item.partition(":")[0] in corpora.names()]
@@ -271,7 +299,8 @@ def _nothing_cut(name: str, rows: SplitRows | RowRange) -> str:
     classes = f" in {len(rows.bounds):,} classes" if isinstance(rows, SplitRows) and rows.classes else ""
     each = "of each class " if classes else ""
     return (
-        f"no row is left for {name}: {key} takes {share:g} {each}of {rows.files[0]}, which has {count:,} rows{classes}, "
+        f"no row is left for {name}: {key} takes {share:g} {each}of {rows.files[0]}, which has {count:,} "
+        f"rows{classes}, "
         f"equal texts together; add rows, take a larger share, or name data.{name} files"
     )
 
@@ -297,7 +326,8 @@ def _warnings(data: Any, train: Prepared, validation: Split | None, hashes: Hash
     if data.corpus is not None:
         known = corpora.find(data.corpus)
         found += [
-            f"{known.folder / file} is not the file of the manifest, so scores do not compare; see `regard data {known.name}`"
+            f"{known.folder / file} is not the file of the manifest, so scores do not compare; "
+            f"see `regard data {known.name}`"
             for file in known.differing(hashes.known)
         ]
     if train.report.dropped():

@@ -64,8 +64,9 @@ def describe(rows: Rows, samples: int = 5, what: str = "rows") -> Description:
     report.kept = seen
     spaced = [kept[i * len(kept) // samples] for i in range(min(samples, len(kept)))] if samples else []
     return Description(
-        report, report.read < MAX_ROWS,
+        report,
+        report.read < MAX_ROWS,
         [Lengths.of(np.asarray(column, np.int64)) for column in words],
         [Lengths.of(np.asarray(column, np.int64)) for column in characters],
         spaced,
-    )  # fmt: skip
+    )

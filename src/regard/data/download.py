@@ -157,7 +157,7 @@ def _check_room(known: NamedCorpus, wanted: list[Download], missing: set[str]) -
 
 
 def _fetch_all(known: NamedCorpus, wanted: list[Download], kept: Path) -> None:
-    """Download what is not there yet; files are kept under their SHA-256, never mixed with another commit's."""
+    """Download what is missing; files are kept under their SHA-256, never mixed with another commit's."""
     left = [each for each in wanted if not (kept / each.sha256).is_file()]
     come = sum(_length(kept / f"{each.sha256}.part") for each in left)
     with track(sum(each.bytes for each in left) - come, f"fetching {known.name}", "bytes") as progress:

@@ -1,9 +1,10 @@
 """Encode chunks of rows in other processes, one per core; results come in the order of the chunks.
 
-Why not concurrent.futures: a worker here imports a few small modules and no torch. A ProcessPoolExecutor that spawns imports
-the whole package, and the user's script a second time: on two cores its first result came after 7.5 s instead of 1.2 s, with
-500 MiB of workers instead of 120 MiB. Forking is unsafe once there are threads. Arrays and texts pass through pipes as plain
-bytes, and a worker ends when its pipe closes, so none outlives the process that started it, even if that is killed.
+Why not concurrent.futures: a worker here imports a few small modules and no torch. A ProcessPoolExecutor that
+spawns imports the whole package, and the user's script a second time: on two cores its first result came
+after 7.5 s instead of 1.2 s, with 500 MiB of workers instead of 120 MiB. Forking is unsafe once there are
+threads. Arrays and texts pass through pipes as plain bytes, and a worker ends when its pipe closes, so none
+outlives the process that started it, even if that is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from regard.data.tokenizer import Tokenizer
 from regard.errors import DataError
 
 MAX_WORKERS = 4  # one process reads for all of them, and each has a cache of words
-# `import regard` would load torch. An empty package with the same path gives access to its modules without it.
+# `import regard` would load torch. An empty package with the same path gives access to its modules without
+# it.
 _BOOT = """
 import sys, types
 package = types.ModuleType("regard")
@@ -49,7 +51,9 @@ def encode_all(
     settings: EncodingSettings,
     workers: int,
 ) -> Iterator[Encoding]:
-    """Yield the encoding of every chunk, in order. This process encodes them itself if `workers` is less than 2."""
+    """Yield the encoding of every chunk, in order. This process encodes them itself if `workers` is less than
+    2.
+    """
     if workers < 2:
         encoder = ChunkEncoder(tokenizers, settings)
         for number, chunk in enumerate(chunks):

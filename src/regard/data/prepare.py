@@ -1,8 +1,10 @@
-"""Prepare a dataset once: read rows, drop and count unusable ones, encode, and store tokens as memory-mapped arrays.
+"""Prepare a dataset once: read rows, drop and count unusable ones, encode, and store tokens as memory-mapped
+arrays.
 
-A prepared set is a folder of .npy arrays in the cache, named by a checksum of the files' contents and of every setting that
-decides the tokens, so the same question finds the same answer and a changed file or setting makes a new one. Texts pass through
-in blocks and are never all in memory. Large sets are encoded by one process per core (see `workers`).
+A prepared set is a folder of .npy arrays in the cache, named by a checksum of the files' contents and of
+every setting that decides the tokens, so the same question finds the same answer and a changed file or
+setting makes a new one. Texts pass through in blocks and are never all in memory. Large sets are encoded by
+one process per core (see `workers`).
 """
 
 from __future__ import annotations
@@ -57,9 +59,13 @@ class Report:
     def dropped(self) -> dict[str, int]:
         """The reasons why rows were dropped, with their counts, as text."""
         named = {
-            "not UTF-8": self.bad_utf8, "longer than a line may be": self.long_line, "without the column or field": self.missing,
-            "empty on a side": self.empty, "over max_length": self.long, "over max_ratio": self.ratio,
-        }  # fmt: skip
+            "not UTF-8": self.bad_utf8,
+            "longer than a line may be": self.long_line,
+            "without the column or field": self.missing,
+            "empty on a side": self.empty,
+            "over max_length": self.long,
+            "over max_ratio": self.ratio,
+        }
         return {reason: number for reason, number in named.items() if number}
 
     def nothing(self, rows: Rows) -> str:
@@ -169,7 +175,9 @@ def prepare(
     what: str = "rows",
     expected: int | None = None,
 ) -> Prepared:
-    """Return the rows as tokens, from the cache or encoded now. `what` and `expected` (rows) are for the progress bar."""
+    """Return the rows as tokens, from the cache or encoded now. `what` and `expected` (rows) are for the
+    progress bar.
+    """
     rows.check()
     if rows.paired and source_tokenizer is None:
         raise OptionError("pairs need a source tokenizer; give the target's again where both sides share one")
@@ -178,9 +186,16 @@ def prepare(
             if tokenizer is not None and tokenizer.kind != "label":
                 BpeDropout(tokenizer, settings.dropout)
     identity = {
-        "version": VERSION, "files": (hashes or Hashes()).of(rows.files), "layout": rows.layout(), "settings": settings.identity(),
-        "tokenizers": [tokenizer.fingerprint for tokenizer in (source_tokenizer, target_tokenizer) if tokenizer is not None],
-    }  # fmt: skip
+        "version": VERSION,
+        "files": (hashes or Hashes()).of(rows.files),
+        "layout": rows.layout(),
+        "settings": settings.identity(),
+        "tokenizers": [
+            tokenizer.fingerprint
+            for tokenizer in (source_tokenizer, target_tokenizer)
+            if tokenizer is not None
+        ],
+    }
     checksum = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     folder = cache_folder() / "prepared" / checksum[:32]
     tokenizers = [tokenizer for tokenizer in (source_tokenizer, target_tokenizer) if tokenizer is not None]
@@ -272,10 +287,14 @@ class _Preparing:
         if not self.report.kept:
             raise DataError(self.report.nothing(self.rows))
         meta = {
-            "checksum": checksum, "rows": self.report.kept, "variants": self.settings.variants, "paired": self.rows.paired,
-            "max_length": self.settings.max_length, "report": vars(self.report),
+            "checksum": checksum,
+            "rows": self.report.kept,
+            "variants": self.settings.variants,
+            "paired": self.rows.paired,
+            "max_length": self.settings.max_length,
+            "report": vars(self.report),
             "files": {path.name: path.stat().st_size for path in sorted(self.folder.iterdir())},
-        }  # fmt: skip
+        }
         (self.folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
     def _open(self, stack: ExitStack) -> GrowingArray:
@@ -310,7 +329,9 @@ class _Preparing:
 
 
 def worker_count(size: int) -> int:
-    """Number of processes: one per core, or REGARD_WORKERS; one for small files, where starting others takes longer."""
+    """Number of processes: one per core, or REGARD_WORKERS; one for small files, where starting others takes
+    longer.
+    """
     given = os.environ.get("REGARD_WORKERS")
     if given is not None and not given.isdigit():
         raise OptionError(f"REGARD_WORKERS must be an integer, got {given!r}")

@@ -1,9 +1,8 @@
 """The cache of prepared data: list entries, keep those in use, remove old ones.
 
-cache/prepared/KEY/       tokens of a data set (see `prepare`)
-cache/tokenizers/KEY/     learned vocabularies
-cache/…/KEY.used          what made the entry, one JSON line; its time is the last use, a shared lock on it means "in use"
-cache/…/KEY.lock          locked while KEY is built (see `build_folder`)
+cache/prepared/KEY/       tokens of a data set (see `prepare`) cache/tokenizers/KEY/     learned vocabularies
+cache/…/KEY.used          what made the entry, one JSON line; its time is the last use, a shared lock on it
+means "in use" cache/…/KEY.lock          locked while KEY is built (see `build_folder`)
 """
 
 from __future__ import annotations
@@ -78,7 +77,8 @@ def entries() -> list[Entry]:
 
 
 def prune(older_than: float | None = None, max_size: int | None = None) -> list[Entry]:
-    """Remove entries not used for `older_than` seconds, then the least recently used until `max_size` bytes are left.
+    """Remove entries not used for `older_than` seconds, then the least recently used until `max_size` bytes
+    are left.
 
     What a running process uses or builds stays. Returns what was removed.
     """

@@ -17,7 +17,7 @@ JSON, TABLES = ("jsonl", "ndjson"), ("tsv", "csv")
 
 
 def open_table(path: Path, source: str | int | None, target: str | int | None, kind: ColumnRoles) -> Rows:
-    """A reader of two columns of a table, given by name or number from 1, else guessed (column_detection.py)."""
+    """A reader of two columns of a table, by name or number from 1, else guessed (column_detection.py)."""
     sample = detect_table(path)
     chosen = choose(sample, source, target, kind)
     if suffix(path) == "tsv" and sample.separator == "\t":
@@ -79,9 +79,9 @@ def open_files(
     """A reader of files that a user names, chosen by their extensions (ignoring .gz and .xz).
 
     .jsonl: one object per line, with the fields `source` and `target` (for a text: `source`, or `text`).
-    .tsv, .csv, or one file alone: columns by number from 1, or by name where the first line names them; else the first two.
-    Otherwise pairs of files: [[a.en, a.de], [b.en, b.de]]; or all in one list, told apart by the endings `source` and `target`,
-    or two files, the source first. A text may be any number of files.
+    .tsv, .csv, or one file alone: columns by number from 1, or by name where the first line names them; else
+    the first two. Otherwise pairs of files: [[a.en, a.de], [b.en, b.de]]; or all in one list, told apart by
+    the endings `source` and `target`, or two files, the source first. A text may be any number of files.
     """
     if not files:
         raise DataError("no files are named; give at least one")
@@ -91,7 +91,8 @@ def open_files(
         if isinstance(item, (list, tuple)):
             if len(item) != 2 or not paired:
                 raise DataError(
-                    f"an inner list names two files, the source and its translation; got {list(map(str, item))}"
+                    "an inner list names two files, the source and its translation; "
+                    f"got {list(map(str, item))}"
                 )
             parts.append(LinePairs(*_directed([Path(each).expanduser() for each in item], source, target)))
             continue

@@ -1,7 +1,9 @@
-"""Rows of text from files: line-aligned pairs, tab-separated columns, JSON lines, plain text; one file or many.
+"""Rows of text from files: line-aligned pairs, tab-separated columns, JSON lines, plain text; one file or
+many.
 
-Every reader gives blocks of columns, each a list of texts: two columns (source, target) for pairs, one for a language model's
-text. A text that could not be read is BAD, LONG or MISSING instead, and its row keeps its place.
+Every reader gives blocks of columns, each a list of texts: two columns (source, target) for pairs, one for a
+language model's text. A text that could not be read is BAD, LONG or MISSING instead, and its row keeps its
+place.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Rows(ABC):
 
     @abstractmethod
     def blocks(self, advance: Advance = ignore) -> Iterator[Block]:
-        """Yield all rows in blocks of columns of equal length; call `advance` with the number of bytes read."""
+        """Yield all rows in blocks of columns; call `advance` with the number of bytes read."""
 
     @abstractmethod
     def layout(self) -> dict[str, Any]:
@@ -98,7 +100,8 @@ class LinePairs(Rows):
                 ]
                 raise DataError(
                     f"{self.source} has {counts[0]:,} lines and {self.target} has {counts[1]:,}; "
-                    "line n of one must translate line n of the other, so find where they part before training on them"
+                    "line n of one must translate line n of the other, so find where they part before "
+                    "training on them"
                 )
             if not left:
                 return
@@ -108,9 +111,11 @@ class LinePairs(Rows):
 
 @dataclass(frozen=True)
 class Table(OneFile):
-    """A file with tab-separated columns, counted from 1; one column is read for a language model, two for pairs.
+    """A file with tab-separated columns, counted from 1; one column is read for a language model, two for
+    pairs.
 
-    `labels` gives values of the last column the names that people know them by: (("0", "negative"), ("1", "positive")).
+    `labels` gives values of the last column the names that people know them by: (("0", "negative"), ("1",
+    "positive")).
     """
 
     columns: tuple[int, ...] = (1, 2)
@@ -156,7 +161,7 @@ def _column(row: list[str], number: int) -> str:
 
 @dataclass(frozen=True)
 class JsonLines(OneFile):
-    """A file with one JSON object per line; `fields` name the texts, with dots into objects (translation.en)."""
+    """A file with one JSON object per line; `fields` name the texts, with dots into nested objects."""
 
     fields: tuple[str, ...]
     numbers: bool = False  # also accept numbers and booleans, as labels often are
@@ -236,8 +241,8 @@ class Text(OneFile):
 class HashSplitRows(Rows):
     """The rows of a set without official splits that belong to one split, by a hash of one column.
 
-    All rows with the same text in that column fall into the same split, so that no sentence is both learned and asked. Of 100
-    texts about two are validation and two are test.
+    All rows with the same text in that column fall into the same split, so that no sentence is both learned
+    and asked. Of 100 texts about two are validation and two are test.
     """
 
     rows: Rows

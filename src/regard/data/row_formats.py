@@ -1,4 +1,4 @@
-"""The rows of each task: how files are read, what the target vocabulary is, and what every row must satisfy."""
+"""The rows of each task: how files are read, the target vocabulary, and the checks of every row."""
 
 from __future__ import annotations
 
@@ -96,8 +96,10 @@ class ClassifyRows(RowFormat):
         if train.rows < PER_CLASS * len(counts):
             likely = max(counts.values()) / train.rows
             found.append(
-                f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} each, accuracy may stay "
-                f"near the {likely:.0%} of always answering the most frequent label; add rows, or fine-tune a pretrained "
+                f"{train.rows:,} training rows for {len(counts)} labels are few: below about {PER_CLASS} "
+                "each, accuracy may stay "
+                f"near the {likely:.0%} of always answering the most frequent label; "
+                "add rows, or fine-tune a pretrained "
                 "encoder (model.pretrained)"
             )
         return found + super().scarce(train, validation, target)[train.rows < self.enough :]
@@ -119,12 +121,14 @@ class ClassifyRows(RowFormat):
         for at, (_, label) in _usable(rows):
             if label not in known:
                 raise DataError(
-                    f"{rows.place(at, 1)}: the label {label!r} is not among those that were trained on ({_shown(target.entries)}); "
+                    f"{rows.place(at, 1)}: the label {label!r} is not among those that were trained on "
+                    f"({_shown(target.entries)}); "
                     "correct it, leave the row out, or train with it"
                 )
         if len(known) < 2:
             raise DataError(
-                f"every row of {rows.files[0]} has the label {next(iter(known), '')!r}, and a classifier tells at least two apart; "
+                f"every row of {rows.files[0]} has the label {next(iter(known), '')!r}, and a classifier "
+                "tells at least two apart; "
                 "check data.target, which names the column of labels, or add rows of another class"
             )
 
@@ -136,7 +140,10 @@ class TagRows(RowFormat):
     unit, enough = "sentences", 500
 
     def little(self) -> str:
-        return "a tagger finds little beyond the names it saw; add sentences, or fine-tune a pretrained encoder (model.pretrained)"
+        return (
+            "a tagger finds little beyond the names it saw; add sentences, or fine-tune a pretrained "
+            "encoder (model.pretrained)"
+        )
 
     def read(self, files: Sequence[Any], source: str | int | None, target: str | int | None) -> Rows:
         from regard.data.conll_reader import Conll
@@ -149,11 +156,13 @@ class TagRows(RowFormat):
         for given in (source, target):
             if column_number(given) is None and given is not None:
                 raise DataError(
-                    f"a column of a CoNLL file is a number, counted from 1, got {given!r}; set data.source, data.target"
+                    f"a column of a CoNLL file is a number, counted from 1, got {given!r}; "
+                    "set data.source, data.target"
                 )
         if (source is None) != (target is None):
             raise DataError(
-                "name both columns of the CoNLL files, data.source for words and data.target for tags, or neither"
+                "name both columns of the CoNLL files, data.source for words and data.target for tags, or "
+                "neither"
             )
         columns = None if source is None or target is None else (int(source), int(target))
         parts = [Conll(path) if columns is None else Conll(path, columns=columns) for path in named]

@@ -1,9 +1,9 @@
 """The tokenizer of taggers with character features: each word's id, followed by the ids of its UTF-8 bytes.
 
-A tagger needs to know a word it has never seen by its letters. So that words and letters travel together through preparation,
-batches and checkpoints as any tokens do, they share one range of numbers: those below `len(words)` are words, the 256 above are
-bytes. A word in lower case for the vocabulary keeps its own case in its bytes. Of a word longer than MOST bytes, its two ends
-are spelled.
+A tagger needs to know a word it has never seen by its letters. So that words and letters travel together
+through preparation, batches and checkpoints as any tokens do, they share one range of numbers: those below
+`len(words)` are words, the 256 above are bytes. A word in lower case for the vocabulary keeps its own case in
+its bytes. Of a word longer than MOST bytes, its two ends are spelled.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class SpelledTokenizer(Tokenizer):
         for i in map(int, ids):
             if not 0 <= i < len(self):
                 raise DataError(
-                    f"token number {i} lies beyond the {len(self)} of this vocabulary; the tokenizer is another model's"
+                    f"token number {i} lies beyond the {len(self)} of this vocabulary; "
+                    "the tokenizer is another model's"
                 )
             if i >= len(self.words):
                 found[-1][1].append(i - len(self.words))

@@ -58,11 +58,13 @@ class _FilteredRows(Rows):
 
 @dataclass(frozen=True)
 class SplitRows(_FilteredRows):
-    """The rows inside (or outside) a share `start` … `stop` of each class, in the order of a hash of their texts.
+    """The rows inside (or outside) a share `start` … `stop` of each class, in the order of a hash of their
+    texts.
 
-    So every class is cut alike, the cut is the same on every machine and for every seed, and equal texts of a class fall into the
-    same part. Without `classes` all rows are of one class. A first pass keeps 8 bytes for each of the first EXACT rows of a class,
-    and with them the cut is exact up to equal texts; a larger class is cut at `share · 2⁶⁴`, which is off by about √rows.
+    So every class is cut alike, the cut is the same on every machine and for every seed, and equal texts of a
+    class fall into the same part. Without `classes` all rows are of one class. A first pass keeps 8 bytes for
+    each of the first EXACT rows of a class, and with them the cut is exact up to equal texts; a larger class
+    is cut at `share · 2⁶⁴`, which is off by about √rows.
     """
 
     rows: Rows

@@ -1,7 +1,9 @@
-"""Words as sub-word tokens, for taggers with a pretrained encoder; the first token of each word, which gets the tag, is marked.
+"""Words as sub-word tokens, for taggers with a pretrained encoder; the first token of each word, which gets
+the tag, is marked.
 
-A row must say where words begin, and it travels through preparation, batches and checkpoints as plain token ids. So there are two
-ranges of ids: below `size`, the size of the vocabulary, a token begins a word; from there on (id + size) it continues one.
+A row must say where words begin, and it travels through preparation, batches and checkpoints as plain token
+ids. So there are two ranges of ids: below `size`, the size of the vocabulary, a token begins a word; from
+there on (id + size) it continues one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Tagging schemes for spans: BIO (IOB2), IOBES and IO; parse, check, repair and convert tags.
 
-A tag is O, or a letter and a type: B-PER begins a person, I-PER continues it, E-PER ends it, S-PER is a person of one word. BIO
-has no E and S; IO has I alone, so that two spans of one type side by side become one in it, and in no other scheme.
+A tag is O, or a letter and a type: B-PER begins a person, I-PER continues it, E-PER ends it, S-PER is a
+person of one word. BIO has no E and S; IO has I alone, so that two spans of one type side by side become one
+in it, and in no other scheme.
 
-Every sequence of tags is read as `conlleval` reads it: a span begins where its letter says so, where the type changes, and where
-an I or E follows nothing. `problems` says where a sequence breaks the rules of its scheme, `repair` writes what was read anew.
+Every sequence of tags is read as `conlleval` reads it: a span begins where its letter says so, where the type
+changes, and where an I or E follows nothing. `problems` says where a sequence breaks the rules of its scheme,
+`repair` writes what was read anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The rule by which the carried sample was taken from Tatoeba, so that anyone who has the full set can take it again.
+"""The rule by which the carried sample was taken from Tatoeba, so that anyone who has the full set can take
+it again.
 
-Common words and short sentences: what a small model can begin to translate within a minute or two on a laptop.
+Common words and short sentences: what a small model can begin to translate within a minute or two on a
+laptop.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _ENGLISH, _GERMAN = re.compile(r"[A-Za-z ,.?!']+"), re.compile(r"[A-Za-zÄÖÜä
 
 
 def short_pairs(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Of English-German pairs the first translation of each English sentence that is short, plain and made of common words."""
+    """Of English-German pairs the first translation of each English sentence that is short, plain and made of
+    common words.
+    """
     pairs = [(english, german) for english, german in rows]
     common = [
         {word for word, _ in Counter(word for pair in pairs for word in _words(pair[side])).most_common(most)}

@@ -1,10 +1,12 @@
 """Read lines of text files, plain or compressed with gzip or xz, as a stream, without trusting their content.
 
-A file is what its first bytes say, whatever its name. Only \\n ends a line (and \\r\\n, whose \\r is dropped): other characters
-that Unicode counts as line ends are text, and splitting at them would shift one side of a pair against the other.
+A file is what its first bytes say, whatever its name. Only \\n ends a line (and \\r\\n, whose \\r is
+dropped): other characters that Unicode counts as line ends are text, and splitting at them would shift one
+side of a pair against the other.
 
-A line that is not UTF-8, or longer than the limit, is given as BAD or LONG, so that the lines after it keep their numbers. No
-more of a line than the limit is ever in memory. A compressed file that grows beyond all proportion is refused.
+A line that is not UTF-8, or longer than the limit, is given as BAD or LONG, so that the lines after it keep
+their numbers. No more of a line than the limit is ever in memory. A compressed file that grows beyond all
+proportion is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def lines(
 ) -> Iterator[list[str]]:
     """Yield blocks of decoded lines without line ends; call `advance` with the number of bytes read.
 
-    Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at the same time.
+    Compressed files are unpacked in a thread of their own, so that the two sides of a pair are unpacked at
+    the same time.
     """
     return _decoded(unpacked(path, advance=advance), most)
 

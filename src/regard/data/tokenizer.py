@@ -1,12 +1,13 @@
 """Text to token ids and back. How each kind is trained is in tokenizer_training.py.
 
-A space is a character like any other and belongs to the word that follows it. A space is prepended to a text before encoding, so
-that a word is the same token at the start of a sentence and inside it; decoding removes it. Nothing is normalized, so
-decode(encode(text)) is the text: always for byte-bpe; for bpe, unigram and character if the characters occurred in training
-(others become UNK); for word if single spaces separate known words.
+A space is a character like any other and belongs to the word that follows it. A space is prepended to a text
+before encoding, so that a word is the same token at the start of a sentence and inside it; decoding removes
+it. Nothing is normalized, so decode(encode(text)) is the text: always for byte-bpe; for bpe, unigram and
+character if the characters occurred in training (others become UNK); for word if single spaces separate known
+words.
 
-Text never encodes to a special token, whatever it spells: their names in the vocabulary contain a space where no learned piece
-can, and `tokenizers` does not know them as special.
+Text never encodes to a special token, whatever it spells: their names in the vocabulary contain a space where
+no learned piece can, and `tokenizers` does not know them as special.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SERIAL = 64  # fewer texts than this are encoded one by one: threads cost more, and a process that may fork stays without any
+# fewer texts than this are encoded one by one: threads cost more, and a process that may fork stays without
+# any
+SERIAL = 64
 
 
 class Tokenizer:
@@ -79,8 +82,8 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn a vocabulary of at most `size` entries from lines of text, which are read once.
 
-        The same lines give the same vocabulary. A `size` that cannot hold the distinct characters of the text (256 bytes for
-        byte-bpe) and 4 special tokens is refused.
+        The same lines give the same vocabulary. A `size` that cannot hold the distinct characters of the text
+        (256 bytes for byte-bpe) and 4 special tokens is refused.
 
         Args:
             lines: the text to learn from.
@@ -145,7 +148,9 @@ class Tokenizer:
         return [encoding.ids for encoding in encoded]
 
     def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """For each text its token ids, and for each token the index of its pre-token (the unit that merges stay within)."""
+        """For each text its token ids, and for each token the index of its pre-token (the unit that merges
+        stay within).
+        """
         encoded = self._inner.encode_batch(list(texts), add_special_tokens=False)
         return [
             (encoding.ids, [0 if piece is None else piece for piece in encoding.word_ids])
@@ -246,7 +251,7 @@ _CHARACTERS = {character: byte for byte, character in _BYTES.items()}
 
 
 def _kind(file: dict[str, Any]) -> str:
-    """The kind, which decides how ids are decoded, follows from the model and the pre-tokenizer in the file."""
+    """The kind, which decides how ids are decoded, from the model and the pre-tokenizer in the file."""
     model, split = file["model"]["type"], json.dumps(file["pre_tokenizer"])
     if model == "BPE":
         return "character" if split == "null" else "byte-bpe" if "ByteLevel" in split else "bpe"

@@ -24,14 +24,18 @@ from regard.registry import Registry
 UNK = 1
 SPECIALS = ("< pad >", "< unk >", "< s >", "< /s >")
 
-# Letters with their combining marks, digits, other characters: each with the space before it, never mixed in one piece. In a run
-# of whitespace, all but the last character form a piece; the last belongs to what follows. Every character is covered.
+# Letters with their combining marks, digits, other characters: each with the space before it, never mixed in
+# one piece. In a run
+# of whitespace, all but the last character form a piece; the last belongs to what follows. Every character is
+# covered.
 _PIECES = Regex(r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of `Tokenizer.train`. Lines arrive in lower case already; `lowercase` makes the tokenizer do the same."""
+    """Options of `Tokenizer.train`. Lines arrive in lower case already; `lowercase` makes the tokenizer do
+    the same.
+    """
 
     size: int = 8000  # entries of the vocabulary, special tokens included; an upper bound
     lowercase: bool = False
@@ -73,7 +77,9 @@ def _train_bpe(lines: Iterator[str], options: TrainingOptions, alphabet: list[st
 
 @TOKENIZERS.add("unigram")
 def train_unigram(lines: Iterator[str], options: TrainingOptions) -> str:
-    """Unigram language model (Kudo 2018): a large set of pieces, pruned by their contribution to the likelihood."""
+    """Unigram language model (Kudo 2018): a large set of pieces, pruned by their contribution to the
+    likelihood.
+    """
     inner = tokenizers.Tokenizer(models.Unigram())
     _surround(inner, options.lowercase, bytewise=False)
     trainer = trainers.UnigramTrainer(
@@ -140,7 +146,9 @@ def numbered(pieces: Iterable[str]) -> dict[str, int]:
 
 
 def _checked(lines: Iterator[str], size: int | None, alphabet: set[str] | None = None) -> Iterator[str]:
-    """Yield the lines and collect their characters; at the end, check that they fit into a vocabulary of `size`."""
+    """Yield the lines and collect their characters; at the end, check that they fit into a vocabulary of
+    `size`.
+    """
     alphabet = set() if alphabet is None else alphabet
     for line in lines:
         alphabet.update(line)
@@ -155,13 +163,14 @@ def _check_alphabet(characters: int, size: int) -> None:
     needed = characters + len(SPECIALS)
     if needed > size:
         raise DataError(
-            f"a vocabulary of {size} cannot hold the {characters} different characters of the text and 4 special "
+            f"a vocabulary of {size} cannot hold the {characters} different characters of the text and 4 "
+            "special "
             f"tokens; set tokenizer.size to more than {needed}, or take kind byte-bpe, which needs 260"
         )
 
 
 def _surround(inner: tokenizers.Tokenizer, lowercase: bool, *, bytewise: bool) -> None:
-    """Set the steps around the model: lower case, the leading space, the split into pieces, and the decoder."""
+    """Set the steps around the model: lower case, leading space, the split into pieces, the decoder."""
     before = [normalizers.Lowercase()] if lowercase else []
     inner.normalizer = normalizers.Sequence([*before, normalizers.Prepend(" ")])
     split = pre_tokenizers.Split(_PIECES, "isolated")

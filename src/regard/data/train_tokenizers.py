@@ -24,9 +24,11 @@ Given = tuple[Tokenizer | None, Tokenizer | None]  # source and target tokenizer
 def tokenizers_for(
     wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, labels: str | None = None
 ) -> tuple[Tokenizer | None, Tokenizer, int | None]:
-    """The source and the target tokenizer, loaded, from the cache or trained now; and the number of rows, if counted.
+    """The source and the target tokenizer, loaded, from the cache or trained now; and the number of rows, if
+    counted.
 
-    With `labels` the targets are not text: each line (`label`), or each of its words (`word`), is an entry of a vocabulary.
+    With `labels` the targets are not text: each line (`label`), or each of its words (`word`), is an entry of
+    a vocabulary.
     """
     if wanted.load is not None:
         return *load_tokenizers(Path(wanted.load), rows.paired), None
@@ -84,7 +86,7 @@ def _train_labels(rows: Rows, labels: str) -> Tokenizer:
 
 
 def given_tokenizers(given: Given, rows: Rows, labels: str | None) -> tuple[Tokenizer | None, Tokenizer]:
-    """The tokenizers of a pretrained model, for these rows; labels that differ get a vocabulary of the data."""
+    """The tokenizers of a pretrained model; labels that differ get a vocabulary of the data."""
     source, target = given
     if labels is None:
         assert target is not None
@@ -103,7 +105,8 @@ def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokeniz
         return load_tokenizers(path / "tokenizer.json", paired)
     if not (path / "target.json").is_file() or (paired and not (path / "source.json").is_file()):
         raise DataError(
-            f"{path} holds neither tokenizer.json nor source.json and target.json; name a tokenizer file or a model folder"
+            f"{path} holds neither tokenizer.json nor source.json and target.json; "
+            "name a tokenizer file or a model folder"
         )
     return (Tokenizer.load(path / "source.json") if paired else None), Tokenizer.load(path / "target.json")
 
@@ -111,7 +114,8 @@ def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokeniz
 def text_sample(rows: Rows, limit: int | None) -> tuple[list[list[str]], int]:
     """Columns of evenly spaced usable rows, bounded in rows and characters, and the number of rows read.
 
-    The number of rows is known only at the end: when the sample is full, every second row is dropped and the step doubles.
+    The number of rows is known only at the end: when the sample is full, every second row is dropped and the
+    step doubles.
     """
     report = Report()
     kept: list[tuple[str, ...]] = []

@@ -18,8 +18,9 @@ from regard.errors import DataError, OptionError
 class Windows(BatchIterator):
     """Endless batches of `sentences` windows of `length` labels each, over the dataset as one text.
 
-    - "stream": the text is cut into sentences · world sections of equal length (± 1); row b reads section b from left to right,
-      and `Batch.continues` is True from the second window on. Every token is a label once per epoch.
+    - "stream": the text is cut into sentences · world sections of equal length (± 1); row b reads section b
+      from left to right, and `Batch.continues` is True from the second window on. Every token is a label once
+      per epoch.
     - "crops": each window starts at a random position. An epoch has as many batches as hold the text once.
 
     With `shuffle=False`, every epoch has the crops of epoch 0; a stream is the same in every epoch anyway.
@@ -116,7 +117,9 @@ class Windows(BatchIterator):
         return self._windows(tokens, starts, ends, continues=self.mode == "stream" and number >= self.world)
 
     def _windows(self, tokens: NDArray[np.integer], starts: Numbers, ends: Numbers, continues: bool) -> Batch:
-        """The batch with labels starts … ends; each row starts with the token before (BOS at the start of the text)."""
+        """The batch with labels starts … ends; each row starts with the token before (BOS at the start of the
+        text).
+        """
         lengths = ends - starts
         places = starts[:, None] - 1 + np.arange(int(lengths.max()) + 1)  # (B, T+1)
         target = tokens[places.clip(0, len(tokens) - 1)].astype(np.int64)

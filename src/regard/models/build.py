@@ -1,6 +1,7 @@
 """From the `model:` block of a recipe to the model.
 
-Importing this module registers every encoder, decoder, pooling and model; see options.py for what each must offer.
+Importing this module registers every encoder, decoder, pooling and model; see options.py for what each must
+offer.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ REGISTERED = (encoder, decoder, pooling, autoregressive, classifier, tagger, emb
 def build(config: Mapping[str, Any] | ModelOptions, source_vocab: int | None, target_vocab: int) -> Any:
     """Return an untrained model; keys that are left out have their defaults.
 
-    Without a `kind` it is a translator if it has an encoder, else a language model. Weights are drawn from torch's
-    default generator.
+    Without a `kind` it is a translator if it has an encoder, else a language model. Weights are drawn from
+    torch's default generator.
     """
     options = config if isinstance(config, ModelOptions) else ModelOptions.model_validate(dict(config))
     try:

@@ -1,6 +1,7 @@
 """Features of a word's characters, for taggers: an unseen word is more than UNK.
 
-Characters are UTF-8 bytes (data/spelled_tokenizer.py), so any script works and there is no character vocabulary.
+Characters are UTF-8 bytes (data/spelled_tokenizer.py), so any script works and there is no character
+vocabulary.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ SHAPES = 7
 
 
 def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Spelled rows (batch, S) → word ids (batch, W), characters (batch, W, L) as byte + 1 padded with 0, words per row.
+    """Spelled rows (batch, S) → word ids (batch, W), characters (batch, W, L) as byte + 1 padded with 0,
+    words per row.
 
     `words` is the size of the word vocabulary: larger ids are bytes.
     """
@@ -36,8 +38,8 @@ def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def shape(characters: Tensor) -> Tensor:
-    """Word shape (…, L) → (…, 7) as 0 or 1: initial capital, capital elsewhere, all capitals, digit, punctuation, non-ASCII,
-    single character.
+    """Word shape (…, L) → (…, 7) as 0 or 1: initial capital, capital elsewhere, all capitals, digit,
+    punctuation, non-ASCII, single character.
     """
     byte = characters - 1
     upper, lower = (byte >= 65) & (byte <= 90), (byte >= 97) & (byte <= 122)
@@ -57,7 +59,9 @@ def shape(characters: Tensor) -> Tensor:
 
 
 class CharacterFeatures(nn.Module):
-    """A convolution over the characters with max over time (Ma & Hovy 2016), plus a projection of the word shape."""
+    """A convolution over the characters with max over time (Ma & Hovy 2016), plus a projection of the word
+    shape.
+    """
 
     def __init__(self, dim: int, width: int, kernel: int) -> None:
         super().__init__()
@@ -78,6 +82,6 @@ class CharacterFeatures(nn.Module):
 
 
 def drop_words(tokens: Tensor, rate: float) -> Tensor:
-    """Replace tokens by UNK at random, so that the embedding of UNK and the character features are trained."""
+    """Replace tokens by UNK at random, to train the embedding of UNK and the character features."""
     dropped = torch.rand(tokens.shape, device=tokens.device) < rate
     return tokens.masked_fill(dropped & (tokens > EOS), UNK)

@@ -102,8 +102,8 @@ class Head(nn.Module):
 class Classifier(Model):
     """p(label | text) = softmax(head(pooling(encoder(embedding(tokens))))).
 
-    In training, tokens are replaced by UNK with probability `word_dropout`: this regularizes and trains the embedding of
-    UNK. `prepend_bos` puts BOS before a text, as BERT's CLS.
+    In training, tokens are replaced by UNK with probability `word_dropout`: this regularizes and trains the
+    embedding of UNK. `prepend_bos` puts BOS before a text, as BERT's CLS.
     """
 
     kind = "classifier"
@@ -154,7 +154,8 @@ class Classifier(Model):
 
 
 def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
-    """Σ −log softmax(scores)[label], with label smoothing and R-Drop as in `regard.models.loss.cross_entropy`.
+    """Σ −log softmax(scores)[label], with label smoothing and R-Drop as in
+    `regard.models.loss.cross_entropy`.
 
     scores is (batch, labels), or (2 · batch, labels) with `agreement`: two passes over the same texts.
     """
@@ -174,7 +175,8 @@ def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement
 def predict(
     model: Classifier, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS, *, progress: bool = False
 ) -> tuple[list[str], NDArray[np.float32]]:
-    """The most likely label of each text, and all probabilities (texts, labels) in the order of `model.labels`.
+    """The most likely label of each text, and all probabilities (texts, labels) in the order of
+    `model.labels`.
 
     Texts of similar length are batched; results are in the order of the texts.
     """

@@ -1,8 +1,9 @@
 """A linear-chain conditional random field (Lafferty et al. 2001), and Viterbi decoding under constraints.
 
-A tag sequence y over words with emissions s has the score start[y₁] + Σ s_t[y_t] + Σ A[y_(t−1), y_t] + end[y_n]; its probability
-is e^score divided by the sum over all sequences (forward algorithm). `viterbi` finds the best sequence. The rules of a tagging
-scheme are transition scores too, −∞ where it forbids a transition, so that decoding never breaks them.
+A tag sequence y over words with emissions s has the score start[y₁] + Σ s_t[y_t] + Σ A[y_(t−1), y_t] +
+end[y_n]; its probability is e^score divided by the sum over all sequences (forward algorithm). `viterbi`
+finds the best sequence. The rules of a tagging scheme are transition scores too, −∞ where it forbids a
+transition, so that decoding never breaks them.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class CRF(nn.Module):
 
 
 def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
-    """The score of given sequences: (batch, T, K), (batch, T), (batch,) → (batch,). An empty sentence has score 0."""
+    """The score of given sequences: (batch, T, K), (batch, T), (batch,) → (batch,). An empty sentence has
+    score 0.
+    """
     if not tags.shape[1]:
         return emissions.new_zeros(len(emissions))
     inside = torch.arange(tags.shape[1], device=tags.device) < lengths[:, None]  # (batch, T)
@@ -83,7 +86,9 @@ def path_score(emissions: Tensor, tags: Tensor, lengths: Tensor, transitions: Tr
 
 
 def log_sum(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> Tensor:
-    """log Σ e^score over all sequences, by the forward algorithm in O(T·K²): (batch, T, K), (batch,) → (batch,)."""
+    """log Σ e^score over all sequences, by the forward algorithm in O(T·K²): (batch, T, K), (batch,) →
+    (batch,).
+    """
     if not emissions.shape[1]:
         return emissions.new_zeros(len(emissions))
     alpha = transitions.start + emissions[:, 0]  # (batch, K): log sum over prefixes that end with this tag
@@ -103,7 +108,9 @@ def negative_log_likelihood(
 
 @torch.no_grad()
 def viterbi(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> tuple[Tensor, Tensor]:
-    """The best sequence of each sentence, padded with 0, and its score: (batch, T, K), (batch,) → (batch, T), (batch,)."""
+    """The best sequence of each sentence, padded with 0, and its score: (batch, T, K), (batch,) → (batch, T),
+    (batch,).
+    """
     score = transitions.start + emissions[:, 0]
     previous: list[Tensor] = []  # for each step and tag, the best tag before it
     for t in range(1, emissions.shape[1]):
@@ -122,9 +129,12 @@ def viterbi(emissions: Tensor, lengths: Tensor, transitions: Transitions) -> tup
 
 
 def check_rules(tags: Sequence[str], transitions: Transitions) -> None:
-    """Raise a DataError if a sentence of one word has no well-formed tag; with O, B- or S- there always is one."""
+    """Raise a DataError if a sentence of one word has no well-formed tag; with O, B- or S- there always is
+    one.
+    """
     alone = (transitions.start + transitions.end).max()
     if not torch.isfinite(alone):
         raise DataError(
-            f"no single word can be tagged with {', '.join(tags)}; the training data must contain O, or spans of one word"
+            f"no single word can be tagged with {', '.join(tags)}; "
+            "the training data must contain O, or spans of one word"
         )

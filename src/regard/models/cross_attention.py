@@ -1,4 +1,6 @@
-"""Cross-attention of recurrent decoders: y^a(t) from the query y^d(t) and the encoder states [y^e(1) … y^e(T^e)]."""
+"""Cross-attention of recurrent decoders: y^a(t) from the query y^d(t) and the encoder states [y^e(1) …
+y^e(T^e)].
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,16 @@ CROSS_ATTENTIONS.add("none")(lambda query_width, memory_width, width: None)
 
 
 class SimpleCrossAttention(nn.Module):
-    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): a dot product without parameters; both widths are equal."""
+    """a(t) = [y^e]ᵀ y^d(t), y^a(t) = [y^e] softmax(a(t)): a dot product without parameters; both widths are
+    equal.
+    """
 
     def __init__(self, query_width: int, memory_width: int) -> None:
         super().__init__()
         if query_width != memory_width:
             raise ShapeError(
-                f"simple attention multiplies decoder states of width {query_width} with encoder states of width "
+                f"simple attention multiplies decoder states of width {query_width} with encoder states of "
+                "width "
                 f"{memory_width}; make the widths equal, or use attention: parameterised, which maps both"
             )
         self.width = memory_width
@@ -67,7 +72,9 @@ class BilinearCrossAttention(nn.Module):
 
 
 class AdditiveCrossAttention(nn.Module):
-    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015). U h does not depend on the step: `project` computes it once."""
+    """a = vᵀ tanh(W q + U h) (Bahdanau et al. 2015). U h does not depend on the step: `project` computes it
+    once.
+    """
 
     def __init__(self, query_width: int, memory_width: int, width: int) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
 """Decoders: features of the next token from the tokens so far and the encoder output.
 
-Every decoder has `width` (of its features), `forward` over a whole target (teacher forcing), `start` and `step` for the
-search, and `joins` (whether new sentences can join a running batch). Without a memory it is the body of a language model.
-Each kind has its options (the `decoder:` block of a recipe) and, below them, its module. The Transformer is in transformer.py.
+Every decoder has `width` (of its features), `forward` over a whole target (teacher forcing), `start` and
+`step` for the search, and `joins` (whether new sentences can join a running batch). Without a memory it is
+the body of a language model. Each kind has its options (the `decoder:` block of a recipe) and, below them,
+its module. The Transformer is in transformer.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ INITIAL_STATE = "a learned map of the encoder's final or mean state, or a copy o
 
 @DECODERS.add("recurrent")
 class RecurrentDecoderOptions(DecoderOptions):
-    """A recurrent decoder; its attention, if any, stays outside the recurrence unless `input_feeding` is on."""
+    """A recurrent decoder; its attention stays outside the recurrence unless `input_feeding` is on."""
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Cell = Field(default="gru", description="the recurrent cell")
@@ -82,14 +83,20 @@ class RecurrentDecoderOptions(DecoderOptions):
         memory_width = None if encoder is None else encoder.width_of(dim)
         if self.attention == "simple" and memory_width not in (None, self.width_of(dim)):
             yield (
-                f"{place}.attention is simple, a dot product, and the encoder's states are {memory_width} wide, "
-                f"the decoder's {self.width_of(dim)}; take attention: parameterised, which maps both, or equal widths"
+                f"{place}.attention is simple, a dot product, and the encoder's states are {memory_width} "
+                "wide, "
+                f"the decoder's {self.width_of(dim)}; take attention: parameterised, which maps both, or "
+                "equal widths"
             )
         if self.attention == "none" and self.input_feeding:
-            yield f"{place}.input_feeding is true and attention is none: there is nothing to feed; choose an attention"
+            yield (
+                f"{place}.input_feeding is true and attention is none: there is nothing to feed; "
+                "choose an attention"
+            )
         if self.attention_width and self.attention != "parameterised":
             yield (
-                f"{place}.attention_width is for attention: parameterised, and attention is {self.attention}; "
+                f"{place}.attention_width is for attention: parameterised, and attention is "
+                f"{self.attention}; "
                 "leave it out"
             )
         if self.last_width and self.layers == 1:
@@ -105,7 +112,8 @@ class RecurrentDecoderOptions(DecoderOptions):
             )
         if self.shared_recurrence:
             yield (
-                f"{place}.shared_recurrence shares the encoder's recurrence, and a language model has no encoder; "
+                f"{place}.shared_recurrence shares the encoder's recurrence, and a language model has no "
+                "encoder; "
                 "leave it out"
             )
 
@@ -123,7 +131,10 @@ class RecurrentDecoderOptions(DecoderOptions):
         if encoder.width_of(dim) != (self.width or dim) or self.last_width:
             yield f"{start}, and encoder and decoder differ in width; give both the same, and no last_width"
         if self.input_feeding:
-            yield f"{start}, and input feeding widens the decoder's input alone; set {place}.input_feeding: false"
+            yield (
+                f"{start}, and input feeding widens the decoder's input alone; "
+                f"set {place}.input_feeding: false"
+            )
 
     def build_decoder(self, dim: int, dropout: float, encoder: Any) -> RecurrentDecoder:
         attention = None
@@ -222,7 +233,9 @@ class InputFeedingDecoder(_StepByStep):
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         hidden = self.initial_hidden(memory, batch)
-        return DecoderState(memory, hidden, context=hidden[0][0].new_zeros(len(batch), self.attention.width))  # type: ignore[union-attr]
+        assert self.attention is not None
+        context = hidden[0][0].new_zeros(len(batch), self.attention.width)
+        return DecoderState(memory, hidden, context=context)
 
     def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         assert state.context is not None and state.memory is not None and self.attention is not None
@@ -264,7 +277,8 @@ class BahdanauOptions(DecoderOptions):
     def build_decoder(self, dim: int, dropout: float, encoder: Any) -> BahdanauDecoder:
         if encoder is None:
             raise OptionError(
-                "a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or transformer"
+                "a bahdanau decoder attends to an encoder; for a language model use kind: recurrent or "
+                "transformer"
             )
         width = self.width_of(dim)
         shape = {"cell": self.cell, "layers": self.layers}
@@ -275,7 +289,9 @@ class BahdanauOptions(DecoderOptions):
 
 
 class BahdanauDecoder(_StepByStep):
-    """s_i = cell(s_(i−1), [y_(i−1); c_i]), c_i attended by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et al. 2015)."""
+    """s_i = cell(s_(i−1), [y_(i−1); c_i]), c_i attended by s_(i−1); features [s_i; c_i; y_(i−1)] (Bahdanau et
+    al. 2015).
+    """
 
     def __init__(
         self,
@@ -292,7 +308,8 @@ class BahdanauDecoder(_StepByStep):
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         if memory is None or not isinstance(self.attention, AdditiveCrossAttention):
             raise ShapeError(
-                "Bahdanau's decoder attends to an encoder; for a language model use a recurrent or Transformer decoder"
+                "Bahdanau's decoder attends to an encoder; for a language model use a recurrent or "
+                "Transformer decoder"
             )
         return DecoderState(
             memory, self.initial_hidden(memory, batch), projected=self.attention.project(memory)
@@ -339,7 +356,8 @@ def _initial_state(kind: str, encoder: Any, stack: RecurrentStack) -> nn.Module:
     source = getattr(encoder, "stack", None)
     if not isinstance(source, RecurrentStack) or source.widths != stack.widths or source.cell != stack.cell:
         raise OptionError(
-            "initial_state: copy needs an encoder with the same cell, layers and width; use initial_state: final"
+            "initial_state: copy needs an encoder with the same cell, layers and width; "
+            "use initial_state: final"
         )
     return CopiedInitialState()
 
@@ -349,7 +367,8 @@ def _shared_stack(encoder: Any, dim: int) -> RecurrentStack:
     stack = getattr(encoder, "stack", None)
     if not isinstance(stack, RecurrentStack) or stack.bidirectional or stack.dim != dim:
         raise OptionError(
-            "shared_recurrence needs a recurrent encoder of one direction with the decoder's cell, layers and width"
+            "shared_recurrence needs a recurrent encoder of one direction with the decoder's cell, layers "
+            "and width"
         )
     return stack
 

@@ -35,7 +35,8 @@ def default_model(task: str, to: str | None = None) -> Path:
     if folder:
         return Path(folder)
     raise OptionError(
-        f"no model is named, and none is bundled yet to {task}; name a folder with --model (in Python model=), or in the "
+        f"no model is named, and none is bundled yet to {task}; "
+        "name a folder with --model (in Python model=), or in the "
         f"environment as {VARIABLE}, or train one with {TRAINED_BY[task]}"
     )
 
@@ -43,7 +44,8 @@ def default_model(task: str, to: str | None = None) -> Path:
 def as_model(model: Any, task: str, to: str | None = None) -> Any:
     """Return a model: the given one, the one in a folder, or for None the default of the task.
 
-    A folder is loaded on the CPU, and again only if a file in it changes or other folders replace it in memory.
+    A folder is loaded on the CPU, and again only if a file in it changes or other folders replace it in
+    memory.
     """
     if model is None:
         model = default_model(task, to)
@@ -51,7 +53,8 @@ def as_model(model: Any, task: str, to: str | None = None) -> Any:
         model = _from_folder(as_path("model", model))
     elif isinstance(model, list | tuple):
         raise OptionError(
-            f"model is a folder or a loaded model, got {quoted(model)}; texts come first: regard.{task}(texts, model)"
+            f"model is a folder or a loaded model, got {quoted(model)}; "
+            f"texts come first: regard.{task}(texts, model)"
         )
     if to is not None:
         check_target(model, to)
@@ -72,11 +75,13 @@ def check_target(model: Any, to: str) -> None:
     language = target_language(model)
     if language is None:
         raise OptionError(
-            f"this model does not say which language it translates into, so to={to!r} cannot be checked; leave it out"
+            f"this model does not say which language it translates into, so to={to!r} cannot be checked; "
+            "leave it out"
         )
     if language.lower() != to.lower():
         raise OptionError(
-            f"this model translates into {language!r} only, got to={to!r}; leave it out, or name another model"
+            f"this model translates into {language!r} only, got to={to!r}; "
+            "leave it out, or name another model"
         )
 
 

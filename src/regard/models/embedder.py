@@ -51,10 +51,11 @@ class EmbedderOptions(TextModelOptions):
 
 
 class Embedder(Model):
-    """pooling(encoder(embedding(tokens))), divided by its norm. `prepend_bos` puts BOS before a text, as BERT's CLS.
+    """pooling(encoder(embedding(tokens))), divided by its norm. `prepend_bos` puts BOS before a text, as
+    BERT's CLS.
 
-    Trained on pairs of texts with the same meaning: −log softmax(cos(x, y)/τ) in both directions (InfoNCE, van den Oord
-    et al. 2018, with in-batch negatives).
+    Trained on pairs of texts with the same meaning: −log softmax(cos(x, y)/τ) in both directions (InfoNCE,
+    van den Oord et al. 2018, with in-batch negatives).
     """
 
     kind = "embedder"
@@ -74,8 +75,8 @@ class Embedder(Model):
 
     @classmethod
     def of(cls, model: Any) -> Embedder:
-        """Make an embedder of any model with an encoder: of a classifier with its pooling, of a translator or tagger
-        with mean pooling. An embedder is returned as it is.
+        """Make an embedder of any model with an encoder: of a classifier with its pooling, of a translator or
+        tagger with mean pooling. An embedder is returned as it is.
         """
         if isinstance(model, cls):
             return model
@@ -106,7 +107,8 @@ class Embedder(Model):
         """Sums over the texts of a batch. Identical texts are not negatives of each other."""
         if agreement:
             raise OptionError(
-                "agreement compares the predictions of two passes, and an embedder predicts no tokens; set it to 0"
+                "agreement compares the predictions of two passes, and an embedder predicts no tokens; "
+                "set it to 0"
             )
         assert batch.source is not None
         x = self.encode(*self._source(batch.source, batch.source_lengths))
@@ -138,7 +140,7 @@ class Embedder(Model):
         return int(self.pooling.width)  # type: ignore[arg-type]
 
     def fingerprint(self) -> str:
-        """SHA-256 of weights, tokenizer and pooling; not of `config`, to which a newer version may add keys."""
+        """SHA-256 of weights, tokenizer and pooling; not of `config`, which newer versions may extend."""
         digest = hashlib.sha256(f"{self.prepend_bos} {type(self.pooling).__name__}".encode())
         tokenizer: Any = getattr(self, "source_tokenizer", None)
         digest.update(b"" if tokenizer is None else tokenizer.fingerprint.encode())
@@ -149,7 +151,9 @@ class Embedder(Model):
 
 
 def _both_ways(scores: Tensor, right: Tensor, smoothing: float) -> Tensor:
-    """Mean of the cross-entropies of rows over columns and of columns over rows; entries of −∞ are not smoothed."""
+    """Mean of the cross-entropies of rows over columns and of columns over rows; entries of −∞ are not
+    smoothed.
+    """
     halves = []
     for s in (scores, scores.T):
         log_p = s.log_softmax(-1)

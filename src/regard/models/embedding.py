@@ -13,8 +13,9 @@ from regard.layers.dropout import embedding_dropout as drop_rows
 class Embedding(nn.Module):
     """Token embeddings E[token] · scale; the usual scale is √dim (Vaswani et al. 2017, 3.4).
 
-    An output layer that shares the table needs small values, the first layer values near one: the scale serves both.
-    Without it a tied recurrence of several layers hardly learns. `embedding_dropout` drops whole rows of the table.
+    An output layer that shares the table needs small values, the first layer values near one: the scale
+    serves both. Without it a tied recurrence of several layers hardly learns. `embedding_dropout` drops whole
+    rows of the table.
     """
 
     def __init__(self, vocab: int, dim: int, *, scale: float = 1.0, embedding_dropout: float = 0.0) -> None:
@@ -44,7 +45,8 @@ def prepend_bos(tokens: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor 
 class Output(nn.Module):
     """Scores (logits) W^o y of every token.
 
-    Tied, W^o is the target embedding table E; if the features have another width, W^o = E R with a learned R (`readout`).
+    Tied, W^o is the target embedding table E; if the features have another width, W^o = E R with a learned R
+    (`readout`).
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Encoders: token embeddings (batch, S, dim) and lengths → `Memory`, one state per token.
 
-Each kind has its options (the `encoder:` block of a recipe) and, below them, its module. The Transformer is in transformer.py.
+Each kind has its options (the `encoder:` block of a recipe) and, below them, its module. The Transformer is
+in transformer.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Save and load a model folder: config.json, model.safetensors, the tokenizers, and card.json with its history."""
+"""Save and load a model folder: config.json, model.safetensors, the tokenizers, and card.json with its
+history.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def save(
     target_tokenizer: Tokenizer,
     card: dict[str, Any],
 ) -> None:
-    """Write the folder. Each file is written atomically; config.json comes last, so a folder that has it is complete."""
+    """Write the folder. Each file is written atomically; config.json comes last, so a folder that has it is
+    complete.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: p.detach().to("cpu").contiguous() for name, p in model.named_parameters()}
@@ -63,9 +67,11 @@ def save(
 
 
 def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Load the model of a folder, in eval mode, with `.source_tokenizer`, `.target_tokenizer`, `.config` and `.card`.
+    """Load the model of a folder, in eval mode, with `.source_tokenizer`, `.target_tokenizer`, `.config` and
+    `.card`.
 
-    Files are verified against checksums.json if the folder has one; a file is hashed again only when it changes.
+    Files are verified against checksums.json if the folder has one; a file is hashed again only when it
+    changes.
 
     Args:
         folder: a model folder, or a run folder with a finished model.
@@ -82,7 +88,8 @@ def load(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     for side, tokenizer in (("source", source), ("target", target)):
         if config[f"{side}_vocabulary"] not in (None, len(tokenizer)):
             raise FolderError(
-                f"{folder} was trained with {config[f'{side}_vocabulary']} {side} tokens and its tokenizer has {len(tokenizer)}; "
+                f"{folder} was trained with {config[f'{side}_vocabulary']} {side} tokens and its tokenizer "
+                f"has {len(tokenizer)}; "
                 "the tokenizer belongs to another model, so copy the folder again"
             )
     model = _filled(folder, config)
@@ -108,7 +115,9 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a Path, or raise an OptionError: the system refuses other types and strings with a NUL character."""
+    """Return a Path, or raise an OptionError: the system refuses other types and strings with a NUL
+    character.
+    """
     if (
         not isinstance(value, str | os.PathLike)
         or not isinstance(found := os.fspath(value), str)
@@ -143,8 +152,8 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def _filled(folder: Path, config: dict[str, Any]) -> Any:
-    """The model with its stored weights. It is first built on the meta device and compared with the file, so that a wrong
-    config takes no memory.
+    """The model with its stored weights. It is first built on the meta device and compared with the file, so
+    that a wrong config takes no memory.
     """
     path, where = folder / "model.safetensors", folder / "config.json"
     arguments = (config["model"], config["source_vocabulary"], config["target_vocabulary"])
@@ -185,22 +194,26 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
     if config.get("kind") == "recommender":
         raise FolderError(
-            f"{folder} is a recommender: use it with `regard recommend --model {for_shell(folder)}`, or in Python with "
+            f"{folder} is a recommender: use it with `regard recommend --model {for_shell(folder)}`, or in "
+            "Python with "
             "regard.interactions.Recommender.load"
         )
     missing = {"format", "kind", "source_vocabulary", "target_vocabulary", "model"} - set(config)
     if missing:
         raise FolderError(
-            f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; it was not written by regard, or is damaged"
+            f"{folder / 'config.json'} has no {sorted(missing)[0]!r}; "
+            "it was not written by regard, or is damaged"
         )
     if config["format"] != FORMAT:
         raise FolderError(
-            f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this regard reads "
+            f"{folder} has format {config['format']!r:.40} (regard {config.get('regard', '?')}) and this "
+            "regard reads "
             f"format {FORMAT}; install that version, or train again"
         )
     if not known_kind(config["kind"]):
         raise FolderError(
-            f"{folder} is a {config['kind']!r:.60} (regard {config.get('regard', '?')!s:.40}), which this regard does not know; "
+            f"{folder} is a {config['kind']!r:.60} (regard {config.get('regard', '?')!s:.40}), which this "
+            "regard does not know; "
             f"it knows {', '.join(COMMANDS)}, so install the version that wrote it"
         )
     return check_config(folder / "config.json", config)
@@ -231,7 +244,8 @@ def _fill(model: torch.nn.Module, stored: Any, path: Path) -> None:
             )
         if not torch.isfinite(x.sum()) and not torch.isfinite(x).all():  # usually one pass is enough
             raise FolderError(
-                f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so use another checkpoint"
+                f"{path} holds NaN or infinity in {name!r}; training diverged or the file is damaged, so "
+                "use another checkpoint"
             )
         p.data.copy_(x)  # copied: products of unaligned memory may differ in their last bit
 

@@ -1,4 +1,6 @@
-"""Cross-entropy of the next token without the batch × vocabulary tensor: scores exist only for a chunk of rows at a time."""
+"""Cross-entropy of the next token without the batch × vocabulary tensor: scores exist only for a chunk of
+rows at a time.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +57,9 @@ def cross_entropy(
 ) -> Loss:
     """Σ −log softmax(features weightᵀ + bias)[label] over labels that are not PAD.
 
-    Label smoothing ε gives (1 − ε) to the label and ε to the mean over all tokens. With `agreement` α, the features are
-    (2, …, D), two passes over the same tokens under different dropout, and the loss is R-Drop's: the mean of both
-    cross-entropies, plus α/2 times the mean of KL(p₁‖p₂) and KL(p₂‖p₁).
+    Label smoothing ε gives (1 − ε) to the label and ε to the mean over all tokens. With `agreement` α, the
+    features are (2, …, D), two passes over the same tokens under different dropout, and the loss is R-Drop's:
+    the mean of both cross-entropies, plus α/2 times the mean of KL(p₁‖p₂) and KL(p₂‖p₁).
 
     Args:
         features: (…, D), or (2, …, D) with `agreement`.
@@ -84,7 +86,9 @@ def cross_entropy(
 def cross_entropy_of_scores(
     scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0
 ) -> Loss:
-    """The same loss from scores (…, V), or (2, …, V) with `agreement`: for output layers that are not a plain matrix."""
+    """The same loss from scores (…, V), or (2, …, V) with `agreement`: for output layers that are not a plain
+    matrix.
+    """
     objective = Objective(smoothing, agreement)
     scores, labels = scores.reshape(objective.passes, -1, scores.shape[-1]), labels.reshape(-1)
     keep = labels != PAD
@@ -94,7 +98,7 @@ def cross_entropy_of_scores(
 def _plain(
     x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, keep: Tensor | None, objective: Objective
 ) -> tuple[Tensor, Tensor]:
-    """What `_Chunked` computes, on all scores at once: for second derivatives, torch.func and fake tensors."""
+    """What `_Chunked` computes, on all scores: for second derivatives, torch.func and fake tensors."""
     scores = (x @ w.t()).to(_accumulator(x))
     return _of_scores(scores if b is None else scores + b, labels, keep, objective)
 
@@ -140,7 +144,7 @@ def _chunks(x: Tensor, labels: Tensor, keep: Tensor | None, vocabulary: int) -> 
 
 
 class _Gradients:
-    """Gradients by features, weight and bias, accumulated chunk by chunk. What needs no gradient stays None."""
+    """Gradients by features, weight and bias, summed over chunks; None where none is needed."""
 
     def __init__(self, x: Tensor, w: Tensor, needed: Sequence[bool], mean: Tensor, smoothing: float) -> None:
         exact = _accumulator(x)
@@ -154,7 +158,9 @@ class _Gradients:
         return any(gradient is not None for gradient in (self.dx, self.dw, self.db))
 
     def add(self, chunk: _Chunk, slope: Tensor) -> None:
-        """Add a chunk, given the gradient by its scores without the −ε/V of smoothing, which is subtracted here."""
+        """Add a chunk, given the gradient by its scores without the −ε/V of smoothing, which is subtracted
+        here.
+        """
         inside, features, share = chunk.inside, chunk.features, self.smoothing / len(self.w)
         if self.dx is not None:
             dx = torch.mm(slope, self.w).sub_(self.smoothing * self.mean)
@@ -180,7 +186,8 @@ class _Gradients:
 class _Chunked(torch.autograd.Function):
     """Forms the gradient of a chunk while its scores exist, so that the backward pass computes nothing again.
 
-    Under create_graph=True the backward pass differentiates `_plain` instead, so second derivatives are exact.
+    Under create_graph=True the backward pass differentiates `_plain` instead, so second derivatives are
+    exact.
     """
 
     @staticmethod
@@ -244,10 +251,11 @@ def _product(a: Tensor, b: Tensor, to: torch.dtype) -> Tensor:
 def _chunk_loss(
     scores: Tensor, chunk: _Chunk, level: Tensor, objective: Objective, to: torch.dtype | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Loss and −log p of a chunk, summed over its tokens, and the gradient by its scores in dtype `to` unless it is None.
+    """Loss and −log p of a chunk, summed over its tokens, and the gradient by its scores in dtype `to` unless
+    it is None.
 
-    `level` is the mean of each row's scores. The gradient lacks what is cheaper to apply to its products: −ε/V of
-    smoothing at every score, and the zeros of padding rows.
+    `level` is the mean of each row's scores. The gradient lacks what is cheaper to apply to its products:
+    −ε/V of smoothing at every score, and the zeros of padding rows.
     """
     smoothing, label = objective.smoothing, chunk.label
     log_p = torch.log_softmax(scores, -1)
@@ -270,7 +278,9 @@ def _chunk_loss(
 
 
 def _agreement(p: Tensor, log_p: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-    """strength/2 · (KL(p₁‖p₂) + KL(p₂‖p₁))/2 for each row of each pass, and its gradient by the scores of both."""
+    """strength/2 · (KL(p₁‖p₂) + KL(p₂‖p₁))/2 for each row of each pass, and its gradient by the scores of
+    both.
+    """
     a, b = p.chunk(2)
     ratio = log_p[: len(a)] - log_p[len(a) :]  # log p₁ − log p₂
     forward, backward = (a * ratio).sum(-1, keepdim=True), -(b * ratio).sum(-1, keepdim=True)

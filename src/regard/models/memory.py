@@ -1,4 +1,4 @@
-"""The state of a search: the encoder output (Memory) and what a decoder keeps between steps (DecoderState)."""
+"""The state of a search: encoder output (Memory) and what a decoder keeps between steps (DecoderState)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class Memory(NamedTuple):
 
 @dataclass
 class DecoderState:
-    """Decoder state between steps: encoder output, recurrent states, key/value caches. A decoder uses what it needs."""
+    """Decoder state between steps: encoder output, recurrent states, key/value caches. A decoder uses what it
+    needs.
+    """
 
     memory: Memory | None = None
     hidden: RecurrentState = field(default_factory=list)  # of every recurrent layer
@@ -95,8 +97,8 @@ class DecoderState:
         )
 
     def join(self, other: DecoderState) -> DecoderState:
-        """Concatenate with the sentences of another state. A recurrent state has no length, so the two may be at
-        different steps; key/value caches cannot be joined, because all rows of one share a length.
+        """Concatenate with the sentences of another state. A recurrent state has no length, so the two may be
+        at different steps; key/value caches cannot be joined, because all rows of one share a length.
         """
         assert not self.caches and not other.caches
         if self.memory is None or other.memory is None:
@@ -112,7 +114,9 @@ class DecoderState:
 
 
 def finite_padding(lengths: Tensor) -> Padding:
-    """The padding mask of finite states; an empty sentence keeps its first position, so that no row is fully masked."""
+    """The padding mask of finite states; an empty sentence keeps its first position, so that no row is fully
+    masked.
+    """
     return Padding(lengths.clamp(min=1), finite=True)
 
 

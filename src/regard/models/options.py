@@ -1,7 +1,8 @@
 """Options of a model as blocks of a recipe: checked by pydantic, chosen by `kind` from a registry.
 
-A part (an encoder, a pooling, …) has one options class: its fields are the keys of the recipe, its docstring and field
-descriptions are the documentation, and its `build…` method makes the module. Registering the class is all it takes.
+A part (an encoder, a pooling, …) has one options class: its fields are the keys of the recipe, its docstring
+and field descriptions are the documentation, and its `build…` method makes the module. Registering the class
+is all it takes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Block(BaseModel):
 class PartOptions(Block):
     """Base class of blocks that are chosen by their `kind`.
 
-    A direct subclass stands for one kind of part and sets `registry`; a field of its type accepts every registered
-    block. `default_kind` is used where a block has no `kind`. With `shorthand`, `max` means `{kind: max}`.
+    A direct subclass stands for one kind of part and sets `registry`; a field of its type accepts every
+    registered block. `default_kind` is used where a block has no `kind`. With `shorthand`, `max` means
+    `{kind: max}`.
     """
 
     registry: ClassVar[Registry[Any]]
@@ -97,7 +99,8 @@ class NameOf:
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
 
 
-# The parts of a model. `dim` is the width of the embeddings, `dropout` the rate that applies where a part has none.
+# The parts of a model. `dim` is the width of the embeddings, `dropout` the rate that applies where a part has
+# none.
 
 ENCODERS: Registry[type[EncoderOptions]] = Registry("encoder")
 DECODERS: Registry[type[DecoderOptions]] = Registry("decoder")
@@ -106,7 +109,9 @@ MODELS: Registry[type[ModelOptions]] = Registry("model")
 
 
 class EncoderOptions(PartOptions):
-    """Base class of encoder options. An encoder maps (batch, S, dim) and lengths to a `Memory` of width `.width`."""
+    """Base class of encoder options. An encoder maps (batch, S, dim) and lengths to a `Memory` of width
+    `.width`.
+    """
 
     registry: ClassVar = ENCODERS
     default_kind: ClassVar = "transformer"
@@ -124,7 +129,9 @@ class EncoderOptions(PartOptions):
 
 
 class DecoderOptions(PartOptions):
-    """Base class of decoder options. A decoder has `width`, `forward`, `start`, `step` and `joins` (see decoder.py)."""
+    """Base class of decoder options. A decoder has `width`, `forward`, `start`, `step` and `joins` (see
+    decoder.py).
+    """
 
     registry: ClassVar = DECODERS
     default_kind: ClassVar = "transformer"

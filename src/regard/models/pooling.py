@@ -1,7 +1,7 @@
 """Poolings: the states of a text to one vector, Memory (batch, S, width) → (batch, pooling.width).
 
-Padding has no influence, and an empty text gives zeros. Each kind has its options (the `pooling:` block of a recipe) and its
-module.
+Padding has no influence, and an empty text gives zeros. Each kind has its options (the `pooling:` block of a
+recipe) and its module.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class AttentionPoolingOptions(PoolingOptions):
 class AttentionPooling(nn.Module):
     """The weighted mean of the states for a learned query; those of several queries are concatenated.
 
-    With an additive energy this is the attention of Yang et al. 2016. `regard.watch` records the weights, one row per
-    query.
+    With an additive energy this is the attention of Yang et al. 2016. `regard.watch` records the weights, one
+    row per query.
     """
 
     def __init__(

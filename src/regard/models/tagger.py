@@ -1,4 +1,4 @@
-"""A sequence tagger: an encoder over words and their characters, tag scores, and well-formed tag sequences."""
+"""A sequence tagger: an encoder over words and characters, tag scores, well-formed tag sequences."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class TaggerOptions(TextModelOptions):
     )
     subwords: bool = Field(
         default=False,
-        description="read words as sub-word tokens, the first of which gets the tag; a pretrained encoder decides",
+        description="read words as sub-word tokens, the first of which gets the tag; "
+        "a pretrained encoder decides",
     )
     crf: bool = Field(
         default=True, description="a linear-chain CRF over the tags; else each tag independently"
@@ -78,7 +79,8 @@ class TaggerOptions(TextModelOptions):
         width = self.dim - (self.characters.width if self.characters else 0)  # of the word embedding
         if self.characters and width < 1:
             raise OptionError(
-                f"model.characters.width {self.characters.width} leaves nothing of dim {self.dim} for the word; "
+                f"model.characters.width {self.characters.width} leaves nothing of dim {self.dim} for the "
+                "word; "
                 "make dim larger"
             )
         words = source_vocab // 2 if self.subwords else source_vocab
@@ -97,14 +99,14 @@ class TaggerOptions(TextModelOptions):
 class Tagger(Model):
     """p(tags | words), by a CRF over tag sequences or independently for each word.
 
-    Source rows are words, or with `characters` words and their bytes (data/spelled_tokenizer.py): a word's embedding and its
-    character features are concatenated. In training, words are replaced by UNK with probability `word_dropout`. With
-    `constrain`, a CRF is trained over well-formed sequences only; decoding is always restricted to them, also without a CRF.
-    With `recall`, training raises the score of O by this margin where the gold tag is not O (recall-oriented softmax-margin,
-    Mohit et al. 2012).
+    Source rows are words, or with `characters` words and their bytes (data/spelled_tokenizer.py): a word's
+    embedding and its character features are concatenated. In training, words are replaced by UNK with
+    probability `word_dropout`. With `constrain`, a CRF is trained over well-formed sequences only; decoding
+    is always restricted to them, also without a CRF. With `recall`, training raises the score of O by this
+    margin where the gold tag is not O (recall-oriented softmax-margin, Mohit et al. 2012).
 
-    With `subwords`, source rows are sub-word tokens (data/subword_tokenizer.py) and EOS, after BOS with `prepend_bos`; the
-    tag of a word is scored from the state of its first token (Devlin et al. 2019, 5.3).
+    With `subwords`, source rows are sub-word tokens (data/subword_tokenizer.py) and EOS, after BOS with
+    `prepend_bos`; the tag of a word is scored from the state of its first token (Devlin et al. 2019, 5.3).
     """
 
     kind = "tagger"
@@ -184,7 +186,9 @@ class Tagger(Model):
         return (source < self.source.vocab) & ((source > EOS) | (source == UNK))
 
     def read(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Prepared rows x1 … xn EOS → words (or sub-word tokens), characters, and the number of words of each row."""
+        """Prepared rows x1 … xn EOS → words (or sub-word tokens), characters, and the number of words of each
+        row.
+        """
         if self.subwords:
             return source, None, self._first_tokens(source).sum(1)
         if self.characters is not None:
@@ -198,7 +202,8 @@ class Tagger(Model):
         if not torch.equal(lengths, batch.target_lengths - 1):
             at = int((lengths != batch.target_lengths - 1).nonzero()[0])
             raise DataError(
-                f"row {int(batch.rows[at])} has {int(lengths[at])} words and {int(batch.target_lengths[at]) - 1} tags"
+                f"row {int(batch.rows[at])} has {int(lengths[at])} words and "
+                f"{int(batch.target_lengths[at]) - 1} tags"
             )
         most = max(1, int(lengths.max()))
         gold = batch.target[:, 1 : 1 + most]
@@ -212,7 +217,8 @@ class Tagger(Model):
             )
         if smoothing or agreement:
             raise OptionError(
-                "training.smoothing and training.agreement are for taggers without a CRF; set them to 0, or crf: false"
+                "training.smoothing and training.agreement are for taggers without a CRF; "
+                "set them to 0, or crf: false"
             )
         scores = self._with_margin(self(words, characters, lengths), tags)
         scores = scores if scores.dtype == torch.float64 else scores.float()
@@ -297,13 +303,15 @@ class Tagger(Model):
         yield " ".join(words[start:])
 
     def flops(self, source_length: int, target_length: int) -> int:
-        """For one sentence; `target_length` counts tags and EOS, `source_length` words, characters and EOS."""
+        """For one sentence; `target_length` counts tags and EOS, `source_length` also characters."""
         if self.subwords:
             return super().flops(source_length, target_length)
         return super().flops(max(1, source_length - target_length), max(1, target_length - 1))
 
     def forward_for_flops(self, source: Tensor, target: Tensor) -> Tensor:
-        """`source` are the characters, `target` the words: the cost does not depend on which word has which characters."""
+        """`source` are the characters, `target` the words: the cost does not depend on which word has which
+        characters.
+        """
         if self.subwords:
             return self.output(self.encoder(self.source(source), None).states)
         if self.characters is None:

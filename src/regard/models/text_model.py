@@ -1,4 +1,4 @@
-"""What models that read a text share (classifiers, taggers, embedders): their options, and batches of texts."""
+"""What classifiers, taggers and embedders share: their options, and batches of texts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class TextModelOptions(ModelOptions):
     )
     vectors: str | None = Field(
         default=None,
-        description="start from the word vectors of this file: word2vec (text or binary) or GloVe, as wide as dim",
+        description="start from the word vectors of this file: word2vec (text or binary) or GloVe, as wide "
+        "as dim",
     )
     freeze_vectors: bool = Field(default=False, description="do not train the word vectors")
     encoder: EncoderOptions = Field(default=KimEncoderOptions(), description="the encoder")

@@ -62,7 +62,8 @@ class TransformerOptions(EncoderOptions, DecoderOptions):
     )
     sliced: bool = Field(
         default=False,
-        description="each head sees a slice of the input (Schmidt-Thieme's form) instead of a projection of all of it",
+        description="each head sees a slice of the input (Schmidt-Thieme's form) instead of a projection of "
+        "all of it",
     )
     energy: EnergyName = Field(default="scaled-dot", description="energy of self-attention")
     normalize: NormalizerName = Field(default="softmax", description="normalizer of self-attention")

@@ -28,7 +28,7 @@ class Translator(AutoregressiveModel):
         return self.encoder(self.source(source), lengths)
 
     def forward(self, source: Tensor, target: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Scores of every next token, with teacher forcing: (batch, S), (batch, T) → (batch, T, vocabulary)."""
+        """Scores of every next token (teacher forcing): (batch, S), (batch, T) → (batch, T, vocabulary)."""
         features, _ = self.decoder(self.target(target), self.encode(source, lengths))
         return self.output(features)
 
