@@ -25,7 +25,7 @@ import torch
 from tests.decoding import model_folders
 from tests.search.small import embedder
 from tests.serving.server import write_model
-from tests.serving.test_text_service import tagger
+from tests.serving.test_text_services import tagger
 from tests.training.tiny import ROOT, environment
 
 from benchmarks.attack import commands

@@ -1,4 +1,4 @@
-"""`regard align` as a user meets it: files, links, gold, one-sentence errors."""
+"""Tests of align.py: files, links, gold links, errors in one sentence."""
 
 import gzip
 import json

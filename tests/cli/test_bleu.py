@@ -1,4 +1,4 @@
-"""`regard bleu` as a user meets it: real files, exit codes and one-sentence errors."""
+"""Tests of bleu.py: real files, exit codes, errors in one sentence."""
 
 import gzip
 import json
@@ -80,7 +80,7 @@ def test_the_lectures_formula_line_by_line(run, files):
     assert found["mean"] == pytest.approx(0.5475182535 / 2, abs=1e-9)
 
 
-def test_what_looks_wrong_is_said_beside_the_scores(run, files):
+def test_suspicious_files_give_warnings_beside_the_scores(run, files):
     code, out, err = run(files / "moved", files / "ref.gz")
     assert code == 0
     assert out.startswith("BLEU")

@@ -1,4 +1,4 @@
-"""`regard cache` as a user meets it."""
+"""Tests of cache.py."""
 
 import json
 import os

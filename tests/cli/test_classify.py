@@ -1,4 +1,4 @@
-"""`regard classify` as a user meets it: files of every kind, pipes, kills, wrong input."""
+"""Tests of classify.py and jobs.py: files of every kind, pipes, kills, wrong input."""
 
 import csv
 import gzip
@@ -260,7 +260,7 @@ def test_an_empty_file_gives_an_empty_file(folder, regard, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
+def test_invalid_options_are_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
     (tmp_path / "in.tsv").write_text("id\tq\n1\tx\n", encoding="utf-8")
     (tmp_path / "in.jsonl").write_text('{"q": "x"}\n', encoding="utf-8")

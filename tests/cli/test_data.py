@@ -1,4 +1,4 @@
-"""`regard data` as a user meets it: the list, a corpus, own files, and mistakes."""
+"""Tests of data.py: the list, a corpus, own files, wrong input."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def run(*args, data="nowhere"):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_list_says_what_is_here_and_under_which_licence():
+def test_the_list_shows_presence_and_licence():
     code, out, err = run()
     assert code == 0, err
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
@@ -45,7 +45,7 @@ def test_a_corpus_is_described():
     assert out.count("\nde: ") + out.startswith("de: ") == 2 and out.count("\nen: ") == 2
 
 
-def test_a_corpus_that_is_not_here_says_what_it_needs():
+def test_a_missing_corpus_lists_the_files_it_needs():
     code, out, err = run("wikitext-2")
     assert code == 0, err
     assert "none of 3 is there" in out and "train.txt valid.txt test.txt" in out and "CC BY-SA 3.0" in out
@@ -53,7 +53,7 @@ def test_a_corpus_that_is_not_here_says_what_it_needs():
     assert code == 2 and "there is no nowhere/wikitext-2" in err
 
 
-def test_own_files_are_looked_into(tmp_path):
+def test_own_files_are_described(tmp_path):
     (tmp_path / "a.en").write_bytes(b"one cat\n\nbad \xff\nlast\n")
     (tmp_path / "a.de").write_bytes(b"eine Katze\nzwei\ndrei\nletzte\n")
     code, out, err = run(tmp_path / "a.en", tmp_path / "a.de", "-n", "9")
@@ -90,7 +90,7 @@ def test_mistakes_are_one_sentence_and_exit_code_two(args, says):
     assert "Traceback" not in out + err
 
 
-def test_sides_that_differ_are_told_with_both_counts(tmp_path):
+def test_different_line_counts_are_reported_with_both_numbers(tmp_path):
     Path(tmp_path / "a").write_text("x\n" * 3, encoding="utf-8")
     Path(tmp_path / "b").write_text("x\n" * 4, encoding="utf-8")
     code, _, err = run(tmp_path / "a", tmp_path / "b")

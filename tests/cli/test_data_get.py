@@ -1,4 +1,4 @@
-"""`regard data get`, and the question on a terminal when a recipe names a corpus that is not here."""
+"""Tests of data.py: downloads, and the question on a terminal when a corpus is missing."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ def terminal(monkeypatch, answer):
     os.close(outer)
 
 
-def test_names_are_fetched_and_the_list_says_so(server, capsys):
+def test_downloaded_corpora_are_marked_in_the_list(server, capsys):
     data.command(["get", "sst2", "sst2"])
     assert "sst2 is in" in capsys.readouterr().out
     data.command(["get", "sst2"])
@@ -71,7 +71,7 @@ def test_all_names_are_checked_before_anything_is_fetched(server):
     assert not server.asked
 
 
-def test_yes_on_a_terminal_fetches_and_goes_on_to_read_it(server, monkeypatch, tmp_path, capsys):
+def test_yes_on_a_terminal_downloads_the_corpus_and_reads_it(server, monkeypatch, tmp_path, capsys):
     with terminal(monkeypatch, b"y\n") as shown:
         with pytest.raises(
             DataError, match=r"none of the 60 rows of .*/data/sst2/train\.tsv\.gz can be used"
@@ -97,20 +97,20 @@ def test_no_on_a_terminal_ends_in_the_sentence(server, monkeypatch):
     assert not server.asked
 
 
-def test_nothing_is_asked_without_a_terminal(server):
+def test_no_question_without_a_terminal(server):
     with pytest.raises(DataError, match="fetch it with `regard data get sst2`"):
         train.command("sst2", dry_run=True)
     assert not server.asked
 
 
-def test_nothing_is_asked_under_torchrun(server, monkeypatch):
+def test_no_question_under_torchrun(server, monkeypatch):
     with terminal(monkeypatch, b""):
         assert data.can_ask()
         monkeypatch.setenv("RANK", "0")
         assert not data.can_ask()
 
 
-def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(server, capsys):
+def test_ctrl_c_prints_how_to_resume_and_the_same_command_resumes(server, capsys):
     server.faults = [("ctrl-c", 1000)]
     with pytest.raises(typer.Exit) as stopped:
         data.command(["get", "sst2"])
@@ -120,7 +120,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(server, capsys):
     assert server.ranges[:2] == [None, "bytes=1000-"] and corpora.find("sst2").present()
 
 
-def test_movielens_says_how_to_get_it(monkeypatch, tmp_path):
+def test_a_missing_movielens_names_the_download_command(monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     with pytest.raises(DataError, match="fetch it with `regard data get movielens-latest-small`"):
         ratings.movielens_files("movielens-latest-small")

@@ -1,5 +1,4 @@
-"""`regard evaluate` of a classifier as a user meets it: figures, a picture, labels in a file, a sentence for
-what cannot be."""
+"""Tests of evaluate.py for classifiers: scores, plots, predictions, errors in one sentence."""
 
 import json
 import sys
@@ -87,7 +86,7 @@ def test_a_table_of_ones_own_is_scored(regard, model, tmp_path):
         ([("good", "yes")], ["--by-length"], "apply to translators, and this model is a classifier"),
     ],
 )
-def test_what_cannot_be_scored_is_one_sentence(regard, model, tmp_path, rows, args, says):
+def test_files_that_cannot_be_scored_are_one_sentence(regard, model, tmp_path, rows, args, says):
     table(tmp_path / "own.csv", rows)
     code, out, err = regard("evaluate", model, "--data", "own.csv", *args)
     assert code == 2 and says in err and err.count("\n") == 1 and not out

@@ -1,4 +1,4 @@
-"""Tests of the commands export and import."""
+"""Tests of export.py and import_.py."""
 
 import pytest
 import typer
@@ -33,7 +33,7 @@ def run(*args):
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
-def test_an_export_prints_what_the_check_found_and_where_it_is(model, tmp_path):
+def test_an_export_prints_the_comparison_and_its_folder(model, tmp_path):
     done = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert done.exit_code == 0
     assert "4 of 4 sample sentences with identical tokens" in done.output and "README.md" in done.output
@@ -42,7 +42,7 @@ def test_an_export_prints_what_the_check_found_and_where_it_is(model, tmp_path):
     }
 
 
-def test_a_folder_is_replaced_only_when_asked_and_only_if_regard_wrote_it(model, tmp_path):
+def test_a_folder_is_replaced_only_with_overwrite_and_only_if_regard_wrote_it(model, tmp_path):
     run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     again = run("export", model, "--to", "ctranslate2", "-o", tmp_path / "out")
     assert isinstance(again.exception, OptionError) and "--overwrite" in str(again.exception)

@@ -1,5 +1,4 @@
-"""The walks of docs/first-steps.md, as a new user takes them: train on a file, evaluate, serve, send a
-request."""
+"""Tests of docs/first-steps.md: train on a file, evaluate, serve, send a request."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`regard generate` as a user meets it."""
+"""Tests of generate.py."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def regard(capfdbinary):
     return call
 
 
-def test_what_is_streamed_is_the_prompt_and_what_the_search_finds(folder, regard):
+def test_a_stream_is_the_prompt_and_its_continuation(folder, regard):
     (expected,) = search(
         ["Tom is"], load(folder), strategy=Sample(seed=5, top_k=9), limits=Limits(max_length=30)
     )
@@ -92,7 +92,7 @@ def test_without_a_seed_texts_differ(folder, regard):
         (["x", "--beam", "2", "--count", "3", "--model", "{folder}"], OptionError, "give --beam 3"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(folder, regard, tmp_path, args, error, says):
+def test_invalid_options_are_one_sentence(folder, regard, tmp_path, args, error, says):
     where = {"folder": folder, "translator": translator(tmp_path / "t")}
     with pytest.raises(error, match=says):
         regard(*(arg.format(**where) for arg in args))

@@ -1,4 +1,4 @@
-"""Tests of main.py, cost.py and demo.py: real processes, exit codes, one-sentence errors, help in panels."""
+"""Tests of main.py, cost.py, demo.py and recipes.py: exit codes, errors in one sentence, help in panels."""
 
 import subprocess
 import sys

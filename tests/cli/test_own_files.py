@@ -90,7 +90,7 @@ def test_one_word_and_a_file_train_and_the_suggested_commands_work(regard, word,
     assert load_model(served[1]).kind == word  # tests/cli/test_first_steps.py serves it
 
 
-def test_what_cannot_be_trained_on_is_refused_in_a_sentence(regard, tmp_path):
+def test_files_that_cannot_be_trained_on_are_one_sentence(regard, tmp_path):
     code, _, err = regard("train", "classifier")
     assert (
         code == 2 and "no file is given; name a file of your own, as `regard train classifier my.csv`" in err
@@ -138,7 +138,7 @@ def test_a_run_in_a_folder_with_a_space_gets_commands_that_work(regard):
     )
 
 
-def test_evaluating_on_the_training_file_or_without_a_test_set_says_so(regard):
+def test_evaluating_on_the_training_file_or_without_a_test_set_is_a_warning(regard):
     assert regard("train", "classifier", "my.csv", *SHORT, "--quiet")[0] == 0
     code, _, err = regard("evaluate", "runs/my", "--data", "my.csv")
     assert code == 0 and "warning: the model was trained on my.csv" in err

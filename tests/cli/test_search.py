@@ -1,5 +1,4 @@
-"""`regard index`, `search`, `duplicates` and `label` as a user meets them: real files, exit codes and
-one-sentence errors."""
+"""Tests of index.py, search.py, duplicates.py, label.py and documents.py."""
 
 import json
 import sys
@@ -75,7 +74,7 @@ def test_an_index_is_made_searched_added_to_and_taken_from(run, made, model, tex
     assert "the moon shines" not in run("search", made, "the moon shines")[1]
 
 
-def test_going_on_passes_over_what_is_there(run, made, texts):
+def test_adding_skips_documents_that_are_in_the_index(run, made, texts):
     code, out, errors = run("index", texts, "-o", made, "--add")
     assert code == 0 and "8 documents are already in the index" in errors and ": 8 documents" in out
     texts.write_text("another first line\n", encoding="utf-8")
@@ -87,7 +86,7 @@ def test_going_on_passes_over_what_is_there(run, made, texts):
     )
 
 
-def test_stopping_keeps_what_is_done(run, model, texts, tmp_path, monkeypatch):
+def test_an_interrupt_keeps_added_documents(run, model, texts, tmp_path, monkeypatch):
     """Ctrl-C in the second chunk: the first is there, the same command with --add does the rest, and nothing
     is twice."""
     monkeypatch.setattr(index, "CHUNK", 3)
@@ -119,7 +118,7 @@ def test_questions_of_a_file_are_scored_by_judgements(run, made, texts, tmp_path
     assert code == 0 and out == "bm25: nDCG@10 0.5000, MAP 0.5000, recall@100 0.5000, 2 queries\n"
 
 
-def test_duplicates_are_found_in_files_and_in_an_index(run, model, texts, tmp_path):
+def test_duplicates_in_files_and_in_an_index(run, model, texts, tmp_path):
     texts.write_text(f"{TEXTS[0]}\n{TEXTS[3]}\n{TEXTS[0]}\n", encoding="utf-8")
     code, out, errors = run("duplicates", texts, "-m", model, "-t", 0.999)
     assert code == 0 and out == f"1.0\t{texts}:1\t{texts}:3\t{TEXTS[0]}\t{TEXTS[0]}\n"

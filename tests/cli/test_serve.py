@@ -32,7 +32,7 @@ def run(*args, **variables):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_other_machines_are_not_let_in_without_a_token(folder):
+def test_other_machines_need_a_token(folder):
     sentence = (
         "regard: --host 0.0.0.0 admits other machines, which needs a token; "
         "give --token-file FILE, set REGARD_TOKEN, or leave --host out\n"
@@ -40,7 +40,7 @@ def test_other_machines_are_not_let_in_without_a_token(folder):
     assert run(folder, "--host", "0.0.0.0") == (2, "", sentence)
 
 
-def test_a_taken_port_is_told_before_the_model_is_loaded(tmp_path):
+def test_a_taken_port_is_reported_before_the_model_is_loaded(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

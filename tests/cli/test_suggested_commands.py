@@ -1,5 +1,4 @@
-"""Every command that a message, a help page, the README or the documentation suggests parses: options,
-arguments, values."""
+"""Tests that every command in messages, help, README and documentation parses."""
 
 import ast
 import functools

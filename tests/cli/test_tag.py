@@ -1,4 +1,4 @@
-"""`regard tag` as a user meets it: text, CoNLL and JSON in and out, stops, wrong input."""
+"""Tests of tag.py: text, CoNLL and JSON, interruptions, wrong input."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_conll_gets_one_more_column_and_keeps_the_rest(folder: Path, regard: Run
     assert (tmp_path / "out.conll").read_text(encoding="utf-8") == expected
 
 
-def test_what_was_written_as_conll_can_be_read_as_gold(folder: Path, regard: Run, tmp_path: Path) -> None:
+def test_written_conll_can_be_read_as_gold(folder: Path, regard: Run, tmp_path: Path) -> None:
     path = tmp_path / "words.conll.gz"
     path.write_bytes(gzip.compress(b"-DOCSTART- O\n\nAda O\nLee O\n\n#x O\nRom O\n"))
     regard("-i", path, "-o", tmp_path / "out.conll.gz", "--model", folder)
@@ -162,7 +162,7 @@ def test_what_was_written_as_conll_can_be_read_as_gold(folder: Path, regard: Run
     ]
 
 
-def test_text_becomes_conll_in_the_scheme_that_is_asked_for(folder: Path, regard: Run) -> None:
+def test_text_becomes_conll_in_the_requested_scheme(folder: Path, regard: Run) -> None:
     assert (
         regard("--to-conll", "--scheme", "iobes", "Ada Lee, Ulm", "--model", folder)[1]
         == "Ada\tB-PER\nLee\tE-PER\n,\tO\nUlm\tS-LOC\n\n"
@@ -189,7 +189,7 @@ def test_conll_as_json_has_words_and_tags(folder: Path, regard: Run, tmp_path: P
     assert found["spans"] == [{"start": 1, "end": 2, "type": "LOC", "text": "Ulm"}]
 
 
-def test_words_that_stand_apart_already_are_left_alone(folder: Path, regard: Run) -> None:
+def test_spaced_text_is_split_at_spaces_only(folder: Path, regard: Run) -> None:
     assert regard("--spaced", "--to-conll", "Ulm. isn't", "--model", folder)[1] == "Ulm.\tO\nisn't\tO\n\n"
 
 
@@ -201,7 +201,7 @@ def test_a_terminal_gets_colours(folder: Path, regard: Run, monkeypatch: pytest.
     )
 
 
-def test_a_job_that_was_stopped_goes_on_between_sentences(
+def test_an_interrupted_job_resumes_between_sentences(
     folder: Path, regard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "LINES", 4)
@@ -256,7 +256,7 @@ def test_a_line_of_many_thousand_words_is_tagged_in_parts(folder: Path, regard: 
         ("a\n", ("--field", "x"), DataError, "line 1 of .* is not a JSON object"),
     ],
 )
-def test_what_cannot_be_right_is_one_sentence(
+def test_invalid_input_is_one_sentence(
     folder: Path,
     regard: Run,
     tmp_path: Path,
@@ -276,7 +276,7 @@ def test_another_kind_of_model_is_named(tmp_path: Path, regard: Run) -> None:
         regard("a", "--model", translator(tmp_path / "model"))
 
 
-def test_a_file_is_not_read_and_written_at_once(folder: Path, regard: Run, tmp_path: Path) -> None:
+def test_a_file_cannot_be_both_input_and_output(folder: Path, regard: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
     with pytest.raises(OptionError, match="is both input and output"):
         regard("-i", tmp_path / "a.txt", "-o", tmp_path / "a.txt", "--model", folder)

@@ -1,5 +1,4 @@
-"""Every command takes its texts first and its model by --model; the old order is refused with the right
-command."""
+"""Tests of jobs.py and embed.py: texts come first, and the model is named with --model."""
 
 import gc
 import json
@@ -15,7 +14,7 @@ from regard.decoding.limits import Limits
 from regard.models.folder import load, save
 from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
-from tests.serving.test_text_service import tagger
+from tests.serving.test_text_services import tagger
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def test_the_model_may_stand_before_or_after_and_be_named_by_the_environment(nam
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_without_a_model_a_sentence_says_how_to_name_one(name, run):
+def test_a_missing_model_is_one_sentence_with_the_fix(name, run):
     code, out, err = run(name, *TEXT[name])
     assert (code, out) == (2, "")
     assert err.startswith(
@@ -224,7 +223,7 @@ def test_an_embedding_job_that_was_stopped_is_resumed_to_the_same_bytes(place, r
         (["-o", "v.npy.gz"], "name it .npy alone"),
     ],
 )
-def test_what_cannot_be_embedded_is_one_sentence(place, run, args, says):
+def test_invalid_input_to_embed_is_one_sentence(place, run, args, says):
     code, out, err = run("embed", "a", "-m", place / "embed", *args)
     assert (code, out, err.count("\n")) == (2, "", 1) and says in err
 

@@ -1,5 +1,4 @@
-"""`regard train`, `resume`, `average`, `runs` and `evaluate` as a user meets them: real training, exit
-codes, one-line errors."""
+"""Tests of train.py, resume.py, average.py, runs.py and evaluate.py: real training, exit codes."""
 
 import json
 import re
@@ -69,7 +68,7 @@ def fails(regard, says, *args):
     return err
 
 
-def test_training_says_scores_cost_and_where_the_model_is(trained):
+def test_training_prints_scores_cost_and_the_model_folder(trained):
     run, done = trained
     assert re.search(r"validation: .*BLEU \d", done.stdout)
     assert re.search(r"20 steps in \d+:\d\d, \d\.\d+e\+\d+ FLOPs", done.stdout)
@@ -114,7 +113,7 @@ def test_a_dry_run_prints_size_cost_memory_and_time_and_trains_nothing(regard, t
     ],
 )
 @pytest.mark.parametrize("dry", [False, True], ids=["train", "dry run"])
-def test_what_cannot_work_is_said_before_anything_starts(regard, tmp_path, args, says, dry):
+def test_invalid_recipes_are_one_sentence_before_training(regard, tmp_path, args, says, dry):
     fails(regard, says, "train", *args, *(["--dry-run"] if dry else []))
     assert not (tmp_path / "runs").exists()
 
@@ -126,11 +125,11 @@ def test_an_empty_file_is_named(regard, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_said(regard):
+def test_a_missing_gpu_is_one_sentence(regard):
     fails(regard, ("the device is cuda", "no GPU", "choose cpu"), "train", "small", "training.device=cuda")
 
 
-def test_a_folder_with_a_run_is_not_overwritten_unless_asked(regard, trained):
+def test_a_run_is_replaced_only_with_overwrite(regard, trained):
     run, _ = trained
     fails(regard, ("holds a run already", "--overwrite"), "train", "small", *TINY, "--run", run)
     fails(regard, ("exists and is not a run",), "train", "small", *TINY, "--run", run / "model")
@@ -167,7 +166,7 @@ def test_runs_labels_the_score_of_an_unfinished_run_as_validation(regard, traine
     assert re.search(r"half +started +20 +\d+\.\d+ +\d+\.\d+ BLEU +validation ", regard("runs")[1])
 
 
-def test_runs_says_which_is_damaged_and_shows_the_others(regard, trained, tmp_path):
+def test_runs_reports_a_damaged_run_and_lists_the_others(regard, trained, tmp_path):
     for name in ("good", "bad"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "recipe.yaml").write_bytes((trained[0] / "recipe.yaml").read_bytes())
@@ -222,7 +221,7 @@ def test_evaluate_on_files_of_ones_own_tokenised_text_both_ways(regard, trained,
         (["MODEL", "--device", "tpu"], ("tpu", "auto, cpu or cuda")),
     ],
 )
-def test_what_cannot_be_evaluated_is_said(regard, trained, args, says):
+def test_invalid_input_to_evaluate_is_one_sentence(regard, trained, args, says):
     fails(regard, says, "evaluate", *(trained[0] if arg == "MODEL" else arg for arg in args))
 
 

@@ -1,4 +1,4 @@
-"""`regard translate` as a user meets it: files, pipes, kills, full disks, wrong input."""
+"""Tests of translate.py and jobs.py: files, pipes, kills, full disks, wrong input."""
 
 import gzip
 import json
@@ -184,7 +184,7 @@ def test_n_best_json_alignment_and_matrix_are_there_for_the_asking(folder, regar
         ),
     ],
 )
-def test_what_cannot_be_is_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
+def test_invalid_options_are_one_sentence_before_any_work(folder, regard, tmp_path, args, error, says):
     (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
     where = {
         "folder": folder,
@@ -232,7 +232,7 @@ def test_killed_at_any_moment_the_same_command_ends_in_the_same_bytes(folder, co
     assert os.listdir(tmp_path) == ["o"]
 
 
-def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(folder, corpus, tmp_path, regard):
+def test_an_interrupt_keeps_the_output_and_prints_how_to_resume(folder, corpus, tmp_path, regard):
     path, _ = corpus
     process = chunked("-i", path, "-o", tmp_path / "o", "--model", folder)
     wait_for_lines(process, tmp_path / "o.progress", 40)
@@ -245,7 +245,7 @@ def test_an_interrupt_keeps_what_is_written_and_says_how_to_go_on(folder, corpus
         regard("-i", path, "-o", tmp_path / "o", "--beam", "2", "--model", folder)
 
 
-def test_a_full_disk_ends_in_one_sentence_and_the_job_goes_on_when_there_is_room(folder, corpus, tmp_path):
+def test_a_full_disk_is_one_sentence_and_the_job_resumes_later(folder, corpus, tmp_path):
     path, expected = corpus
     disk = tmp_path / "disk"
     disk.mkdir()

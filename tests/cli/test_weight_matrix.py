@@ -1,4 +1,4 @@
-"""The matrix on the terminal: readable in any script, within its width, plain where colour is not wanted."""
+"""Tests of weight_matrix.py: any script, limited width, with and without colour."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from regard.cli.weight_matrix import render, shows_color
 from regard.errors import ShapeError
 
 
-def test_a_small_matrix_looks_like_this():
+def test_a_small_matrix_is_drawn():
     weights = torch.tensor([[1.0, 0.0, 0.0], [0.05, 0.6, 0.35], [0.3, 0.2, 0.5]])
     assert render(weights, ["ich", "sehe", "es"], ["I", "see", "it"], color=False, width=80) == "\n".join(
         [

@@ -13,7 +13,7 @@ from regard.models.default import as_model, default_model
 from regard.models.folder import load, save
 from tests.decoding import model_folders
 from tests.search.small import TEXTS, embedder
-from tests.serving.test_text_service import tagger
+from tests.serving.test_text_services import tagger
 
 
 @pytest.fixture(scope="module")

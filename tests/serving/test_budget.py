@@ -95,7 +95,7 @@ class Counting(GenerationService):
         ("/attention", {"text": "x" * 1500, "max_length": 1}, "at most 4,000,000 are sent"),
     ],
 )  # fmt: skip
-def test_what_costs_too_much_is_refused_and_nothing_is_computed(client, path, asked, says):
+def test_a_request_above_the_budget_is_refused_and_nothing_is_computed(client, path, asked, says):
     before = client.get("/metrics")[2].decode().partition("regard_batch_texts_count ")[2].partition("\n")[0]
     status, found = client.post(path, asked)
     assert status == 422

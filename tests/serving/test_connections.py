@@ -57,7 +57,7 @@ def test_the_oldest_silent_connection_makes_room(model, sent, capfd):
     assert log == ["regard: more than 10 connections are open; the one that is idle longest is closed"]
 
 
-def test_more_sockets_than_files_lock_nobody_out_and_write_little(tmp_path):
+def test_more_connections_than_open_files_do_not_block_others_and_log_little(tmp_path):
     write_model(tmp_path)
     with process(tmp_path, "--workers", "1", files=256) as (started, client):
         socks = silent(client, 400)

@@ -142,7 +142,7 @@ def test_a_client_that_leaves_frees_the_queue(model):
         ({"text": "a", "prefix": "@"}, "not in the vocabulary"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_sent(client, asked, says):
+def test_invalid_requests_are_refused_before_anything_is_sent(client, asked, says):
     status, found = (
         events(client, {**asked}) if asked.get("stream") is None else client.post("/translate", asked)
     )
@@ -157,7 +157,7 @@ def test_the_description_names_streams(client):
     assert fields["stream"]["default"] is False and "to" in fields
 
 
-def test_a_worker_tells_of_each_answer_as_it_is_found():
+def test_every_answer_is_reported_as_soon_as_it_is_computed():
     told = []
     batcher = Batcher(
         lambda options, texts, cancelled: [text.upper() for text in texts],

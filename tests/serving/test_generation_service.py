@@ -90,7 +90,7 @@ def test_draws_without_a_seed_differ_streamed_or_not(client):
         ({"text": "a"}, "there is no field 'text'"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_is_sent(client, asked, says):
+def test_invalid_prompts_are_refused_before_anything_is_sent(client, asked, says):
     status, found = client.post("/generate", asked)
     assert status == 422
     assert says in found["error"]
@@ -139,7 +139,7 @@ def test_a_stream_that_takes_too_long_or_breaks_ends_with_an_event(model, capfd)
     assert "secret /etc/path" in capfd.readouterr().err
 
 
-def test_attention_of_a_text_is_that_of_a_look(model, client):
+def test_attention_of_a_text_equals_attention_maps(model, client):
     tokens = model.target_tokenizer.encode("ein Hund")
     seen = attention_maps(None, [tokens], model)[0]
     status, found = client.post("/attention", {"text": "ein Hund"})

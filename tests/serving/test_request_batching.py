@@ -43,7 +43,7 @@ def held(work, pool):
     return first
 
 
-def test_what_waits_is_computed_together_and_answered_apart():
+def test_waiting_texts_share_a_batch_and_get_their_own_answers():
     work = Worker(open=False)
     pool = batcher(work)
     held(work, pool)
@@ -69,7 +69,7 @@ def test_a_batch_has_one_set_of_options_and_a_bounded_cost_and_groups_take_turns
     pool.close()
 
 
-def test_one_request_that_fails_does_not_spoil_its_neighbours():
+def test_an_error_in_one_request_does_not_affect_the_others():
     work = Worker(open=False)
     pool = batcher(work)
     held(work, pool)
@@ -83,7 +83,7 @@ def test_one_request_that_fails_does_not_spoil_its_neighbours():
     pool.close()
 
 
-def test_a_text_whose_cost_cannot_be_told_fails_alone():
+def test_a_text_whose_cost_raises_fails_alone():
     def cost(_, text):
         if text == "bad":
             raise ValueError("no cost")
@@ -96,7 +96,7 @@ def test_a_text_whose_cost_cannot_be_told_fails_alone():
     pool.close()
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
+def test_a_full_queue_refuses_at_once_with_retry_after():
     work = Worker(open=False)
     pool = batcher(work, queue=3)
     held(work, pool)
@@ -111,7 +111,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
     pool.close()
 
 
-def test_what_nobody_waits_for_is_not_computed():
+def test_cancelled_texts_are_not_computed():
     work = Worker(open=False)
     pool = batcher(work)
     held(work, pool)
@@ -125,7 +125,7 @@ def test_what_nobody_waits_for_is_not_computed():
     pool.close()
 
 
-def test_closing_finishes_what_was_accepted_and_takes_nothing_more():
+def test_closing_finishes_accepted_texts_and_refuses_new_ones():
     work = Worker(open=False)
     pool = batcher(work, tokens=3)
     asked = [pool.submit("a", [f"{i}"]) for i in range(20)]

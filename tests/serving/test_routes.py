@@ -98,7 +98,7 @@ def test_draws_without_a_seed_differ(client):
     assert client.post("/translate", asked) != client.post("/translate", asked)
 
 
-def test_attention_is_that_of_a_look_at_the_best_translation(model, client):
+def test_attention_equals_that_of_the_best_translation_in_python(model, client):
     best = translate(["ein Hund"], model, beam=2, limits=Limits(max_length=4))[0]
     seen = attention_maps(
         [best.source_tokens], [best.hypotheses[0].tokens + [3] * best.hypotheses[0].ended], model
@@ -213,7 +213,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "says"), BAD, ids=[says[:40] for _, says in BAD])
-def test_what_is_wrong_with_a_request_is_said_in_a_sentence(client, body, says):
+def test_an_invalid_request_is_one_sentence(client, body, says):
     status, found = client.post("/translate", body)
     assert status == 422
     assert list(found) == ["error"]
@@ -229,7 +229,7 @@ def test_any_text_is_translated(client):
     assert len(found["translations"]) == len(odd)
 
 
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client):
+def test_a_body_that_is_too_large_is_refused_with_and_without_content_length(client):
     status, found = client.post("/translate", b"x" * (3 << 20))
     assert (status, found) == (
         413,
@@ -265,7 +265,7 @@ def test_addresses_methods_and_content_types_are_named(client):
     )
 
 
-def test_no_foreign_page_is_let_in(client):
+def test_requests_of_web_pages_are_refused(client):
     status, _, body = client.get("/health", host="evil.example")
     assert status == 421
     assert "localhost only" in json.loads(body)["error"]
@@ -285,7 +285,7 @@ def test_broken_http_does_not_stop_the_server(client):
     assert client.get("/health")[0] == 200
 
 
-def test_with_a_token_strangers_learn_nothing(model):
+def test_without_the_token_only_health_answers(model):
     with running(GenerationService(model, "small", workers=1), host="0.0.0.0", token=TOKEN) as client:
         assert json.loads(client.get("/health", host="example.org")[2]) == {"status": "ready"}
         for path in ("/", "/metrics", "/openapi.json", "/nowhere"):
@@ -326,7 +326,7 @@ def until(true):
         time.sleep(0.005)
 
 
-def test_a_full_queue_is_429_and_what_was_accepted_is_answered(model):
+def test_a_full_queue_is_429_and_accepted_requests_are_answered(model):
     service = Slow(model, "small", RequestLimits(queue=2, texts=2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
@@ -371,7 +371,7 @@ def test_a_text_longer_than_the_model_was_trained_for_is_translated_in_parts(mod
     assert short == shown(parts[0])
 
 
-def test_what_takes_too_long_is_503_and_is_not_computed_later(model):
+def test_a_request_past_its_timeout_is_503_and_is_not_computed_later(model):
     service = Slow(model, "small", RequestLimits(seconds=0.2), workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
@@ -389,7 +389,7 @@ def test_what_takes_too_long_is_503_and_is_not_computed_later(model):
         )  # "zwei" was never computed
 
 
-def test_a_client_that_leaves_is_not_worked_for(model):
+def test_requests_of_clients_that_left_are_cancelled(model):
     service = Slow(model, "small", workers=1)
     with running(service) as client:
         first = in_background(lambda: client.post("/translate", {"text": "eins"}))
@@ -405,7 +405,7 @@ def test_a_client_that_leaves_is_not_worked_for(model):
         assert value(service.metrics, "regard_tokens_total", side="source") == len("eins")
 
 
-def test_an_accident_is_500_with_a_number_and_nothing_else(model, capfd):
+def test_an_unexpected_error_is_500_with_a_number_only(model, capfd):
     class Broken(GenerationService):
         def _work(self, *args):
             raise RuntimeError("secret /etc/path")
