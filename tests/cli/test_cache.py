@@ -49,7 +49,7 @@ def test_entries_are_listed_and_pruned(regard, entry, tmp_path):
 
 @pytest.mark.parametrize(
     ("args", "says"),
-    [(["--max-size", "much", "--prune"], "'much'"), (["--older-than", "3"], "give --prune too")],
+    [(["--max-size", "much", "--prune"], "'much'"), (["--older-than", "3"], "add --prune")],
 )
 def test_bad_options_are_one_sentence(regard, args, says):
     code, _, err = regard(*args)
