@@ -21,7 +21,7 @@ def tiny(decoder="transformer"):
 
 @torch.no_grad()
 def every_text(model, limit, source=SOURCE):
-    """(words, ended) → log p, for every text of up to `limit` words, the end mark counted."""
+    """(words, ended) → log p, for every output of up to `limit` tokens with the end-of-sentence token."""
     source = torch.tensor([[*source, EOS]])
     found = {}
     for n in range(limit + 1):

@@ -64,12 +64,12 @@ class Recorder(AutoregressiveModel):
     def start(self, memory, batch):
         return Carrying(self.model.start(memory, batch), [Row(i) for i in range(len(batch))], self)
 
-    def step(self, tokens, carried):
+    def step(self, tokens, state):
         with watch(self.model) as seen:
-            scores, inner = self.model.step(tokens, carried.inner)
+            scores, inner = self.model.step(tokens, state.inner)
         weights = {name: seen[name].weights()[:, :, 0] for name in seen}  # (rows, heads, keys)
         rows = []
-        for i, (row, token) in enumerate(zip(carried.rows, tokens.tolist(), strict=True)):
+        for i, (row, token) in enumerate(zip(state.rows, tokens.tolist(), strict=True)):
             now = {name: w[i] for name, w in weights.items()}
             rows.append(Row(row.sentence, (*row.read, token), (*row.seen, now)))
             self.found[row.sentence, rows[-1].read] = rows[-1].seen
@@ -124,7 +124,9 @@ def test_batching_changes_no_weight(decoder):
     together = attention_maps(SENTENCES, targets, model)
     assert model.training  # as it was
     for source, target, found in zip(SENTENCES, targets, together, strict=True):
-        (alone,) = attention_maps([[*source, EOS]], [target], model)  # an end mark that is there is not added
+        (alone,) = attention_maps(
+            [[*source, EOS]], [target], model
+        )  # an end-of-sentence token that is there is not added
         assert list(alone) == list(found)
         for name in found:
             rows, columns = found.pieces(name)
@@ -197,13 +199,13 @@ def attention(**layers):
 
 
 SPREAD = [[1 / 3, 1 / 3, 1 / 3], [1 / 3, 1 / 3, 1 / 3]]
-STARING = [[0, 0, 1], [0, 0, 1]]  # at the end mark, whatever it writes
+CONSTANT = [[0, 0, 1], [0, 0, 1]]  # always the end-of-sentence token
 FOLLOWING = [[0.9, 0.1, 0], [0.1, 0.9, 0]]
 
 
 def test_cross_is_the_mean_of_all_heads_or_of_those_named():
-    found = attention(low=[SPREAD, STARING], high=[SPREAD, FOLLOWING])
-    low, high = torch.tensor([SPREAD, STARING]).double(), torch.tensor([SPREAD, FOLLOWING]).double()
+    found = attention(low=[SPREAD, CONSTANT], high=[SPREAD, FOLLOWING])
+    low, high = torch.tensor([SPREAD, CONSTANT]).double(), torch.tensor([SPREAD, FOLLOWING]).double()
     torch.testing.assert_close(found.cross(), torch.cat([low, high]).mean(0))
     torch.testing.assert_close(found.cross(layer=1), high.mean(0))
     torch.testing.assert_close(found.cross(head=1), (low[1] + high[1]) / 2)
@@ -214,8 +216,8 @@ def test_cross_is_the_mean_of_all_heads_or_of_those_named():
 
 
 def test_the_best_head_follows_the_text_and_not_one_position():
-    assert attention(low=[SPREAD, STARING], high=[SPREAD, FOLLOWING]).best_head() == (1, 1)
-    assert best_head([attention(low=[FOLLOWING, STARING]), attention(low=[STARING, SPREAD])]) == (0, 0)
+    assert attention(low=[SPREAD, CONSTANT], high=[SPREAD, FOLLOWING]).best_head() == (1, 1)
+    assert best_head([attention(low=[FOLLOWING, CONSTANT]), attention(low=[CONSTANT, SPREAD])]) == (0, 0)
 
 
 def test_wrong_arguments_of_attention_maps_are_errors():

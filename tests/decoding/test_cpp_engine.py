@@ -72,13 +72,13 @@ def errors(model, engine, steps=6):
     exact = make_exact(model)
     source, lengths = padded(SENTENCES)
     first = torch.full((len(SENTENCES),), BOS)
-    writers = (exact, model, engine)
-    carried = [w.start(w.encode(source, lengths), first) for w in writers]
+    models = (exact, model, engine)
+    state = [w.start(w.encode(source, lengths), first) for w in models]
     found, tokens = [0.0, 0.0], first
     for _ in range(steps):
         scores = []
-        for i, writer in enumerate(writers):
-            s, carried[i] = writer.step(tokens, carried[i])
+        for i, writer in enumerate(models):
+            s, state[i] = writer.step(tokens, state[i])
             scores.append(s.double()[:, EOS:])
         found = [max(e, float((s - scores[0]).abs().max())) for e, s in zip(found, scores[1:], strict=True)]
         tokens = scores[0].argmax(-1) + EOS
@@ -272,9 +272,9 @@ def test_switching_native_code_off_is_reported_once(switch):
         text=True,
         env={**os.environ, "REGARD_NATIVE": switch},
     )
-    told = "regard: decoding with PyTorch, which is slower than the C++ engine: REGARD_NATIVE=0 switches it off\n"
+    message = "regard: decoding with PyTorch, which is slower than the C++ engine: REGARD_NATIVE=0 switches it off\n"
     if switch == "0":
-        assert done.stderr == told
+        assert done.stderr == message
     elif done.stdout == "None\n":
         assert "PyTorch" not in done.stderr
 

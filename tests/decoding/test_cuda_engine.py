@@ -60,7 +60,9 @@ def small(*, vocab=VOCAB, language=False, **changes):
 
 
 def ends_early(**changes):
-    """A model with a liking for the end mark, so that texts end at many lengths, and some do not."""
+    """A model with a liking for the end-of-sentence token, so that texts end at many lengths, and some do
+    not.
+    """
     model = small(output_bias=True, tie="none", **changes)
     with torch.no_grad():
         model.output.projection.bias[EOS] += 2
@@ -180,15 +182,15 @@ def test_a_language_model_continues_its_prompt(size):
     writer, prompts = engine(model), torch.tensor([[BOS, 5, 6, 7], [BOS, 9, 9, 100]])
     found, wanted = [], []
     for each, texts in ((writer, found), (model, wanted)):
-        tasks, under_way = [SearchTask(12, row) for row in prompts.tolist()], Search(each, Beam(size))
+        tasks, running = [SearchTask(12, row) for row in prompts.tolist()], Search(each, Beam(size))
         with torch.inference_mode():
             state = each.read(prompts[:, :-1], each.start(None, prompts[:, 0]))
             if each is writer:
                 writer.search(tasks, state, prompts[:, -1], Beam(size), EOS)
             else:
-                under_way.add(tasks, state, prompts[:, -1])
-                while under_way:
-                    under_way.step()
+                running.add(tasks, state, prompts[:, -1])
+                while running:
+                    running.step()
         texts.extend(task.hypotheses for task in tasks)
     same(found, wanted)
     assert not hasattr(writer, "encode")
@@ -230,20 +232,20 @@ def test_nan_of_one_batch_does_not_reach_the_next(monkeypatch):
 @torch.inference_mode()
 def test_steps_equal_those_of_the_torch_model_after_reordering():
     model = small()
-    writers, (source, lengths) = (model, engine(model)), padded(SENTENCES[:9])
+    models, (source, lengths) = (model, engine(model)), padded(SENTENCES[:9])
     tokens = torch.full((9,), BOS)
-    state = [w.start(w.encode(source, lengths), tokens) for w in writers]
+    state = [w.start(w.encode(source, lengths), tokens) for w in models]
     draw = torch.Generator().manual_seed(1)
     for step, rows in enumerate((9, 9, 30, 7, 7, 2, 20)):
         pick = torch.randint(0, len(tokens), (rows,), generator=draw)
         tokens, state = tokens[pick], [c.reorder(pick) for c in state]
         if step % 2:
             (want, state[0]), (found, state[1]) = (
-                w.step(tokens, c) for w, c in zip(writers, state, strict=True)
+                w.step(tokens, c) for w, c in zip(models, state, strict=True)
             )
             torch.testing.assert_close(found[:, EOS:], want[:, EOS:], atol=1e-12, rtol=0)
         else:
-            answers = [w.best(tokens, c, 5) for w, c in zip(writers, state, strict=True)]
+            answers = [w.best(tokens, c, 5) for w, c in zip(models, state, strict=True)]
             torch.testing.assert_close(answers[1][0], answers[0][0], atol=1e-12, rtol=0)
             assert torch.equal(answers[1][1], answers[0][1])
         tokens = torch.randint(4, VOCAB, (rows,), generator=draw)

@@ -118,13 +118,13 @@ def test_padding_does_not_reach_the_encoder(encoder):
 def test_sentences_that_join_a_running_batch_are_translated_the_same(decoder):
     model = make(ENCODERS["gru"], DECODERS[decoder]).eval()
     assert model.joins
-    under_way, tasks = Search(model, Beam(3)), [SearchTask(25, sentence) for sentence in SENTENCES]
+    running, tasks = Search(model, Beam(3)), [SearchTask(25, sentence) for sentence in SENTENCES]
     with torch.inference_mode():
-        for i, task in enumerate(tasks):  # one more every third step, whatever its length
-            under_way.add([task], *start(model, [task]))
+        for i, task in enumerate(tasks):  # one more every third step
+            running.add([task], *start(model, [task]))
             for _ in range(3 if i < 5 else 100):
-                if under_way:
-                    under_way.step()
+                if running:
+                    running.step()
     same(
         [task.hypotheses for task in tasks],
         translate_tokens(model, SENTENCES, strategy=Beam(3), limits=Limits(max_length=25)),
@@ -291,11 +291,11 @@ def test_wrong_limits_are_errors(name):
 def test_length_limits_of_a_batch_are_independent():
     model = tiny()
     tasks = [SearchTask(n, SOURCE) for n in (1, 4, 2)]
-    under_way = Search(model, Beam(2))
+    running = Search(model, Beam(2))
     with torch.inference_mode():
-        under_way.add(tasks, *start(model, tasks))
-        while under_way:
-            under_way.step()
+        running.add(tasks, *start(model, tasks))
+        while running:
+            running.step()
     for task, n in itertools.product(tasks, (1, 2, 4)):
         if task.max_length == n:
             same(

@@ -191,9 +191,9 @@ def test_neighbours_order_and_workers_change_no_bit(precision, beam, monkeypatch
 def test_matrices_of_finished_sentences_are_freed():
     listed = engine(drawn())
     source, lengths = padded(MANY)
-    carried = listed.start(listed.encode(source, lengths), torch.full((len(MANY),), BOS))
-    assert len(carried.shortlists._kept) == 3
-    assert len(carried.reorder(torch.tensor([0, 1, 23, 0])).shortlists._kept) == 2
+    state = listed.start(listed.encode(source, lengths), torch.full((len(MANY),), BOS))
+    assert len(state.shortlists._kept) == 3
+    assert len(state.reorder(torch.tensor([0, 1, 23, 0])).shortlists._kept) == 2
 
 
 @torch.inference_mode()
@@ -326,7 +326,7 @@ def test_models_without_shortlist_support_are_errors(tmp_path):
         match="a shortlist needs the C.. engine, which cannot run this model: it runs Transformers",
     ):
         fast(load_model(translator(tmp_path / "gru")), shortlist=drawn())
-    with pytest.raises(OptionError, match="is a language model, which has no source words"):
+    with pytest.raises(OptionError, match="is a language model, and a shortlist needs source tokens"):
         shortlist_command.command(language_model(tmp_path / "language"), None, 2, 1)
     language: Any = small(language=True)
     with pytest.raises(OptionError, match="a shortlist is for translators"):

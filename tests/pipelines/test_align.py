@@ -67,7 +67,7 @@ def test_words_of_tokens_are_those_of_the_decoded_text(tokenizer, text):
     tokens = tokenizer.encode(text)
     found = Words.of_tokens(tokenizer, [*tokens, EOS])
     assert found.words == tokenizer.decode(tokens).split()
-    assert found.owner[-1].sum() == 0  # the end mark is nobody's
+    assert found.owner[-1].sum() == 0  # the end-of-sentence token belongs to no word
     if UNK not in tokens and not tokenizer.lowercase:
         assert torch.equal(found.owner[:-1], Words.of_text(tokenizer, text).owner)
 
@@ -92,7 +92,7 @@ def test_word_weights_sum_source_tokens_and_average_target_tokens():
     target = Words(["the", "dog"], torch.tensor([[1, 0], [1, 0], [0, 1]]).double())
     cross = torch.tensor(
         [[0.5, 0.1, 0.2, 0.2], [0.3, 0.3, 0.3, 0.1], [0.1, 0.4, 0.4, 0.1], [0, 0, 0, 1]]
-    )  # end marks last
+    )  # end-of-sentence tokens last
     found = word_weights(cross, source, target)
     torch.testing.assert_close(found, torch.tensor([[0.4, 0.45], [0.1, 0.8]]).double())
     assert pharaoh(strongest(found)) == "1-0 1-1"
@@ -217,7 +217,7 @@ def test_symmetrizations_equal_examples_by_hand():
     # A neighbour of which both words have links is not added.
     square = frozenset({(0, 0), (1, 1), (0, 1)})
     assert grow_diag_final_and(square, frozenset({(0, 0), (1, 1)})) == {(0, 0), (1, 1)}
-    # Diagonal neighbours count, and growth goes on from what was added.
+    # Diagonal neighbours count, and growth continues from added links.
     assert grow_diag_final_and(frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)})) == {
         (0, 0),
         (1, 1),

@@ -67,7 +67,7 @@ def test_word_attention_is_that_of_attention_pooling(model):
     assert looked.weights == pytest.approx([float(w) for w in by_hand], abs=1e-6)
     assert sum(looked.weights) == pytest.approx(
         1 - float(weights[10]), abs=1e-6
-    )  # the rest went to the end mark
+    )  # the rest went to the end-of-sentence token
 
 
 def test_without_attention_pooling_word_attention_is_that_of_the_last_layer(tmp_path):

@@ -46,11 +46,11 @@ def test_a_prompt_read_at_once_equals_step_by_step(decoder):
     model = language_model(decoder)
     given = [BOS, *model.target_tokenizer.encode(LINES[0])]
     with torch.inference_mode():
-        carried, last = start(model, [SearchTask(5, given), SearchTask(5, given)])
-        at_once, _ = model.step(last, carried)
-        carried = model.start(None, last)
+        state, last = start(model, [SearchTask(5, given), SearchTask(5, given)])
+        at_once, _ = model.step(last, state)
+        state = model.start(None, last)
         for token in given:
-            by_word, carried = model.step(torch.tensor([token, token]), carried)
+            by_word, state = model.step(torch.tensor([token, token]), state)
     assert at_once == pytest.approx(by_word, abs=1e-12)
 
 

@@ -150,7 +150,7 @@ def test_csv_cells_may_contain_commas_quotes_and_line_ends(tmp_path, monkeypatch
     source = Source((path,), layout=Column(2, ",", quotes=True), header=True)
     assert texts(source) == [text for _, text in rows]
     assert texts(source, skip=3) == ["", 'ends in "', "last"]
-    for block in (1, 2, 7, 20):  # whatever the blocks a file comes in
+    for block in (1, 2, 7, 20):  # for any size of blocks
         monkeypatch.setattr("regard.data.text_files.BLOCK", block)
         assert texts(source) == [text for _, text in rows]
         assert source.survey()[0] == 6
