@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -81,5 +81,5 @@ class Batch:
         return len(self.rows)
 
 
-def _holds_integers(value: Any) -> bool:
+def _holds_integers(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()

@@ -92,8 +92,9 @@ def given_tokenizers(given: Given, rows: Rows, labels: str | None) -> tuple[Toke
         assert target is not None
         return (source or target) if rows.paired else None, target
     trained = _train_labels(rows, labels)
-    same = target is not None and set(target.entries) == set(trained.entries)
-    return source, target if same else trained
+    if target is not None and set(target.entries) == set(trained.entries):
+        return source, target
+    return source, trained
 
 
 def load_tokenizers(path: Path, paired: bool) -> tuple[Tokenizer | None, Tokenizer]:

@@ -137,16 +137,17 @@ class RecurrentDecoderOptions(DecoderOptions):
             )
 
     def build_decoder(self, dim: int, dropout: float, encoder: Any) -> RecurrentDecoder:
-        attention = None
+        attention: Any = None
         if encoder is not None:
             attention = CROSS_ATTENTIONS[self.attention](
                 self.width_of(dim), encoder.width, self.attention_width
             )
-        feeds = attention is not None and self.input_feeding
+        feeds = self.input_feeding and attention is not None
+        fed_width = attention.width if attention is not None and feeds else 0
         if self.shared_recurrence and encoder is not None:
             stack = _shared_stack(encoder, dim)
         else:
-            stack = self._stack(dim + (attention.width if feeds else 0), self.width or dim, dropout)
+            stack = self._stack(dim + fed_width, self.width or dim, dropout)
         first = None if encoder is None else _initial_state(self.initial_state, encoder, stack)
         locked = {
             name: None if rate is None else LockedDropout(rate)
@@ -233,8 +234,8 @@ class InputFeedingDecoder(_StepByStep):
 
     def start(self, memory: Memory | None, batch: Tensor) -> DecoderState:
         hidden = self.initial_hidden(memory, batch)
-        assert self.attention is not None
-        context = hidden[0][0].new_zeros(len(batch), self.attention.width)
+        attention: Any = self.attention
+        context = hidden[0][0].new_zeros(len(batch), attention.width)
         return DecoderState(memory, hidden, context=context)
 
     def step(self, x: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:

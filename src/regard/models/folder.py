@@ -53,8 +53,9 @@ def save(
     for name, tokenizer in names.items():
         tokenizer.save(folder / name)
     write_file(folder / "card.json", _json_text(card))
-    without_source = source_tokenizer is None or model.kind == "language-model"
-    source_vocabulary = None if without_source else len(source_tokenizer)
+    source_vocabulary = None
+    if source_tokenizer is not None and model.kind != "language-model":
+        source_vocabulary = len(source_tokenizer)
     top = {
         "format": FORMAT,
         "regard": __version__,

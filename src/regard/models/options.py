@@ -59,8 +59,9 @@ class PartOptions(Block):
 @lru_cache(maxsize=64)
 def _union(registered: tuple[tuple[str, type[Block]], ...], default: str | None) -> TypeAdapter[Any]:
     """The discriminated union of what is registered now; its errors name the kind and the key."""
-    members = tuple(Annotated[block, Tag(kind)] for kind, block in registered)
-    return TypeAdapter(Annotated[Union[members], by_kind(default)])  # noqa: UP007 - the members are a tuple
+    members: Any = Union[tuple(Annotated[block, Tag(kind)] for kind, block in registered)]  # noqa: UP007
+    union: Any = Annotated[members, by_kind(default)]
+    return TypeAdapter(union)
 
 
 def by_kind(default: str | None) -> Discriminator:
@@ -169,10 +170,10 @@ class ModelOptions(PartOptions):
     default_kind: ClassVar = "autoregressive"
 
     if TYPE_CHECKING:  # every subclass declares these, with its own defaults
-        kind: str
+        kind: Any
         dim: Size
         dropout: Dropout
-        encoder: EncoderOptions | None
+        encoder: Any
 
     def check(self) -> Iterator[str]:
         """Yield a sentence for each option that cannot work."""
