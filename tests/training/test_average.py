@@ -18,8 +18,8 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("average")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
-        made = tiny.recipe(folder, training__steps=6, training__validate_every=2, training__save_every=3, training__keep=3,
-                           training__average=1)  # fmt: skip
+        steps = {"training__steps": 6, "training__validate_every": 2, "training__save_every": 3}
+        made = tiny.recipe(folder, **steps, training__keep=3, training__average=1)
         return train(made, folder=folder / "run", quiet=True).folder
 
 

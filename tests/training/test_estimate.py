@@ -9,7 +9,8 @@ from regard.training.estimate import SAMPLE_ROWS, estimate
 from regard.training.trainer import train
 
 TINY = [
-    "model.dim=32", "model.encoder={layers: 1, heads: 2, inner: 32}", "model.decoder={layers: 1, heads: 2, inner: 32}",
+    "model.dim=32",
+    "model.encoder={layers: 1, heads: 2, inner: 32}", "model.decoder={layers: 1, heads: 2, inner: 32}",
     "data.limit=400", "tokenizer.size=300", "batch.tokens=400", "schedule.warmup=5", "decoding.beam=1",
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from tests.training import tiny
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, own_cache):
-    """A folder with a finished run, one without report and model, one without checkpoints, and a damaged one."""
+    """A folder with a finished, a stopped, a started and a damaged run."""
     folder = tmp_path_factory.mktemp("runs")
     recipe = tiny.recipe(folder, training__steps=6, training__validate_every=3, training__save_every=3)
     train(recipe, folder=folder / "finished", quiet=True)

@@ -222,7 +222,7 @@ def test_missing_files_are_an_error_before_the_folder_is_created(tmp_path):
 def test_resuming_with_a_changed_recipe_names_the_keys(done):
     with pytest.raises(
         RecipeError,
-        match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run of another",
+        match=r"batch.tokens, optimizer.lr are not what .* put them back to resume, or start a run",
     ):
         resume(done.folder, overrides=["optimizer.lr=0.5", "batch.tokens=99"], quiet=True)
 

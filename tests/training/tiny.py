@@ -35,8 +35,8 @@ RECIPE = {
     "optimizer": {"lr": 0.01},
     "schedule": {"kind": "plateau", "warmup": 5, "patience": 0},
     "training": {
-        "steps": 60, "validate_every": 12, "save_every": 7, "log_every": 5, "keep": 2, "average": 2, "ema": 0.9,
-        "device": "cpu", "threads": 1,
+        "steps": 60, "validate_every": 12, "save_every": 7, "log_every": 5, "keep": 2, "average": 2,
+        "ema": 0.9, "device": "cpu", "threads": 1,
     },
     "decoding": {"beam": 2, "max_length": 12},
 }  # fmt: skip
@@ -126,7 +126,8 @@ def server():
 def start(folder, verb, target, run, *overrides, largest_file=0):
     """Train the recipe `target`, or resume, in a new process; the runs share the cache in `folder`."""
     order = {
-        "verb": verb, "recipe": target, "folder": str(run), "overrides": overrides, "cache": str(folder / "cache"),
+        "verb": verb, "recipe": target, "folder": str(run), "overrides": overrides,
+        "cache": str(folder / "cache"),
         "output": str(run.parent / f"output-{time.monotonic_ns()}.txt"), "largest_file": largest_file,
     }  # fmt: skip
     return Child(server(), order)

@@ -106,7 +106,7 @@ class Data(Block):
     )
     hold_out: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
-        description="fraction of the training rows for validation, by a hash of the text; the end of plain text",
+        description="fraction of the training rows for validation, by a hash of the text; a text's end",
     )
     scheme: Literal["bio", "iobes", "io"] | None = Field(
         default=None, description="tagging scheme; null: as in the files"

@@ -1,1 +1,1 @@
-"""Training: the loop over steps, validation, checkpoints that resume exactly, distributed runs, the run folder."""
+"""Training: the loop over steps, validation, checkpoints that resume exactly, distributed runs."""

@@ -152,7 +152,7 @@ class Session:
     command: str = ""
 
     def run(self, create_folder: Callable[[], None] | None = None) -> Result:
-        """Train to the end or until interrupted; checks come before `create_folder`, which is for new runs."""
+        """Train to the end or until interrupted; checks come before `create_folder` (new runs)."""
         run, recipe, world = self.run_folder, self.recipe, self.world
         check_machine(recipe, world)
         unit = get_task(recipe.task).loss_unit.removeprefix("target ")
