@@ -47,7 +47,8 @@ def save_marian(folder, **changes):
     config = transformers.MarianConfig(**{
         "vocab_size": len(vocabulary), "d_model": 32, "encoder_layers": 2, "decoder_layers": 1,
         "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 40, "activation_function": "swish", "max_position_embeddings": 64, "scale_embedding": True,
+        "decoder_ffn_dim": 40, "activation_function": "swish", "max_position_embeddings": 64,
+        "scale_embedding": True,
         "pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "init_std": 0.3, **changes,
     })  # fmt: skip
     model = transformers.MarianMTModel(config).eval()
