@@ -1,11 +1,13 @@
 """docs/architecture.md names files and folders that exist, and every folder of the package."""
 
+import ast
 import re
 from pathlib import Path
 
 import regard
 
 PACKAGE = Path(regard.__file__).parent
+TESTS = Path(__file__).parent
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -21,3 +23,20 @@ def test_every_path_exists():
 def test_every_folder_is_listed():
     listed = set(re.findall(r"^\| `(\w+)/` \|", PAGE, re.M))
     assert listed == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+
+
+def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
+    tests = {
+        path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for path in TESTS.rglob("test_*.py")
+    }
+    without = []
+    for module in sorted(PACKAGE.rglob("*.py")):
+        inside = module.relative_to(PACKAGE)
+        folder = TESTS / inside.parts[0] if len(inside.parts) > 1 else TESTS
+        near = {path: head for path, head in tests.items() if path.is_relative_to(folder)}
+        named = any(path.name == f"test_{module.name}" for path in near)
+        covered = any(re.search(rf"\b{re.escape(module.name)}\b", head) for head in near.values())
+        if module.name not in ("__init__.py", "__main__.py") and not named and not covered:
+            without.append(str(inside))
+    assert not without

@@ -1,4 +1,7 @@
-"""The public names are a reviewed list: the top level, and what each subpackage lists. Importing regard needs torch alone."""
+"""The public names are a reviewed list: the top level, and what each subpackage lists. Importing regard needs torch alone.
+
+Covers lazy.py.
+"""
 
 import subprocess
 import sys

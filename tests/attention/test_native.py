@@ -1,4 +1,7 @@
-"""Native code: the library cache is private, results equal the reference, out of memory is an error."""
+"""Native code: the library cache is private, results equal the reference, out of memory is an error.
+
+Covers build_cpp.py.
+"""
 
 import functools
 import os

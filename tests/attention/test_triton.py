@@ -1,4 +1,7 @@
-"""The Triton kernels without a GPU, by Triton's interpreter on the CPU. On a GPU: test_cuda.py."""
+"""The Triton kernels without a GPU, by Triton's interpreter on the CPU. On a GPU: test_cuda.py.
+
+Covers triton_band.py.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,7 @@
-"""evaluate and metrics: which data is evaluated, how it is read, and perplexity by plain arithmetic."""
+"""evaluate and metrics: which data is evaluated, how it is read, and perplexity by plain arithmetic.
+
+Covers metrics.py.
+"""
 
 import math
 from types import SimpleNamespace

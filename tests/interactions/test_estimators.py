@@ -1,4 +1,7 @@
-"""Estimators (estimator, linear, factorization): scikit-learn's checks, planted factors, options."""
+"""Estimators (estimator, linear, factorization): scikit-learn's checks, planted factors, options.
+
+Covers estimator.py, factorization.py, linear.py.
+"""
 
 import numpy as np
 import pytest

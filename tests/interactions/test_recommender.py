@@ -1,4 +1,7 @@
-"""Recommenders (recommender, recommenders, cross_validation) on planted ratings, and `regard recommend`."""
+"""Recommenders (recommender, recommenders, cross_validation) on planted ratings, and `regard recommend`.
+
+Covers cross_validation.py, recommenders.py.
+"""
 
 import json
 import os

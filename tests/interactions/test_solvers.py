@@ -1,5 +1,8 @@
 """Solvers (als, fm_solver, sgd, ridge, regularization, loss, repeated_rows) against
-closed forms, scikit-learn, each other and sampling."""
+closed forms, scikit-learn, each other and sampling.
+
+Covers als.py, fm_solver.py, loss.py, regularization.py, repeated_rows.py, ridge.py, sgd.py.
+"""
 
 from itertools import pairwise
 

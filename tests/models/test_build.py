@@ -1,4 +1,8 @@
-"""Every encoder with every decoder: steps equal the whole, batches change nothing, sizes are as published."""
+"""Every encoder with every decoder: steps equal the whole, batches change nothing, sizes are as published.
+
+Covers autoregressive.py, cross_attention.py, decoder.py, embedding.py, encoder.py, language_model.py,
+memory.py, model.py, text_model.py, transformer.py, translator.py.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,7 @@
-"""Taggers of every encoder: what they read, what they learn, and that no answer is ill formed."""
+"""Taggers of every encoder: what they read, what they learn, and that no answer is ill formed.
+
+Covers character_features.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Folders that were changed: checksums see it, and without checksums each change is refused with one
 sentence.
+
+Covers config.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Index (build_index, index, segment, exact, hnsw, methods): search, changes, crashes, damage and locks."""
+"""Index (build_index, index, segment, exact, hnsw, methods): search, changes, crashes, damage and locks.
+
+Covers build_index.py, embedders.py, exact.py, hnsw.py, methods.py, segment.py.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Label spreading, and the review table of suggested labels (label_table)."""
+"""Label spreading, and the review table of suggested labels (label_table). Covers label_table.py."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""python -m regard.conformance: exit codes, messages and reproductions."""
+"""python -m regard.conformance: exit codes, messages and reproductions.
+
+Covers backends.py, cases.py, judge.py.
+"""
 
 import math
 from pathlib import Path
@@ -10,7 +13,7 @@ from torch import Tensor
 from regard.conformance import CLASSES, case, check
 from regard.conformance.__main__ import main
 
-HERE = "tests.test_conformance_command"
+HERE = "tests.conformance.test_command"
 
 
 def by_definition(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -110,7 +113,7 @@ def test_the_verdict_names_what_is_off_and_by_how_much():
 
 
 def test_the_example_on_the_page_runs(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parent.parent / "docs" / "conformance.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
     example = next(x for x in page.split("```")[1::2] if "def attend" in x).removeprefix("python\n")
     (tmp_path / "mine.py").write_text(example, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
