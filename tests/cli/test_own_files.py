@@ -1,4 +1,7 @@
-"""Tests of recipe/own_files.py: `regard train classifier my.csv`, then the commands that it suggests."""
+"""Tests of recipe/own_files.py: `regard train classifier my.csv`, then the commands that it suggests.
+
+Covers recipe/own_files.py.
+"""
 
 import json
 import re

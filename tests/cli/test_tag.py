@@ -1,4 +1,7 @@
-"""Tests of tag.py: text, CoNLL and JSON, interruptions, wrong input."""
+"""Tests of tag.py: text, CoNLL and JSON, interruptions, wrong input.
+
+Covers pipelines/tag.py, pipelines/tag_file.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Batches: every row once, little padding, the same from a seed, shared by ranks, and taken up exactly where
 they were left.
+
+Covers batch.py, windows.py.
 """
 
 import itertools

@@ -1,4 +1,7 @@
-"""Tables of a user's own: columns by name or number, quotes, numbers, and where a cell is."""
+"""Tables of a user's own: columns by name or number, quotes, numbers, and where a cell is.
+
+Covers csv_reader.py.
+"""
 
 import gzip
 import json

@@ -1,5 +1,7 @@
 """Text comes back as it went in, special numbers come from nowhere, and a vocabulary that cannot be is
 refused.
+
+Covers tokenizer_training.py, train_tokenizers.py.
 """
 
 import json

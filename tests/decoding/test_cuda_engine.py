@@ -1,5 +1,7 @@
 """Tests of engine/cuda: the CUDA engine equals the torch model; in float64 without a GPU, marked `cuda` with
 one.
+
+Covers buffers.py, device_beam.py, graphs.py, packed_weights.py, step_attention.py.
 """
 
 import copy

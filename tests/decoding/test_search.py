@@ -1,5 +1,7 @@
 """Tests of search.py, batching.py, beam.py and strategy.py: searches find the best hypotheses, in any
 batch.
+
+Covers scoring.py, token_stream.py.
 """
 
 import _thread

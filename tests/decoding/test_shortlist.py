@@ -1,5 +1,7 @@
 """Tests of shortlist.py, shared_shortlists.py and ibm1.py: what a shortlist contains and how the engine uses
 it.
+
+Covers cli/shortlist.py.
 """
 
 import json

@@ -1,6 +1,8 @@
 """Recommenders (recommender, recommenders, cross_validation) on planted ratings, and `regard recommend`.
 
 Covers cross_validation.py, recommenders.py.
+
+Covers cli/recommend.py.
 """
 
 import json

@@ -1,5 +1,8 @@
 """Tests of export.py and format.py: the registry, and what is kept on disk. The files per format test the
-formats."""
+formats.
+
+Covers libraries.py, readme.py, tokenizer_files.py.
+"""
 
 import inspect
 

@@ -1,4 +1,7 @@
-"""Tests of import_model.py, import_marian.py, import_gpt2.py, sentencepiece.py and token_mapping.py."""
+"""Tests of import_model.py, import_marian.py, import_gpt2.py, sentencepiece.py and token_mapping.py.
+
+Covers importer.py.
+"""
 
 import json
 import warnings

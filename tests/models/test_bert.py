@@ -1,4 +1,7 @@
-"""A BERT-like sentence encoder becomes our embedder with the same vectors, and every head can be watched."""
+"""A BERT-like sentence encoder becomes our embedder with the same vectors, and every head can be watched.
+
+Covers interchange/import_bert.py.
+"""
 
 import importlib.util
 import json

@@ -1,4 +1,7 @@
-"""Tests of translate_file.py and translation_formats.py: what a chunk becomes, and resuming."""
+"""Tests of translate_file.py and translation_formats.py: what a chunk becomes, and resuming.
+
+Covers attention_file.py.
+"""
 
 import json
 from dataclasses import replace

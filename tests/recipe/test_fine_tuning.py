@@ -1,4 +1,7 @@
-"""Tests of fine_tuning.py and of training/pretrained.py: what is fine-tuned, resumed and refused."""
+"""Tests of fine_tuning.py and of training/pretrained.py: what is fine-tuned, resumed and refused.
+
+Covers training/pretrained.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of routes.py, waiting.py, middleware.py, http_errors.py, requests.py and index_page.py."""
+"""Tests of routes.py, waiting.py, middleware.py, http_errors.py, requests.py and index_page.py.
+
+Covers responses.py, service.py.
+"""
 
 import json
 import socket
