@@ -15,7 +15,7 @@ import regard
 
 # What a user types first.
 TOP = """
-attend explain weights watch lookup
+attend explain weights watch intervene lookup
 ScaledDot Additive Bilinear Causal Window Padding ALiBi Rotary Sinusoidal Softmax Sparsemax MultiHead Cache
 train resume build load Recipe Tokenizer Index huggingface RegardError
 translate generate classify tag embed align fast Beam Sample Constraints Limits Ensemble
@@ -24,9 +24,9 @@ Translator LanguageModel Classifier Tagger Embedder
 # Everything, by subpackage. A class at the top level is listed by its subpackage too; a function is in one place.
 SUBPACKAGES = {
     "attention": """
-        ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot Energy Entmax
-        Hard Learned Mask Match Normalizer Packed Padding Plan Prefix Raw Recorded RelativeBuckets RelativeVectors
-        Rotary ScaledDot Seen Sigmoid Sinusoidal Softmax Sparsemax Window
+        ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot Edit Energy
+        Entmax Hard Learned Mapped Mask Match Normalizer Packed Padding Permuted Pinned Plan Prefix Raw Recorded RelativeBuckets RelativeVectors
+        Rotary ScaledDot Seen Sigmoid Sinusoidal Softmax Sparsemax Uniform Weights Window Zero
     """,
     "conformance": "CLASSES Case Outcome Refused case check load",
     "data": """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from regard.attention.attend import attend, explain, weights
 from regard.attention.bias import ALiBi
 from regard.attention.energy import Additive, Bilinear, ScaledDot
+from regard.attention.intervening import intervene
 from regard.attention.lookup import lookup
 from regard.attention.normalize import Softmax, Sparsemax
 from regard.attention.position import Rotary, Sinusoidal
@@ -99,6 +100,7 @@ __all__ = [
     "fast",
     "generate",
     "huggingface",
+    "intervene",
     "load",
     "lookup",
     "resume",

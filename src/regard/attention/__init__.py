@@ -8,6 +8,7 @@ from regard.lazy import exported
 
 if TYPE_CHECKING:
     from regard.attention.bias import ALiBi, Bias, RelativeBuckets, RelativeVectors
+    from regard.attention.edits import Edit, Mapped, Permuted, Pinned, Uniform, Weights, Zero
     from regard.attention.energy import Additive, Bilinear, Cosine, Distance, Dot, Energy, Match, ScaledDot
     from regard.attention.mask import Dense, Mask
     from regard.attention.normalize import Entmax, Hard, Normalizer, Raw, Sigmoid, Softmax, Sparsemax
@@ -32,15 +33,19 @@ _HOMES = {
     "Distance": "energy",
     "Documents": "position_masks",
     "Dot": "energy",
+    "Edit": "edits",
     "Energy": "energy",
     "Entmax": "normalize",
     "Hard": "normalize",
     "Learned": "position",
+    "Mapped": "edits",
     "Mask": "mask",
     "Match": "energy",
     "Normalizer": "normalize",
     "Packed": "packed",
     "Padding": "position_masks",
+    "Permuted": "edits",
+    "Pinned": "edits",
     "Plan": "plan",
     "Prefix": "position_masks",
     "Raw": "normalize",
@@ -54,7 +59,10 @@ _HOMES = {
     "Sinusoidal": "position",
     "Softmax": "normalize",
     "Sparsemax": "normalize",
+    "Uniform": "edits",
+    "Weights": "edits",
     "Window": "position_masks",
+    "Zero": "edits",
 }
 __all__ = [
     "ALiBi",
@@ -70,15 +78,19 @@ __all__ = [
     "Distance",
     "Documents",
     "Dot",
+    "Edit",
     "Energy",
     "Entmax",
     "Hard",
     "Learned",
+    "Mapped",
     "Mask",
     "Match",
     "Normalizer",
     "Packed",
     "Padding",
+    "Permuted",
+    "Pinned",
     "Plan",
     "Prefix",
     "Raw",
@@ -92,6 +104,9 @@ __all__ = [
     "Sinusoidal",
     "Softmax",
     "Sparsemax",
+    "Uniform",
+    "Weights",
     "Window",
+    "Zero",
 ]
 __getattr__ = exported(__name__, _HOMES)

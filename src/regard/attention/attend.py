@@ -30,7 +30,7 @@ from regard.attention.kernel_inputs import needs_clearing
 from regard.attention.kernels import reference
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
-from regard.attention.plan import PREPARED, Plan, choose, make_plan, requested, run
+from regard.attention.plan import KERNELS, PREPARED, Plan, choose, make_plan, requested, run
 
 
 def attend(
@@ -81,9 +81,10 @@ def attend(
             prepared = PREPARED.get(call_signature)
         except TypeError:  # unhashable options are wrong; the checks below raise
             call_signature = None
-    recorders = watching.targets() if watching.is_watching() else None  # None: no watch is active
+    # None: no `watch` and no `intervene` is active.
+    observers = watching.targets() if watching.is_watching() else None
     if prepared is not None:
-        if prepared.shortcut is not None and (recorders is None or not (recorders or is_intercepted())):
+        if prepared.shortcut is not None and (observers is None or not (observers or is_intercepted())):
             out = prepared.shortcut(query, key, value, mask)
             if out is not None:
                 return out
@@ -99,10 +100,19 @@ def attend(
             if len(PREPARED) >= MAX_SIGNATURES:
                 PREPARED.clear()
             PREPARED[call_signature] = prepared
-    if recorders is not None:
-        with watching.record(call, recorders, compiles=prepared.kernel.compiles):
-            return run(call, prepared.kernel, prepared.machine, prepared.clear)
+    if observers is not None:
+        return _run_observed(call, prepared, observers)
     return run(call, prepared.kernel, prepared.machine, prepared.clear)
+
+
+def _run_observed(call: Call, prepared: _Prepared, observers: watching.Targets) -> Tensor:
+    """Record the call and run it; the reference runs a call whose weights an intervention has set."""
+    call = watching.edited(call, observers)
+    kernel, clear = prepared.kernel, prepared.clear
+    if call.edited is not None:
+        kernel, clear = KERNELS["reference"], False
+    with watching.record(call, observers, compiles=kernel.compiles):
+        return run(call, kernel, prepared.machine, clear)
 
 
 @dataclass(slots=True)

@@ -73,6 +73,8 @@ class Call:
     groups: int  # query heads per key head
     squeeze_heads: bool  # inputs were (time, dim): remove the heads axis from the result
     autocast: torch.dtype | None = None  # autocast's dtype, if autocast is enabled
+    # Weights that `intervene` sets, (*leading, heads, Tq, Tk), in place of the gated ones; reference only.
+    edited: Tensor | None = None
 
     @property
     def Tq(self) -> int:

@@ -1,4 +1,4 @@
-"""Run compiled code eagerly while a watch is active (`torch.compiler.set_stance("force_eager")`)."""
+"""Run compiled code eagerly inside `watch` and `intervene` (`torch.compiler.set_stance("force_eager")`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class _EagerStance:
             return
         if get_eval_frame_callback() not in (None, False):
             raise OptionError(
-                "watch cannot begin inside a compiled function; put it around the call of that function"
+                "watch and intervene cannot begin inside a compiled function; "
+                "put them around the call of that function"
             )
         self.stance = torch.compiler.set_stance("force_eager")
 

@@ -44,6 +44,11 @@ class Recorded:
         """(*leading, heads, Tq, Tk) of the full matrix."""
         return (*self.call.leading, self.call.heads, self.call.Tq, self.call.Tk)
 
+    @property
+    def edited(self) -> bool:
+        """Whether `regard.intervene` set the weights; earlier stages are those of the model."""
+        return self.call.edited is not None
+
     @torch.no_grad()
     def weights(
         self,
@@ -143,6 +148,7 @@ class Recorded:
             f"{call.energy}".split("(")[0],
             *(f"{x}" for x in (call.mask, call.bias) if x is not None),
             f"{call.normalize}",
+            *(["edited"] if self.edited else []),
         ]
         return f"{tuple(self.shape)} {' · '.join(map(_shorten, options))}"
 
@@ -155,7 +161,11 @@ def _shorten(text: str, width: int = 60) -> str:
 def _column_sums_by_triton(call: Call) -> Tensor | None:
     """Column sums of all rows by our Triton kernel, which stores no scores; None if it cannot run."""
     machine = Machine.of(call.query, call.key)
-    if triton.has_sinks(call) or triton.Triton().refuses(call, machine) is not None:
+    if (
+        call.edited is not None
+        or triton.has_sinks(call)
+        or triton.Triton().refuses(call, machine) is not None
+    ):
         return None
     q, k, _, scale = kernel_inputs.dot_inputs(call, grouped=True)
     if scale <= 0 or k.shape[1] not in (call.heads, call.heads // call.groups):

@@ -34,6 +34,7 @@ def has_tiles(selection: Selection) -> bool:
         call.energy.form == "dot"
         and not call.per_head_energy
         and call.is_softmax
+        and call.edited is None
         and 0 not in (*selection.shape, call.key.shape[-1])
     )
 

@@ -37,9 +37,9 @@ class Selection:
             )
         return cls(
             call,
-            [_check_index("batch", batch, n) for n in call.leading],
-            _check_index("head", head, call.heads),
-            _check_index("query", query, call.Tq),
+            [check_index("batch", batch, n) for n in call.leading],
+            check_index("head", head, call.heads),
+            check_index("query", query, call.Tq),
             (batch, head, query),
         )
 
@@ -75,7 +75,7 @@ class Selection:
         return x
 
 
-def _check_index(name: str, given: IndexLike, size: int) -> Index:
+def check_index(name: str, given: IndexLike, size: int) -> Index:
     """The index as None, a slice or a tensor of non-negative integers."""
     if given is None:
         return None

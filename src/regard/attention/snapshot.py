@@ -25,8 +25,8 @@ def detach_call(call: Call) -> Call:
 
     Values are dropped: weights do not need them.
     """
-    key = call.key.detach()
-    return replace(call, query=call.query.detach(), key=key, value=key, dropout=0.0)
+    key, edited = call.key.detach(), None if call.edited is None else call.edited.detach()
+    return replace(call, query=call.query.detach(), key=key, value=key, dropout=0.0, edited=edited)
 
 
 def snapshot_call(call: Call, copies: Copies) -> Call:
@@ -37,6 +37,7 @@ def snapshot_call(call: Call, copies: Copies) -> Call:
             name: _snapshot(getattr(call, name), copies)
             for name in ("energy", "mask", "bias", "normalize", "gate")
         }
+        options["edited"] = None if call.edited is None else _copy(call.edited)
         return replace(call, query=_copy(call.query), key=key, value=key, dropout=0.0, **options)
 
 

@@ -1,16 +1,18 @@
-"""Record torch's own attention, SDPA and multi-head attention, as calls of regard's operator.
+"""Record torch's own attention, SDPA and multi-head attention, as calls of regard's operator; edit it.
 
-A `TorchFunctionMode` intercepts torch functions while a `watch` is active. It passes every function on
-unchanged, so the model's results do not change. Any such mode also disables torch's inference fast paths,
-which would hide the attention inside one fused operator.
+A `TorchFunctionMode` intercepts torch functions while a `watch` or an `intervene` is active. It passes on
+every function that no intervention matches unchanged, so watching does not change the model's results. Any
+such mode also disables torch's inference fast paths, which would hide the attention inside one fused
+operator.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,9 +24,11 @@ from regard.attention import watching
 from regard.attention.bias import Bias, DenseBias
 from regard.attention.call import SCALED_DOT, Call, make_call
 from regard.attention.energy import Dot
+from regard.attention.kernels import reference
 from regard.attention.mask import Dense, Mask
 from regard.attention.position_masks import Causal
 from regard.attention.tracing import transform
+from regard.errors import OptionError
 
 
 class _Interceptor(TorchFunctionMode):
@@ -35,9 +39,8 @@ class _Interceptor(TorchFunctionMode):
         self.functions_seen += 1
         convert = CONVERTERS.get(func)
         if convert is not None:
-            _record(convert, args, kwargs)
-        else:
-            _note_unrecorded(func, args, kwargs)
+            return _run_observed(func, convert, args, kwargs)
+        _note_unrecorded(func, args, kwargs)
         return func(*args, **kwargs)
 
 
@@ -75,14 +78,21 @@ def paused() -> Iterator[None]:
         yield
 
 
-def _record(convert: Callable[..., Call], args: tuple, kwargs: dict) -> None:
+def _run_observed(func: Any, convert: Callable[..., Call], args: tuple, kwargs: dict) -> Any:
+    """Record torch's attention and run it; if an intervention matches it, with edited weights."""
     targets = []
-    for watch in watching.interception_targets():
-        name = watch.next_name(_kind(convert, args, kwargs))
-        if watch.wants(name):
-            targets.append((watch, name))
-    if not targets:
-        return
+    for observer in watching.interception_targets():
+        name = observer.next_name(_kind(convert, args, kwargs))
+        if observer.wants(name):
+            targets.append((observer, name))
+    if any(observer.edits_calls for observer, _ in targets):
+        return _run_edited(func, convert, args, kwargs, targets)
+    if targets:
+        _record(convert, args, kwargs, targets)
+    return func(*args, **kwargs)
+
+
+def _record(convert: Callable[..., Call], args: tuple, kwargs: dict, targets: watching.Targets) -> None:
     reason = transform()
     try:
         call = None if reason is not None else convert(*args, **kwargs)
@@ -93,6 +103,32 @@ def _record(convert: Callable[..., Call], args: tuple, kwargs: dict) -> None:
             watch.missed[name] = f"this call cannot be recorded ({reason})"
         else:
             watch.add(name, call)
+
+
+def _run_edited(
+    func: Any, convert: Callable[..., Call], args: tuple, kwargs: dict, targets: watching.Targets
+) -> Any:
+    """Run torch's attention with the weights that interventions set."""
+    if (reason := transform()) is not None:
+        raise OptionError(f"intervene cannot change {targets[0][1]}: {reason}")
+    is_multi_head = convert is _from_multi_head
+    with paused():
+        arguments = _multi_head_arguments(*args, **kwargs) if is_multi_head else {}
+        if is_multi_head:
+            call = _multi_head_call(arguments, True)
+        else:
+            dropout = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+            call = replace(convert(*args, **kwargs), dropout=dropout)
+        call = watching.edited(call, targets)
+        for observer, name in targets:
+            observer.add(name, call)
+    if call.edited is None:  # the edits select none of its rows
+        return func(*args, **kwargs)
+    with paused():
+        out = reference.attend(call)
+        if is_multi_head:
+            return _multi_head_output(arguments, out, call.edited.to(call.dtype))
+        return out.squeeze(-3) if call.squeeze_heads else out
 
 
 def _note_unrecorded(func: Any, args: tuple, kwargs: dict) -> None:
@@ -107,7 +143,7 @@ def _note_unrecorded(func: Any, args: tuple, kwargs: dict) -> None:
     elif ("attention" in name or "attn" in name) and not name.startswith("__"):
         for watch in watching.interception_targets():
             watch.missed[watch.current_path() or "the model"] = (
-                f"{name} was called, which watch does not see; "
+                f"{name} was called, which {watch.verb} does not see; "
                 "use F.scaled_dot_product_attention or regard.attend"
             )
 
@@ -148,39 +184,61 @@ def _kind(convert: Callable[..., Call], args: tuple, kwargs: dict) -> str | None
 
 def _from_multi_head(*args: Any, **kwargs: Any) -> Call:
     """The attention inside `F.multi_head_attention_forward`; projects queries and keys a second time."""
+    with torch.no_grad():
+        return _multi_head_call(_multi_head_arguments(*args, **kwargs), False)
+
+
+def _multi_head_arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
-    a = bound.arguments
-    query, key = a["query"], a["key"]  # (T, batch, dim)
+    return bound.arguments
+
+
+def _multi_head_call(a: dict[str, Any], with_values: bool) -> Call:
+    """The call of multi-head attention; without values, which weights do not need, keys replace them."""
+    query, key, value = a["query"], a["key"], a["value"]  # (T, batch, dim)
     batched = query.ndim == 3
     if not batched:
-        query, key = query[:, None], key[:, None]  # (T, 1, dim)
-    with torch.no_grad():
-        heads = a["num_heads"]
-        q, k = _project(query, key, a)
-        q = _split_heads(q, heads)
-        k = _split_heads(k, heads) if a["static_k"] is None else a["static_k"].unflatten(0, (-1, heads))
-        appended = 0  # keys that torch appends
-        if a["bias_k"] is not None:
-            bias_k = _split_heads(a["bias_k"].to(k.dtype), heads)  # (1, heads, 1, dim / heads)
-            k, appended = torch.cat([k, bias_k.expand(len(k), -1, -1, -1)], -2), 1
-        if a["add_zero_attn"]:
-            k, appended = F.pad(k, (0, 0, 0, 1)), appended + 1
-        mask, bias = _masks(a, len(q), heads, appended)
+        query, key, value = (x[:, None] for x in (query, key, value))  # (T, 1, dim)
+    heads, (in_weights, in_biases) = a["num_heads"], _projections(a, query.shape[-1])
+    q = _split_heads(F.linear(query, in_weights[0], in_biases[0]), heads)
+    rows = {}  # keys and values, (batch, heads, Tk, dim / heads)
+    for i, (name, x) in enumerate({"k": key, "v": value}.items() if with_values else [("k", key)], 1):
+        given, extra = a[f"static_{name}"], a[f"bias_{name}"]
+        y = F.linear(x, in_weights[i], in_biases[i]) if given is None else given
+        y = _split_heads(y, heads) if given is None else y.unflatten(0, (-1, heads))
+        if extra is not None:
+            extra = _split_heads(extra.to(y.dtype), heads)  # (1, heads, 1, dim / heads)
+            y = torch.cat([y, extra.expand(len(y), -1, -1, -1)], -2)
+        rows[name] = F.pad(y, (0, 0, 0, 1)) if a["add_zero_attn"] else y
+    appended = (a["bias_k"] is not None) + bool(a["add_zero_attn"])  # keys that torch appends
+    mask, bias = _masks(a, len(q), heads, appended)
+    k, v = rows["k"], rows.get("v", rows["k"])
     if not batched:
-        q, k = q[0], k[0]
-    return make_call(q, k, k, mask=mask, bias=bias)
+        q, k, v = q[0], k[0], v[0]
+    dropout = a["dropout_p"] if with_values and a["training"] else 0.0
+    return make_call(q, k, v, mask=mask, bias=bias, dropout=dropout)
 
 
-def _project(query: Tensor, key: Tensor, a: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    dim = query.shape[-1]
+def _multi_head_output(a: dict[str, Any], out: Tensor, weights: Tensor) -> tuple[Tensor, Tensor | None]:
+    """What `F.multi_head_attention_forward` returns: the projected output and the weights, if requested."""
+    concatenated = out.transpose(-2, -3).flatten(-2)  # (batch, T, dim), or (T, dim)
+    if concatenated.ndim == 3:
+        concatenated = concatenated.transpose(0, 1)  # (T, batch, dim)
+    out = F.linear(concatenated, a["out_proj_weight"], a["out_proj_bias"])
+    if not a["need_weights"]:
+        return out, None
+    return out, weights.mean(-3) if a["average_attn_weights"] else weights
+
+
+def _projections(a: dict[str, Any], dim: int) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+    """Weights and biases of the projections of queries, keys and values."""
     if a["use_separate_proj_weight"]:
-        weights = (a["q_proj_weight"], a["k_proj_weight"])
+        weights = (a["q_proj_weight"], a["k_proj_weight"], a["v_proj_weight"])
     else:
-        weights = a["in_proj_weight"][:dim], a["in_proj_weight"][dim : 2 * dim]
+        weights = a["in_proj_weight"].split(dim)
     bias = a["in_proj_bias"]
-    biases = (None, None) if bias is None else (bias[:dim], bias[dim : 2 * dim])
-    return F.linear(query, weights[0], biases[0]), F.linear(key, weights[1], biases[1])
+    return weights, (None, None, None) if bias is None else bias.split(dim)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

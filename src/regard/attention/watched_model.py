@@ -73,7 +73,7 @@ def _attention_implementations(modules: Modules) -> set[str]:
     return {str(name).split("-")[0] for name in names}
 
 
-def check_patterns(only: object, modules: Modules | None) -> list[str] | None:
+def check_patterns(only: object, modules: Modules | None, option: str = "only=") -> list[str] | None:
     """`only` as a list of glob patterns. Raise if one cannot match any call of the model."""
     if only is None:
         return None
@@ -91,7 +91,9 @@ def check_patterns(only: object, modules: Modules | None) -> list[str] | None:
         for pattern in patterns:
             if not pattern.startswith("attend.") and not any(fnmatchcase(name, pattern) for name in names):
                 some = ", ".join(paths)[:200] or "none"
-                raise OptionError(f"only={pattern!r} matches no module of this model; its modules are {some}")
+                raise OptionError(
+                    f"{option}{pattern!r} matches no module of this model; its modules are {some}"
+                )
     return patterns
 
 

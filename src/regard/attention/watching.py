@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from regard.attention.call import Call
@@ -34,14 +34,28 @@ from regard.attention.watched_model import (
 )
 from regard.errors import OptionError
 
-__all__ = ["IndexLike", "Recorded", "Seen", "is_watching", "label_calls", "record", "targets", "watch"]
+__all__ = [
+    "UNKNOWN",
+    "IndexLike",
+    "Label",
+    "Observer",
+    "Recorded",
+    "Seen",
+    "active_observers",
+    "current_label",
+    "edited",
+    "is_watching",
+    "label_calls",
+    "matches",
+    "observe",
+    "observed_by",
+    "record",
+    "reset_positions",
+    "targets",
+    "watch",
+]
 
 OnCall = Callable[[str, Recorded], object]
-
-COMPILED_INSIDE = (
-    "torch.compile was used for the first time inside watch, which then cannot see all attention of the "
-    "compiled code; call torch.compile before watch begins"
-)
 
 
 @contextmanager
@@ -66,62 +80,73 @@ def watch(
         on_call: `on_call(name, recorded)` is called during the forward pass; nothing is copied or kept, and
             `recorded` is valid until it returns.
     """
-    from regard.attention import torch_calls
-
     if model is not None and not isinstance(model, nn.Module):
         raise OptionError(f"watch takes a torch module or nothing, got {type(model).__name__}")
     if on_call is not None and not callable(on_call):
         raise OptionError(f"on_call must be a function of (name, recorded), got {on_call!r}")
     modules = {} if model is None else named_modules(model)
     active = _Watch(check_patterns(only, None if model is None else modules), on_call, modules)
-    frames_before, functions_before = compiled_frames(), torch_calls.functions_seen()
-    intercepts = not uses_only_attend(modules)
-    with eager_stance, torch_calls.interception() if intercepts else nullcontext():
-        _watches.set((*_watches.get(), active))
+    with observe(active, model, modules):
         try:
             yield active.seen
         finally:
-            # Not a token reset: watches in generators may end in any order.
-            _watches.set(tuple(w for w in _watches.get() if w is not active))
             active.copies.clear()
-            active.paths.clear()
-            active.anything_ran = torch_calls.functions_seen() > functions_before or not intercepts
-            if not intercepts and model is not None and has_changed(model, modules):
-                active.missed["the model"] = (
-                    "its modules or its attn_implementation changed inside watch; change them before"
-                )
-            active.compiled_inside = compiled_frames() > frames_before
     if active.compiled_inside:
-        warnings.warn(COMPILED_INSIDE, stacklevel=3)
+        warnings.warn(active.compiled_message, stacklevel=3)
 
 
-class _Watch:
-    """State of one active `watch`."""
+@contextmanager
+def observe(observer: Observer, model: nn.Module | None, modules: Modules) -> Iterator[None]:
+    """Let the observer see all attention calls inside the block."""
+    from regard.attention import torch_calls
 
-    def __init__(
-        self,
-        only: list[str] | None = None,
-        on_call: OnCall | None = None,
-        modules: Modules | None = None,
-    ) -> None:
-        self.only, self.on_call = only, on_call
+    frames_before, functions_before = compiled_frames(), torch_calls.functions_seen()
+    observer.intercepts = intercepts = not uses_only_attend(modules)
+    with eager_stance, torch_calls.interception() if intercepts else nullcontext():
+        _observers.set((*_observers.get(), observer))
+        try:
+            yield
+        finally:
+            # Not a token reset: watches in generators may end in any order.
+            _observers.set(tuple(active for active in _observers.get() if active is not observer))
+            observer.paths.clear()
+            observer.anything_ran = torch_calls.functions_seen() > functions_before or not intercepts
+            if not intercepts and model is not None and has_changed(model, modules):
+                observer.missed["the model"] = (
+                    f"its modules or its attn_implementation changed inside {observer.verb}; "
+                    "change them before"
+                )
+            observer.compiled_inside = compiled_frames() > frames_before
+
+
+class Observer:
+    """State of one active `watch` or `intervene`."""
+
+    verb = "watch"
+    edits_calls = False  # whether `edit` may change calls
+
+    def __init__(self, only: list[str] | None = None, modules: Modules | None = None) -> None:
+        self.only = only
         self.paths = {id(module): path for path, module in (modules or {}).items()}
         self.scripted = [
             path or "the model"
             for path, module in (modules or {}).items()
             if isinstance(module, torch.jit.ScriptModule)
         ]
-        self.seen = Seen(self)
-        self.kind: str | None = None  # "self" or "cross", set by the layer that runs
+        self.intercepts = False  # whether torch functions are intercepted
         self.unnamed_calls = 0
-        self.inside_attend = 0  # nesting depth of `attend`, whose kernels may call torch's attention
-        self.on_call_count = 0
         self.left_out: dict[str, None] = {}  # names of calls that `only` does not match
         self.missed: dict[str, str] = {}  # attention that ran and could not be recorded, and why
         self.softmaxes: dict[str, str] = {}  # calls of softmax that may be hand-written attention
         self.anything_ran = True
         self.compiled_inside = False
-        self.copies: Copies = {}
+
+    def edit(self, name: str, call: Call) -> Call:
+        """The call that runs; `intervene` replaces its weights."""
+        return call
+
+    def add(self, name: str, call: Call) -> None:
+        """Record the call."""
 
     def current_path(self) -> str:
         """Path of the innermost running module, found on the call stack: no hooks, no cost between calls."""
@@ -136,22 +161,84 @@ class _Watch:
 
     def next_name(self, kind: str | None = None) -> str:
         """The name of the current call. `kind` is the name if the watched module itself makes the call."""
-        path = self.current_path()
+        path, label = self.current_path(), _label.get().kind
         if not path:
-            if self.kind is not None or kind is not None:
-                return self.kind or kind or ""
+            if label is not None or kind is not None:
+                return label or kind or ""
             self.unnamed_calls += 1
             return f"attend.{self.unnamed_calls - 1}"
         last = path.rsplit(".", 1)[-1]
-        return path if self.kind in (None, last) else f"{path}.{self.kind}"
+        return path if label in (None, last) else f"{path}.{label}"
 
     def wants(self, name: str) -> bool:
         """Whether `only` matches the name, or the module's path without .self or .cross."""
-        path = name.rsplit(".", 1)[0] if name.endswith((".self", ".cross")) else name
-        if self.only is None or any(fnmatchcase(name, glob) or fnmatchcase(path, glob) for glob in self.only):
+        if self.only is None or any(matches(name, pattern) for pattern in self.only):
             return True
         self.left_out[name] = None
         return False
+
+    @property
+    def compiled_message(self) -> str:
+        return (
+            f"torch.compile was used for the first time inside {self.verb}, which then cannot see all "
+            f"attention of the compiled code; call torch.compile before {self.verb} begins"
+        )
+
+    def why_empty(self) -> str:
+        """Why no call was seen."""
+        if self.left_out:
+            return f"only={self.only} matches none of the calls that ran, {', '.join(self.left_out)}"
+        if self.missed:
+            return "; ".join(f"{name}: {why}" for name, why in list(self.missed.items())[:3])
+        if self.compiled_inside:
+            return self.compiled_message
+        if self.scripted:
+            return (
+                f"{self.scripted[0]} is a torch.jit module, which runs outside of Python; "
+                f"{self.verb} the model from before scripting"
+            )
+        if self.softmaxes:
+            return self.hand_written(next(iter(self.softmaxes)))
+        if not self.anything_ran:
+            return (
+                f"no model ran inside {self.verb}, or it ran in another thread; call it inside the with block"
+            )
+        return (
+            f"no attention ran; {self.verb} sees regard.attend, F.scaled_dot_product_attention and "
+            f"nn.MultiheadAttention in the thread that {THIRD_PERSON[self.verb]}"
+        )
+
+    def hand_written(self, name: str) -> str:
+        return (
+            f"{name} computes {self.softmaxes[name]} itself, which looks like attention written out; "
+            "call F.scaled_dot_product_attention or regard.attend there (in Hugging Face models: "
+            'attn_implementation="sdpa" or "regard")'
+        )
+
+
+THIRD_PERSON = {"watch": "watches", "intervene": "intervenes"}
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches the name of a call, or the module's path without .self or .cross."""
+    path = name.rsplit(".", 1)[0] if name.endswith((".self", ".cross")) else name
+    return fnmatchcase(name, pattern) or fnmatchcase(path, pattern)
+
+
+class _Watch(Observer):
+    """State of one active `watch`."""
+
+    def __init__(
+        self,
+        only: list[str] | None = None,
+        on_call: OnCall | None = None,
+        modules: Modules | None = None,
+    ) -> None:
+        super().__init__(only, modules)
+        self.on_call = on_call
+        self.seen = Seen(self)
+        self.on_call_count = 0
+        self.copies: Copies = {}
 
     def add(self, name: str, call: Call) -> None:
         """Keep a copy of the call, or pass the call to `on_call`."""
@@ -160,48 +247,111 @@ class _Watch:
             return
         self.on_call_count += 1
         recorded = Recorded(detach_call(call))
-        token = _watches.set(())  # attention that on_call computes is not part of the model
+        token = _observers.set(())  # attention that on_call computes is not part of the model
         try:
             self.on_call(name, recorded)
         finally:
-            _watches.reset(token)
+            _observers.reset(token)
             recorded.expire()
 
 
-_watches: ContextVar[tuple[_Watch, ...]] = ContextVar("regard_watches", default=())
+class Label(NamedTuple):
+    """What a layer says about the call that it makes."""
+
+    kind: str | None = None  # "self" or "cross"
+    start: int | Tensor | None = None  # position of the first query, one or one per row; None: not given
+
+
+UNKNOWN = -1  # as a start: the layer cannot say where its queries are
+
+
+_observers: ContextVar[tuple[Observer, ...]] = ContextVar("regard_observers", default=())
+_label: ContextVar[Label] = ContextVar("regard_label", default=Label())  # noqa: B039 (a NamedTuple)
+# Position of the first query of the last self-attention, which holds for the cross-attention after it.
+_last_start: ContextVar[int | Tensor] = ContextVar("regard_last_start", default=0)
+_inside_attend: ContextVar[bool] = ContextVar("regard_inside_attend", default=False)
 
 
 def is_watching() -> bool:
-    return not is_compiling() and bool(_watches.get())
+    """Whether a `watch` or an `intervene` is active."""
+    return not is_compiling() and bool(_observers.get())
 
 
-def interception_targets() -> tuple[_Watch, ...]:
-    """The active watches that record torch's own attention at this point."""
-    return tuple(watch for watch in _watches.get() if not watch.inside_attend)
+def active_observers() -> tuple[Observer, ...]:
+    """The active observers of this thread, outermost first."""
+    return _observers.get()
 
 
 @contextmanager
-def label_calls(kind: str) -> Iterator[None]:
-    """Name the calls inside as "self" or "cross" attention; used by layers."""
-    watches = _watches.get()
-    for watch in watches:
-        watch.kind = kind
+def observed_by(observers: tuple[Observer, ...]) -> Iterator[None]:
+    """Let observers of another thread see the calls of this one inside the block."""
+    token = _observers.set(observers)
     try:
         yield
     finally:
-        for watch in watches:
-            watch.kind = None
+        _observers.reset(token)
 
 
-Targets = list[tuple[_Watch, str]]
+def interception_targets() -> tuple[Observer, ...]:
+    """The active observers that see torch's own attention at this point."""
+    return () if _inside_attend.get() else _observers.get()
+
+
+def current_label() -> Label:
+    return _label.get()
+
+
+def reset_positions() -> None:
+    """Forget the position of the last self-attention."""
+    _last_start.set(0)
+
+
+@contextmanager
+def label_calls(kind: str | None, start: int | Tensor | None = None) -> Iterator[None]:
+    """Name the calls inside as "self" or "cross" attention and place their queries; used by layers.
+
+    Args:
+        kind: "self" or "cross"; None if the path of the module says enough.
+        start: the position of the first query, one integer or one per row, or UNKNOWN. None: that of the
+            self-attention before, as in the cross-attention of a decoder.
+    """
+    if start is None:
+        start = _last_start.get()
+    elif not (isinstance(start, int) and start == UNKNOWN):
+        _last_start.set(start)
+    token = _label.set(Label(kind, start))
+    try:
+        yield
+    finally:
+        _label.reset(token)
+
+
+Targets = list[tuple[Observer, str]]
 
 
 def targets() -> Targets:
-    """The active watches that record the current call of `attend`, each with the name of the call."""
+    """The active observers that want the current call of `attend`, each with the name of the call."""
+    observers = _observers.get()
     if torch._C._current_autograd_node() is not None:  # gradient checkpointing recomputes the call
-        return []
-    named = [(watch, watch.next_name()) for watch in _watches.get()]
-    return [(watch, name) for watch, name in named if watch.wants(name)]
+        observers = tuple(observer for observer in observers if observer.edits_calls)
+    named = [(observer, observer.next_name()) for observer in observers]
+    return [(observer, name) for observer, name in named if observer.wants(name)]
+
+
+def edited(call: Call, named: Targets) -> Call:
+    """The call with the weights that the interventions set, outer ones first."""
+    if not any(observer.edits_calls for observer, _ in named):
+        return call
+    from regard.attention import torch_calls
+
+    token = _observers.set(())  # attention that an edit computes is not part of the model
+    try:
+        with torch_calls.paused():
+            for observer, name in named:
+                call = observer.edit(name, call)
+    finally:
+        _observers.reset(token)
+    return call
 
 
 @contextmanager
@@ -212,17 +362,14 @@ def record(call: Call, recorders: Targets, compiles: bool = False) -> Iterator[N
     """
     from regard.attention import torch_calls
 
-    for watch, name in recorders:
-        watch.add(name, call)
-    watches = _watches.get()
-    for watch in watches:
-        watch.inside_attend += 1
+    for observer, name in recorders:
+        observer.add(name, call)
+    token = _inside_attend.set(True)
     try:
         with torch_calls.paused(), eager_stance.paused() if compiles else nullcontext():
             yield
     finally:
-        for watch in watches:
-            watch.inside_attend -= 1
+        _inside_attend.reset(token)
 
 
 class Seen(Mapping[str, Recorded]):
@@ -254,43 +401,14 @@ class Seen(Mapping[str, Recorded]):
         if name in watch.missed:
             return f"{not_seen}: {watch.missed[name]}"
         if name in watch.softmaxes:
-            return f"{not_seen}: {self._hand_written(name)}"
+            return f"{not_seen}: {watch.hand_written(name)}"
         if watch.on_call is not None:
             return f"{not_seen}: on_call was given, so none of the {watch.on_call_count} calls was kept"
         if self._calls:
             left_out = f"; only={watch.only} left out {', '.join(watch.left_out)}" if watch.left_out else ""
             missed = "".join(f"; {path} was missed: {why}" for path, why in list(watch.missed.items())[:3])
             return f"{not_seen}; the names are {', '.join(self._calls)}{left_out}{missed}"
-        return f"{not_seen}: {self._why_empty()}"
-
-    def _why_empty(self) -> str:
-        watch = self._watch
-        if watch.left_out:
-            return f"only={watch.only} matches none of the calls that ran, {', '.join(watch.left_out)}"
-        if watch.missed:
-            return "; ".join(f"{name}: {why}" for name, why in list(watch.missed.items())[:3])
-        if watch.compiled_inside:
-            return COMPILED_INSIDE
-        if watch.scripted:
-            return (
-                f"{watch.scripted[0]} is a torch.jit module, which runs outside of Python; "
-                "watch the model from before scripting"
-            )
-        if watch.softmaxes:
-            return self._hand_written(next(iter(watch.softmaxes)))
-        if not watch.anything_ran:
-            return "no model ran inside watch, or it ran in another thread; call it inside the with block"
-        return (
-            "no attention ran; watch sees regard.attend, F.scaled_dot_product_attention and "
-            "nn.MultiheadAttention in the thread that watches"
-        )
-
-    def _hand_written(self, name: str) -> str:
-        return (
-            f"{name} computes {self._watch.softmaxes[name]} itself, which looks like attention written out; "
-            "call F.scaled_dot_product_attention or regard.attend there (in Hugging Face models: "
-            'attn_implementation="sdpa" or "regard")'
-        )
+        return f"{not_seen}: {watch.why_empty()}"
 
     def __getitem__(self, name: str) -> Recorded:
         return self.calls(name)[-1]

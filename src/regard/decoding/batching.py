@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention.intervening import with_interventions
 from regard.data.tokenizer import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.constraints import TokenConstraints
@@ -156,6 +157,7 @@ def run_workers(work: Callable[[], None], workers: int, stop: threading.Event) -
     """Run `work` in threads of one core each; torch and the engine release the GIL. An error or Ctrl-C stops
     all.
     """
+    work = with_interventions(work)
     errors: list[BaseException] = []
     # Not Thread.join: when Ctrl-C interrupts it, Python 3.11 regards a running thread as ended.
     ended = [threading.Event() for _ in range(workers)]

@@ -8,21 +8,25 @@ dropout, × values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers.utils import output_capturing
 
+from regard.attention import watching
 from regard.attention.attend import attend, weights
 from regard.attention.bias import Bias, DenseBias
 from regard.attention.call import SCALED_DOT, SOFTMAX
 from regard.attention.energy import Dot, Energy
+from regard.attention.intervening import active_interventions
 from regard.attention.mask import And, Dense, Mask
 from regard.attention.normalize import Normalizer, Softmax
 from regard.attention.position_masks import Causal, Documents
 from regard.attention.tracing import statically_true, tracer
+from regard.attention.watching import Recorded, watch
 from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, uses_distances, uses_key_indices
 from regard.huggingface.masks import ModelMask
@@ -36,6 +40,8 @@ NO_EFFECT = {
     "output_hidden_states", "output_router_logits", "past_key_values", "position_ids", "return_dict",
     "seq_idx", "sliding_window", "use_cache",
 }  # fmt: skip
+
+CROSS_NAMES = ("cross", "encoder_attn", "encdec")  # in the names of cross-attention modules
 
 
 def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -91,9 +97,14 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
             "gate": head_mask if head_mask is None or head_mask.ndim > 1 else head_mask[:, None, None],
             "softcap": softcap,
         }
-        out = _attend(module, query, key, value, dropout=_dropout(module, dropout), **options)
         needs_weights = output_attentions or (not torch.compiler.is_compiling() and _collects_attentions())
-        attentions = _weights(query, key, options, attention_mask) if needs_weights else None
+        start = _start(module, query, key, attention_mask) if watching.is_watching() else None
+        edited: list[Tensor] = []  # the weights that an intervention set, if attentions are requested
+        with _observed(start, edited if needs_weights else None):
+            out = _attend(module, query, key, value, dropout=_dropout(module, dropout), **options)
+        attentions = None
+        if needs_weights:
+            attentions = _padded(edited[0] if edited else weights(query, key, **options), attention_mask)
         return out.transpose(1, 2).contiguous(), attentions  # (B, H, Tq, Dv) → (B, Tq, H, Dv)
 
     return regard_attention
@@ -199,7 +210,7 @@ def _is_cross(module: nn.Module) -> bool:
     if getattr(module, "is_decoder", False) or getattr(module, "is_cross_attention", False):
         return True
     name = f"{type(module).__name__}.{path_of(module)}".lower()
-    return any(part in name for part in ("cross", "encoder_attn", "encdec"))
+    return any(part in name for part in CROSS_NAMES)
 
 
 def _position_bias(module: nn.Module, position_bias: Tensor, softcap: float | None) -> DenseBias:
@@ -300,8 +311,34 @@ def _collects_attentions() -> bool:
     return collector is not None and any("attentions" in key for key in collector.get() or ())
 
 
-def _weights(query: Tensor, key: Tensor, options: dict[str, Any], given: Any) -> Tensor:
+def _start(module: nn.Module, query: Tensor, key: Tensor, given: Any) -> int | Tensor | None:
+    """The position of the first query; None in cross-attention: that of the self-attention before."""
+    name = f"{type(module).__name__}.{path_of(module)}".lower()
+    if getattr(module, "is_cross_attention", False) or any(part in name for part in CROSS_NAMES):
+        return None
+    if not isinstance(given, ModelMask):
+        return max(0, key.shape[-2] - query.shape[-2])
+    first = given.keys - query.shape[-2] if given.offset is None else given.offset
+    return given.first_key + first
+
+
+@contextmanager
+def _observed(start: int | Tensor | None, edited: list[Tensor] | None) -> Iterator[None]:
+    """Tell `watch` and `intervene` where the queries are; collect the weights that `intervene` sets."""
+    if not watching.is_watching():
+        yield
+        return
+
+    def collect(name: str, recorded: Recorded) -> None:
+        if recorded.edited and edited is not None:
+            edited.append(recorded.weights())
+
+    collects = edited is not None and bool(active_interventions())
+    with watching.label_calls(None, start), watch(on_call=collect) if collects else nullcontext():
+        yield
+
+
+def _padded(attentions: Tensor, given: Any) -> Tensor:
     """Weights before dropout, (B, H, Tq, Tk), padded with zeros to all keys of the model."""
-    attentions = weights(query, key, **options)
     missing = given.size[3] - attentions.shape[-1] if isinstance(given, ModelMask) else 0
     return torch.nn.functional.pad(attentions, (0, missing)) if missing else attentions

@@ -94,7 +94,8 @@ class _MultiHeadBase(HasOptions):
         """
         if key is query and (value is None or value is query):
             key = value = None
-        is_cross = key is not None
+        is_cross, is_watched = key is not None, watching.is_watching()
+        start = cache.next_position if is_watched and cache is not None else 0  # before the cache grows
         if key is not None:
             q, k, v = self._project_cross(query, key, value, cache)
         else:
@@ -102,9 +103,8 @@ class _MultiHeadBase(HasOptions):
         mask, bias, gate = self._combined_mask(mask), self.bias, self.gate
         if cache is not None and not is_cross:
             mask, bias, gate = cache.mask(mask), cache.with_offset(bias), cache.with_offset(gate)
-        with (
-            watching.label_calls("cross" if is_cross else "self") if watching.is_watching() else nullcontext()
-        ):
+        label = ("cross", None) if is_cross else ("self", start)
+        with watching.label_calls(*label) if is_watched else nullcontext():
             out = attend(
                 q, k, v, energy=self.energy, mask=mask, bias=bias, normalize=self.normalize, gate=gate,
                 softcap=self.softcap, dropout=self.dropout if self.training else 0.0,

@@ -96,5 +96,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, memory: Memory, energy: E
     """Attention with one head: query (batch, T, ·), key and value (batch, S, ·) → (batch, T, ·)."""
     if not torch.is_autocast_enabled(query.device.type if query.device.type != "meta" else "cpu"):
         query, key, value = (x.to(value.dtype) for x in (query, key, value))
-    with watching.label_calls("cross") if watching.is_watching() else nullcontext():
+    start = 0 if query.shape[1] > 1 else watching.UNKNOWN  # a step does not know how many came before
+    with watching.label_calls("cross", start) if watching.is_watching() else nullcontext():
         return attend(query[:, None], key[:, None], value[:, None], energy=energy, mask=memory.mask)[:, 0]

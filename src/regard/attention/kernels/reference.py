@@ -67,6 +67,9 @@ def weigh(call: Call, part: Part, stage: str = "gated") -> tuple[Tensor, Tensor 
     if added is not None and call.bias_may_mask:
         unmasked = added != -math.inf  # NaN does not mask
         allowed = unmasked if allowed is None else allowed & unmasked
+    if call.edited is not None and stage == "gated":
+        weights = grid.of_pairs(call.edited)
+        return weights, None if allowed is None else allowed | (weights != 0)  # Weights may unmask
     scores, may_be_nan = _energies(call, part.query, part.key, has_mask=allowed is not None)
     if call.per_head_energy and grid.head_index is not None:
         scores = take(scores, -3, grid.head_index)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import arguments
+from regard.attention.intervening import refuse_engine
 from regard.attention.kernels.build_cpp import check_code, lacks, library
 from regard.decoding.engine.layout import (
     ACTIVATIONS,
@@ -352,6 +353,7 @@ class Engine:
         return Memory(buffer, address, sizes, allowed)
 
     def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
+        refuse_engine(self, self.model)
         self._use_second_core()
         rows = len(first)
         shortlists = None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.attention.intervening import refuse_engine
 from regard.data.tokenizer import PAD
 from regard.decoding.beam import Beam
 from regard.decoding.engine.cuda.buffers import MULTIPLE, BufferPool, Buffers, Memory, bucket
@@ -107,6 +108,7 @@ class CudaEngine:
         self.pool = BufferPool(self.device)
 
     def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
+        refuse_engine(self, self.model)
         return DecoderState(self, memory, len(first))
 
     @torch.inference_mode()
