@@ -23,8 +23,8 @@ from regard.errors import OptionError, ShapeError
 from regard.layers import StaticCache
 from regard.models.autoregressive import log_probabilities
 from regard.pipelines.translate import translate_tokens
-from tests.decoding.folders import classifier
-from tests.decoding.readers import language_model
+from tests.decoding.model_folders import classifier
+from tests.decoding.small_models import language_model
 from tests.models.small import DECODERS, ENCODERS, make
 
 
