@@ -50,12 +50,11 @@ class Edit:
     heads: Indices = None
     queries: Indices = None
     batch: Indices = None
+    keeps_mask = True  # False: the edit may give weight to masked keys
 
     def __post_init__(self) -> None:
         for name in ("heads", "queries", "batch"):
             _check_indices(f"{type(self).__name__}'s {name}", getattr(self, name), negative=name == "heads")
-
-    keeps_mask = True  # False: the edit may give weight to masked keys
 
     def apply(self, rows: Rows, selected: Tensor | None) -> Tensor:
         """New weights of the shape of `rows.weights`; only the `selected` rows of them are used.
