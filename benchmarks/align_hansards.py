@@ -1,4 +1,4 @@
-"""Word alignment of the Canadian Hansards, English-French, by the attention of translators trained on Europarl."""
+"""Word alignment of the Canadian Hansards (English-French) by translators trained on Europarl."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from regard.pipelines.align import View, align_words, clearest_view
 from regard.pipelines.word_links import SYMMETRIZATIONS, Links, LinkSelection, flipped
 
 ABOUT = """\
-Alignment error rate on the Hansards of the HLT-NAACL 2003 shared task (447 pairs), by the attention of translators that were
-trained on Europarl alone.
+Alignment error rate on the Hansards of the HLT-NAACL 2003 shared task (447 pairs), by the attention of
+translators that were trained on Europarl alone.
 
-The gold text is written in a way of its own: signs stand alone, and French says "de le" and "que il" for "du" and "qu'il". So
-`write` puts Europarl into that writing, which two translators then learn from, one in each direction; `score` aligns the test set,
-each model by the layer and step in which most words find one another, which needs no gold."""
+The gold text has its own spelling: punctuation stands alone, and French has "de le" and "que il" for "du" and
+"qu'il". So `write` converts Europarl to that spelling and two translators are trained on it, one in each
+direction. `score` aligns the test set; each model uses the layer and step in which most words align mutually,
+which needs no gold."""
 
 EXAMPLES = """\
 examples:
@@ -90,7 +91,8 @@ def table(forward: Path, backward: Path) -> str:
         if not isinstance(model, Translator):
             raise DataError(f"{path} is no translator; give the two that were trained on what `write` wrote")
         clear = clearest_view(text[source], text[target], model)
-        named = f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {'reads' if clear.shift else 'writes'}"
+        step = "reads" if clear.shift else "writes"
+        named = f"layer {clear.layer} (of {len(model.decoder.layers)}, from 0), the step that {step}"
         for name, view in (("mean of all", View()), (named, clear)):
             found = dict(align_words(text[source], text[target], model, view))
             weights = [found[i].weights for i in range(len(found))]

@@ -28,10 +28,11 @@ from regard.models.classifier import Classifier
 
 NAME = "benchmarks.classify_speed"
 ABOUT = """\
-Texts per second, accuracy, peak memory, time of one text and time of training, of classifiers of SST-2: model folders of regard
-that were trained before, and scikit-learn (TF-IDF, hashing) and fastText, which learn here and choose their settings by the
-validation set. From raw text to label, one thread each, taking turns. A peer lives in a virtual environment of the cache,
-made with pip on the first run; one that cannot be installed or fails is said so below the table."""
+Texts per second, accuracy, peak memory, latency of one text and training time of classifiers of SST-2: model
+folders of regard that were trained before, and scikit-learn (TF-IDF, hashing) and fastText, which are trained
+here and tuned on the validation set. From raw text to label, one thread each, taking turns. Each peer has a
+virtual environment in the cache, made with pip on the first run; one that cannot be installed or fails is
+named below the table."""
 
 EXAMPLES = """\
 examples:
@@ -81,8 +82,9 @@ class Row:
         busy = self.texts / statistics.median(self.busy)
         mib = None if self.peak is None else self.peak / 2**20
         return [
-            self.name, f"{self.rate:,.0f}", spread, f"{busy:,.0f}", number(self.accuracy, ".4f"), number(self.training, ".2f"),
-            number(self.one and self.one * 1000, ".2f"), number(mib, ",.0f"), self.about,
+            self.name, f"{self.rate:,.0f}", spread, f"{busy:,.0f}", number(self.accuracy, ".4f"),
+            number(self.training, ".2f"), number(self.one and self.one * 1000, ".2f"),
+            number(mib, ",.0f"), self.about,
         ]  # fmt: skip
 
 
@@ -144,7 +146,10 @@ def read(split: str) -> tuple[list[str], list[str]]:
 
 
 def measured(models: dict[str, str], parts: dict, options: argparse.Namespace) -> tuple[list[Row], bool]:
-    """Return all rows, and whether the run was complete. All systems train first, then classify in turns, so that noise affects all alike."""
+    """Return all rows, and whether the run was complete.
+
+    All systems train first, then classify in turns, so that noise affects all alike.
+    """
     names = [*models, *options.systems]
     rows = {name: Row(name) for name in names}
     running: dict[str, Process] = {}
@@ -209,16 +214,18 @@ def markdown(rows: list[Row], argv: list[str], load: float | None) -> str:
     lines.append(
         f"SST-2: {texts:,} texts from raw text to label, one thread; accuracy on the test set. "
         f"{machine.cpu_name()}, {os.cpu_count()} cores"
-        f"{'' if load is None else f', load {load:.1f} at the start'}; {versions}, Python {platform.python_version()}; "
-        f"{datetime.now(UTC).strftime('%Y-%m-%d')}."
+        f"{'' if load is None else f', load {load:.1f} at the start'}; {versions}, "
+        f"Python {platform.python_version()}; {datetime.now(UTC).strftime('%Y-%m-%d')}."
     )
     lines += ["", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     lines += [
         "",
         "- texts/s is the median of the rounds, spread the slowest and the fastest of them.",
-        "- training: of a peer the time of fitting the setting it chose; of regard the time on the model's card.",
-        "- peak: the most memory the process held; a peer's includes training, regard's torch and the library itself.",
+        "- training: of a peer the time of fitting the setting it chose; of regard the time on the model's "
+        "card.",
+        "- peak: the most memory the process held; a peer's includes training, regard's torch and the "
+        "library itself.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,11 +1,13 @@
 """Decoding on a GPU beside Hugging Face's Marian: python -m benchmarks.decode_gpu [--device cpu --quick] …
 
-Transformer base (61 M parameters) with random weights, sources of 32 words, texts of exactly 32: the end mark is made impossible,
-so that every system writes the same number of words. Tokens/s count the words of the best text of each sentence, beams or not;
-from token ids to token ids, all of a run together in one batch, the median of some runs. The check compares our texts with those
-that the torch model finds by the plain search, in float32, where only near-ties may differ.
+Transformer base (61 M parameters) with random weights, sources of 32 tokens, outputs of exactly 32: the end
+mark is made impossible, so that every system writes the same number of tokens. Tokens/s count the best output
+of each sentence, whatever the beam; from token ids to token ids, one batch per run, the median of some runs.
+The check compares our outputs with those of the torch model by plain search in float32, where only near-ties
+may differ.
 
-Needs torch, numpy, tokenizers and regard; transformers for the peer. `--profile` shows where the time of one search goes.
+Needs torch, numpy, tokenizers and regard; transformers for the peer. `--profile` shows where the time of one
+search goes.
 """
 
 from __future__ import annotations
@@ -48,10 +50,11 @@ QUICK = Sizes(dim=64, layers=2, heads=4, inner=128, vocabulary=1000, words=12)
 def ours(sizes: Sizes, device: str) -> Any:
     """A regard translator with every key of its recipe section written out: no schema is needed."""
     part = {
-        "kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "key_heads": None, "inner": sizes.inner,
-        "norm": "post", "norm_kind": "layer", "activation": "relu", "position": "sinusoidal", "max_positions": 1024,
-        "mask": None, "sliced": False, "energy": "scaled-dot", "normalize": "softmax", "dropout": None,
-        "attention_dropout": 0.0, "inner_dropout": 0.0,
+        "kind": "transformer", "layers": sizes.layers, "heads": sizes.heads, "key_heads": None,
+        "inner": sizes.inner, "norm": "post", "norm_kind": "layer", "activation": "relu",
+        "position": "sinusoidal", "max_positions": 1024, "mask": None, "sliced": False,
+        "energy": "scaled-dot", "normalize": "softmax", "dropout": None, "attention_dropout": 0.0,
+        "inner_dropout": 0.0,
     }  # fmt: skip
     config = {
         "dim": sizes.dim,
@@ -107,10 +110,12 @@ class Marian:
 
         self.name, self.words, self.device = f"HF Marian {transformers.__version__}", sizes.words, device
         config = MarianConfig(
-            vocab_size=sizes.vocabulary, d_model=sizes.dim, encoder_layers=sizes.layers, decoder_layers=sizes.layers,
-            encoder_attention_heads=sizes.heads, decoder_attention_heads=sizes.heads, encoder_ffn_dim=sizes.inner,
-            decoder_ffn_dim=sizes.inner, activation_function="relu", scale_embedding=True, max_position_embeddings=1024,
-            pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS, forced_eos_token_id=None,
+            vocab_size=sizes.vocabulary, d_model=sizes.dim, encoder_layers=sizes.layers,
+            decoder_layers=sizes.layers, encoder_attention_heads=sizes.heads,
+            decoder_attention_heads=sizes.heads, encoder_ffn_dim=sizes.inner,
+            decoder_ffn_dim=sizes.inner, activation_function="relu", scale_embedding=True,
+            max_position_embeddings=1024, pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS,
+            decoder_start_token_id=BOS, forced_eos_token_id=None,
         )  # fmt: skip
         torch.manual_seed(0)
         self.model = MarianMTModel(config).eval().to(device=device, dtype=dtype)
@@ -121,8 +126,8 @@ class Marian:
     def __call__(self, sentences: Sentences, beam: int) -> list[list[int]]:
         source = torch.tensor([[*s, EOS] for s in sentences], device=self.device)
         found = self.model.generate(
-            input_ids=source, attention_mask=torch.ones_like(source), num_beams=beam, do_sample=False, max_new_tokens=self.words,
-            forced_eos_token_id=None,
+            input_ids=source, attention_mask=torch.ones_like(source), num_beams=beam, do_sample=False,
+            max_new_tokens=self.words, forced_eos_token_id=None,
         )  # fmt: skip
         return [row[1:] for row in found.tolist()]
 
@@ -190,7 +195,8 @@ def measure(given: argparse.Namespace, sizes: Sizes, dtype: torch.dtype) -> list
                 assert written == count * sizes.words, f"{written} words instead of {count * sizes.words}"
                 rate = f"{written / middle:,.0f} | {written / least:,.0f}"
                 lines.append(
-                    f"| {system.name} | {beam} | {count} | {rate} | {1e3 * middle / sizes.words:.2f} | {peak(given.device)} |"
+                    f"| {system.name} | {beam} | {count} | {rate} | {1e3 * middle / sizes.words:.2f} "
+                    f"| {peak(given.device)} |"
                 )
                 print("  " + lines[-1], flush=True)
     return lines
@@ -270,7 +276,8 @@ def main() -> None:
     print(f"check in float32: {checked}", flush=True)
     lines = measure(given, sizes, dtype)
     print(
-        "\n| system | beam | sentences | tokens/s, median | best | ms a step | peak memory |\n|---|---|---|---|---|---|---|"
+        "\n| system | beam | sentences | tokens/s, median | best | ms a step | peak memory |\n"
+        "|---|---|---|---|---|---|---|"
     )
     print("\n".join(lines))
     print(f"\n{made}; in float32: {checked}")

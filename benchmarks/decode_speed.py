@@ -25,17 +25,19 @@ from regard.models.translator import Translator
 
 NAME = "benchmarks.decode_speed"
 ABOUT = """\
-Tokens per second, BLEU, peak memory and latency of one sentence, of the same trained translator in regard, CTranslate2,
-Hugging Face generate and Joey NMT, on the test set of the model's own corpus and on Europarl-length sentences, beam 1 and 5.
+Tokens per second, BLEU, peak memory and latency of one sentence, of the same trained translator in regard,
+CTranslate2, Hugging Face generate and Joey NMT, on the test set of the model's own corpus and on
+Europarl-length sentences, beam 1 and 5.
 
-The weights are exported to each system, and whether all translate alike is checked and told. Each system first looks for its own
-best setting for this machine. Joey NMT is put into a virtual environment of the cache with pip on the first run; a system that
-cannot be installed, cannot express the model or fails is said so below the table. Ctrl-C prints what was finished."""
+The weights are exported to each system, and the outputs are compared. Each system first searches its fastest
+setting on this machine. Joey NMT is installed with pip into a virtual environment in the cache on the first
+run; a system that cannot be installed, cannot express the model or fails is named below the table. Ctrl-C
+prints what was finished."""
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks.decode_speed runs/multi30k-en-de                       everything; an hour or two
-  python -m benchmarks.decode_speed runs/multi30k-en-de --quick               a glance: 60 sentences, one round
+  python -m benchmarks.decode_speed runs/multi30k-en-de             everything; an hour or two
+  python -m benchmarks.decode_speed runs/multi30k-en-de --quick     60 sentences, one round
   python -m benchmarks.decode_speed runs/multi30k-en-de --systems regard CTranslate2 --beams 1"""
 
 
@@ -52,8 +54,10 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--patience", type=float, default=60.0, help="seconds: who has used so many rests (default 60)"
     )
-    parser.add_argument("--systems", nargs="+", choices=tuple(PRECISIONS), default=list(PRECISIONS), metavar="SYSTEM",
-                        help="these only: " + ", ".join(PRECISIONS))  # fmt: skip
+    parser.add_argument(
+        "--systems", nargs="+", choices=tuple(PRECISIONS), default=list(PRECISIONS), metavar="SYSTEM",
+        help="these only: " + ", ".join(PRECISIONS),
+    )  # fmt: skip
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="default 1 and 5")
     parser.add_argument(
         "--texts", nargs="+", choices=("own", "long"), default=["own", "long"], help="default both"
@@ -87,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         tables = report.markdown(rows, alone, told)
         print(tables)
         command.keep(options, json=report.as_json(rows, alone, told), markdown=tables)
-    # A peer that fails, or a precision that this CPU lacks, is told in a footnote; our own failure in float32 is a bug here.
+    # A peer that fails, or a precision that this CPU lacks, gets a footnote; our failure in float32 is a bug.
     return 130 if not finished else int(any(row.name == (OURS, "float32") and row.trouble for row in rows))
 
 

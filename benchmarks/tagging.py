@@ -1,9 +1,9 @@
 """CRFsuite with hand-made features (words, shapes, affixes, neighbours) beside regard's taggers.
 
-    python -m benchmarks.tagging wnut17 [RUN ...]      # needs python-crfsuite; RUN: folders that regard train has written
+    python -m benchmarks.tagging wnut17 [RUN ...]      # needs python-crfsuite; RUN: folders of `regard train`
 
-Both learn from the training set alone: no pretrained vectors, no lists of names. CRFsuite's two penalties are chosen on the
-validation set, as regard's settings were.
+Both learn from the training set alone: no pretrained vectors, no lists of names. CRFsuite's two penalties are
+chosen on the validation set, as regard's settings were.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sentences = list[tuple[list[str], list[str]]]
 
 
 def shape(word: str) -> str:
-    """The shape of a word: McDonald's becomes XxXx'x (case of letters, digits, other characters unchanged, repeats merged)."""
+    """The shape of a word: McDonald's becomes XxXx'x (case, d for digits, others kept, repeats merged)."""
     kinds = ("X" if c.isupper() else "x" if c.islower() else "d" if c.isdigit() else c for c in word)
     return "".join(kind for kind, _ in groupby(kinds))
 
@@ -77,7 +77,8 @@ def scored(model: SimpleNamespace, sentences: Sentences) -> TaggingScores:
 
 def line(name: str, scores: TaggingScores, more: str = "") -> str:
     views = "".join(f"  {title} {100 * view.f1:.2f}" for title, view in scores.views.items())
-    return f"{name:40} P {100 * scores.precision:5.2f}  R {100 * scores.recall:5.2f}  F1 {100 * scores.f1:5.2f}{views}{more}"
+    rates = f"P {100 * scores.precision:5.2f}  R {100 * scores.recall:5.2f}  F1 {100 * scores.f1:5.2f}"
+    return f"{name:40} {rates}{views}{more}"
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
 """Training on a GPU beside Hugging Face's Marian: python -m benchmarks.train_gpu [--device cpu --quick] …
 
-Transformer base (61 M parameters) by the recipe `transformer-base`: whole steps, forward, backward and update, in bfloat16 with
-float32 weights, through the trainer's own step. All sentences have --words words on both sides, so that nothing is padding and
-target tokens/s mean the same for all. The peers see the same batches: MarianMTModel with its own loss, in autocast, with torch's
-fused Adam, as it comes and under torch.compile; they compute no label smoothing and do not look whether a step was finite.
+Transformer base (61 M parameters) by the recipe `transformer-base`: complete steps (forward, backward,
+update) in bfloat16 with float32 weights, through the trainer's own step. All sentences have --words tokens on
+both sides, so that there is no padding and target tokens/s mean the same for all. The peers see the same
+batches: MarianMTModel with its own loss, in autocast, with torch's fused Adam, eager and under torch.compile;
+they compute no label smoothing and do not check whether a step was finite.
 
-Needs torch, numpy, pydantic and regard; transformers for the peers. `--profile` shows where the time of a step goes.
+Needs torch, numpy, pydantic and regard; transformers for the peers. `--profile` shows where the time of a
+step goes.
 """
 
 from __future__ import annotations
@@ -64,14 +66,14 @@ class Regard:
 
     def step(self, batch: Batch) -> None:
         self.number, self.tokens = self.number + 1, batch.tokens
-        self.stepper.sums.zero_()
+        self.stepper.loss_sums.zero_()
         self.stepper.step(
             self.number, StepBatches([batch], batch.tokens, batch.source_tokens, len(batch), 0), RATE
         )
 
     def loss(self) -> float:
         assert self.stepper.check() is None, "a step was not finite"
-        return float(self.stepper.sums[1]) / self.tokens
+        return float(self.stepper.loss_sums[1]) / self.tokens
 
 
 class Marian:
@@ -85,9 +87,10 @@ class Marian:
         part, dim = recipe.model.encoder, recipe.model.dim
         config = MarianConfig(
             vocab_size=vocabulary, d_model=dim, encoder_layers=part.layers, decoder_layers=part.layers,
-            encoder_attention_heads=part.heads, decoder_attention_heads=part.heads, encoder_ffn_dim=part.inner,
-            decoder_ffn_dim=part.inner, activation_function="relu", scale_embedding=True, dropout=recipe.model.dropout,
-            max_position_embeddings=512, pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS,
+            encoder_attention_heads=part.heads, decoder_attention_heads=part.heads,
+            encoder_ffn_dim=part.inner, decoder_ffn_dim=part.inner, activation_function="relu",
+            scale_embedding=True, dropout=recipe.model.dropout, max_position_embeddings=512,
+            pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS,
         )  # fmt: skip
         torch.manual_seed(0)
         self.model = MarianMTModel(config).to(device).train()
@@ -185,7 +188,8 @@ def measure(given: argparse.Namespace, device: torch.device, work: list[Batch]) 
         peak = f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if device.type == "cuda" else "–"
         parameters = sum(p.numel() for p in system.model.parameters() if p.requires_grad)
         lines.append(
-            f"| {system.name} | {work[0].tokens / middle:,.0f} | {1e3 * middle:.1f} (best {1e3 * min(taken):.1f}) "
+            f"| {system.name} | {work[0].tokens / middle:,.0f} "
+            f"| {1e3 * middle:.1f} (best {1e3 * min(taken):.1f}) "
             f"| {system.loss():.2f} | {peak} | {parameters / 1e6:.1f} M |"
         )
         print("  " + lines[-1], flush=True)
@@ -253,7 +257,8 @@ def main() -> None:
             return
         lines = measure(given, device, work)
     print(
-        "\n| system | target tokens/s | ms a step | loss | peak memory | parameters |\n|---|---|---|---|---|---|"
+        "\n| system | target tokens/s | ms a step | loss | peak memory | parameters |\n"
+        "|---|---|---|---|---|---|"
     )
     print("\n".join(lines) + f"\n\n{made}")
 

@@ -31,12 +31,12 @@ def own_cache(tmp_path_factory):
 
 
 def pytest_configure():
-    """Interrupts can be tested even when the tests run in the background, where a shell lets processes ignore Ctrl-C."""
+    """Let tests raise KeyboardInterrupt: a shell makes background processes ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart():
-    """Build the C++ before workers start, and load it in each: the first command that builds it says so on standard error."""
+    """Build the C++ before workers start and load it in each: the command that builds it prints to stderr."""
     from regard.attention.kernels import build_cpp, native
     from regard.decoding.engine import cpp_engine as engine
 
@@ -45,7 +45,7 @@ def pytest_sessionstart():
 
 
 def pytest_collection_modifyitems(items):
-    """A test that says how many examples it wants gets ten times as many in the long profile, as all others do."""
+    """In the long profile, a test with its own number of examples also gets ten times as many."""
     for item in items if LONG else ():
         own = getattr(item.obj, "_hypothesis_internal_use_settings", None)
         if own is not None and own.max_examples != settings.default.max_examples:

@@ -1,4 +1,4 @@
-"""The scripts of the soak run work: `python -m benchmarks.attack --quick` finds nothing, and says so in a table."""
+"""The soak scripts work: `python -m benchmarks.attack --quick` finds no failure and prints its table."""
 
 import subprocess
 import sys

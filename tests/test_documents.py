@@ -44,7 +44,10 @@ def test_every_python_block_runs(page, capsys, tmp_path, monkeypatch):
 
 def train_small():
     """The model that the README loads, runs/small, trained for some steps."""
-    short = "model.dim=64 data.limit=500 tokenizer.size=400 schedule.warmup=10 training.steps=20 training.validate_every=20"
+    short = (
+        "model.dim=64 data.limit=500 tokenizer.size=400 schedule.warmup=10 "
+        "training.steps=20 training.validate_every=20"
+    )
     regard.train("small", folder="runs/small", overrides=short.split(), quiet=True)
 
 
@@ -55,7 +58,7 @@ def check_int8_where_the_machine_can(model, engine):
 
 
 def check_something_was_seen(where, seen):
-    """What a page watches is worth a look: every query attends to some key, and under softmax the weights of its row sum to 1."""
+    """Every query attends to some key, and under softmax the weights of its row sum to 1."""
     assert len(seen), f"{where} saw nothing"
     for name in seen:
         for recorded in seen.calls(name):
@@ -76,7 +79,7 @@ ONE_LINE = {
 
 @pytest.mark.parametrize("machine", ["REGARD_NATIVE=0", pytest.param("no AVX-512", marks=pytest.mark.slow)])
 def test_the_readme_runs_and_is_true_without_native_code(machine, tmp_path):
-    """In a process of its own, as on a machine without native code: a line on standard error says what translates."""
+    """In a subprocess, as on a machine without native code; stderr has one line that names the engine."""
     patch, says = ONE_LINE[machine]
     code = f"""
 from pathlib import Path
@@ -132,7 +135,7 @@ def imports(page):
 
 @pytest.mark.parametrize("page", [p for p in PAGES if list(imports(p))], ids=lambda p: p.name)
 def test_pages_import_public_names_only(page):
-    """From `regard`, or from a package of it that lists the name in `__all__`: what a page shows is what a user may rely on."""
+    """Pages import from `regard` or from a subpackage that lists the name in `__all__`."""
     for package, name in imports(page):
         assert package.count(".") <= 1, f"{page.name}: from {package} import {name}"
         assert name in import_module(package).__all__, f"{page.name}: {package} does not list {name}"

@@ -1,4 +1,4 @@
-"""The public names are a reviewed list: the top level, and what each subpackage lists. Importing regard needs torch alone.
+"""The public names: the top level, and those of each subpackage. Importing regard needs torch alone.
 
 Covers lazy.py.
 """
@@ -21,31 +21,33 @@ train resume build load Recipe Tokenizer Index huggingface RegardError
 translate generate classify tag embed align fast Beam Sample Constraints Limits Ensemble
 Translator LanguageModel Classifier Tagger Embedder
 """
-# Everything, by subpackage. A class at the top level is listed by its subpackage too; a function is in one place.
+# By subpackage. A class at the top level is listed by its subpackage too; a function is in one place.
 SUBPACKAGES = {
     "attention": """
-        ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot Edit Energy
-        Entmax Hard Learned Mapped Mask Match Normalizer Packed Padding Permuted Pinned Plan Prefix Raw Recorded RelativeBuckets RelativeVectors
-        Rotary ScaledDot Seen Sigmoid Sinusoidal Softmax Sparsemax Uniform Weights Window Zero
+        ALiBi Additive Bias Bilinear Causal Channel Cosine Dense Diagonal Dilated Distance Documents Dot
+        Edit Energy Entmax Hard Learned Mapped Mask Match Normalizer Packed Padding Permuted Pinned Plan
+        Prefix Raw Recorded RelativeBuckets RelativeVectors Rotary ScaledDot Seen Sigmoid Sinusoidal
+        Softmax Sparsemax Uniform Weights Window Zero
     """,
     "conformance": "CLASSES Case Outcome Refused case check load",
     "data": """
-        BIO Batch Batches BpeDropout IO IOBES Parser Span Tokenizer Windows add_corpora corpora get load_corpus
-        read_vectors remove_corpora spans
+        BIO Batch Batches BpeDropout IO IOBES Parser Span Tokenizer Windows add_corpora corpora get
+        load_corpus read_vectors remove_corpora spans
     """,
     "decoding": "Beam Constraints Ensemble Hypothesis Limits Sample Strategy attention_maps fast why_not",
     "errors": """
-        DataError DeviceError DtypeError FolderError KernelError OptionError RecipeError RegardError ShapeError
+        DataError DeviceError DtypeError FolderError KernelError OptionError RecipeError RegardError
+        ShapeError
     """,
     "evaluation": """
-        Cost LanguageScores PropertyResult RATES TrainingCost bleu_by_length brevity_penalty by_length classification
-        corpus_bleu cost count_text estimated_flops is_equivariant is_separable ngrams precision sentence_bleu
-        tagging_scores training_cost translation_scores
+        Cost LanguageScores PropertyResult RATES TrainingCost bleu_by_length brevity_penalty by_length
+        classification corpus_bleu cost count_text estimated_flops is_equivariant is_separable ngrams
+        precision sentence_bleu tagging_scores training_cost translation_scores
     """,
     "huggingface": "register",
     "interactions": """
-        FactorizationMachine FactorizationMachineClassifier Linear LinearClassifier LowRank MatrixFactorization
-        MatrixFactorizationClassifier Polynomial2 Polynomial2Classifier Recommender
+        FactorizationMachine FactorizationMachineClassifier Linear LinearClassifier LowRank
+        MatrixFactorization MatrixFactorizationClassifier Polynomial2 Polynomial2Classifier Recommender
     """,
     "layers": """
         Cache Convolution FeedForward LayerNorm MultiHead Recurrence Residual SlicedMultiHead StaticCache

@@ -20,7 +20,7 @@ def run(*args, **kwargs):
 
 @pytest.mark.parametrize("dependencies", ["shared", pytest.param("installed", marks=pytest.mark.slow)])
 def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependencies):
-    """Shared: the wheel alone is installed, torch and the others come from this environment. Installed: all by pip."""
+    """shared: only the wheel is installed, its dependencies are this environment's; installed: all by pip."""
     pip = ["--quiet", "--disable-pip-version-check", *(["--no-deps"] if dependencies == "shared" else [])]
     run(sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT))
     wheel = next(tmp_path.glob("regard-*.whl"))
@@ -37,7 +37,10 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs(tmp_path, dependenci
         (place,) = (tmp_path / "env").glob("lib/python*/site-packages")
         (place / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     run(python, "-m", "pip", "install", *pip, "-c", str(ROOT / "constraints.txt"), str(wheel))
-    lines = "import torch, regard\nq, k, v = torch.randn(3, 2, 4, 100, 16)\nprint(regard.attend(q, k, v, mask=regard.Causal()).shape)"
+    lines = (
+        "import torch, regard\nq, k, v = torch.randn(3, 2, 4, 100, 16)\n"
+        "print(regard.attend(q, k, v, mask=regard.Causal()).shape)"
+    )
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     assert "torch.Size([2, 4, 100, 16])" in run(python, "-c", lines, cwd=tmp_path, env=clean)
     assert "regard 0" in run(str(tmp_path / "env" / "bin" / "regard"), "--version", cwd=tmp_path, env=clean)

@@ -1,4 +1,4 @@
-"""Every public constructor and function with one argument wrong: it works, or says so with an error of regard, and soon."""
+"""Every public class and function with one wrong argument works, or raises an error of regard, quickly."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attacks on a running regard: kills, many requests with rude clients, damaged folders, wrong calls. See docs/attacks.md."""
+"""Attacks: kills, many requests, misbehaving clients, damaged folders, wrong calls. See docs/attacks.md."""

@@ -5,7 +5,8 @@
     python -m benchmarks.attack --part kills --seed 7        # one part, other random numbers
     python -m benchmarks.attack --part calls --only 1234     # one case, as a failure names it
 
-Ends with a table and exit code 0, or 1 when anything failed; every failure is one line with the command that repeats it.
+Ends with a table and exit code 0, or 1 when anything failed; a failure is one line with the command that
+repeats it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def own_cache(folder: Path) -> None:
-    """Prepared data and checksums go to a folder of this run; compiled code is taken from where it always is."""
+    """Keep prepared data and checksums in a folder of this run; compiled code stays in the user's cache."""
     from regard.attention.kernels import build_cpp, native
     from regard.decoding.engine import cpp_engine as engine
     from regard.files.cache import cache_folder

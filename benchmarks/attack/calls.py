@@ -54,7 +54,7 @@ def drawn(draw: random.Random, models: dict) -> tuple[str, dict, str]:
 
 
 def spoil(draw: random.Random, block: dict, path: str) -> str:
-    """Replace one value of a nested mapping, at any depth, or add a key; return a description of the change."""
+    """Replace one value of a nested mapping, at any depth, or add a key; return what was changed."""
     keys = list(block)
     key = draw.choice(keys) if keys and draw.random() < 0.9 else "surprise"
     inner = block.get(key)

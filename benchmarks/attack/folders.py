@@ -1,7 +1,7 @@
 """Damaged folders of models, taggers, indexes, recommenders and runs, each used by its command.
 
-Each must end with one sentence and exit code 2; or, where the change does not touch what the command needs, with the answer of the
-folder that nobody changed.
+Each command must end with one sentence and exit code 2, or, if the change does not concern the command, with
+the answer of the undamaged folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kill training, indexing, translating and classifying at random moments, resume, and compare with undisturbed runs.
+"""Kill training, indexing, translating and classifying at random moments, resume, compare with full runs.
 
-A case is one run: it is killed a few times, then left alone to its end; by SIGKILL mostly, by SIGTERM and SIGINT sometimes. The
-moments are drawn from the seed; where they strike depends on the speed of the machine.
+A case is one run: it is killed a few times, mostly by SIGKILL, sometimes by SIGTERM and SIGINT, and then runs
+to its end. The moments are drawn from the seed; what they interrupt depends on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def one(
             outcome.count += 1
             advance()
             if code not in FINE[number] or "Traceback" in commands.errors(child):
-                return f"ended with {code} after {signal.Signals(number).name} at {moment:.2f} s: {commands.errors(child)}"
+                name = signal.Signals(number).name
+                return f"ended with {code} after {name} at {moment:.2f} s: {commands.errors(child)}"
         elif child.code != 0:
             return f"went on and ended with {child.code}: {commands.errors(child)}"
     ended = launcher.run(job.command(target))

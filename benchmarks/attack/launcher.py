@@ -2,8 +2,9 @@
 
     python -m benchmarks.attack.launcher        # orders as JSON lines: {"args", "cwd", "output", "errors"}
 
-Importing torch takes seconds; a fork takes milliseconds, so that an attack pays for the command alone. For each order two lines
-are printed: the process id when it starts, the exit code when it ends. `tests/training/runner.py` does the same for tests.
+Importing torch takes seconds and a fork milliseconds, so an attack pays for the command alone. For each order
+two lines are printed: the process id when it starts, the exit code when it ends. `tests/training/runner.py`
+does the same for tests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Many requests to `regard serve`, each answer compared with the expected one, while misbehaving clients are connected.
+"""Many requests to `regard serve`, each answer checked, while misbehaving clients are connected.
 
-Slow clients send a request byte by byte and must be answered; silent ones say nothing; others leave in the middle or send no HTTP.
+Slow clients send a request byte by byte and must be answered; silent clients send nothing; others leave in
+the middle or send no HTTP.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from regard.pipelines.translate import translate
 REQUESTS = {"translate": 3200, "classify": 2400, "tag": 2200, "embed": 2400}
 QUICK = {"classify": 200}
 CONNECTIONS, SILENT, SLOW = 64, 50, 4
-NEAR = 1e-4  # scores that differ by less are one score: float32 adds up differently in batches of different shape
+NEAR = 1e-4  # tolerance of scores: float32 sums differ between batches of different shapes
 LOG = 20_000  # bytes that a server may write to standard error in all
 WORDS = "the small dog and two dogs run over there I like Ada London you very much 🐕 Über".split()  # noqa: SIM905
 
@@ -155,7 +156,8 @@ class Server:
         self._file = log.open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "regard", *commands.serve(folder)],
-            stdout=subprocess.PIPE, stderr=self._file, text=True, encoding="utf-8", cwd=ROOT, env=environment(),
+            stdout=subprocess.PIPE, stderr=self._file, text=True, encoding="utf-8",
+            cwd=ROOT, env=environment(),
         )  # fmt: skip
         said = self.process.stdout.readline()
         if "answers at http://" not in said:
@@ -168,7 +170,8 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status")
         if status.is_file():
             found = dict(line.split(":", 1) for line in status.read_text().splitlines())
-            self.memory = f"{int(found['VmRSS'].split()[0]) // 1024} MB, {int(found['VmHWM'].split()[0]) // 1024} MB at most"
+            now, most = (int(found[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
+            self.memory = f"{now} MB, {most} MB at most"
         alive = self.process.poll() is None
         if alive:
             self.process.send_signal(signal.SIGTERM)
@@ -237,7 +240,7 @@ class Rudeness:
                 self.problems.append(f"a slow client got {problem}")
 
     def leaving(self) -> None:
-        """Send a complete or partial request and leave without reading the answer; sometimes send no HTTP at all."""
+        """Send a complete or partial request, or no HTTP at all, and leave without reading the answer."""
         while not self.stop.is_set():
             with self.connect() as sock:
                 kind = self._draw.random()
@@ -348,7 +351,8 @@ def embedding(folder: Path, texts: list[str]) -> Route:
     def wrong(body: dict[str, Any], answer: dict[str, Any]) -> str | None:
         for text, each in zip(body["texts"], answer["embeddings"], strict=True):
             if not np.allclose(each, expected[text], atol=1e-5):
-                return f"{text!r:.80} has another vector than offline, by {np.abs(np.array(each) - expected[text]).max():.1e}"
+                error = np.abs(np.array(each) - expected[text]).max()
+                return f"{text!r:.80} has another vector than offline, by {error:.1e}"
         return None
 
     return Route("embed", folder, lambda draw: {}, wrong)

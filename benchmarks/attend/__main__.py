@@ -16,10 +16,12 @@ from benchmarks.peers import command
 
 NAME = "benchmarks.attend"
 ABOUT = """\
-Time, error and memory of regard.attend beside its peers, one table over energies, masks, biases, lengths, forward and training.
+Time, error and memory of regard.attend beside its peers, one table over energies, masks, biases, lengths,
+forward and training.
 
-The peers on a CPU: torch's SDPA, compiled Flex, torch.compile of the plain formula, x-transformers, Keras on torch.
-The peers on a GPU: SDPA with flash, SDPA with cuDNN, Flex; for the additive energy the plain formula, eager and compiled.
+Peers on a CPU: torch's SDPA, compiled Flex, torch.compile of the plain formula, x-transformers, Keras.
+Peers on a GPU: SDPA with flash, SDPA with cuDNN, Flex; for the additive energy the plain formula, eager and
+compiled.
 A peer that is not installed is skipped and named (pip install x-transformers keras).
 
 Every system first shows that it agrees with a float64 reference, then all take turns, round after round.
@@ -81,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     rows, missing, finished = run_all(cases, effort)
     if rows:
         show(rows, facts, missing, options)
-    # A peer that fails is the peer's affair and is told in a footnote; a disagreement is a bug here, as is our own failure.
+    # A peer that fails gets a footnote. A disagreement is a bug here, as is our own failure.
     wrong = any(
         r.disagrees or (name == OURS and r.trouble) for row in rows for name, r in row.results.items()
     )

@@ -27,7 +27,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Effort:
-    """At least `rounds`, going on until `seconds` per system; at `limit` seconds per system three rounds are enough."""
+    """At least `rounds`, until `seconds` per system; after `limit` seconds three rounds are enough."""
 
     rounds: int = 7
     seconds: float = 2.0
@@ -110,7 +110,7 @@ def run_case(case: Case, effort: Effort, missing: dict[str, str]) -> Row:
 def checked(
     make: Make, problem: Problem, truth: dict[str, Tensor], missing: dict[str, str], name: str
 ) -> tuple[Result | None, Step | None]:
-    """Build one system and compare it with the truth: its result so far, and the step to time if it agrees."""
+    """Build one system and compare it with the truth. Return its result, and the step to time if equal."""
     try:
         system = make(problem)
         if system is None:
@@ -133,7 +133,7 @@ def first_line(error: BaseException) -> str:
 
 # -------------------------------------------------------------------------------------------------- one step
 def stepper(system: System, problem: Problem) -> Step:
-    """What is timed: the forward pass, or the forward pass and the gradients of all leaves under a random gradient."""
+    """Return the timed call: forward, or forward and backward with a random output gradient."""
     if not problem.case.train:
 
         def step() -> object:
@@ -171,7 +171,7 @@ def distance(x: Tensor, truth: Tensor) -> float:
 
 # ------------------------------------------------------------------------------------------------------ time
 def time_all(steps: dict[str, Step], effort: Effort, device: str) -> dict[str, list[float]]:
-    """Seconds per call of each system, one system after the other in every round, so that noise hits all alike."""
+    """Seconds per call of each system. Rounds run all systems in turn, so that noise affects all alike."""
     clock = cuda_seconds if device == "cuda" else cpu_seconds
     times: dict[str, list[float]] = {name: [] for name in steps}
     if not steps:
@@ -216,10 +216,10 @@ def cuda_seconds(step: Step, calls: int) -> float:
 
 # ---------------------------------------------------------------------------------------------------- memory
 def peak_memory(step: Step, device: str) -> int | None:
-    """Bytes that one warm call needs at its peak beyond what was there before: temporaries, output and gradients.
+    """Peak bytes of one warm call beyond those held before: temporaries, output and gradients.
 
-    On a CPU this is the kernel's own high-water mark of resident memory, reset before the call, so that buffers outside
-    torch's allocator count too. None where the system has no such mark (it is Linux's).
+    On a CPU this is Linux's high-water mark of resident memory, reset before the call, so that buffers
+    outside torch's allocator count too. None on other systems.
     """
     gc.collect()
     if device == "cuda":

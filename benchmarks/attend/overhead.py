@@ -1,8 +1,8 @@
 """Overhead of a small call: regard.attend beside the same kernel called directly, in microseconds.
 
-On a CPU the kernel is torch's scaled_dot_product_attention on one thread; padded calls are compared with SDPA given a ready
-boolean mask. On a GPU it is host time until the call returns: SDPA with the backend set once outside, our Triton kernel
-launched directly, and Flex with its block mask made and compiled before.
+On a CPU the kernel is torch's scaled_dot_product_attention on one thread; padded calls are compared with SDPA
+given a ready boolean mask. On a GPU it is host time until the call returns: SDPA with the backend set once
+outside, our Triton kernel launched directly, and Flex with its block mask made and compiled before.
 """
 
 from __future__ import annotations

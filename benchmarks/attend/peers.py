@@ -1,7 +1,8 @@
 """The peers. Each function below takes a Problem and returns a System, or None if the peer cannot run it.
 
-Peers are treated well: dense masks, fixed biases and Flex's block masks are made before the clock starts, energies that can
-be are written as dot products, and narrow vectors are padded where that lets a fused kernel run.
+Peers are treated well: dense masks, fixed biases and Flex's block masks are made before the clock starts,
+energies are written as dot products where possible, and narrow vectors are padded where that lets a fused
+kernel run.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def sparsemax(s: Tensor) -> Tensor:
 def plain(p: Problem) -> Tensor:
     """The definition of attention, one line per stage.
 
-    What is fastest compiled: a mask from positions, T5's bias looked up in its table, ALiBi with its mask as one tensor.
+    In the form that compiles fastest: a mask from positions, T5's bias from its table, ALiBi and its mask as
+    one tensor.
     """
     case, v = p.case, p.v
     s = scores(p)
@@ -107,7 +109,7 @@ def eager(p: Problem) -> System:
 
 # -------------------------------------------------------------------------------------- torch's own attention
 def as_dot(p: Problem) -> tuple[Tensor, Tensor, Tensor, float]:
-    """(q, k, v, scale) with energies scale · q·k and one width for all three, without which no fused kernel runs."""
+    """(q, k, v, scale) with energies scale · q·k and one width for all three, as fused kernels require."""
     case, q, k, v = p.case, p.q, p.k, p.v
     if case.energy == "cosine":
         return normalize(q, dim=-1), normalize(k, dim=-1), v, p.energy.scale
@@ -210,7 +212,7 @@ def flex(p: Problem) -> System | None:
 
 # --------------------------------------------------------------------------------------------- other packages
 def x_transformers(p: Problem) -> System | None:
-    """x-transformers' Attend with its own features: causal, soft clamp, l2 distance, sigmoid, ALiBi and T5 modules.
+    """x-transformers' Attend with its own features: causal, soft clamp, l2 distance, sigmoid, ALiBi and T5.
 
     Its fused path (flash=True) has no soft clamp and no sigmoid, so those run unfused, as the package does.
     """

@@ -1,5 +1,5 @@
-"""One case made concrete: inputs drawn with a seed, the rules as plain formulas for the peers, the same as regard's objects,
-and the truth in float64 by regard's reference kernel."""
+"""One case made concrete: inputs drawn with a seed, the rules as plain formulas for the peers and as regard's
+objects, and the truth in float64 by regard's reference kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_GRADIENTS = 4096  # … and without gradients: they would need tens of GB in 
 
 
 class Problem:
-    """Inputs (B, H, T, D) and everything a peer may want to know. `leaves` are what a training step differentiates."""
+    """Inputs (B, H, T, D) and everything a peer may need. `leaves` get gradients in a training step."""
 
     def __init__(self, case: Case) -> None:
         torch.manual_seed(SEED)
@@ -52,7 +52,7 @@ class Problem:
             found["dense"] = self.dense_bias
         return found
 
-    # -------------------------------------------------------------------------------- rules, as plain formulas
+    # ------------------------------------------------------------------------------- rules as plain formulas
     def allowed(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Whether query i of sequence b sees key j; the shape of Flex's mask_mod."""
         mask = self.case.mask
@@ -122,7 +122,7 @@ class Problem:
 
     @cached_property
     def fixed(self) -> Tensor | None:
-        """Mask and bias as one tensor, as SDPA takes it: boolean, or a bias with −∞. Without the bias when that learns."""
+        """Mask and bias as one tensor for SDPA: boolean, or a bias with −∞; no bias if it is learned."""
         with torch.no_grad():
             bias = None if self.learns_bias else self.bias_values()
             if bias is None or self.dense_mask is None:
@@ -135,7 +135,7 @@ class Problem:
         return self.buckets[j - i + self.case.T - 1]
 
     def pairs(self) -> float:
-        """Pairs of query and key that the mask leaves, per head, in all sequences; half of them for causal."""
+        """Pairs of query and key that the mask allows, per head, over all sequences; half for causal."""
         case = self.case
         if case.mask in ("none", "causal"):
             return case.B * case.T**2 * (0.5 if case.mask == "causal" else 1.0)
@@ -143,7 +143,7 @@ class Problem:
         return float(allowed.expand(-1, 1, case.T, -1).sum()) * case.B / len(allowed)
 
     def flops(self) -> float | None:
-        """4·D per pair and head, 3.5 times that with the backward pass; None for the additive energy, which is no product."""
+        """4·D per pair and head, 3.5 times that with the backward pass; None for the additive energy."""
         case = self.case
         return (
             None

@@ -91,12 +91,15 @@ def legend(rows: list[Row], facts: dict, missing: dict[str, str]) -> list[str]:
     memory = "the system's high-water mark of resident memory" if cpu else "torch's allocator"
     lines = [
         f"Sizes: {sizes}. Times are medians in milliseconds, all systems in one process and in turns. "
-        "Compiling is not counted, nor are the peers' dense masks, fixed biases and block masks, which are made before.",
+        "Compiling is not counted, nor are the peers' dense masks, fixed biases and block masks, "
+        "which are made before.",
         "ratio: time of the best peer (marked *) over regard's; at least 1 where regard is fastest.",
-        "error: the worst of output and, when training, gradients, max |x − truth| / max |truth|, the truth in float64 by "
-        "kernel=\"reference\" (from T=4096 on, of the first sequence's output). 'peer' is the best peer.",
+        "error: the worst of output and, when training, gradients, max |x − truth| / max |truth|, the truth "
+        'in float64 by kernel="reference" (from T=4096 on, of the first sequence\'s output). '
+        "'peer' is the best peer.",
         f"MiB: peak beyond the inputs in one warm call, output and gradients included, by {memory}.",
-        f"– : the peer has no such thing{' (Flex has no backward pass on a CPU)' if cpu else ''}, or is not installed.",
+        f"– : the peer has no such thing{' (Flex has no backward pass on a CPU)' if cpu else ''}, "
+        "or is not installed.",
     ]
     if not cpu:
         lines.append(
@@ -113,11 +116,11 @@ def summary(rows: list[Row]) -> list[str]:
         return []
     won = sum(ratio >= 1 for ratio in ratios)
     middle = statistics.median(ratios)
-    text = f"regard is at least as fast as the best peer in {won} of {len(ratios)} rows; ratio {ratios[0]:.2f} to {ratios[-1]:.2f}"
-    return [f"{text}, median {middle:.2f}."]
+    text = f"regard is at least as fast as the best peer in {won} of {len(ratios)} rows"
+    return [f"{text}; ratio {ratios[0]:.2f} to {ratios[-1]:.2f}, median {middle:.2f}."]
 
 
-# ------------------------------------------------------------------------------------------------ how it looks
+# ---------------------------------------------------------------------------------------------- tables
 def print_table(rows: list[Row], facts: dict, missing: dict[str, str]) -> None:
     header, cells, notes = table(rows, facts["device"])
     print(described(facts))
@@ -228,7 +231,7 @@ def _row_as_dict(row: Row) -> dict:
     }
 
 
-# ---------------------------------------------------------------------------------------------------- the facts
+# ---------------------------------------------------------------------------------------------- facts
 def facts(device: str, command: str, load: float | None) -> dict:
     """Where and with what this was measured."""
     return {

@@ -1,4 +1,4 @@
-"""The peers: linear models on n-grams (scikit-learn) and fastText; settings are chosen on the validation set."""
+"""The peers: linear models on n-grams (scikit-learn) and fastText, tuned on the validation set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = tuple[list[str], list[str]]  # texts and labels
 
 
 class Tuned:
-    """Trains with every setting, keeps the one that the validation set likes best; the seconds are those of training that one."""
+    """Train with every setting and keep the best on the validation set; the seconds are those of that one."""
 
     settings: list[dict[str, Any]]
     package: str

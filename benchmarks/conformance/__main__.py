@@ -1,4 +1,4 @@
-"""python -m benchmarks.conformance: the conformance suite on every installed attention library, as a markdown table."""
+"""python -m benchmarks.conformance: the conformance suite on every installed attention library."""
 
 from __future__ import annotations
 

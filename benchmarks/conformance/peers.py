@@ -1,8 +1,8 @@
 """Attention functions of other libraries behind one signature, each by its documented call.
 
-All take (query, key, value, mask=None, bias=None, causal=False) on (..., heads, time, dim): mask is boolean, True where attention
-is allowed; bias is added to the scores; causal comes without a mask and with as many queries as keys. An adapter raises Refused
-for what its library does not offer.
+All take (query, key, value, mask=None, bias=None, causal=False) on (..., heads, time, dim). mask is boolean,
+True where attention is allowed; bias is added to the scores; causal comes without a mask and with as many
+queries as keys. An adapter raises Refused for what its library does not offer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regard.conformance.backends import torch_sdpa
 Attention = Callable[..., Tensor]
 
 
-# ----------------------------------------------------------------------------------------------------------------- torch
+# ------------------------------------------------------------------------------------------------------ torch
 def sdpa_math(query, key, value, mask=None, bias=None, causal=False):
     """torch's SDPA with its plain C++ implementation."""
     with sdpa_kernel(SDPBackend.MATH):
@@ -31,7 +31,7 @@ def sdpa_math(query, key, value, mask=None, bias=None, causal=False):
 
 
 def flex(query, key, value, mask=None, bias=None, causal=False):
-    """torch.compile(flex_attention) with a mask_mod and a score_mod that read dense tensors. Forward only: no backward on a CPU."""
+    """torch.compile(flex_attention); mask_mod and score_mod read dense tensors. No backward pass on a CPU."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     traced = torch.compiler.is_compiling()
@@ -67,7 +67,7 @@ def _compiled_flex() -> Attention:
 
 
 def multihead(query, key, value, mask=None, bias=None, causal=False):
-    """torch.nn.MultiheadAttention with identity projections, called as its documentation shows (weights are returned too)."""
+    """torch.nn.MultiheadAttention with identity projections, by its documented call (with weights)."""
     if query.ndim not in (3, 4):
         raise Refused("it takes (batch, time, features) or (time, features)")
     if query.shape[:-2] != key.shape[:-2] or key.shape[:-2] != value.shape[:-2]:
@@ -132,7 +132,7 @@ def _make_multihead() -> Attention:
     return multihead
 
 
-# ------------------------------------------------------------------------------------------------------------- libraries
+# -------------------------------------------------------------------------------------------------- libraries
 def _make_x_transformers(flash: bool) -> Attention:
     """x_transformers.attend.Attend. Its groups interleave: query head h reads key head h mod Hk."""
     from x_transformers.attend import Attend
@@ -160,7 +160,7 @@ def _regroup(x: Tensor | None, groups: int) -> Tensor | None:
 
 
 def _make_keras() -> Attention:
-    """keras.ops.dot_product_attention on torch; with a bias, the mask is added to the bias, as its documentation says."""
+    """keras.ops.dot_product_attention on torch; given a bias, it adds the mask to it, as documented."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
     import keras
 
@@ -189,7 +189,7 @@ def _make_keras() -> Attention:
 
 
 def _make_transformers() -> Attention:
-    """transformers' eager attention of Llama, with its additive mask: the least finite number where attention is not allowed."""
+    """transformers' eager attention of Llama, with its additive mask (the lowest finite number)."""
     from transformers.models.llama.modeling_llama import eager_attention_forward
 
     modules = {
@@ -234,7 +234,7 @@ def _full(x: Tensor | None, *shape: int) -> Tensor | None:
     return None if x is None else x.expand(shape)
 
 
-# name → how to get the function, and the package whose version counts. A missing package raises ModuleNotFoundError.
+# name → (loader, package whose version is shown). A missing package raises ModuleNotFoundError.
 PEERS: dict[str, tuple[Callable[[], Attention], str]] = {
     "SDPA": (lambda: torch_sdpa, "torch"),
     "SDPA, MATH": (lambda: sdpa_math, "torch"),

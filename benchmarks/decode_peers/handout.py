@@ -1,4 +1,4 @@
-"""Input of the workers, in one folder: weights in each system's format, tokens, and sentences as token ids."""
+"""Input of the workers, in one folder: weights in each system's format, tokens, sentences as token ids."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SPECIALS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # its numbers of them
 
 
 class JoeyNMT(Batching):
-    """Without a cache: each step recomputes all tokens. Beams are ranked by log p / ((5 + n) / 6), the closest to log p / n."""
+    """No cache: each step recomputes all tokens. Beams rank by log p / ((5 + n) / 6), near log p / n."""
 
     note = "ranks beams by log p / ((5 + length) / 6), the nearest to log p / length that it has"
 
@@ -48,7 +48,8 @@ class JoeyNMT(Batching):
         source = source.masked_fill(pad, SPECIALS["pad"]).masked_fill(unk, SPECIALS["unk"])
         batch = self.Batch(
             src=source, src_length=(~pad).sum(1), src_prompt_mask=None, trg=None, trg_prompt_mask=None,
-            indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=SPECIALS["pad"], eos_index=SPECIALS["eos"],
+            indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=SPECIALS["pad"],
+            eos_index=SPECIALS["eos"],
         )  # fmt: skip
         found, _, _ = self.search(self.model, batch, limit, beam, 1.0)
         ours = {SPECIALS[name]: self.special[name] for name in SPECIALS}
@@ -72,9 +73,12 @@ def _config(config: dict[str, Any]) -> dict[str, Any]:
     for side in ("encoder", "decoder"):
         spec = config[side]
         sides[side] = {
-            "type": "transformer", "num_layers": spec["layers"], "num_heads": spec["heads"], "hidden_size": config["dim"],
-            "ff_size": spec["inner"], "dropout": 0.0, "layer_norm": spec["norm"], "activation": spec["activation"],
-            "embeddings": {"embedding_dim": config["dim"], "scale": config.get("scale_embeddings", True), "dropout": 0.0},
+            "type": "transformer", "num_layers": spec["layers"], "num_heads": spec["heads"],
+            "hidden_size": config["dim"], "ff_size": spec["inner"], "dropout": 0.0,
+            "layer_norm": spec["norm"], "activation": spec["activation"],
+            "embeddings": {
+                "embedding_dim": config["dim"], "scale": config.get("scale_embeddings", True), "dropout": 0.0,
+            },
         }  # fmt: skip
     tied = {"tied_embeddings": config["tie"] == "all", "tied_softmax": config["tie"] != "none"}
     begun = {

@@ -1,7 +1,7 @@
 """Weights of a regard translator under Joey NMT's names (2.x, pre- or post-norm Transformer, sinusoids).
 
-Two things differ. Joey counts unk, pad, bos, eos and we pad, unk, bos, eos: the first two rows change places. Its layer norms have
-ε = 1e-6 and ours 1e-5: `same_epsilon` sets them in the model that was built.
+Two things differ. Joey numbers unk, pad, bos, eos and we pad, unk, bos, eos: the first two rows are swapped.
+Its layer norms have ε = 1e-6 and ours 1e-5: `same_epsilon` sets them in the model that was built.
 """
 
 from torch import nn
@@ -22,7 +22,7 @@ FEED = {
 
 
 def joey_state(model):
-    """For `load_state_dict(…, strict=False)`: its sinusoids are buffers that it computes itself. A joint or two vocabularies."""
+    """A state dict for `load_state_dict(…, strict=False)`: sinusoids are buffers. One or two vocabularies."""
     state, found = model.state_dict(), {}
     words = {
         "source.table": "src_embed.lut",

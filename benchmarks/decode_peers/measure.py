@@ -52,7 +52,7 @@ class Row:
 
 @dataclass
 class Latency:
-    """Median latency of one sentence, greedy: to the first token and to the end, with the better number of threads."""
+    """Median greedy latency of one sentence, to the first token and to the end, with the best threads."""
 
     first: float
     whole: float
@@ -127,7 +127,7 @@ class Bench:
         say(f"  round {turn + 1}, target tokens/s: {told}")
 
     def _search(self, process: Process, text: Text, beam: int) -> Setting:
-        """The fastest setting on sentences of about the median length, as many as are translated in a few seconds."""
+        """The fastest setting on sentences of about the median length, as many as take a few seconds."""
         settings = process.ask("settings")["many"]
         options = {"text": text.name, "beam": beam, "limit": text.limit}
         few = text.middle(FEWEST)

@@ -115,7 +115,8 @@ def _described(rows: list[Row], told: dict[str, Any]) -> str:
 
 def _title(text: dict[str, Any]) -> str:
     unknown = f", {text['unknown']:.1%} of them unknown" if text["unknown"] else ""
-    return f"## {text['name']}: {text['sentences']} sentences, {text['tokens'] / text['sentences']:.1f} source tokens each{unknown}"
+    length = f"{text['tokens'] / text['sentences']:.1f} source tokens each"
+    return f"## {text['name']}: {text['sentences']} sentences, {length}{unknown}"
 
 
 def _cells(row: Row, here: list[Row], notes: list[str]) -> list[str]:
@@ -165,7 +166,8 @@ def _rounds(row: Row) -> str:
     """The number of rounds, and half of their range."""
     if len(row.seconds) < 2:
         return str(len(row.seconds))
-    return f"{len(row.seconds)} (±{(max(row.seconds) - min(row.seconds)) / 2 / statistics.median(row.seconds):.0%})"
+    half_range = (max(row.seconds) - min(row.seconds)) / 2
+    return f"{len(row.seconds)} (±{half_range / statistics.median(row.seconds):.0%})"
 
 
 def _alone(name: Name, one: Latency, alone: dict[Name, Latency]) -> list[str]:
@@ -195,7 +197,8 @@ def equal(rows: list[Row]) -> list[str]:
             continue
         other = sum(not _alike(a, b) for a, b in zip(ours.outputs, row.outputs, strict=True))
         found.append(
-            f"greedy float32 outputs of {system} on {text} differ from ours in {other} of {len(row.outputs)} sentences"
+            f"greedy float32 outputs of {system} on {text} differ from ours in {other} of "
+            f"{len(row.outputs)} sentences"
         )
     return found
 
@@ -208,15 +211,17 @@ def _alike(one: list[int], other: list[int]) -> bool:
 
 def _legend() -> list[str]:
     return [
-        "tokens/s: target tokens of a system's own translations, end marks counted, at the median of the rounds (±: half of "
-        "their range); token ids in, token ids out, so tokenisation is excluded. All systems take turns, "
-        "each in its own process with "
-        "the setting that was its fastest on sentences of about the median length.",
-        f"× {CT2}: of the same precision and beam; it has no bfloat16 on a CPU. × HF, × Joey: against their fastest precision. All "
-        "rank by log p / length where they can, and write at most 3/2 of the longest source + 20 tokens.",
-        "peak MiB: the most the whole process held, interpreter and libraries included, in a fresh process with the one setting.",
-        "One sentence: sentences of median length, one at a time, each system with the better number of threads for it; the first "
-        "word is a translation limited to one token.",
+        "tokens/s: target tokens of a system's own translations, end marks counted, at the median of the "
+        "rounds (±: half of their range); token ids in, token ids out, so tokenisation is excluded. All "
+        "systems take turns, each in its own process with the setting that was its fastest on sentences of "
+        "about the median length.",
+        f"× {CT2}: of the same precision and beam; it has no bfloat16 on a CPU. × HF, × Joey: against their "
+        "fastest precision. All rank by log p / length where they can, and write at most 3/2 of the longest "
+        "source + 20 tokens.",
+        "peak MiB: the most the whole process held, interpreter and libraries included, in a fresh process "
+        "with the one setting.",
+        "One sentence: sentences of median length, one at a time, each system with the better number of "
+        "threads for it; the first word is a translation limited to one token.",
     ]
 
 

@@ -1,7 +1,8 @@
-"""The peers, each called as its documentation says. One class per system; each imports its package when created.
+"""The peers, each by its documented calls. One class per system; each imports its package when created.
 
-A sentence is a list of token ids without the end mark; an answer has the end mark where it came. `settings` are what a user may
-turn for speed, the likely one first, and `alone` those for one sentence at a time; `note` says where a system is not as the others.
+A sentence is a list of token ids without the end mark; an answer has the end mark if it was reached.
+`settings` are what a user may change for speed, the likely best first, and `alone` those for one sentence
+at a time; `note` names a difference from the other systems.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ class CTranslate2:
 
     def translate(self, prepared: list[list[str]], beam: int, limit: int, setting: Setting) -> Any:
         return self.model.translate_batch(
-            prepared, beam_size=beam, length_penalty=1.0, max_decoding_length=limit, max_batch_size=setting["tokens"],
-            batch_type="tokens",
+            prepared, beam_size=beam, length_penalty=1.0, max_decoding_length=limit,
+            max_batch_size=setting["tokens"], batch_type="tokens",
         )  # fmt: skip
 
     def tokens(self, found: Any, limit: int) -> Sentences:
@@ -102,7 +103,7 @@ class CTranslate2:
 
 
 class Batching:
-    """For systems that leave batches to the user: sentences of like length side by side, a number of them at a time."""
+    """For systems that leave batching to the user: sort sentences by length, a fixed number at a time."""
 
     def settings(self) -> list[Setting]:
         return [{"threads": n, "sentences": size} for n in THREADS for size in (128, 32, 256)]
@@ -171,7 +172,8 @@ class HuggingFace(Batching):
         source = padded(sentences, self.special["pad"], self.special["eos"])
         with torch.inference_mode():
             found = self.model.generate(
-                input_ids=source, attention_mask=(source != self.special["pad"]).long(), num_beams=beam, do_sample=False,
-                max_new_tokens=limit, **({"length_penalty": 1.0, "early_stopping": True} if beam > 1 else {}),
+                input_ids=source, attention_mask=(source != self.special["pad"]).long(), num_beams=beam,
+                do_sample=False, max_new_tokens=limit,
+                **({"length_penalty": 1.0, "early_stopping": True} if beam > 1 else {}),
             )  # fmt: skip
         return [cut(words, self.special["eos"]) for words in found[:, 1:].tolist()]

@@ -47,7 +47,7 @@ class Text:
 
 
 def read(model: Any, count: int | None) -> list[Text]:
-    """The model's own test set, then Europarl's in its languages (else own sentences joined); at most `count` sentences of each."""
+    """The model's test set, then Europarl's in its languages (or joined sentences), at most `count` each."""
     data = data_section(model.card)
     part = default_split(data)
     split = load_split({**data, "max_length": None}, part, model.source_tokenizer, model.target_tokenizer)

@@ -38,7 +38,7 @@ class Worker:
         return {"many": self.system.settings(), "alone": self.system.alone()}
 
     def translate(self, text: str, which: list[int], beam: int, limit: int, setting: systems.Setting) -> dict:
-        """Translate these sentences of a text; the seconds it took and the tokens that were written, end marks counted."""
+        """Translate these sentences of a text. Return the seconds and the tokens written, with end marks."""
         prepared = self.system.prepare(setting, [self.texts[text][i] for i in which])
         start = time.perf_counter()
         found = self.system.translate(prepared, beam, limit, setting)

@@ -1,4 +1,4 @@
-"""Windows, ALiBi and padded batches on a GPU: our Triton kernel beside Flex and SDPA, forward and with gradients.
+"""Windows, ALiBi and padded batches on a GPU: our Triton kernel beside Flex and SDPA, forward and backward.
 
 python -m benchmarks.gpu.band            # the table
 python -m benchmarks.gpu.band --tune     # block sizes, for each pass
@@ -88,7 +88,8 @@ def pairs(options: dict, shape: tuple[int, ...]) -> int:
 def table(kernels: list[str]) -> None:
     print(machine.stamp(torch.cuda.get_device_name()))
     print(
-        "| case | kernel | forward, ms | TFLOP/s | without host time, ms | with backward, ms | TFLOP/s | largest error |"
+        "| case | kernel | forward, ms | TFLOP/s | without host time, ms | with backward, ms | TFLOP/s "
+        "| largest error |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name, (shape, options_of) in CASES.items():
@@ -151,9 +152,12 @@ def tune(names: list[str], seconds: float) -> None:
 
 
 BLOCKS = {  # queries, keys, warps, stages
-    "_forward_block": "64 64 4 2, 64 64 4 3, 128 64 8 3, 128 64 4 2, 128 128 8 2, 64 32 4 4, 128 32 4 4, 64 128 4 2",
-    "_keys_block": "64 64 4 2, 32 128 8 3, 32 128 4 3, 64 128 8 2, 64 128 8 3, 32 64 4 3, 32 128 8 2, 64 64 4 1",
-    "_queries_block": "64 64 4 2, 128 64 8 3, 128 32 4 3, 128 32 8 4, 64 32 4 4, 128 64 8 2, 128 32 8 3, 64 32 4 2",
+    "_forward_block": "64 64 4 2, 64 64 4 3, 128 64 8 3, 128 64 4 2, "
+    "128 128 8 2, 64 32 4 4, 128 32 4 4, 64 128 4 2",
+    "_keys_block": "64 64 4 2, 32 128 8 3, 32 128 4 3, 64 128 8 2, "
+    "64 128 8 3, 32 64 4 3, 32 128 8 2, 64 64 4 1",
+    "_queries_block": "64 64 4 2, 128 64 8 3, 128 32 4 3, 128 32 8 4, "
+    "64 32 4 4, 128 64 8 2, 128 32 8 3, 64 32 4 2",
 }
 
 

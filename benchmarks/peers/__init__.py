@@ -1,1 +1,1 @@
-"""Running peers: a virtual environment for each, a parent process that sends commands, workers that answer."""
+"""Running peers: a virtual environment for each, a parent process that sends commands to workers."""

@@ -25,7 +25,7 @@ def answer(make: Callable[[], Any]) -> None:
 
 
 def peak_memory() -> int | None:
-    """The most memory this process held so far, in bytes. Linux's own mark; getrusage's would count the parent's at the start."""
+    """Peak memory of this process in bytes, from Linux: getrusage's peak would start with the parent's."""
     try:
         with open("/proc/self/status", encoding="utf-8") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))

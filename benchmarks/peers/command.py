@@ -24,7 +24,7 @@ def parser(module: str, about: str, examples: str) -> argparse.ArgumentParser:
 
 
 def parse(made: argparse.ArgumentParser, argv: list[str], **least: float) -> argparse.Namespace:
-    """The options; those named are numbers, or lists of them, of at least so much. Files must have a folder to be in."""
+    """Parse the options. `least` gives lower bounds of numbers or lists; the folders of files must exist."""
     options = made.parse_args(argv)
     for name, fewest in least.items():
         given = getattr(options, name)

@@ -1,4 +1,4 @@
-"""Environments: regard runs in this one, each peer in a virtual environment in the cache, with the same torch."""
+"""Environments: regard runs in this one, each peer in a virtual environment in the cache, same torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cache() -> Path:
 
 
 def peer(name: str) -> Place:
-    """The environment of a peer, made on the first call. It counts as made once everything in it was installed."""
+    """The environment of a peer, made on the first call, and complete once all packages are installed."""
     torch = () if name in WITHOUT_TORCH else (f"torch=={version('torch').split('+')[0]}",)
     wanted = [*PLACES[name], *torch]
     folder = cache() / name

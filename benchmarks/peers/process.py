@@ -19,7 +19,7 @@ class Failed(Exception):
 
 
 class Process:
-    """One worker: `python -m module *arguments folder`. What it says besides its answers goes to a file in the folder."""
+    """One worker, `python -m module *arguments folder`. Its other output goes to a file in the folder."""
 
     def __init__(self, module: str, arguments: list[str], place: Place, folder: Path, threads: int) -> None:
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -31,7 +31,8 @@ class Process:
         )
         self.running = subprocess.Popen(
             [str(place.python), "-m", module, *arguments, str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, encoding="utf-8", env=environment, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, encoding="utf-8",
+            env=environment, cwd=ROOT,
         )  # fmt: skip
 
     def ask(self, do: str, **options: Any) -> dict:

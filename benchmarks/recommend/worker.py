@@ -1,4 +1,4 @@
-"""One system in its own process: `python -m benchmarks.recommend.worker SYSTEM FOLDER`. Fits one fold per command."""
+"""One system in a process, one fold per command: `python -m benchmarks.recommend.worker SYSTEM FOLDER`."""
 
 from __future__ import annotations
 

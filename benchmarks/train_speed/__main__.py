@@ -19,14 +19,14 @@ ABOUT = """\
 Tokens per second of training, forward, backward and update, of the same Transformer on the same batches:
 regard, Joey NMT, Hugging Face Marian and x-transformers, on the CPU.
 
-The peers are installed on the first run, each with pip into a virtual environment of the cache (REGARD_CACHE, else
-~/.cache/regard), with the torch that regard uses. One that cannot be installed or fails is said so in the table.
-Ctrl-C stops and prints the precisions that were finished."""
+The peers are installed on the first run, each with pip into a virtual environment in the cache (REGARD_CACHE,
+otherwise ~/.cache/regard), with the torch that regard uses. One that cannot be installed or fails is named in
+the table. Ctrl-C stops and prints the precisions that were finished."""
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks.train_speed                                  float32 and bfloat16; about half an hour on two cores
-  python -m benchmarks.train_speed --seconds 5 --steps 0            only a glance
+  python -m benchmarks.train_speed                                  everything; half an hour on two cores
+  python -m benchmarks.train_speed --seconds 5 --steps 0            a quick look
   python -m benchmarks.train_speed --only "HF Marian" --threads 1   regard and one peer
   python -m benchmarks.train_speed --profile 25 --precision float32 where the time of one step goes
   python -m benchmarks.train_speed --markdown docs/train_speed.md"""

@@ -100,7 +100,8 @@ def _learn(process: Process, result: Result) -> None:
     result.before, result.after = answer["before"], answer["after"]
     steps = len(answer["losses"])
     say(
-        f"{result.system}, {result.precision}: held-out loss {result.before:.3f}, after {steps} steps {result.after:.3f}"
+        f"{result.system}, {result.precision}: held-out loss {result.before:.3f}, "
+        f"after {steps} steps {result.after:.3f}"
     )
 
 
@@ -116,7 +117,7 @@ def _time(
     threads: list[int],
     seconds: float,
 ) -> None:
-    """Passes over the batches, all taking each batch in turn, until each system had `seconds` with each number of threads."""
+    """Pass over the batches, systems in turn, until each had `seconds` with each number of threads."""
     for system in processes:
         results[system].seconds = {n: [[] for _ in timed] for n in threads}
     begun, passes = time.monotonic(), 0
@@ -134,7 +135,8 @@ def _time(
             if (found := results[system].rate(sum(pairs.labels for pairs in timed))) is not None
         )
         say(
-            f"pass {passes}, {time.monotonic() - begun:.0f} s; target tokens/s so far: {told or 'the first pass only warms up'}"
+            f"pass {passes}, {time.monotonic() - begun:.0f} s; target tokens/s so far: "
+            f"{told or 'the first pass only warms up'}"
         )
 
 
@@ -160,9 +162,8 @@ def profile(task: Task, places: dict[str, Place], precision: str, threads: int, 
                 continue
             process = Process(WORKER, [system, precision], place, Path(name), threads)
             try:
-                print(
-                    f"{system}, {precision}, {threads} threads\n{process.ask('profile', threads=threads, rows=rows)['table']}"
-                )
+                table = process.ask("profile", threads=threads, rows=rows)["table"]
+                print(f"{system}, {precision}, {threads} threads\n{table}")
             except Failed as trouble:
                 print(f"{system}: {trouble}")
             finally:

@@ -19,7 +19,8 @@ from regard.version import __version__
 
 NONE = "–"
 HEADER = [
-    "system", "precision", "threads", "target tok/s", "all tok/s", "× best peer", "parameters", "peak MiB", "held-out loss",
+    "system", "precision", "threads", "target tok/s", "all tok/s", "× best peer", "parameters", "peak MiB",
+    "held-out loss",
 ]  # fmt: skip
 
 
@@ -100,16 +101,17 @@ def _number(x: float | None) -> str:
 def legend(results: list[Result], told: dict, notes: list[str], task: Task) -> list[str]:
     s = task.sizes
     lines = [
-        f"Transformer, {s.layers}+{s.layers} layers, post-norm, width {s.dim}, {s.heads} heads, inner {s.inner}, ReLU, sinusoidal "
-        f"positions, one table of {s.vocabulary} byte-level BPE tokens for source, target and output; dropout {s.dropout} on "
-        f"embeddings and residual branches, label smoothing {s.smoothing}, Adam, gradients clipped at {s.clip}.",
-        f"Batches of {told['corpus']}, the same token ids for all: sentences × (source, target) {', '.join(told['batches'])}; "
-        f"{told['padding']:.1%} padding, which is not counted as tokens.",
-        "tok/s: of whole training steps (loss, gradients, clipping, update), each batch at its median over the passes, all systems "
-        "in turns, each with the number of threads it is fastest with (in brackets: with the other number). × best peer: of the "
-        "same precision.",
-        f"held-out loss: nats per target token before and after {told['steps']} steps on the same batches in the same order. "
-        "peak MiB: the most the whole process held, interpreter and libraries included.",
+        f"Transformer, {s.layers}+{s.layers} layers, post-norm, width {s.dim}, {s.heads} heads, "
+        f"inner {s.inner}, ReLU, sinusoidal positions, one table of {s.vocabulary} byte-level BPE tokens for "
+        f"source, target and output; dropout {s.dropout} on embeddings and residual branches, "
+        f"label smoothing {s.smoothing}, Adam, gradients clipped at {s.clip}.",
+        f"Batches of {told['corpus']}, the same token ids for all: sentences × (source, target) "
+        f"{', '.join(told['batches'])}; {told['padding']:.1%} padding, which is not counted as tokens.",
+        "tok/s: of whole training steps (loss, gradients, clipping, update), each batch at its median over "
+        "the passes, all systems in turns, each with the number of threads it is fastest with (in brackets: "
+        "with the other number). × best peer: of the same precision.",
+        f"held-out loss: nats per target token before and after {told['steps']} steps on the same batches in "
+        "the same order. peak MiB: the most the whole process held, interpreter and libraries included.",
     ]
     lines += [f"[{i}] {note}." for i, note in enumerate(notes, 1)]
     return [*lines, *summary(results, told)]
@@ -127,7 +129,8 @@ def summary(results: list[Result], told: dict) -> list[str]:
     mine, peer = (_at_best(results, told, ours) for ours in (True, False))
     if mine is not None and peer is not None:
         said.append(
-            f"{mine[0] / peer[0]:.2f} × where each has its best precision (regard {mine[1]}, {peer[2]} {peer[1]})"
+            f"{mine[0] / peer[0]:.2f} × where each has its best precision "
+            f"(regard {mine[1]}, {peer[2]} {peer[1]})"
         )
     return [f"regard trains at {'; '.join(said)}."] if said else []
 
@@ -140,11 +143,12 @@ def _at_best(results: list[Result], told: dict, ours: bool) -> tuple[float, str,
     )
 
 
-# ------------------------------------------------------------------------------------------------ how it looks
+# ---------------------------------------------------------------------------------------------- tables
 def described(told: dict) -> str:
     load = "" if told["load"] is None else f", load {told['load']:.1f} at the start"
     peers = ", ".join(told["peers"])
-    return f"{told['cpu']}, {told['cores']} cores{load}; regard {told['regard']}, torch {told['torch']}, {peers}, Python {told['python']}; {told['date']}"
+    versions = f"regard {told['regard']}, torch {told['torch']}, {peers}, Python {told['python']}"
+    return f"{told['cpu']}, {told['cores']} cores{load}; {versions}; {told['date']}"
 
 
 def plain_text(results: list[Result], told: dict, task: Task) -> str:

@@ -12,7 +12,7 @@ from benchmarks.train_speed.task import BOS, EOS, PAD, SPECIALS, UNK, Sizes
 
 
 class System(Protocol):
-    """What a worker needs of a system. `source` is x1 … xn EOS, `target` is BOS y1 … yn EOS, PAD on the right."""
+    """What a worker needs of a system. `source` is x1 … xn EOS, `target` BOS y1 … yn EOS, then PAD."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -54,9 +54,12 @@ def nll_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class JoeyNMT:
-    """Joey NMT: `build_model` from a configuration, its own Batch, loss, optimizer and clipper, in its TrainManager's order."""
+    """Joey NMT: `build_model` from a config; Batch, loss, optimizer and clipper as in TrainManager."""
 
-    note = "also drops attention weights and inner activations (one rate for all); its trainer keeps to float32 on a CPU"
+    note = (
+        "also drops attention weights and inner activations (one rate for all); "
+        "its trainer keeps to float32 on a CPU"
+    )
 
     def __init__(self, sizes: Sizes) -> None:
         from joeynmt.batch import Batch
@@ -66,8 +69,9 @@ class JoeyNMT:
         self.Batch = Batch
         vocabulary = self._vocabulary(sizes.vocabulary)
         part = {
-            "type": "transformer", "num_layers": sizes.layers, "num_heads": sizes.heads, "hidden_size": sizes.dim,
-            "ff_size": sizes.inner, "dropout": sizes.dropout, "layer_norm": "post", "activation": "relu",
+            "type": "transformer", "num_layers": sizes.layers, "num_heads": sizes.heads,
+            "hidden_size": sizes.dim, "ff_size": sizes.inner, "dropout": sizes.dropout,
+            "layer_norm": "post", "activation": "relu",
             "embeddings": {"embedding_dim": sizes.dim, "scale": True, "dropout": sizes.dropout},
         }  # fmt: skip
         config = {
@@ -92,7 +96,7 @@ class JoeyNMT:
 
     @staticmethod
     def _vocabulary(size: int):
-        """Its class insists on ⟨unk⟩ 0 and ⟨pad⟩ 1, so those two ids change places on the way in; all others are the same."""
+        """Its class requires ⟨unk⟩ 0 and ⟨pad⟩ 1, so those two ids are swapped; all others are the same."""
         from types import SimpleNamespace
 
         from joeynmt.vocabulary import Vocabulary
@@ -112,8 +116,9 @@ class JoeyNMT:
     def _batch(self, source: Tensor, target: Tensor):
         swapped = [torch.where(x == PAD, 1, torch.where(x == UNK, 0, x)) for x in (source, target)]
         return self.Batch(
-            src=swapped[0], src_length=(source != PAD).sum(1), src_prompt_mask=None, trg=swapped[1], trg_prompt_mask=None,
-            indices=torch.arange(len(source)), device=torch.device("cpu"), pad_index=1, eos_index=EOS,
+            src=swapped[0], src_length=(source != PAD).sum(1), src_prompt_mask=None, trg=swapped[1],
+            trg_prompt_mask=None, indices=torch.arange(len(source)), device=torch.device("cpu"),
+            pad_index=1, eos_index=EOS,
         )  # fmt: skip
 
     def loss(self, source: Tensor, target: Tensor) -> Tensor:
@@ -135,7 +140,7 @@ class JoeyNMT:
 
 
 class Marian:
-    """Hugging Face's MarianMTModel; labels smoothed and the optimizer (fused AdamW, here without decay) as its Trainer has them."""
+    """Hugging Face's MarianMTModel; label smoothing and fused AdamW (without decay) as in its Trainer."""
 
     note = "sinusoids are halves, not interleaved"
 
@@ -144,11 +149,13 @@ class Marian:
         from transformers.trainer_pt_utils import LabelSmoother
 
         config = MarianConfig(
-            vocab_size=sizes.vocabulary, d_model=sizes.dim, encoder_layers=sizes.layers, decoder_layers=sizes.layers,
-            encoder_attention_heads=sizes.heads, decoder_attention_heads=sizes.heads, encoder_ffn_dim=sizes.inner,
-            decoder_ffn_dim=sizes.inner, dropout=sizes.dropout, attention_dropout=0.0, activation_dropout=0.0,
-            activation_function="relu", scale_embedding=True, max_position_embeddings=sizes.longest, pad_token_id=PAD,
-            eos_token_id=EOS, forced_eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS, use_cache=False,
+            vocab_size=sizes.vocabulary, d_model=sizes.dim, encoder_layers=sizes.layers,
+            decoder_layers=sizes.layers, encoder_attention_heads=sizes.heads,
+            decoder_attention_heads=sizes.heads, encoder_ffn_dim=sizes.inner,
+            decoder_ffn_dim=sizes.inner, dropout=sizes.dropout, attention_dropout=0.0,
+            activation_dropout=0.0, activation_function="relu", scale_embedding=True,
+            max_position_embeddings=sizes.longest, pad_token_id=PAD, eos_token_id=EOS,
+            forced_eos_token_id=EOS, bos_token_id=BOS, decoder_start_token_id=BOS, use_cache=False,
         )  # fmt: skip
         self.model = MarianMTModel(config)
         self.smoother = LabelSmoother(epsilon=sizes.smoothing)
@@ -159,7 +166,7 @@ class Marian:
         self.clip = clip_by_norm(self.model, sizes.clip)
 
     def _inputs(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """What its DataCollatorForSeq2Seq gives: labels with −100 as padding, decoder inputs made from them by the model."""
+        """As DataCollatorForSeq2Seq: labels padded with −100; the model makes decoder inputs from them."""
         labels = target[:, 1:].masked_fill(target[:, 1:] == PAD, -100)
         decoder = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
         return {
@@ -181,10 +188,10 @@ class Marian:
 
 
 class XTransformers:
-    """x-transformers: an Encoder and a Decoder with cross-attention in TransformerWrappers that share one embedding; SDPA inside.
+    """x-transformers: Encoder and Decoder in TransformerWrappers that share one embedding, with SDPA.
 
-    Its XTransformer ties the two embeddings but not the output, and its wrapper has no label smoothing; so the parts are called
-    as XTransformer calls them, and torch's cross entropy smooths.
+    Its XTransformer ties the two embeddings but not the output, and its wrapper has no label smoothing. So
+    the parts are called as XTransformer calls them, and torch's cross entropy does the smoothing.
     """
 
     note = "no biases in attention and norms, a learned scale of the positions"
@@ -193,8 +200,9 @@ class XTransformers:
         from x_transformers import Decoder, Encoder, TransformerWrapper
 
         part = {
-            "dim": sizes.dim, "depth": sizes.layers, "heads": sizes.heads, "attn_dim_head": sizes.dim // sizes.heads,
-            "attn_flash": True, "ff_mult": sizes.inner // sizes.dim, "ff_custom_activation": nn.ReLU(), "pre_norm": False,
+            "dim": sizes.dim, "depth": sizes.layers, "heads": sizes.heads,
+            "attn_dim_head": sizes.dim // sizes.heads, "attn_flash": True,
+            "ff_mult": sizes.inner // sizes.dim, "ff_custom_activation": nn.ReLU(), "pre_norm": False,
             "attn_sublayer_dropout": sizes.dropout, "ff_sublayer_dropout": sizes.dropout,
         }  # fmt: skip
         around = {"num_tokens": sizes.vocabulary, "max_seq_len": sizes.longest, "emb_dropout": sizes.dropout}

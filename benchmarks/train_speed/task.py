@@ -39,7 +39,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Pairs:
-    """One batch as numpy arrays: `source` is x1 … xn EOS, `target` is BOS y1 … yn EOS, both with PAD on the right."""
+    """One batch as numpy arrays: `source` is x1 … xn EOS, `target` BOS y1 … yn EOS, PAD on the right."""
 
     source: np.ndarray
     target: np.ndarray
@@ -101,9 +101,9 @@ def make(
     learn: int,
     timed: int,
 ) -> Task:
-    """Train a joint byte-level BPE on the training text, and cut both parts into batches of at most `tokens` padded tokens a side.
+    """Train a joint byte-level BPE and batch both parts, at most `tokens` padded tokens on each side.
 
-    The batches that are timed stand evenly over all lengths; those to learn from are the first of a shuffled order.
+    The timed batches are spread evenly over all lengths; those to train on are the first of a shuffled order.
     """
     encode = _tokenizer([line for pair in train for line in pair], sizes.vocabulary)
     batches = _batches(encode(train), tokens, sizes.longest)
@@ -145,7 +145,7 @@ def _tokenizer(lines: list[str], size: int):
 
 
 def _batches(pairs: list[tuple[list[int], list[int]]], tokens: int, longest: int) -> list[Pairs]:
-    """Sentences of like lengths side by side, from short to long; no batch has more than `tokens` padded tokens on a side."""
+    """Batches of similar lengths, short to long, of at most `tokens` padded tokens on each side."""
     kept = [(s, t) for s, t in pairs if s and t and max(len(s), len(t)) + 2 <= min(longest, tokens)]
     kept.sort(key=lambda pair: (max(len(pair[0]) + 1, len(pair[1]) + 2), len(pair[1]), len(pair[0])))
     batches: list[Pairs] = []

@@ -43,7 +43,7 @@ class Worker:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.half)
 
     def step(self, pairs: Pairs) -> float:
-        """One training step as a trainer makes it: loss, gradients, clipping, update. Gives the smoothed loss."""
+        """One training step: loss, gradients, clipping, update. Returns the smoothed loss."""
         source, target = torch.from_numpy(pairs.source), torch.from_numpy(pairs.target)
         for group in self.system.optimizer.param_groups:
             group["lr"] = self.task.sizes.rate(self.steps)

@@ -1,5 +1,5 @@
-"""What it costs to see attention: `regard.watch`, eager attention and attnread. `python -m benchmarks.watch --help` says more.
+"""The cost of watching attention by `regard.watch` and its peers: `python -m benchmarks.watch --help`.
 
-Where things are: model.py the Llama-shaped model and the float64 truth, systems.py who answers and how, measure.py how time and
-memory are taken, long.py one long sequence, report.py the table.
+model.py has the Llama-shaped model and the float64 truth, systems.py what is compared, measure.py time and
+memory, long.py one long sequence, report.py the table.
 """

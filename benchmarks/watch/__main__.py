@@ -17,12 +17,13 @@ from benchmarks.watch.model import SHAPES, make
 
 NAME = "benchmarks.watch"
 ABOUT = """\
-What it costs to see attention in a Llama-shaped model (random weights, through transformers): one head of one layer, and the
-column sums of all layers, as a ratio to the plain forward pass.
+What it costs to see attention in a Llama-shaped model (random weights, through transformers): one head of one
+layer, and the column sums of all layers, as a ratio to the plain forward pass.
 
-Systems: regard.watch; the same model with eager attention and output_attentions=True; attnread where it is installed, which reads
-weights through identity values, one forward pass per head-dim tokens.
---long: one long sequence, one layer watched by only=; its rows, top keys, column sums and entropy, checked in float64."""
+Systems: regard.watch; the same model with eager attention and output_attentions=True; attnread if installed,
+which reads weights through identity values, one forward pass per head-dim tokens.
+--long: one long sequence, one layer watched by only=; its rows, top keys, column sums and entropy, checked in
+float64."""
 
 EXAMPLES = """\
 examples:

@@ -1,4 +1,4 @@
-"""One long sequence, one layer watched: rows, top keys and column sums where the matrix would not fit, checked in float64."""
+"""One long sequence, one layer watched: its rows, top keys and column sums, checked in float64."""
 
 from __future__ import annotations
 
@@ -87,11 +87,14 @@ def _errors(
 
 
 def show(found: dict[str, Any], shape: Shape) -> str:
+    peaks = found["plain_gib"], found["watched_gib"]
+    more = (peaks[1] + found["model_gib"]) / (peaks[0] + found["model_gib"])
     lines = [
-        f"{found['tokens']} tokens; {shape}; one layer watched, whose weights would be {found['matrix_gib']:.1f} GiB",
-        f"forward {found['plain_s'] * 1000:.1f} ms, watched {found['watched_s'] * 1000:.1f} ms: {found['ratio']:.3f} times; "
-        f"peak {found['plain_gib']:.2f} and {found['watched_gib']:.2f} GiB beside the model's {found['model_gib']:.2f}: "
-        f"{(found['watched_gib'] + found['model_gib']) / (found['plain_gib'] + found['model_gib']):.3f} times",
+        f"{found['tokens']} tokens; {shape}; one layer watched, "
+        f"whose weights would be {found['matrix_gib']:.1f} GiB",
+        f"forward {found['plain_s'] * 1000:.1f} ms, watched {found['watched_s'] * 1000:.1f} ms: "
+        f"{found['ratio']:.3f} times; peak {peaks[0]:.2f} and {peaks[1]:.2f} GiB beside the model's "
+        f"{found['model_gib']:.2f}: {more:.3f} times",
     ]
     lines += [
         f"{name[:-3]}: {value * 1000:.1f} ms, {found[name[:-1] + 'GiB']:.3f} GiB"

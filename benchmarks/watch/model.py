@@ -38,8 +38,8 @@ class Shape:
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return (
-            f"{self.layers} layers, {self.heads} heads, {self.key_heads} key heads, head dim {self.head_dim}, "
-            f"hidden {self.hidden}, {dtype}"
+            f"{self.layers} layers, {self.heads} heads, {self.key_heads} key heads, "
+            f"head dim {self.head_dim}, hidden {self.hidden}, {dtype}"
         )
 
 
@@ -58,9 +58,9 @@ def make(shape: Shape, device: str, attention: str) -> Any:
 
         huggingface.register()
     config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=shape.hidden, intermediate_size=shape.hidden * 11 // 4, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads, head_dim=shape.head_dim,
-        max_position_embeddings=1 << 17,
+        vocab_size=VOCABULARY, hidden_size=shape.hidden, intermediate_size=shape.hidden * 11 // 4,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_heads, head_dim=shape.head_dim, max_position_embeddings=1 << 17,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device(device):

@@ -31,9 +31,10 @@ def table(rows: list[Row]) -> tuple[list[list[str]], list[str]]:
 
 
 LEGEND = (
-    "ms: the best time of one forward pass with the answer, over rounds in which all take turns; with one thread, processor time. "
-    "ratio: to the plain forward pass. MiB: peak beyond the model and its input. error: max |x − truth| / max |truth|, of 64 rows "
-    "or all columns of one head, the truth in float64 from the model's own queries and keys."
+    "ms: the best time of one forward pass with the answer, over rounds in which all take turns; with one "
+    "thread, processor time. ratio: to the plain forward pass. MiB: peak beyond the model and its input. "
+    "error: max |x − truth| / max |truth|, of 64 rows or all columns of one head, the truth in float64 from "
+    "the model's own queries and keys."
 )
 
 

@@ -1,8 +1,8 @@
 """Draw the figures of the documentation from real calls to regard.
 
 regard train small
-regard train small model.encoder='{kind: recurrent, cell: gru}' model.decoder='{kind: bahdanau}' name=bahdanau \
-        training.steps=2500
+regard train small model.encoder='{kind: recurrent, cell: gru}' model.decoder='{kind: bahdanau}' \
+        name=bahdanau training.steps=2500
 python docs/images/draw.py                        # all figures; reads runs/small and runs/bahdanau
 python docs/images/draw.py masks normalizers      # some of them; these two need no model
 """
@@ -24,7 +24,7 @@ SENTENCE = "Tom does not want to go to school."
 
 
 def attention(bahdanau: regard.Translator) -> Drawing:
-    """The attention matrix of a translation, rows target and columns source; the darkest cell is the largest weight."""
+    """The attention matrix of a translation: rows are target tokens, columns source tokens, dark is large."""
     found = regard.translate(SENTENCE, bahdanau, beam=4, attention=True)
     seen = found.hypotheses[0].attention
     weights = seen.cross() / seen.cross().max()

@@ -9,7 +9,8 @@ from pathlib import Path
 CELL = 26
 STYLE = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: #3b4252 }
-.small { font-size: 11px } .tiny { font-size: 9px } .title { font-weight: 600 } .mute { fill: #6b7280 } .middle { text-anchor: middle }
+.small { font-size: 11px } .tiny { font-size: 9px } .title { font-weight: 600 }
+.mute { fill: #6b7280 } .middle { text-anchor: middle }
 .end { text-anchor: end } .cell { fill: #4051b5 } .ring { fill: none; stroke: #9aa3b5; stroke-opacity: .6 }
 .line { stroke: #4051b5; fill: none; stroke-linecap: round } .axis { stroke: #9aa3b5; fill: none }
 .box { fill: #4051b5; fill-opacity: .09; stroke: #4051b5; stroke-opacity: .45 }
@@ -48,7 +49,8 @@ class Drawing:
     ) -> None:
         faint = "" if opacity == 1 else f' fill-opacity="{opacity:.2f}"'
         self.shapes.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round_:g}" class="{style}"{faint}/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round_:g}" '
+            f'class="{style}"{faint}/>'
         )
         self._fit(x + width, y + height)
 

@@ -1,8 +1,9 @@
 """Run, train and see attention models.
 
-Look at attention (`watch`), change it (`attend` with another energy, mask or normaliser; `explain` says what runs), and
-use the models trained with it (`train`, `translate`, `classify`, …). The names here are those typed most often; each
-subpackage (`regard.attention`, `regard.layers`, `regard.evaluation`, …) lists the rest.
+Look at attention (`watch`), change it (`attend` with another energy, mask or normaliser; `explain` says
+what runs), and use the models trained with it (`train`, `translate`, `classify`, …). The names here are
+those typed most often; each subpackage (`regard.attention`, `regard.layers`, `regard.evaluation`, …) lists
+the rest.
 """
 
 from __future__ import annotations

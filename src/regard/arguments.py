@@ -90,7 +90,8 @@ def one_or_more(name: str, value: Any, what: str = "texts") -> tuple[list[str], 
     """One string or a list of strings, as a list; and whether it was one string."""
     if hasattr(value, "parameters") or hasattr(value, "start"):
         raise OptionError(
-            f"{name} is a text or a list of {what}, got a {type(value).__name__}; texts come first, then the model"
+            f"{name} is a text or a list of {what}, got a {type(value).__name__}; "
+            "texts come first, then the model"
         )
     return ([value], True) if isinstance(value, str) else (string_list(name, value, what), False)
 

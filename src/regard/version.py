@@ -1,3 +1,3 @@
-"""The version: the one place that states it. pyproject.toml reads it; a test compares CITATION.cff and the changelog."""
+"""The version, stated only here. pyproject.toml reads it; a test compares CITATION.cff and the changelog."""
 
 __version__ = "0.5.0"

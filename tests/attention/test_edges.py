@@ -1,6 +1,7 @@
 """Edge cases of `attend` on every kernel: strides, second derivatives, NaN, dtypes, tracing.
 
-The conformance suite draws random cases of each kind. Covers kernel_hints.py, kernel_inputs.py, precision.py and tracing.py.
+The conformance suite draws random cases of each kind. Covers kernel_hints.py, kernel_inputs.py, precision.py
+and tracing.py.
 """
 
 import math

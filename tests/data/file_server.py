@@ -92,13 +92,16 @@ def sha256(data):
 def entry(files, sources, by_hand=None):
     """A manifest entry of a made-up text corpus; `sources` are path -> (bytes, {our file: steps})."""
     get = {"repository": "owner/name", "commit": "c0ffee", "downloads": {
-        path: {"sha256": sha256(data), "bytes": len(data), "makes": makes} for path, (data, makes) in sources.items()
+        path: {"sha256": sha256(data), "bytes": len(data), "makes": makes}
+        for path, (data, makes) in sources.items()
     }}  # fmt: skip
     return {
-        "about": "made up", "source": "github.com/owner/name", "licence": "CC BY 4.0", "cite": "Nobody 1999", "task": "language",
-        "languages": ["en"], "roles": {"train": "train"}, "sets": [{"split": "train", "text": next(iter(files)), "rows": 1}],
+        "about": "made up", "source": "github.com/owner/name", "licence": "CC BY 4.0",
+        "cite": "Nobody 1999", "task": "language", "languages": ["en"], "roles": {"train": "train"},
+        "sets": [{"split": "train", "text": next(iter(files)), "rows": 1}],
         "files": {
-            name: {"text": sha256(text), "as": ".gz", "packed": "0" * 64, "bytes": len(text)} for name, text in files.items()
+            name: {"text": sha256(text), "as": ".gz", "packed": "0" * 64, "bytes": len(text)}
+            for name, text in files.items()
         },
         "get": {"by_hand": by_hand} if by_hand else get,
     }  # fmt: skip

@@ -133,7 +133,8 @@ def test_too_little_data_is_warned_of_with_figures(tmp_path):
     ]
     pairs = load({"train": [str(write(tmp_path / "b.tsv", TATOEBA * 9))]}, {"kind": "word"})
     assert pairs.warnings == [
-        "18 training pairs are few: below about 2,000 a translator overfits and translates nothing else; add pairs"
+        "18 training pairs are few: below about 2,000 a translator overfits and translates nothing else; "
+        "add pairs"
     ]
 
 

@@ -48,8 +48,12 @@ CASES = {
         b"DESC\tDESC:def\tWhat is an atom ?\nLOC\tLOC:city\tA sister city ?\n",
     ),
     "polarity": (POLARITY, ["polarity"], "0\tdull .\n0\tbad – really\n1\tcafé ‘good\n".encode()),
-    "first_users": (b"userId,movieId\n1,5\n672,7\n671,8\n", ["first_users 671"], b"userId,movieId\n1,5\n671,8\n"),
-    "sure_and_possible": (b"0002 1 1 S\n0001 10 2 P\n0001 2 2 S\n0001 3 1 P\n", ["sure_and_possible"], b"2-2 3p1 10p2\n1-1\n"),
+    "first_users": (
+        b"userId,movieId\n1,5\n672,7\n671,8\n", ["first_users 671"], b"userId,movieId\n1,5\n671,8\n"
+    ),
+    "sure_and_possible": (
+        b"0002 1 1 S\n0001 10 2 P\n0001 2 2 S\n0001 3 1 P\n", ["sure_and_possible"], b"2-2 3p1 10p2\n1-1\n"
+    ),
     "links_inside": (LINKS, ["links_inside g"], b"0-0 1-2\n0-0\n"),
 }  # fmt: skip
 

@@ -40,9 +40,10 @@ ROWS = {
 
 def test_the_names():
     assert corpora.names() == [
-        "align-europarl-de-en", "align-hansards-en-fr", "broad-twitter", "cranfield", "europarl-en-de", "europarl-en-fr",
-        "germeval2014-ner", "movielens-latest-small", "multi30k", "sentence-polarity", "sst2", "stsb-en-de-fr", "tatoeba-en-de",
-        "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare", "trec-qc", "wikitext-2", "wmt-newstest", "wnut17",
+        "align-europarl-de-en", "align-hansards-en-fr", "broad-twitter", "cranfield", "europarl-en-de",
+        "europarl-en-fr", "germeval2014-ner", "movielens-latest-small", "multi30k", "sentence-polarity",
+        "sst2", "stsb-en-de-fr", "tatoeba-en-de", "tatoeba-en-fr", "tatoeba-sample", "tiny-shakespeare",
+        "trec-qc", "wikitext-2", "wmt-newstest", "wnut17",
     ]  # fmt: skip
 
 

@@ -87,7 +87,8 @@ def test_a_worker_that_dies_is_one_sentence(tokenizers):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     code = (
-        "import sys, time; from regard.data.chunk_encoder import EncodingSettings; from regard.data.tokenizer import Tokenizer\n"
+        "import sys, time; from regard.data.chunk_encoder import EncodingSettings\n"
+        "from regard.data.tokenizer import Tokenizer\n"
         "from regard.data.encoding_workers import encode_all\n"
         "def forever():\n"
         "    while True: yield (['a b'], ['c'])\n"

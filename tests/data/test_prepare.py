@@ -62,7 +62,8 @@ def test_tokens_are_mapped_not_loaded(pairs, tokenizer):
 
 def test_what_cannot_be_used_is_counted_and_left_out(tmp_path, tokenizer):
     rows = [
-        b"good\tgut", b"\tleer", b"  \tblank", b"bad \xff\tx", b"only one column", b"the cat\tthe cat", b"x" * 200_000 + b"\ty",
+        b"good\tgut", b"\tleer", b"  \tblank", b"bad \xff\tx", b"only one column", b"the cat\tthe cat",
+        b"x" * 200_000 + b"\ty",
         b"the cat sees a dog and runs home now\tgo", b"a " * 300 + b"\t" + b"a " * 300,
     ]  # fmt: skip
     (tmp_path / "a.tsv").write_bytes(b"\n".join(rows) + b"\n")
@@ -212,7 +213,8 @@ from regard.data.readers import LinePairs
 from regard.data.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(sys.argv[1] + "/t.json")
 print("starting", flush=True)
-prepared = prepare(LinePairs(Path(sys.argv[1] + "/big.en"), Path(sys.argv[1] + "/big.de")), tokenizer, tokenizer,
+big = Path(sys.argv[1])
+prepared = prepare(LinePairs(big / "big.en", big / "big.de"), tokenizer, tokenizer,
                    EncodingSettings(dropout=0.1, variants=4))
 print(prepared.checksum, prepared.rows, flush=True)
 """

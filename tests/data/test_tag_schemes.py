@@ -97,7 +97,8 @@ def test_bio_that_breaks_the_rules_is_reported_where_it_does(
 
 def test_iobes_that_breaks_the_rules_is_reported_where_it_does() -> None:
     assert [what for _, what in IOBES.problems(["B-PER", "O", "E-PER", "B-LOC"])] == [
-        "O cannot follow B-PER in IOBES", "E-PER cannot follow O in IOBES", "B-LOC cannot end a sentence in IOBES"
+        "O cannot follow B-PER in IOBES", "E-PER cannot follow O in IOBES",
+        "B-LOC cannot end a sentence in IOBES"
     ]  # fmt: skip
 
 

@@ -17,7 +17,8 @@ def test_the_rule_takes_the_sample_again(real_data):
 def test_the_rule_on_a_few_rows():
     rows = [
         ("Go now please.", "Geh jetzt bitte."), ("Go now please.", "Geht jetzt bitte."), ("Hi.", "Hallo!"),
-        ("He has 3 cats.", "Er hat drei Katzen."), ("One two three four five six seven eight.", "Eins zwei drei."),
+        ("He has 3 cats.", "Er hat drei Katzen."),
+        ("One two three four five six seven eight.", "Eins zwei drei."),
     ]  # fmt: skip
     assert short_pairs(rows) == [("Go now please.", "Geh jetzt bitte.")]
 

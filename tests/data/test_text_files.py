@@ -78,7 +78,8 @@ def test_a_giant_line_is_never_in_memory(tmp_path):
             file.write(b"x" * 1_000_000)
         file.write(b"\nend\n")
     code = (
-        "import sys, resource; from pathlib import Path; from regard.data import text_files as files; files.MOST_GROWTH = 10**9\n"
+        "import sys, resource; from pathlib import Path\n"
+        "from regard.data import text_files as files; files.MOST_GROWTH = 10**9\n"
         # a child starts with its parent's peak
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "print([line for block in files.lines(Path(sys.argv[1])) for line in block])\n"

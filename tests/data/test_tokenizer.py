@@ -214,7 +214,8 @@ def test_a_process_that_encoded_in_parallel_may_fork(trained, tmp_path):
     trained["bpe"].save(tmp_path / "t.json")
     code = (
         "import os, sys; from regard.data.tokenizer import Tokenizer\n"
-        "t = Tokenizer.load(sys.argv[1]); texts = ['der Hund und die Katze'] * 500; a = t.encode_batch(texts)\n"
+        "t = Tokenizer.load(sys.argv[1]); texts = ['der Hund und die Katze'] * 500\n"
+        "a = t.encode_batch(texts)\n"
         "pid = os.fork()\n"
         "if pid == 0: os._exit(0 if t.encode_batch(texts) == a else 1)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"

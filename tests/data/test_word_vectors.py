@@ -1,4 +1,4 @@
-"""Word vectors from files of word2vec and GloVe: what was written is read, and what is wrong is one sentence."""
+"""Word vectors from files of word2vec and GloVe: what was written is read; errors are one sentence."""
 
 import gzip
 import lzma

@@ -272,7 +272,10 @@ def test_switching_native_code_off_is_reported_once(switch):
         text=True,
         env={**os.environ, "REGARD_NATIVE": switch},
     )
-    message = "regard: decoding with PyTorch, which is slower than the C++ engine: REGARD_NATIVE=0 switches it off\n"
+    message = (
+        "regard: decoding with PyTorch, which is slower than the C++ engine: "
+        "REGARD_NATIVE=0 switches it off\n"
+    )
     if switch == "0":
         assert done.stderr == message
     elif done.stdout == "None\n":

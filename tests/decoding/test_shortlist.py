@@ -302,7 +302,8 @@ def test_a_shortlist_of_another_model_is_an_error(folder, pairs):
     for check in asked:
         with pytest.raises(
             FolderError,
-            match="made with another source tokenizer than that of the model; make one with `regard shortlist",
+            match="made with another source tokenizer than that of the model; "
+            "make one with `regard shortlist",
         ):
             check(other)
         with pytest.raises(

@@ -1,4 +1,4 @@
-"""Files and folders are complete or as they were: after errors, kills, and on full disks; and folders are built once."""
+"""Files and folders are complete or unchanged after errors, kills and full disks; folders are built once."""
 
 import json
 import multiprocessing
@@ -96,7 +96,8 @@ from regard.files.checksums import verify_complete
 from regard.training.step_folders import folder_name
 place = Path(sys.argv[1])
 try:
-    write_folder(place / "step-00000002", lambda p: save_file({"x": torch.zeros(1 << 20)}, p / "x.safetensors"))
+    save = lambda p: save_file({"x": torch.zeros(1 << 20)}, p / "x.safetensors")
+    write_folder(place / "step-00000002", save)
 except FolderError as error:
     print(error)
 try:
@@ -142,9 +143,11 @@ from regard.training.step_folders import folder_name
 place = Path(sys.argv[1])
 write_folder(place / "step-00000001", lambda p: (p / "a.txt").write_text("one", encoding="utf-8"))
 (place / "file").write_bytes(b"old")
-found = subprocess.run([sys.executable, "-c", sys.argv[2], str(place)], capture_output=True, text=True, check=True)
+command = [sys.executable, "-c", sys.argv[2], str(place)]
+found = subprocess.run(command, capture_output=True, text=True, check=True)
 verify_complete(place / "step-00000001")
-print(json.dumps([found.stdout.splitlines(), (place / "file").read_text(), sorted(f.name for f in place.iterdir())]))
+names = sorted(f.name for f in place.iterdir())
+print(json.dumps([found.stdout.splitlines(), (place / "file").read_text(), names]))
 """
 
 
@@ -186,7 +189,8 @@ from regard.training.step_folders import folder_name
 place, text = Path(sys.argv[1]), "x" * 300_000
 print("ready", flush=True)
 for n in range(100_000):
-    write_folder(place / folder_name(n % 3), lambda p: (p / "a.txt").write_text(text + str(n), encoding="utf-8"))
+    write = lambda p: (p / "a.txt").write_text(text + str(n), encoding="utf-8")
+    write_folder(place / folder_name(n % 3), write)
 """
 
 

@@ -1,4 +1,4 @@
-"""Checksums of files. Damaged folders are in tests/models/test_tampering.py and tests/training/test_step_folders.py."""
+"""Checksums of files. For damaged folders see models/test_tampering.py and training/test_step_folders.py."""
 
 import pytest
 

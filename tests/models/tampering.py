@@ -180,10 +180,12 @@ TAMPERINGS = {
     "weights cut at the end": cut("model.safetensors", 2000),
     "weights cut in the header": cut("model.safetensors", 20),
     "weights of no bytes": cut("model.safetensors", 0),
-    "a header of 2**60 bytes": lambda path: (path / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}"),
+    "a header of 2**60 bytes": lambda path: (path / "model.safetensors").write_bytes(
+        (2**60).to_bytes(8, "little") + b"{}"
+    ),
     "a header of no JSON": header("{nonsense"),
     "a header that points outside": header('{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'),
-    "a header with shape 2**60": header('{"a":{"dtype":"F32","shape":[1152921504606846976],"data_offsets":[0,0]}}'),
+    "a header with shape 2**60": header(f'{{"a":{{"dtype":"F32","shape":[{2**60}],"data_offsets":[0,0]}}}}'),
     "a header without tensors": header("{}"),
     "a tensor of another name": tensors(rename),
     "a tensor of another shape": tensors(reshape),

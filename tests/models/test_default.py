@@ -20,7 +20,8 @@ from tests.serving.test_text_services import tagger
 def place(tmp_path_factory):
     found = tmp_path_factory.mktemp("models")
     for name, write in (
-        ("translate", model_folders.translator), ("generate", model_folders.language_model), ("classify", model_folders.classifier), ("tag", tagger),
+        ("translate", model_folders.translator), ("generate", model_folders.language_model),
+        ("classify", model_folders.classifier), ("tag", tagger),
     ):  # fmt: skip
         write(found / name)
     shutil.copytree(found / "translate", found / "align")

@@ -32,8 +32,8 @@ def tiny_bert(folder, pieces=(), longest=24):
     }
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=64, initializer_range=0.3,
+        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, max_position_embeddings=64, initializer_range=0.3,
     )  # fmt: skip
     model = transformers.BertModel(config, add_pooling_layer=False).eval()
     for name, p in model.named_parameters():

@@ -3,7 +3,8 @@ GloVe.
 
     word2vec, text     a line "words width", then lines "word number number …"
     GloVe              the same without the first line
-    word2vec, binary   a line "words width", then each word, a space and its numbers as little-endian float32, and maybe a line feed
+    word2vec, binary   a line "words width", then each word, a space and its numbers as little-endian
+                       float32, with or without a line feed
 
 Plain or packed with gzip or xz; which of them a file is, its first bytes say. Files hold millions of words
 and a vocabulary some thousands, so words that are not wanted are passed over and cost no memory.

@@ -31,8 +31,8 @@ class PublishedResult:
     flops_fr: float | None
 
 
-# The WMT-2014 table of Schmidt-Thieme's lecture. The paper prints one cost of the Transformers for both pairs;
-# later versions have 41.8 for the big model on English-French.
+# The WMT-2014 table of Schmidt-Thieme's lecture. The paper prints one cost of the Transformers for both
+# language pairs; later versions have 41.8 for the big model on English-French.
 WMT_2014 = (
     PublishedResult("ByteNet", 23.75, None, None, None),
     PublishedResult("Deep-Att + PosUnk", None, 39.2, None, 1.0e20),

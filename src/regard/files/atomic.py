@@ -1,7 +1,7 @@
 """Atomic writes: a file or folder is complete or as it was before, even after a crash or a power failure.
 
-`atomic_path` and `write_file` replace one file. `write_folder` replaces a folder and writes checksums.json into it.
-`build_folder` builds a folder of a cache once, however many processes need it.
+`atomic_path` and `write_file` replace one file. `write_folder` replaces a folder and writes its
+checksums.json. `build_folder` builds a folder of a cache once, however many processes need it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAKE_ROOM = "free some space, or make the folder writable"
 def atomic_path(path: Path, fix: str = MAKE_ROOM) -> Iterator[Path]:
     """Yield a temporary path beside `path`; if the block succeeds, the file written there replaces `path`.
 
-    If the block fails, the temporary file is deleted and `path` stays as it was. A disk error becomes a FolderError
-    that ends with `fix`.
+    If the block fails, the temporary file is deleted and `path` stays as it was. A disk error becomes a
+    FolderError that ends with `fix`.
     """
     with disk_errors(path, fix):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def build_folder(
 ) -> None:
     """Make sure that `final` is a complete folder: keep it if it is, else build one and rename it into place.
 
-    If several processes need the same folder, one builds it while the others wait; if it dies, the next one builds.
+    If several processes need the same folder, one builds it and the others wait; if it dies, the next builds.
     On a file system without locks all of them build, and the first to finish wins; the content is the same.
     """
     if is_complete(final):
@@ -160,7 +160,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def foreign(folder: Path) -> list[Path]:
-    """Files and folders at the top of `folder` that `write_folder` did not write: those its checksums do not list.
+    """Files and folders at the top of `folder` that are not listed in its checksums.json.
 
     In a folder without readable checksums everything is foreign.
     """

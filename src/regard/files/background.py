@@ -1,4 +1,4 @@
-"""One thread that writes while training goes on. What it writes was copied before, so training cannot change it."""
+"""One thread that writes files while training continues, from copies that training cannot change."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-ROOM = 2  # jobs that may wait or run: a best model and a checkpoint of the same step; each holds copies of the weights
+# Jobs that may wait or run: the best model and the checkpoint of one step. Each holds a copy of the weights.
+ROOM = 2
 
 
 class Background:
-    """Jobs one after the other, in the order they were given; an error of one is raised by the next call, and drops the rest."""
+    """Run jobs in the order given. If one fails, the next call raises its error and the rest are dropped."""
 
     def __init__(self) -> None:
         self._jobs: deque[Callable[[], None]] = deque()

@@ -9,7 +9,7 @@ OTHER_CACHE = "free some space, or set REGARD_CACHE to a folder that you can wri
 
 
 def cache_folder() -> Path:
-    """REGARD_CACHE if it is set, else `regard` in the user's cache directory (XDG_CACHE_HOME, or ~/.cache)."""
+    """REGARD_CACHE if it is set, otherwise `regard` in the user's cache (XDG_CACHE_HOME, or ~/.cache)."""
     given = os.environ.get("REGARD_CACHE")
     if given:
         return Path(given).expanduser()

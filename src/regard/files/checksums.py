@@ -55,7 +55,7 @@ def cached_sha256(path: Path) -> str:
 def verify_listed(folder: Path, names: Iterable[str] | None = None) -> None:
     """Raise a FolderError that names the first file which differs from checksums.json.
 
-    `names` are the files to check; by default all that are listed. A folder without checksums.json is not checked.
+    `names` are the files to check, by default all listed. A folder without checksums.json is not checked.
     Hashes are cached, so that loading a model twice reads it once.
     """
     if not (folder / CHECKSUMS).exists():
@@ -64,13 +64,13 @@ def verify_listed(folder: Path, names: Iterable[str] | None = None) -> None:
     for name in sums if names is None else names:
         if name in sums and cached_sha256(folder / name) != sums[name]:
             raise FolderError(
-                f"{folder / name} is damaged: its SHA-256 is not the one in {CHECKSUMS}; copy the folder again, "
-                f"or delete {CHECKSUMS} if you changed the file yourself"
+                f"{folder / name} is damaged: its SHA-256 is not the one in {CHECKSUMS}; copy the folder "
+                f"again, or delete {CHECKSUMS} if you changed the file yourself"
             )
 
 
 def verify_complete(folder: Path) -> None:
-    """Raise a FolderError unless the folder has a checksums.json and every listed file matches; nothing is cached."""
+    """Raise a FolderError unless there is a checksums.json and every listed file matches. Caches nothing."""
     try:
         sums = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         wanted = {str(name): str(value) for name, value in sums.items()}

@@ -17,7 +17,7 @@ NAME = ".lock"
 
 
 def lock_file(file: IO[str] | IO[bytes] | int, *, shared: bool = False, wait: bool = True) -> bool | None:
-    """Lock an open file or folder. True: locked. False: another process holds it. None: the system has no locks."""
+    """Lock an open file or folder. True: locked. False: another process holds it. None: no lock support."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -35,7 +35,7 @@ def lock_file(file: IO[str] | IO[bytes] | int, *, shared: bool = False, wait: bo
 def open_locked(path: Path, *, shared: bool = False, wait: bool = True) -> BinaryIO | None:
     """Open a lock file for reading and appending, and lock it; None if another process holds it.
 
-    The holder may delete the file. Then a new one is opened, so that two processes never lock different files.
+    If the holder deletes the file, a new one is opened, so that two processes never lock different files.
     """
     while True:
         file = open(path, "a+b")  # noqa: SIM115 (the caller closes it)
@@ -61,15 +61,15 @@ class RunLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> None:
-        """Take the lock, or raise a FolderError that names the process which holds it. Repeated calls do nothing."""
+        """Take the lock, or raise a FolderError that names its holder. Repeated calls do nothing."""
         if self._file is not None:
             return
         try:
             file = open_locked(self.path, wait=False)
         except OSError as error:
             raise FolderError(
-                f"{self.folder} cannot be written ({error.strerror or error}), and training writes its checkpoints "
-                "there; make it writable, or copy the run to a disk that is"
+                f"{self.folder} cannot be written ({error.strerror or error}), and training writes its "
+                "checkpoints there; make it writable, or copy the run to a disk that is"
             ) from None
         if file is None:
             raise FolderError(
@@ -81,7 +81,7 @@ class RunLock:
         self._file = file
 
     def release(self) -> None:
-        """Release the lock. The file is deleted first: whoever has it open then notices and opens a new one."""
+        """Release the lock. The file is deleted first, so a waiting process notices and opens a new one."""
         if self._file is not None:
             self.path.unlink(missing_ok=True)
             self._file.close()

@@ -1,4 +1,4 @@
-"""One way to show that something is going on: a bar on a terminal, a line now and then elsewhere, nothing for what is quick."""
+"""Progress of long work: a bar on a terminal, occasional lines elsewhere, nothing if it finishes quickly."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def _duration(seconds: float) -> str:
 
 
 def track(total: int | None, what: str, unit: str = "rows") -> Progress:
-    """A context manager whose `advance(n)` is called as work gets done: `with track(len(rows), "reading") as progress: …`."""
+    """A context manager with `advance(n)`: `with track(len(rows), "reading") as progress: …`."""
     return Progress(total, what, unit)

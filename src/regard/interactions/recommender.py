@@ -74,9 +74,7 @@ class Recommender:
         ]
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, names.json, card.json, checksums.json and, last, config.json: a folder with
-        config.json is complete.
-        """
+        """Write the model folder. config.json is written last: a folder that has it is complete."""
         from safetensors.numpy import save
 
         folder = Path(folder)
@@ -107,17 +105,18 @@ class Recommender:
 
     @classmethod
     def load(cls, folder: str | Path) -> Recommender:
-        """The recommender that `save` wrote. Its files are compared with checksums.json, and its numbers with its names."""
+        """Load what `save` wrote. Files are checked against checksums.json, array sizes against the names."""
         folder = Path(folder)
         config = _read(folder, "config.json")
         if config.get("kind") != "recommender":
             raise FolderError(
-                f"{folder} holds a {config.get('kind', 'model of no kind')!s:.40}, not a recommender; give what "
-                "`regard recommend FILE -o FOLDER` wrote"
+                f"{folder} holds a {config.get('kind', 'model of no kind')!s:.40}, not a recommender; "
+                "give what `regard recommend FILE -o FOLDER` wrote"
             )
         if config.get("format") != FORMAT:
             raise FolderError(
-                f"{folder} has format {config.get('format')!r:.40} and this regard reads format {FORMAT}; fit it again"
+                f"{folder} has format {config.get('format')!r:.40} and this regard reads format {FORMAT}; "
+                "fit it again"
             )
         verify_listed(folder)
         names, card = _read(folder, "names.json"), _read(folder, "card.json")
@@ -173,7 +172,8 @@ def _problem(config: dict[str, Any], names: dict[str, Any], arrays: dict[str, An
     for name, shape in shapes.items():
         found = arrays.get(name)
         if found is None or found.shape != shape or found.dtype.kind != "f":
-            return f"{name} in model.safetensors does not fit the {users} users, {items} items and {factors!r:.40} factors"
+            sizes = f"{users} users, {items} items and {factors!r:.40} factors"
+            return f"{name} in model.safetensors does not fit the {sizes}"
         if not np.isfinite(found).all():
             return f"{name} in model.safetensors holds NaN or infinity"
     return _rated_problem(arrays, users, items)
@@ -203,7 +203,8 @@ def _json(value: object) -> bytes:
 def _read(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).is_file():
         raise FolderError(
-            f"{folder} has no {name}, so it is not a recommender; give what `regard recommend FILE -o FOLDER` wrote"
+            f"{folder} has no {name}, so it is not a recommender; "
+            "give what `regard recommend FILE -o FOLDER` wrote"
         )
     try:
         value = json.loads((folder / name).read_text(encoding="utf-8"))

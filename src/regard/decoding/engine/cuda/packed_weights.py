@@ -47,7 +47,8 @@ class Weights:
                 ready(x.attention.Wq, x.attention.Wk, x.attention.Wv, first=scale), ready(x.attention.Wo),
                 *((None, None) if x.cross is None else (ready(x.cross.Wq, first=scale), ready(x.cross.Wo))),
                 ready(x.feed.W1), ready(x.feed.W2),
-                [norm(around.norm) for around in (x.around_attention, x.around_cross, x.around_feed) if around],
+                [norm(around.norm)
+                 for around in (x.around_attention, x.around_cross, x.around_feed) if around],
             )
             for x in part.layers
         ]  # fmt: skip
