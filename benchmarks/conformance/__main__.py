@@ -15,11 +15,11 @@ import torch
 
 from benchmarks.conformance.peers import PEERS, Attention, peer
 from regard.conformance import CLASSES, case, check
-from regard.conformance.backends import OWN, regard
+from regard.conformance.backends import KERNEL_BACKENDS, regard
 from regard.version import __version__
 
 FEWER = {"Flex": 33, "regard: flex": 20}  # every shape is compiled, so only each 33rd or 20th case
-OURS = {"regard": regard} | {f"regard: {name}": backend for name, backend in OWN.items()}
+OURS = {"regard": regard} | {f"regard: {name}": backend for name, backend in KERNEL_BACKENDS.items()}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from regard.conformance.cases import _draw_inputs
 LONG = os.environ.get("REGARD_LONG") == "1"
 # Number of cases of the slow classes.
 FEW = {"compile": 3, "export": 8, "threads": 15, "second derivative": 25, "long sequences": 20}
-KERNELS = [name for name in b.OWN if name != "flex"]  # flex compiles for every shape
+KERNELS = [name for name in b.KERNEL_BACKENDS if name != "flex"]  # flex compiles for every shape
 
 
 def run(name, backend, cases, refusals=True):
@@ -48,7 +48,7 @@ def test_the_automatic_choice_without_a_compiler_is_right_and_never_refuses(name
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_kernel_is_right_or_refuses(kernel, name):
-    run(name, b.OWN[kernel], 18)
+    run(name, b.KERNEL_BACKENDS[kernel], 18)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_small_tiles_that_are_recomputed_in_the_backward_pass_are_right(name, mo
     monkeypatch.setattr(tiled, "TILE_ELEMENTS", {"cpu": 2048, "cuda": 2048})
     monkeypatch.setattr(additive, "BLOCK", 512)
     for kernel in ("tiled", "additive"):
-        run(name, b.OWN[kernel], 25)
+        run(name, b.KERNEL_BACKENDS[kernel], 25)
 
 
 # Refusals among 6 cases of each class; these numbers may only fall.
@@ -72,7 +72,9 @@ def test_a_kernel_refuses_no_more_cases_than_before(kernel):
         pytest.skip(f"the C++ kernel cannot be used: {native.unavailable()}")
     classes = [name for name in CLASSES if name not in ("compile", "export", "threads", "in-place change")]
     found = sum(
-        check(case(name, seed), b.OWN[kernel]).verdict == "refused" for name in classes for seed in range(6)
+        check(case(name, seed), b.KERNEL_BACKENDS[kernel]).verdict == "refused"
+        for name in classes
+        for seed in range(6)
     )
     assert found <= REFUSED[kernel], f"{kernel} refuses {found} of {6 * len(classes)} cases"
 

@@ -33,7 +33,7 @@ pytestmark = [
 @pytest.mark.parametrize("name", [n for n in CLASSES if n not in ("compile", "export")])
 @pytest.mark.parametrize("kernel", ["regard", "reference", "sdpa", "tiled", "triton"])
 def test_a_kernel_on_the_gpu_is_right_or_refuses(kernel, name):
-    backend = backends.regard if kernel == "regard" else backends.OWN[kernel]
+    backend = backends.regard if kernel == "regard" else backends.KERNEL_BACKENDS[kernel]
     for seed in range(15):
         found = check(case(name, seed), backend, "cuda")
         assert found.verdict != "wrong", f"{found.case}: {found.detail}"

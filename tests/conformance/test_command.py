@@ -1,6 +1,6 @@
 """python -m regard.conformance: exit codes, messages and reproductions.
 
-Covers backends.py, cases.py, judge.py.
+Covers backends.py, cases.py, verdicts.py.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Encoding word by word, from memory, gives what encoding the whole text gives."""
+"""Encoding word by word with a cache gives the same tokens as encoding whole texts."""
 
 import random
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import cached_encoder as module
-from regard.data.cached_encoder import CachedEncoder, ragged, sums
+from regard.data.cached_encoder import CachedEncoder, ragged_indices, segment_sums
 from regard.data.tokenizer import Tokenizer
 from regard.data.tokenizer_training import TOKENIZERS
 
@@ -61,13 +61,13 @@ def test_it_knows_the_pieces_that_merging_stays_inside(encoders, kind):
     assert [part.tolist() for part in np.split(found.pieces, np.cumsum(found.piece_counts)[:-1])] == expected
 
 
-def test_forgetting_changes_nothing(encoders, monkeypatch):
+def test_a_full_cache_is_emptied_and_results_stay_the_same(encoders, monkeypatch):
     fresh = CachedEncoder(encoders["bpe", False].tokenizer)
     monkeypatch.setattr(module, "MAX_WORDS", 20)
     for at in range(0, 300, 10):
         part = texts()[at : at + 10]
         assert split(fresh.encode(part)) == [fresh.tokenizer.encode(text) for text in part]
-    assert len(fresh._number) < 200
+    assert len(fresh._word_index) < 200
 
 
 def test_rows_that_are_not_kept_are_gone(encoders):
@@ -75,7 +75,7 @@ def test_rows_that_are_not_kept_are_gone(encoders):
     keep = np.arange(50) % 3 == 1
     encoder = encoders["byte-bpe", False]
     found, expected = (
-        encoder.encode(drawn).only(keep),
+        encoder.encode(drawn).select(keep),
         encoder.encode([text for text, kept in zip(drawn, keep, strict=True) if kept]),
     )
     for name in ("tokens", "lengths", "pieces", "piece_counts"):
@@ -83,6 +83,6 @@ def test_rows_that_are_not_kept_are_gone(encoders):
 
 
 def test_ragged_and_sums():
-    assert ragged(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
-    assert ragged(np.array([], np.int64), np.array([], np.int64)).tolist() == []
-    assert sums(np.array([1, 2, 3, 4]), np.array([0, 2, 0, 2, 0])).tolist() == [0, 3, 0, 7, 0]
+    assert ragged_indices(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
+    assert ragged_indices(np.array([], np.int64), np.array([], np.int64)).tolist() == []
+    assert segment_sums(np.array([1, 2, 3, 4]), np.array([0, 2, 0, 2, 0])).tolist() == [0, 3, 0, 7, 0]

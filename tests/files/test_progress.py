@@ -18,8 +18,8 @@ def test_quick_work_shows_nothing(capfd):
 
 
 def test_longer_work_is_told_in_plain_lines(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "QUICK", 0.05)
-    monkeypatch.setattr(progress, "PAUSE", 0.1)
+    monkeypatch.setattr(progress, "DELAY", 0.05)
+    monkeypatch.setattr(progress, "INTERVAL", 0.1)
     with track(1000, "reading", "rows") as bar:
         bar.advance(250)
         time.sleep(0.4)
@@ -52,7 +52,7 @@ def test_a_terminal_gets_a_bar_that_goes_away():
     import pty
 
     code = (
-        "import time; from regard.files import progress; progress.QUICK = 0.05\n"
+        "import time; from regard.files import progress; progress.DELAY = 0.05\n"
         "with progress.track(100, 'reading', 'rows') as bar:\n"
         "    for _ in range(10): bar.advance(10); time.sleep(0.1)\n"
     )

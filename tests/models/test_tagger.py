@@ -17,7 +17,7 @@ from regard.data.tag_schemes import Span
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.models.build import build
-from regard.models.character_features import CharacterFeatures, drop_words, shape, split_characters
+from regard.models.character_features import CharacterFeatures, drop_words, split_characters, word_shape
 from regard.models.crf import rules
 from regard.models.tagger import Tagger, TaggerOptions, tag_spans
 
@@ -97,7 +97,7 @@ def test_spelled_rows_come_apart_into_words_and_letters() -> None:
 )  # fmt: skip
 def test_the_shape_of_a_word_is_how_it_is_written(word: str, flags: list[int]) -> None:
     letters = torch.tensor([byte + 1 for byte in word.encode()] + [0, 0])
-    assert shape(letters).int().tolist() == flags
+    assert word_shape(letters).int().tolist() == flags
 
 
 def test_letters_behind_the_end_of_a_word_change_nothing() -> None:

@@ -151,7 +151,7 @@ def test_many_workers_keep_the_order(monkeypatch):
 
 
 def test_progress_is_shown_only_on_request(capsys, monkeypatch):
-    monkeypatch.setattr("regard.files.progress.QUICK", 0.0)
+    monkeypatch.setattr("regard.files.progress.DELAY", 0.0)
     translate(LINES, translator())
     assert capsys.readouterr().err == ""
     translate(LINES * 40, translator(), progress=True)

@@ -1,4 +1,4 @@
-"""`attend`, the attention operator; `explain`, which kernel it runs; `weights`, the attention matrix."""
+"""`attend` computes attention, `explain` says by which kernel, `weights` returns the attention matrix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from regard.attention.kernel_inputs import needs_clearing
 from regard.attention.kernels import reference
 from regard.attention.kernels.kernel import Kernel, Shortcut
 from regard.attention.machine import Machine
-from regard.attention.plan import KERNELS, PREPARED, Plan, choose, make_plan, requested, run
+from regard.attention.plan import KERNELS, PREPARED, Plan, choose_kernel, make_plan, requested_kernel, run
+
+MAX_SIGNATURES = 4096  # prepared calls to keep
 
 
 def attend(
@@ -84,7 +86,9 @@ def attend(
     # None: no `watch` and no `intervene` is active.
     observers = watching.targets() if watching.is_watching() else None
     if prepared is not None:
-        if prepared.shortcut is not None and (observers is None or not (observers or is_intercepted())):
+        # A shortcut calls torch directly, so it must not run where calls are observed or intercepted.
+        is_unobserved = observers is None or not (observers or is_intercepted())
+        if prepared.shortcut is not None and is_unobserved:
             out = prepared.shortcut(query, key, value, mask)
             if out is not None:
                 return out
@@ -121,16 +125,16 @@ class _Prepared:
 
     kernel: Kernel
     machine: Machine
-    clear: bool  # queries or keys that are masked everywhere must be cleared first
+    clear: bool  # queries that see no key, and keys that no query sees, must be zeroed first
     has_mask: bool  # False also for a mask that allows everything
     inputs_unchanged: bool  # queries, keys and values need no cast, no heads axis and no broadcasting
-    other_fields: tuple  # the fields of a Call after its options
-    shortcut: Shortcut | None
+    other_fields: tuple  # the fields of `Call` from `softcap` on
+    shortcut: Shortcut | None  # a faster function for this signature; it may return None
 
     @classmethod
     def of(cls, call: Call, kernel: str | None, inputs: tuple[Tensor, Tensor, Tensor]) -> _Prepared:
         machine = Machine.of(call.query, call.key, call.value)
-        chosen = choose(call, machine) if kernel is None else requested(call, kernel, machine)
+        chosen = choose_kernel(call, machine) if kernel is None else requested_kernel(call, kernel, machine)
         unchanged = all(a is b for a, b in zip(inputs, (call.query, call.key, call.value), strict=True))
         other_fields = (
             call.softcap, call.dropout, call.leading, call.heads, call.groups, call.squeeze_heads,
@@ -141,7 +145,7 @@ class _Prepared:
         return cls(chosen, machine, clear, call.mask is not None, unchanged, other_fields, shortcut)
 
     def call(self, query: Tensor, key: Tensor, value: Tensor, options: tuple) -> Call:
-        """The call for new inputs with this signature, without checks."""
+        """Return the `Call` for new inputs with this signature; nothing is checked again."""
         energy, mask, bias, normalize, gate = options
         if not self.inputs_unchanged:
             _, _, leading, heads, _, _, autocast = self.other_fields
@@ -149,9 +153,6 @@ class _Prepared:
         mask = wrap_mask(mask) if self.has_mask else None
         bias, gate = None if bias is None else wrap_bias(bias), None if gate is None else wrap_gate(gate)
         return Call(query, key, value, energy, mask, bias, normalize, gate, *self.other_fields)
-
-
-MAX_SIGNATURES = 4096
 
 
 def explain(
@@ -168,7 +169,7 @@ def explain(
 
 
 def weights(query: Tensor, key: Tensor, *, stage: str = "gated", **options: Unpack[Options]) -> Tensor:
-    """Return the attention matrix, (..., heads, Tq, Tk), computed by the reference kernel: for small cases.
+    """Return the attention matrix, (..., heads, Tq, Tk). The reference kernel computes it: for small inputs.
 
     >>> x = torch.randn(4, 8)
     >>> regard.weights(x, x, mask=regard.Causal())[0]  # the first query sees only the first key

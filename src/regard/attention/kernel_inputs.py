@@ -21,20 +21,22 @@ from regard.errors import KernelError
 
 
 def needs_clearing(call: Call) -> bool:
-    """Whether some key may be hidden from all queries, or some query see no key; reads no values."""
+    """True if there may be a key that no query sees or a query that sees no key; reads no tensor values."""
     return call.bias_may_mask or (call.mask is not None and not call.mask.covers(call.Tq, call.Tk))
 
 
 def clear_unseen(call: Call) -> Call:
-    """Zero queries that see no key, and keys and values that no query sees; so are their gradients."""
+    """Zero queries that see no key, and keys and values that no query sees; so their gradients are 0 too."""
     if call.is_empty or (
         can_read_values(call.query) and all(_is_finite(x) for x in (call.query, call.key, call.value))
     ):
         return call
     rows, keys = _seen(call)
     keys = _to_key_heads(call, keys)
-    hidden = ~_any_to(rows, call.query.shape[:-1])[..., None]
-    key, value = (x.masked_fill(~_any_to(keys, x.shape[:-1])[..., None], 0.0) for x in (call.key, call.value))
+    hidden = ~_reduce_any(rows, call.query.shape[:-1])[..., None]
+    key, value = (
+        x.masked_fill(~_reduce_any(keys, x.shape[:-1])[..., None], 0.0) for x in (call.key, call.value)
+    )
     return replace(call, query=call.query.masked_fill(hidden, 0.0), key=key, value=value)
 
 
@@ -75,11 +77,12 @@ def rows_and_keys_seen(
         dense = mask.dense(Tq, Tk, device)
         return dense.any(-1), dense.any(-2)
     start, stop = torch.broadcast_tensors(*ranges)
-    some = start < stop
+    nonempty = start < stop
+    # +1 where a range starts and −1 where one ends: the running sum is the number of ranges over a key.
     edges = torch.zeros(*start.shape[:-1], Tk + 1, dtype=torch.long, device=start.device)
-    edges.scatter_add_(-1, start.clamp(0, Tk), some.long())
-    edges.scatter_add_(-1, stop.clamp(0, Tk), -some.long())
-    return some.unsqueeze(-2), (edges.cumsum(-1)[..., :Tk] > 0).unsqueeze(-2)
+    edges.scatter_add_(-1, start.clamp(0, Tk), nonempty.long())
+    edges.scatter_add_(-1, stop.clamp(0, Tk), -nonempty.long())
+    return nonempty.unsqueeze(-2), (edges.cumsum(-1)[..., :Tk] > 0).unsqueeze(-2)
 
 
 def _to_key_heads(call: Call, seen: Tensor) -> Tensor:
@@ -89,8 +92,8 @@ def _to_key_heads(call: Call, seen: Tensor) -> Tensor:
     return seen.unflatten(-2, (-1, call.groups)).any(-2)
 
 
-def _any_to(x: Tensor, shape: torch.Size) -> Tensor:
-    """x reduced by `any` over the axes that are missing or of size 1 in `shape`."""
+def _reduce_any(x: Tensor, shape: torch.Size) -> Tensor:
+    """Reduce x by `any` over the axes that `shape` lacks or has with size 1."""
     while x.ndim > len(shape):
         x = x.any(0)
     for axis in range(1, x.ndim + 1):
@@ -113,8 +116,11 @@ def dot_inputs(call: Call, *, grouped: bool = False) -> tuple[Tensor, Tensor, Te
 
 
 def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Queries and keys minus the mean key, values, and 1/temperature; distances do not change."""
-    origin = centre(call.key)
+    """Queries and keys, values, and 1/temperature, for kernels of squared distances.
+
+    The mean key is subtracted from queries and keys: distances stay the same, and rounding errors shrink.
+    """
+    origin = mean_key(call.key)
     key, value = _match_heads(call, call.key - origin, call.value, grouped=True)
     return (
         call.merge_batch(call.query - origin),
@@ -124,7 +130,7 @@ def distance_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, float]:
     )
 
 
-def centre(key: Tensor) -> Tensor:
+def mean_key(key: Tensor) -> Tensor:
     """The mean key, (dim,); 0 where it is not finite, so that NaN in one key does not reach other rows."""
     mean = key.detach().reshape(-1, key.shape[-1]).mean(0)
     return torch.where(mean.isfinite(), mean, 0.0)
@@ -144,7 +150,7 @@ def additive_inputs(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _match_heads(call: Call, key: Tensor, value: Tensor, grouped: bool) -> tuple[Tensor, Tensor]:
-    """Keys and values with the same number of heads: fewer if `grouped` and equal already, else all."""
+    """Keys and values with equally many heads: as they are if `grouped` and equal, else all query heads."""
     if key.shape[-3] == value.shape[-3] and (grouped or key.shape[-3] == call.heads):
         return key, value
     return call.with_all_heads(key), call.with_all_heads(value)
@@ -180,13 +186,13 @@ def subtract_row_max(bias: Tensor) -> Tensor:
 
 
 def readable(x: Tensor) -> Tensor:
-    """x with a contiguous last axis and no lazy negation."""
+    """Return x, copied if its last axis is not contiguous or its negation is lazy."""
     x = x.resolve_neg()
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
 def with_dense_mask(call: Call) -> Call:
-    """The call with a user-defined mask made dense: its tensors may change before the backward pass."""
+    """Replace a user-defined mask by a dense copy: its tensors may change before the backward pass."""
     if call.mask is None or call.mask.tensors() is not None:
         return call
     return replace(call, mask=Dense(call.mask.allowed(call.grid()).clone()))
@@ -200,7 +206,7 @@ class VersionCheck:
         self.versions = [x._version for x in self.tensors]
 
     def check(self) -> None:
-        """Raise if a tensor was modified in place."""
+        """Raise a KernelError if a tensor was modified in place."""
         for x, version in zip(self.tensors, self.versions, strict=True):
             if x._version != version:
                 raise KernelError(

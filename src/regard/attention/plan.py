@@ -74,12 +74,14 @@ def make_plan(call: Call, kernel: str | None = None, machine: Machine | None = N
     """The plan for a call: the requested kernel, or the fastest that can run it."""
     machine = Machine.of(call.query, call.key, call.value) if machine is None else machine
     not_used: dict[str, str] = {}
-    chosen = choose(call, machine, not_used) if kernel is None else requested(call, kernel, machine)
+    chosen = (
+        choose_kernel(call, machine, not_used) if kernel is None else requested_kernel(call, kernel, machine)
+    )
     why = chosen.describe(call, machine) if kernel is None else "requested by name"
     return Plan(chosen.name, why, not_used, chosen.memory(call, machine))
 
 
-def choose(call: Call, machine: Machine, not_used: dict[str, str] | None = None) -> Kernel:
+def choose_kernel(call: Call, machine: Machine, not_used: dict[str, str] | None = None) -> Kernel:
     """The fastest kernel that can run the call. Fills `not_used` with the reasons against faster ones."""
     for kernel in KERNELS.values():
         reason = kernel.refuses(call, machine)
@@ -92,7 +94,7 @@ def choose(call: Call, machine: Machine, not_used: dict[str, str] | None = None)
     return KERNELS["reference"]
 
 
-def requested(call: Call, name: str, machine: Machine) -> Kernel:
+def requested_kernel(call: Call, name: str, machine: Machine) -> Kernel:
     """The kernel of this name. Raise if there is none or it cannot run the call."""
     if not isinstance(name, str) or name not in KERNELS:
         close = difflib.get_close_matches(str(name), KERNELS, 1)

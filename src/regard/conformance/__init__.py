@@ -10,6 +10,6 @@ function.
 """
 
 from regard.conformance.cases import CLASSES, Case, case
-from regard.conformance.judge import Outcome, Refused, check, load
+from regard.conformance.verdicts import Outcome, Refused, check, load
 
 __all__ = ["CLASSES", "Case", "Outcome", "Refused", "case", "check", "load"]

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 
 from regard.conformance.cases import CLASSES, case
-from regard.conformance.judge import Backend, Outcome, check, load
+from regard.conformance.verdicts import Backend, Outcome, check, load
 
 EPILOG = """
 A backend is a function (query, key, value, mask=None, bias=None, causal=False) of tensors

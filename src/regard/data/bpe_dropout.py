@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.cached_encoder import ragged
+from regard.data.cached_encoder import ragged_indices
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import OptionError
 
@@ -75,7 +75,7 @@ class BpeDropout:
         for _ in range(count):
             pick = offset[kind] + (draw.random(len(kind)) * amount[kind]).astype(np.int64)
             lengths = pool_words[pick]
-            yield pool[ragged(pool_starts[pick], lengths)], lengths
+            yield pool[ragged_indices(pool_starts[pick], lengths)], lengths
 
     def _pool(
         self,
@@ -87,9 +87,9 @@ class BpeDropout:
         draw: np.random.Generator,
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Segmentations of each word type, concatenated, their token counts, and the number of each type."""
-        plain = tokens[ragged(starts, words)]
+        plain = tokens[ragged_indices(starts, words)]
         sizes = np.diff(self._spelling_offsets)[plain]
-        symbols = self._spelling[ragged(self._spelling_offsets[plain], sizes)]
+        symbols = self._spelling[ragged_indices(self._spelling_offsets[plain], sizes)]
         bounds = np.concatenate(([0], np.cumsum(words)))
         letters = np.add.reduceat(sizes, bounds[:-1]) if len(words) else words  # symbols of each type
         amount = np.where((letters > 1) & (letters <= LONGEST), np.minimum(seen * count, POOL), 1)
@@ -107,7 +107,7 @@ class BpeDropout:
         # Words of one symbol and very long words are not varied.
         still = np.flatnonzero((letters[which] == 1) | (letters[which] > LONGEST))
         kept = which[still]
-        keep(still, plain[ragged(bounds[:-1][kept], words[kept])], words[kept])
+        keep(still, plain[ragged_indices(bounds[:-1][kept], words[kept])], words[kept])
         for length in np.unique(letters[(letters > 1) & (letters <= LONGEST)]):
             group = np.flatnonzero(letters[which] == length)
             for at in range(0, len(group), _ROWS):
@@ -119,7 +119,7 @@ class BpeDropout:
         flat_starts = np.cumsum(length) - length
         order = np.argsort(owner)
         flat = np.concatenate(pieces)
-        return flat[ragged(flat_starts[order], length[order])], length[order], amount
+        return flat[ragged_indices(flat_starts[order], length[order])], length[order], amount
 
     def _merge(self, matrix: Numbers, draw: np.random.Generator) -> Iterator[tuple[Numbers, Numbers]]:
         """Merge each row until no merge is left or all are dropped; yield rows by their final length."""

@@ -1,8 +1,8 @@
 """Encode a corpus quickly: each distinct word is encoded once and then taken from a cache.
 
-A piece never reaches over a single space before a word (see `tokenizer`), so a text with such spaces encodes
-to the encodings of its words, one after the other. A text with several spaces in a row is encoded whole.
-Arrays come out, not lists: a corpus has too many tokens for Python numbers.
+No token spans the space between two words (see `tokenizer`), so the tokens of a text are the concatenated
+tokens of its words. A text with several spaces in a row is an exception and is encoded as a whole. Results
+are NumPy arrays: lists of Python integers would take too much memory for a corpus.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from numpy.typing import NDArray
 from regard.data.tokenizer import UNK, Tokenizer
 
 Numbers = NDArray[np.int64]
-MAX_WORDS = 200_000  # in the cache; when it is full it is emptied, which costs little
+MAX_WORDS = 200_000  # in the cache; a full cache is emptied
+BLOCK = 4096  # texts per call of the tokenizer
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoded texts, concatenated. A text consists of pre-tokens (pieces, which merges stay within), these of
-    tokens.
+    """The tokens of several texts, concatenated.
+
+    A piece is a pre-token in the sense of `tokenizers`: BPE merges never cross its ends.
     """
 
     tokens: Numbers
-    lengths: Numbers  # tokens of each text
-    pieces: Numbers  # tokens of each piece
-    piece_counts: Numbers  # pieces of each text
+    lengths: Numbers  # number of tokens of each text
+    pieces: Numbers  # number of tokens of each piece
+    piece_counts: Numbers  # number of pieces of each text
 
-    def only(self, keep: NDArray[np.bool_]) -> Encoded:
-        """Keep only some texts."""
+    def select(self, keep: NDArray[np.bool_]) -> Encoded:
+        """Return the texts where `keep` is True."""
         if keep.all():
             return self
         return Encoded(
@@ -42,88 +44,84 @@ class Encoded:
             self.piece_counts[keep],
         )
 
-
-class CachedEncoder:
-    """A tokenizer with a cache of words."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self._forget()
-
-    def _forget(self) -> None:
-        self._number: dict[str, int] = {}
-        self._odd: set[str] = set()
-        self._parts = [_join([])]  # what is known of words 0, 1, …; joined when it is next needed
-
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        """Encode texts; the result equals `Tokenizer.encode`."""
-        if self.tokenizer.kind == "character":
-            return self._characters(texts) if not self.tokenizer.lowercase else self._whole(texts)
-        split = [
-            [text] if self.tokenizer.kind == "label" else text.split(" ") for text in texts
-        ]  # a label is one word
-        self._learn(split)
-        odd = [i for i, words in enumerate(split) if not self._odd.isdisjoint(words)] if self._odd else []
-        return self._mixed(texts, split, odd) if odd else self._words(split)
-
-    def _learn(self, split: list[list[str]]) -> None:
-        if len(self._number) > MAX_WORDS:
-            self._forget()
-        number = self._number
-        if new := list(dict.fromkeys(word for words in split for word in words if word not in number)):
-            number.update(zip(new, range(len(number), len(number) + len(new)), strict=True))
-            self._parts = [_join([*self._parts, self._whole(new)])]
-            if self.tokenizer.kind not in (
-                "word",
-                "label",
-            ):  # between whose words any number of spaces is nothing
-                # A space before such a word may form one piece with the spaces around it: its text must be
-                # encoded whole.
-                self._odd.update(word for word in new if not word or word[0].isspace())
-
-    def _words(self, split: list[list[str]]) -> Encoded:
-        number = self._number
-        known = self._parts[0]
-        counts = np.fromiter(map(len, split), np.int64, len(split))
-        words = np.fromiter(map(number.__getitem__, chain.from_iterable(split)), np.int64, int(counts.sum()))
-        lengths, piece_counts = known.lengths[words], known.piece_counts[words]
-        starts, piece_starts = (
-            np.cumsum(known.lengths) - known.lengths,
-            np.cumsum(known.piece_counts) - known.piece_counts,
-        )
+    def take(self, rows: Numbers) -> Encoded:
+        """Return the texts with these indices, in this order."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        piece_starts = np.cumsum(self.piece_counts) - self.piece_counts
+        lengths, piece_counts = self.lengths[rows], self.piece_counts[rows]
         return Encoded(
-            known.tokens[ragged(starts[words], lengths)],
-            sums(lengths, counts),
-            known.pieces[ragged(piece_starts[words], piece_counts)],
-            sums(piece_counts, counts),
-        )
-
-    def _mixed(self, texts: Sequence[str], split: list[list[str]], odd: list[int]) -> Encoded:
-        """Encode some texts whole, the others by their words, in order."""
-        is_odd = set(odd)
-        even = [i for i in range(len(texts)) if i not in is_odd]
-        both = _join([self._whole([texts[i] for i in odd]), self._words([split[i] for i in even])])
-        order = np.argsort(np.asarray(odd + even))
-        starts, piece_starts = (
-            np.cumsum(both.lengths) - both.lengths,
-            np.cumsum(both.piece_counts) - both.piece_counts,
-        )
-        lengths, piece_counts = both.lengths[order], both.piece_counts[order]
-        return Encoded(
-            both.tokens[ragged(starts[order], lengths)],
+            self.tokens[ragged_indices(starts[rows], lengths)],
             lengths,
-            both.pieces[ragged(piece_starts[order], piece_counts)],
+            self.pieces[ragged_indices(piece_starts[rows], piece_counts)],
             piece_counts,
         )
 
-    def _whole(self, texts: Sequence[str]) -> Encoded:
-        return _join([self._block(texts[at : at + 4096]) for at in range(0, len(texts), 4096)])
+
+class CachedEncoder:
+    """A tokenizer with a cache of encoded words."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._clear()
+
+    def _clear(self) -> None:
+        self._word_index: dict[str, int] = {}
+        self._encoded_words = _concatenate([])  # in the order of `_word_index`
+        self._uncacheable: set[str] = set()  # a text with one of these words is encoded as a whole
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Encode texts; the result equals `Tokenizer.encode`."""
+        kind = self.tokenizer.kind
+        if kind == "character":
+            return self._encode_whole(texts) if self.tokenizer.lowercase else self._encode_characters(texts)
+        split = [[text] if kind == "label" else text.split(" ") for text in texts]  # a label is one word
+        self._add_to_cache(split)
+        if not self._uncacheable:
+            return self._look_up(split)
+        whole = [i for i, words in enumerate(split) if not self._uncacheable.isdisjoint(words)]
+        return self._encode_mixed(texts, split, whole) if whole else self._look_up(split)
+
+    def _add_to_cache(self, split: list[list[str]]) -> None:
+        if len(self._word_index) > MAX_WORDS:
+            self._clear()
+        index = self._word_index
+        new = list(dict.fromkeys(word for words in split for word in words if word not in index))
+        if not new:
+            return
+        index.update(zip(new, range(len(index), len(index) + len(new)), strict=True))
+        self._encoded_words = _concatenate([self._encoded_words, self._encode_whole(new)])
+        if self.tokenizer.kind not in ("word", "label"):  # these two ignore the number of spaces
+            # A space before an empty word, or before one that starts with whitespace, may form one piece with
+            # the whitespace around it.
+            self._uncacheable.update(word for word in new if not word or word[0].isspace())
+
+    def _look_up(self, split: list[list[str]]) -> Encoded:
+        """Encode texts of cached words."""
+        counts = np.fromiter(map(len, split), np.int64, len(split))
+        words = map(self._word_index.__getitem__, chain.from_iterable(split))
+        rows = self._encoded_words.take(np.fromiter(words, np.int64, int(counts.sum())))
+        return Encoded(
+            rows.tokens,
+            segment_sums(rows.lengths, counts),
+            rows.pieces,
+            segment_sums(rows.piece_counts, counts),
+        )
+
+    def _encode_mixed(self, texts: Sequence[str], split: list[list[str]], whole: list[int]) -> Encoded:
+        """Encode the texts with the indices `whole` as a whole and the others by their words, in order."""
+        is_whole = set(whole)
+        cached = [i for i in range(len(texts)) if i not in is_whole]
+        encoded = [self._encode_whole([texts[i] for i in whole]), self._look_up([split[i] for i in cached])]
+        return _concatenate(encoded).take(np.argsort(np.asarray(whole + cached)))
+
+    def _encode_whole(self, texts: Sequence[str]) -> Encoded:
+        return _concatenate([self._block(texts[i : i + BLOCK]) for i in range(0, len(texts), BLOCK)])
 
     def _block(self, texts: Sequence[str]) -> Encoded:
-        found = self.tokenizer.encode_pieces(texts)
-        lengths = np.fromiter((len(ids) for ids, _ in found), np.int64, len(texts))
-        tokens = np.fromiter(chain.from_iterable(ids for ids, _ in found), np.int64, int(lengths.sum()))
-        piece = np.fromiter(chain.from_iterable(pieces for _, pieces in found), np.int64, len(tokens))
+        encoded = self.tokenizer.encode_pieces(texts)
+        lengths = np.fromiter((len(ids) for ids, _ in encoded), np.int64, len(texts))
+        tokens = np.fromiter(chain.from_iterable(ids for ids, _ in encoded), np.int64, int(lengths.sum()))
+        piece = np.fromiter(chain.from_iterable(pieces for _, pieces in encoded), np.int64, len(tokens))
         text = np.repeat(np.arange(len(texts)), lengths)
         begins = np.ones(len(tokens), bool)
         begins[1:] = (piece[1:] != piece[:-1]) | (text[1:] != text[:-1])
@@ -135,36 +133,32 @@ class CachedEncoder:
             np.bincount(text[starts], minlength=len(texts)),
         )
 
-    def _characters(self, texts: Sequence[str]) -> Encoded:
-        """Encode characters by looking up their code points, without a model."""
-        known = sorted(
-            (ord(piece), number) for piece, number in self.tokenizer.vocabulary.items() if len(piece) == 1
-        )
-        points, numbers = np.asarray(known, np.int64).T
+    def _encode_characters(self, texts: Sequence[str]) -> Encoded:
+        """Encode texts by looking up their code points."""
+        vocabulary = self.tokenizer.vocabulary.items()
+        pairs = sorted((ord(character), token) for character, token in vocabulary if len(character) == 1)
+        code_points, ids = np.asarray(pairs, np.int64).T
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        given = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4").astype(np.int64)
-        at = np.minimum(np.searchsorted(points, given), len(points) - 1)
-        tokens = np.where(points[at] == given, numbers[at], UNK)
+        text = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4").astype(np.int64)
+        nearest = np.minimum(np.searchsorted(code_points, text), len(code_points) - 1)
+        tokens = np.where(code_points[nearest] == text, ids[nearest], UNK)
         return Encoded(tokens, lengths, np.ones(len(tokens), np.int64), lengths)
 
 
-def _join(parts: Sequence[Encoded]) -> Encoded:
-    columns = ("tokens", "lengths", "pieces", "piece_counts")
-    return Encoded(
-        *(
-            np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])
-            for name in columns
-        )
-    )
+def _concatenate(encoded: Sequence[Encoded]) -> Encoded:
+    def column(name: str) -> Numbers:
+        return np.concatenate([np.empty(0, np.int64), *(getattr(texts, name) for texts in encoded)])
+
+    return Encoded(column("tokens"), column("lengths"), column("pieces"), column("piece_counts"))
 
 
-def ragged(starts: Numbers, lengths: Numbers) -> Numbers:
+def ragged_indices(starts: Numbers, lengths: Numbers) -> Numbers:
     """The indices start … start + length − 1 of each item, concatenated."""
     ends = np.cumsum(lengths)
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
-def sums(values: Numbers, counts: Numbers) -> Numbers:
+def segment_sums(values: Numbers, counts: Numbers) -> Numbers:
     """The sums of the first counts[0] values, of the next counts[1], and so on."""
     total = np.concatenate(([0], np.cumsum(values)))
     ends = np.cumsum(counts)

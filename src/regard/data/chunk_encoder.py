@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.bpe_dropout import BpeDropout
-from regard.data.cached_encoder import CachedEncoder, Numbers, sums
+from regard.data.cached_encoder import CachedEncoder, Numbers, segment_sums
 from regard.data.tokenizer import UNK, Tokenizer
 from regard.errors import OptionError
 
@@ -82,7 +82,7 @@ class ChunkEncoder:
         keep = self._fitting([each.lengths for each in encoded], counts)
         sides = []
         for i, each in enumerate(encoded):
-            found = each.only(keep)
+            found = each.select(keep)
             counts["unknown"] += int((found.tokens == UNK).sum())
             counts["source_tokens" if i + 1 < len(encoded) else "target_tokens"] = len(found.tokens) + len(
                 found.lengths
@@ -93,7 +93,9 @@ class ChunkEncoder:
                 continue
             draw = np.random.default_rng([self.settings.seed, i, number])
             drawn = drop.variants(found.tokens, found.pieces, self.settings.variants, draw)
-            sides.append([_small(tokens, sums(pieces, found.piece_counts)) for tokens, pieces in drawn])
+            sides.append(
+                [_small(tokens, segment_sums(pieces, found.piece_counts)) for tokens, pieces in drawn]
+            )
         return Encoding(keep, counts, sides)
 
     def _fitting(self, lengths: list[Numbers], counts: dict[str, int]) -> NDArray[np.bool_]:

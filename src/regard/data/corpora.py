@@ -30,7 +30,7 @@ from regard.data.splits import RowRange
 from regard.data.text_files import unpacked
 from regard.errors import DataError
 from regard.files.atomic import write_file
-from regard.files.cache import OTHER_CACHE, cache_folder
+from regard.files.cache import CACHE_HINT, cache_folder
 from regard.files.checksums import file_sha256
 from regard.files.progress import track
 
@@ -367,7 +367,7 @@ class NamedCorpus:
                     cache_folder() / "texts" / hashes[path]
                 )  # decompressing is slow, so the result is cached
                 if not note.is_file():
-                    write_file(note, self._text(path), OTHER_CACHE)
+                    write_file(note, self._text(path), CACHE_HINT)
                 if note.read_text(encoding="utf-8") != facts["text"]:
                     found.append(file)
         return found

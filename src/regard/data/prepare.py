@@ -31,7 +31,7 @@ from regard.data.tokenizer import EOS, Tokenizer
 from regard.errors import DataError, OptionError
 from regard.files.arrays import GrowingArray, read_array
 from regard.files.atomic import build_folder
-from regard.files.cache import OTHER_CACHE, cache_folder
+from regard.files.cache import CACHE_HINT, cache_folder
 from regard.files.checksums import file_sha256
 from regard.files.progress import track
 
@@ -205,7 +205,7 @@ def prepare(
             checksum, what, expected
         )
 
-    build_folder(folder, _is_whole, build, OTHER_CACHE)
+    build_folder(folder, _is_whole, build, CACHE_HINT)
     return Prepared(folder)
 
 

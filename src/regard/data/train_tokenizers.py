@@ -14,7 +14,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.tokenizer_training import TOKENIZERS
 from regard.errors import DataError, OptionError
 from regard.files.atomic import build_folder
-from regard.files.cache import OTHER_CACHE, cache_folder
+from regard.files.cache import CACHE_HINT, cache_folder
 from regard.files.progress import track
 
 SAMPLE_ROWS, SAMPLE_CHARACTERS = 1_000_000, 300_000_000  # a vocabulary is learned from at most this much text
@@ -51,7 +51,7 @@ def tokenizers_for(
         for name, texts in sides if labels is None else sides[:1]:
             _train(wanted, texts).save(temporary / f"{name}.json")
 
-    build_folder(folder, lambda folder: any(folder.glob("*.json")), build, OTHER_CACHE)
+    build_folder(folder, lambda folder: any(folder.glob("*.json")), build, CACHE_HINT)
     return *load_tokenizers(folder, rows.paired), next(iter(counted), None)
 
 

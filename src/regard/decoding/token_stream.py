@@ -15,7 +15,7 @@ from regard.errors import OptionError
 
 
 def check_streamable(strategy: Strategy) -> Strategy:
-    """Refuse a strategy with several hypotheses: their tokens are not final when they are chosen."""
+    """Return the strategy; raise if it keeps several hypotheses, because their tokens may still change."""
     shape = strategy.shape()
     if shape.groups * shape.width > 1:
         raise OptionError(f"a stream is one hypothesis, got {strategy}; use Beam(1) or a Sample with count 1")
@@ -28,13 +28,20 @@ def stream_tokens(
     start: Callable[[], tuple[Any, Tensor]],
     decode: Callable[[list[int]], str],
 ) -> Iterator[str]:
-    """Yield the text in pieces. Bytes of an incomplete character wait for the rest of it."""
+    """Yield the text in pieces of complete characters.
+
+    Args:
+        search: the search, which must be empty.
+        task: the sentence to generate.
+        start: returns the decoder state and the first token.
+        decode: maps token ids to text.
+    """
     sent = ""
     with evaluation_mode(search.model):
         with torch.inference_mode():
             search.add([task], *start())
         while search:
-            with torch.inference_mode():  # not around `yield`: it would apply to the caller's code
+            with torch.inference_mode():  # not around `yield`, where it would apply to the caller
                 search.step()
             if not search and not task.hypotheses:  # cancelled
                 return

@@ -1,15 +1,16 @@
-"""The cache directory: prepared data, learned tokenizers, checksums and compiled C++ are kept there."""
+"""The cache directory, for prepared data, trained tokenizers, checksums and compiled C++."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-OTHER_CACHE = "free some space, or set REGARD_CACHE to a folder that you can write"
+# How to fix a write error in the cache directory, for error messages.
+CACHE_HINT = "free some space, or set REGARD_CACHE to a folder that you can write"
 
 
 def cache_folder() -> Path:
-    """REGARD_CACHE if it is set, otherwise `regard` in the user's cache (XDG_CACHE_HOME, or ~/.cache)."""
+    """Return REGARD_CACHE if it is set, else `regard` in XDG_CACHE_HOME or ~/.cache."""
     given = os.environ.get("REGARD_CACHE")
     if given:
         return Path(given).expanduser()

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, occasional lines elsewhere, nothing if it finishes quickly."""
+"""Progress on standard error: a bar on a terminal, else a line every ten seconds; nothing for short work."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ import time
 from types import TracebackType
 from typing import Any
 
-QUICK = 2.0  # seconds that pass before anything is shown
-PAUSE = 10.0  # seconds between plain lines
+DELAY = 2.0  # seconds before anything is shown
+INTERVAL = 10.0  # seconds between lines if standard error is not a terminal
 
 
 class Progress:
-    """Work of a known or unknown amount; `advance` counts it. What is shown goes to standard error.
+    """Counts finished work (`advance`) and displays it from a background thread.
 
-    A thread wakes up after two seconds, so work that reports nothing for a while is seen too.
+    The thread also displays the elapsed time of work that has not advanced yet.
+
+    Args:
+        total: amount of work, None if unknown.
+        what: description of the work.
+        unit: plural noun; bytes are displayed as MB.
     """
 
     def __init__(self, total: int | None, what: str, unit: str) -> None:
         self.total, self.what, self.unit, self.done = total, what, unit, 0
-        self._begin = time.monotonic()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, name="regard-progress", daemon=True)
+        self._start = time.monotonic()
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._display, name="regard-progress", daemon=True)
 
     def advance(self, count: int = 1) -> None:
         self.done += count
@@ -34,12 +39,12 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._finished.set()
         self._thread.join()
 
     def line(self) -> str:
-        """The state in words: how much, how fast, how long still."""
-        seconds = max(time.monotonic() - self._begin, 1e-9)
+        """Return the status line: amount, rate and remaining time."""
+        seconds = max(time.monotonic() - self._start, 1e-9)
         rate = self.done / seconds
         if not self.done:
             return f"{self.what}: {seconds:.0f} s"
@@ -54,15 +59,15 @@ class Progress:
     def _amount(self, count: int) -> str:
         return f"{count / 1e6:,.1f} MB" if self.unit == "bytes" else f"{count:,} {self.unit}"
 
-    def _show(self) -> None:
-        if self._over.wait(QUICK):
+    def _display(self) -> None:
+        if self._finished.wait(DELAY):
             return
         if sys.stderr.isatty():
             self._bar()
             return
         while True:
             print(self.line(), file=sys.stderr, flush=True)
-            if self._over.wait(PAUSE):
+            if self._finished.wait(INTERVAL):
                 return
 
     def _bar(self) -> None:
@@ -75,7 +80,7 @@ class Progress:
             task = bar.add_task(self.what, total=self.total)
             while True:
                 bar.update(task, completed=self.done, description=self.line(), refresh=True)
-                if self._over.wait(0.2):
+                if self._finished.wait(0.2):
                     return
 
 
@@ -87,5 +92,10 @@ def _duration(seconds: float) -> str:
 
 
 def track(total: int | None, what: str, unit: str = "rows") -> Progress:
-    """A context manager with `advance(n)`: `with track(len(rows), "reading") as progress: …`."""
+    """Return a `Progress`, to be used as a context manager.
+
+    >>> with track(len(rows), "reading") as progress:
+    ...     for row in rows:
+    ...         progress.advance()
+    """
     return Progress(total, what, unit)

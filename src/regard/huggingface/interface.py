@@ -30,7 +30,7 @@ from regard.attention.watching import Recorded, watch
 from regard.errors import OptionError, RegardError
 from regard.huggingface.changes import Change, Changes, Sum, uses_distances, uses_key_indices
 from regard.huggingface.masks import ModelMask
-from regard.huggingface.models import first_use, path_of
+from regard.huggingface.models import on_first_use, path_of
 
 # Keywords that models pass to every attention function and that do not affect the result: bookkeeping, hints
 # to flash attention (deterministic, max_length_*), what the mask contains already (sliding_window), and what
@@ -71,7 +71,7 @@ def make_attention(name: str, changes: Changes) -> Callable[..., tuple[Tensor, T
         requested.
         """
         if "_regard_path" not in module.__dict__ and not torch.compiler.is_compiling():
-            first_use(module, changes)
+            on_first_use(module, changes)
         _check_keywords(module, name, rest, cache)
         change = changes.of(module, path_of(module)) if changes.layers else changes.common
         model = _read_mask(module, query, key, attention_mask, is_causal, softcap)

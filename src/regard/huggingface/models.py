@@ -73,7 +73,7 @@ def _check_interface(model: Any, name: str) -> None:
         )
 
 
-def first_use(module: nn.Module, changes: Changes) -> None:
+def on_first_use(module: nn.Module, changes: Changes) -> None:
     """When a module first runs on regard, record its model's module names and check `changes`."""
     root, path = None, ""
     for model in list(_models):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.data.spelled_tokenizer import BYTES
 from regard.data.tokenizer import EOS, PAD, UNK
 
-SHAPES = 7
+SHAPE_FEATURES = 7
 
 
 def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +37,7 @@ def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor
     return word_ids, characters, counts
 
 
-def shape(characters: Tensor) -> Tensor:
+def word_shape(characters: Tensor) -> Tensor:
     """Word shape (…, L) → (…, 7) as 0 or 1: initial capital, capital elsewhere, all capitals, digit,
     punctuation, non-ASCII, single character.
     """
@@ -70,14 +70,14 @@ class CharacterFeatures(nn.Module):
         nn.init.uniform_(self.table.weight, -((3 / dim) ** 0.5), (3 / dim) ** 0.5)
         self.table.weight.data[0].zero_()
         self.convolution = nn.Conv1d(dim, width, kernel, padding=kernel // 2)
-        self.shape = nn.Linear(SHAPES, width, bias=False)
+        self.shape = nn.Linear(SHAPE_FEATURES, width, bias=False)
 
     def forward(self, characters: Tensor) -> Tensor:
         """Characters (…, L), padded with 0 → features (…, width)."""
         flat = characters.reshape(-1, characters.shape[-1])  # (words, L)
         x = self.convolution(self.table(flat).transpose(1, 2))[..., : flat.shape[1]]  # (words, width, L)
         x = x.masked_fill((flat == 0)[:, None], torch.finfo(x.dtype).min).amax(-1)  # (words, width)
-        x = torch.relu(x) + self.shape(shape(flat).to(x.dtype))
+        x = torch.relu(x) + self.shape(word_shape(flat).to(x.dtype))
         return x.reshape(*characters.shape[:-1], self.width)
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from regard.decoding.engine.shortlist import NAME as SHORTLIST
+from regard.decoding.engine.shortlist import FILE_NAME as SHORTLIST
 from regard.errors import DataError, OptionError
 from regard.files.checksums import file_sha256
 from regard.files.lock import lock_file

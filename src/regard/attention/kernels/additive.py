@@ -1,9 +1,9 @@
 """Additive (Bahdanau) attention on a CPU without the Tq×Tk×D tensor and without tanh.
 
-tanh(a + b) = 1 − 2/(1 + e^{2a}·e^{2b}): exponentials are computed once per row and feature; a pair costs one
-multiply-add, one reciprocal and one multiply-add per feature. Exact to float32 for |a|, |b| ≤ 44; beyond,
-e^{2a} overflows and tanh itself is used. The energies go through the plain tiles, so any mask, bias and
-normaliser works.
+tanh(a + b) = 1 − 2/(1 + e^{2a}·e^{2b}), so exponentials are computed once per query or key and feature, and
+a pair costs one multiply-add, one reciprocal and one more multiply-add per feature. Accurate to float32 for
+|a|, |b| ≤ 44; for larger values e^{2a} overflows and torch.tanh is used. The tiled kernel does the rest, so
+any mask, bias and normaliser works.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from regard.attention.kernels import tiled
 from regard.attention.kernels.kernel import Kernel, grad_of_plain
 from regard.attention.machine import Machine
 
-LIMIT = {torch.float32: 44.0, torch.float64: 350.0}  # largest |a| with a finite e^{2a}, with a margin
+LIMIT = {torch.float32: 44.0, torch.float64: 350.0}  # a little below the largest |a| with a finite e^{2a}
 BLOCK = 1 << 20  # elements in one block of pairs × features
 
 
 class AdditiveTiles(Kernel):
+    """Additive energies in reciprocal form, in the tiles of the tiled kernel."""
+
     name = "additive"
 
     def refuses(self, call: Call, machine: Machine) -> str | None:
@@ -62,7 +64,7 @@ class AdditiveTiles(Kernel):
 
 
 class _ProjectedAdditive(Energy):
-    """Additive energy of queries and keys that are projected already."""
+    """Additive energy of queries and keys that have already been projected."""
 
     def __init__(self, v: Tensor, heads: int | None) -> None:
         self.v, self.heads = v, heads

@@ -1,6 +1,7 @@
 """Squared distances on a CPU without the Tq×Tk×D tensor: torch.cdist forward, matrix products backward.
 
-cdist's matmul mode, 2 q·k − ‖q‖² − ‖k‖², is disabled: it cancels for vectors that are close to each other.
+cdist's matmul mode, 2 q·k − ‖q‖² − ‖k‖², is disabled: it loses all digits for vectors that are close to
+each other.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from torch import Tensor
 from regard.attention.energy import DistanceForm, Energy
 from regard.attention.kernels.kernel import grad_of_plain
 
-DTYPES = (torch.float32, torch.float64)
+DTYPES = (torch.float32, torch.float64)  # of torch.cdist
 
 
-class Squares(Energy):
+class NegativeSquaredDistance(Energy):
     """−‖q − k‖², for centred queries and keys."""
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        return _Squares.apply(query, key)  # type: ignore[return-value]
+        return _NegativeSquaredDistance.apply(query, key)  # type: ignore[return-value]
 
     def tensors(self) -> tuple[Tensor, ...] | None:
         return ()
 
 
-class _Squares(torch.autograd.Function):
+class _NegativeSquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor) -> Tensor:
         ctx.save_for_backward(q, k)

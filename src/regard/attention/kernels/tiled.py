@@ -60,8 +60,13 @@ class Tiled(Kernel):
         is_distance = call.energy.form == "distance" and call.dtype in distances.DTYPES
         bias_uses_query = call.bias is not None and call.bias.uses_query  # then queries must not be centred
         if machine.kind == "cpu" and is_distance and not bias_uses_query:
-            centre = kernel_inputs.centre(call.key)
-            call = replace(call, query=call.query - centre, key=call.key - centre, energy=distances.Squares())
+            centre = kernel_inputs.mean_key(call.key)
+            call = replace(
+                call,
+                query=call.query - centre,
+                key=call.key - centre,
+                energy=distances.NegativeSquaredDistance(),
+            )
         return run_plain(call)
 
 

@@ -182,14 +182,14 @@ class Slots:
     def __del__(self) -> None:
         _reusable.buffer = self.buffer
 
-    def take(self, rows: int, state: DecoderState) -> int:
+    def take(self, rows: int, state: CppDecoderState) -> int:
         """Reserve slots for `rows` rows; return the first."""
         if self.used + rows > len(self.buffer):
             self._compact(rows, state)
         self.used += rows
         return self.used - rows
 
-    def _compact(self, rows: int, state: DecoderState) -> None:
+    def _compact(self, rows: int, state: CppDecoderState) -> None:
         """Keep the slots that `state` refers to, and make room for twice as many."""
         live = np.arange(state.past.shape[1]) < state.generated[:, None]
         kept, index = np.unique(state.past[live], return_inverse=True)
@@ -203,7 +203,7 @@ class Slots:
 
 
 @dataclass(eq=False)
-class DecoderState:
+class CppDecoderState:
     """The decoder state of each row.
 
     Attributes:
@@ -224,13 +224,13 @@ class DecoderState:
     past: NDArray[np.int32]
     slots: Slots
 
-    def reorder(self, rows: Tensor) -> DecoderState:
+    def reorder(self, rows: Tensor) -> CppDecoderState:
         """Select rows by index. Keys and values stay in place."""
         index = rows.numpy()
         address, memories = self.address[index], self.memories
         if len(memories) > 8:  # now and then, drop the memories of sentences that have left
             memories = [m for m in memories if np.isin(m.address, address).any()]
-        return DecoderState(
+        return CppDecoderState(
             memories,
             self.shortlists and self.shortlists.reorder(index),
             address,
@@ -240,7 +240,7 @@ class DecoderState:
             self.slots,
         )
 
-    def join(self, other: DecoderState) -> DecoderState:
+    def join(self, other: CppDecoderState) -> CppDecoderState:
         """Append rows that have just started."""
         assert not other.generated.any()
         past = np.zeros((len(other.generated), self.past.shape[1]), np.int32)
@@ -275,7 +275,7 @@ class Engine:
             self.encode = self._encode
         self.vocab = model.output.projection.out_features
         self._cache_dtype = torch.float32 if precision == "float32" else torch.bfloat16  # keys and values
-        self._slot_size = len(model.decoder.layers) * 2 * shape.heads * shape.width
+        self._slot_size = len(model.decoder.layers) * 2 * shape.heads * shape.head_dim
         # Embeddings and norms are used in place, so they are kept; matrices are packed.
         self._tensors = [None if t is None else t.detach().contiguous() for t in model_tensors(model)]
         pointers = [None if t is None else t.data_ptr() for t in self._tensors]
@@ -296,10 +296,10 @@ class Engine:
         self._prepare_positions(FIRST_POSITIONS)
 
     def _model_shape(self, shape: Any) -> ModelShape:
-        model, pre = self.model, shape.place == "pre"
+        model, pre = self.model, shape.norm_place == "pre"
         return ModelShape(
-            shape.dim, shape.heads, shape.width, shape.inner, self.vocab, ACTIVATIONS[shape.activation], pre,
-            hasattr(model, "encoder"), KINDS[self.precision],
+            shape.dim, shape.heads, shape.head_dim, shape.inner, self.vocab, ACTIVATIONS[shape.activation],
+            pre, hasattr(model, "encoder"), KINDS[self.precision],
             len(model.encoder.layers) if hasattr(model, "encoder") else 0, len(model.decoder.layers),
             shape.norm, shape.norm if pre else 0,
             model.target.scale, epsilon(model.decoder.layers[0].around_attention.norm),
@@ -352,14 +352,14 @@ class Engine:
             allowed = self.shortlist.allowed(np.split(tokens, np.cumsum(sizes)[:-1]))
         return Memory(buffer, address, sizes, allowed)
 
-    def start(self, memory: Memory | None, first: Tensor) -> DecoderState:
+    def start(self, memory: Memory | None, first: Tensor) -> CppDecoderState:
         refuse_engine(self, self.model)
         self._use_second_core()
         rows = len(first)
         shortlists = None
         if memory is not None and memory.allowed is not None:
             shortlists = SharedShortlists.of(memory.allowed, lambda tokens: OutputColumns(self, tokens))
-        return DecoderState(
+        return CppDecoderState(
             memories=[] if memory is None else [memory],
             shortlists=shortlists,
             address=np.zeros(rows, np.int64) if memory is None else memory.address,
@@ -369,26 +369,26 @@ class Engine:
             slots=Slots(self._slot_size, rows, self._cache_dtype),
         )
 
-    def best(self, tokens: Tensor, state: DecoderState, k: int) -> tuple[Tensor, Tensor, DecoderState]:
+    def best(self, tokens: Tensor, state: CppDecoderState, k: int) -> tuple[Tensor, Tensor, CppDecoderState]:
         """One step; return log p and ids of the k best next tokens of each row, (rows, at most k)."""
         rows, k = len(tokens), min(k, self.vocab)
         log_p, best = torch.empty(rows, k), torch.empty(rows, k, dtype=torch.int64)
         self._step(tokens, state, k=k, log_p=log_p.data_ptr(), best=best.data_ptr())
         return log_p, best, state
 
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+    def step(self, tokens: Tensor, state: CppDecoderState) -> tuple[Tensor, CppDecoderState]:
         """One step; return the scores of the next token, (rows, vocabulary)."""
         scores = torch.empty(len(tokens), self.vocab)
         self._step(tokens, state, scores=scores.data_ptr())
         return scores, state
 
-    def read(self, tokens: Tensor, state: DecoderState) -> DecoderState:
+    def read(self, tokens: Tensor, state: CppDecoderState) -> CppDecoderState:
         """Return the state after given tokens (rows, T)."""
         for column in tokens.unbind(1):
             self.best(column.contiguous(), state, 1)
         return state
 
-    def _step(self, tokens: Tensor, state: DecoderState, **outputs: int) -> None:
+    def _step(self, tokens: Tensor, state: CppDecoderState, **outputs: int) -> None:
         """Run one step and update the state in place. `outputs` are fields of `StepPlan`."""
         rows, longest = len(tokens), int(state.generated.max(initial=0)) + 1
         self._prepare_positions(longest)

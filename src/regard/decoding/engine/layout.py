@@ -28,10 +28,10 @@ class LayerShape:
 
     dim: int
     heads: int
-    width: int  # of a head
-    inner: int
+    head_dim: int
+    inner: int  # of the feed-forward layer
     activation: str
-    place: str  # of the norm: pre or post
+    norm_place: str  # pre or post
     norm: int
 
 
@@ -60,7 +60,7 @@ def layer_shape(model: Any) -> LayerShape:
     shape = shapes.pop()
     if shape.activation not in ACTIVATIONS:
         raise Unsupported(f"the activation is {shape.activation}")
-    if shape.dim % 16 or shape.width % 16 or shape.inner % 16:
+    if shape.dim % 16 or shape.head_dim % 16 or shape.inner % 16:
         raise Unsupported("dim, inner and the width of a head must be multiples of 16")
     return shape
 

@@ -1,4 +1,4 @@
-"""Shortlists: for each source token its likely target tokens, so that only these scores are computed."""
+"""Vocabulary shortlists: the output layer scores only likely translations of the source tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.data.tokenizer import EOS, UNK
 from regard.errors import FolderError, OptionError, for_shell
 from regard.files.atomic import atomic_path
 
-NAME = "shortlist.safetensors"
+FILE_NAME = "shortlist.safetensors"
 FORMAT = "1"
 
 
@@ -36,8 +36,9 @@ class Shortlist:
     size: int
 
     def allowed(self, sentences: Sequence[Any]) -> list[Any]:
-        """Return the tokens that the translation of each sentence may contain, sorted; they depend on the
-        sentence only.
+        """Return for each sentence the sorted ids of the tokens that its translation may contain.
+
+        They do not depend on the other sentences.
         """
         common = np.zeros(self.size, bool)
         common[self.frequent] = True
@@ -52,7 +53,7 @@ class Shortlist:
         return result
 
     def check(self, model: Any) -> None:
-        """Raise an error for a model with other vocabularies, or without a source."""
+        """Raise an error if the model has other vocabularies or is a language model."""
         if not hasattr(model, "source"):
             raise OptionError("a shortlist is for translators, and this is a language model; leave it out")
         sizes = [model.source.table.num_embeddings, model.output.projection.out_features]
@@ -61,11 +62,11 @@ class Shortlist:
                 f"the shortlist is for {len(self.best)} source and {self.size} target tokens, and the model "
                 f"has {sizes[0]} and {sizes[1]}; make one with `regard shortlist MODEL`"
             )
-        for side, mine in (("source", self.source), ("target", self.target)):
+        for side, fingerprint in (("source", self.source), ("target", self.target)):
             tokenizer = getattr(model, f"{side}_tokenizer", None)
-            if tokenizer is not None and tokenizer.fingerprint != mine:
+            if tokenizer is not None and tokenizer.fingerprint != fingerprint:
                 raise FolderError(
-                    f"the shortlist was made with another {side} tokenizer than that of the model; "
+                    f"the shortlist was made with another {side} tokenizer than the model's; "
                     "make one with `regard shortlist MODEL`"
                 )
 
@@ -73,10 +74,10 @@ class Shortlist:
         """Write the shortlist into the folder of a model or run, atomically."""
         from safetensors.numpy import save_file
 
-        path = place(folder)
-        about = {"format": FORMAT, "source": self.source, "target": self.target, "size": str(self.size)}
+        path = shortlist_path(folder)
+        metadata = {"format": FORMAT, "source": self.source, "target": self.target, "size": str(self.size)}
         with atomic_path(path, "copy the model to a folder that you can write") as temporary:
-            save_file({"best": self.best, "frequent": self.frequent}, temporary, about)
+            save_file({"best": self.best, "frequent": self.frequent}, temporary, metadata)
         return path
 
 
@@ -84,7 +85,7 @@ def load(folder: str | Path) -> Shortlist:
     """Load the shortlist of the folder of a model or run."""
     from safetensors import SafetensorError, safe_open
 
-    path = place(folder)
+    path = shortlist_path(folder)
     if not path.is_file():
         raise FolderError(
             f"{path.parent} has no shortlist; make one with `regard shortlist {for_shell(folder)}`, "
@@ -92,8 +93,8 @@ def load(folder: str | Path) -> Shortlist:
         )
     try:
         with safe_open(str(path), "numpy") as stored:
-            about = stored.metadata() or {}
-            if about.get("format") != FORMAT:
+            metadata = stored.metadata() or {}
+            if metadata.get("format") != FORMAT:
                 raise FolderError(
                     f"{path} is not a shortlist of this version; "
                     f"make it again with `regard shortlist {for_shell(folder)}`"
@@ -101,9 +102,9 @@ def load(folder: str | Path) -> Shortlist:
             shortlist = Shortlist(
                 stored.get_tensor("best"),
                 stored.get_tensor("frequent"),
-                about["source"],
-                about["target"],
-                int(about["size"]),
+                metadata["source"],
+                metadata["target"],
+                int(metadata["size"]),
             )
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         if isinstance(error, FolderError):
@@ -123,7 +124,7 @@ def load(folder: str | Path) -> Shortlist:
     return shortlist
 
 
-def place(folder: str | Path) -> Path:
+def shortlist_path(folder: str | Path) -> Path:
     """Return the path of the shortlist in the folder of a model or run."""
     folder = Path(folder)
-    return (folder / "model" if (folder / "model" / "config.json").is_file() else folder) / NAME
+    return (folder / "model" if (folder / "model" / "config.json").is_file() else folder) / FILE_NAME

@@ -1,6 +1,4 @@
-"""The tensors of a batch between steps, at fixed addresses and in few sizes, so that CUDA graphs can be
-replayed.
-"""
+"""Preallocated tensors of a batch: CUDA graphs need fixed addresses, and few sizes mean few graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from regard.decoding.engine.cuda.cuda_engine import CudaEngine
 
-MULTIPLE = 8  # smallest size; all are multiples of it, which suits the kernels
+MULTIPLE = 8  # all sizes are multiples of this, as the kernels prefer
 
 
 def bucket(n: int) -> int:
@@ -27,20 +25,20 @@ def bucket(n: int) -> int:
 
 
 class Size(NamedTuple):
-    """Sentences, rows per sentence, source tokens, target tokens."""
+    """The size of `Buffers`."""
 
-    groups: int
-    width: int
-    source: int
-    length: int
+    groups: int  # sentences
+    width: int  # rows (hypotheses) per sentence
+    source: int  # source tokens; 0 for a language model
+    length: int  # target tokens
 
 
 class Buffers:
-    """The tensors of a batch, and the graphs captured on them.
+    """The tensors of a batch, and the CUDA graphs captured on them.
 
-    The rows of a sentence share one key/value cache in which each row writes its own column of each step.
-    `past` tells which row generated each token of a row's hypothesis, so a beam is reordered without copying
-    the cache.
+    The rows of a sentence share one key/value cache; at each step, every row writes its own column.
+    Reordering a beam does not copy the cache: for each token of a row's hypothesis, `past` holds the row that
+    wrote it.
     """
 
     PER_SENTENCE = (
@@ -51,41 +49,38 @@ class Buffers:
         layer_shape, layers = engine.layer_shape, len(engine.decoder.layers)
         groups, width, source, length = self.size = size
         new = lambda *shape, dtype=engine.dtype: torch.zeros(shape, dtype=dtype, device=engine.device)  # noqa: E731
-        heads = (layer_shape.heads, layer_shape.width)
-        # Each row writes its own column of each step.
-        self.cache = new(layers, 2, groups, heads[0], length, width, heads[1])
-        self.cross = new(layers, 2, groups, heads[0], source, heads[1])
-        self.source_mask = new(groups, 1, 1, source, dtype=engine.exact)  # −inf at padding
+        heads, head_dim = layer_shape.heads, layer_shape.head_dim
+        self.cache = new(layers, 2, groups, heads, length, width, head_dim)  # keys and values
+        self.cross = new(layers, 2, groups, heads, source, head_dim)
+        self.source_mask = new(groups, 1, 1, source, dtype=engine.score_dtype)  # −inf at padding
         self.positions = engine.decoder.positions(length)
         self.position = new(1, dtype=torch.long)  # tokens so far
         self.tokens = new(groups, width, dtype=torch.long)
-        # The row that generated each token of a row's hypothesis.
         self.past = new(groups, width, length, dtype=torch.int16)
         self.steps = torch.arange(length, device=engine.device)
         self.slots = torch.arange(width, device=engine.device, dtype=torch.int16)
-        # Of a beam search: log p of the rows, tokens and backpointers of all steps, hypotheses that ended.
+        # Beam search. `score` is log p of the rows, −inf once the sentence is done; `last` keeps it then.
         self.score, self.last = (new(groups, width, dtype=torch.float64) for _ in range(2))
-        self.ended, self.limit = (new(groups, dtype=torch.long) for _ in range(2))
+        self.ended = new(groups, dtype=torch.long)  # number of hypotheses that ended with EOS
+        self.limit = new(groups, dtype=torch.long)  # maximum position
         self.done = new(groups, dtype=torch.bool)
-        self.history, self.parents = (
-            new(length, groups, width, dtype=torch.int32),
-            new(length, groups, width, dtype=torch.int16),
-        )
-        # The last column takes what did not end.
+        self.history = new(length, groups, width, dtype=torch.int32)  # tokens of all steps
+        self.parents = new(length, groups, width, dtype=torch.int16)  # backpointers of all steps
+        # Score, row and position of ended hypotheses; the last column is scratch space for the others.
         self.ended_score = new(groups, 2 * width + 1, dtype=torch.float64)
         self.ended_row, self.ended_at = (new(groups, 2 * width + 1, dtype=torch.long) for _ in range(2))
         self.graphs: dict[Any, Any] = {}
         self.bytes = sum(x.numel() * x.element_size() for x in vars(self).values() if isinstance(x, Tensor))
 
     def clear(self) -> None:
-        """Reset: NaN of an earlier batch would pass through weights of 0."""
+        """Zero the tensors: NaN from an earlier batch would survive a multiplication by a weight of 0."""
         for x in (self.cache, self.cross, self.position, self.tokens, self.past):
             x.zero_()
-        self.source_mask[..., 1:] = -torch.inf  # an unused row attends to one token, not to none
+        self.source_mask[..., 1:] = -torch.inf  # an unused row must attend to one token
         self.source_mask[..., :1] = 0
 
     def load(self, memory: Memory | None) -> None:
-        """Copy the keys and values of source sentences."""
+        """Copy the cross-attention keys and values of the source sentences."""
         if memory is None:
             return
         rows, length = memory.cross.shape[2], memory.cross.shape[4]
@@ -93,7 +88,7 @@ class Buffers:
         self.source_mask[:rows, :, :, :length].copy_(memory.source_mask)
 
     def copy_from(self, other: Buffers, rows: Tensor, at: int) -> None:
-        """Copy the state of some sentences after `at` tokens from other buffers (or these)."""
+        """Copy the state of sentences `rows` of `other`, which may be these buffers; `at` is the position."""
         n, width, source = len(rows), other.size.width, other.size.source
         self.cache[:, :, :n, :, :at, :width].copy_(other.cache[:, :, :, :, :at].index_select(2, rows))
         self.cross[:, :, :n, :, :source].copy_(other.cross.index_select(2, rows))
@@ -101,7 +96,7 @@ class Buffers:
         self.position.fill_(at)
 
     def start_search(self, first: Tensor, limits: list[int], at: int) -> None:
-        """Start a beam search with the first token of each sentence; the other rows are unused."""
+        """Start a beam search at position `at`: row 0 of each sentence gets its first token."""
         n = len(limits)
         self.score.fill_(-torch.inf)[:n, 0] = 0
         self.last.fill_(-torch.inf)
@@ -113,7 +108,7 @@ class Buffers:
         self.position.fill_(at)
 
     def continue_search(self, other: Buffers, rows: Tensor, at: int) -> None:
-        """Continue the beam search of some sentences of other buffers."""
+        """Continue the beam search of sentences `rows` of `other` at position `at`."""
         self.copy_from(other, rows, at)
         self.done.fill_(True)
         self.score.fill_(-torch.inf)
@@ -122,7 +117,7 @@ class Buffers:
 
 
 class BufferPool:
-    """Buffers by size; unused ones are kept, with their graphs, within a third of the GPU memory."""
+    """Unused buffers, kept with their graphs for reuse; they take at most a third of the GPU memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._free: list[Buffers] = []
@@ -132,6 +127,7 @@ class BufferPool:
         )
 
     def take(self, engine: CudaEngine, groups: int, width: int, source: int, length: int) -> Buffers:
+        """Return cleared buffers of at least this size."""
         size = Size(bucket(groups), width, bucket(source) if source else 0, bucket(length))
         with self._lock:
             at = next((i for i, buffers in enumerate(self._free) if buffers.size == size), None)
@@ -141,6 +137,7 @@ class BufferPool:
         return buffers
 
     def release(self, buffers: Buffers) -> None:
+        """Give buffers back; the oldest unused ones are freed if there are too many."""
         with self._lock:
             self._free.append(buffers)
             while self._free and sum(b.bytes for b in self._free) > self._max_bytes:
@@ -149,7 +146,7 @@ class BufferPool:
     def _new(self, engine: CudaEngine, size: Size) -> Buffers:
         try:
             return Buffers(engine, size)
-        except torch.OutOfMemoryError:  # unused buffers can be created again
+        except torch.OutOfMemoryError:  # free the unused buffers and try again
             with self._lock:
                 self._free.clear()
             torch.cuda.empty_cache()
@@ -157,7 +154,7 @@ class BufferPool:
 
 
 class Memory(NamedTuple):
-    """Cross-attention keys and values of all decoder layers, (layers, 2, batch, heads, S, width)."""
+    """Cross-attention keys and values of all decoder layers, (layers, 2, batch, heads, S, head dim)."""
 
     cross: Tensor
     source_mask: Tensor  # (batch, 1, 1, S), −inf at padding

@@ -16,7 +16,7 @@ from regard.decoding.strategy import Hypothesis, SearchTask
 from regard.errors import OptionError
 
 if TYPE_CHECKING:
-    from regard.decoding.engine.cuda.cuda_engine import CudaEngine, DecoderState
+    from regard.decoding.engine.cuda.cuda_engine import CudaDecoderState, CudaEngine
 
 CHECK_EVERY = 8  # steps between checks which sentences are finished; a check waits for the GPU
 
@@ -75,7 +75,7 @@ def update_rows(
 
 
 def search(
-    engine: CudaEngine, tasks: list[SearchTask], state: DecoderState, first: Tensor, beam: Beam, end: int
+    engine: CudaEngine, tasks: list[SearchTask], state: CudaDecoderState, first: Tensor, beam: Beam, end: int
 ) -> None:
     """Search all tasks, with smaller buffers as fewer sentences are left."""
     start, longest, k = (

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from regard.decoding.engine.cuda.packed_weights import exact
+from regard.decoding.engine.cuda.packed_weights import score_dtype
 
 
 def attend_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def attend_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 def _energies(q: Tensor, k: Tensor) -> Tensor:
     if not (q.is_cuda and q.dtype == torch.bfloat16):
-        return torch.matmul(q, k.mT).to(exact(q.dtype))
+        return torch.matmul(q, k.mT).to(score_dtype(q.dtype))
     energies = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT, out_dtype=torch.float32)
     return energies.unflatten(0, q.shape[:2])
 
