@@ -20,7 +20,7 @@ from regard.attention.position import Rotary, Sinusoidal
 from regard.attention.position_masks import Causal, Padding, Window
 from regard.attention.watching import watch
 from regard.errors import RegardError
-from regard.layers.cache import Cache
+from regard.layers.kv_cache import Cache
 from regard.layers.multihead import MultiHead
 from regard.lazy import exported
 from regard.version import __version__ as __version__

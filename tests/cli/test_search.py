@@ -1,4 +1,4 @@
-"""Tests of index.py, search.py, duplicates.py, label.py and documents.py."""
+"""Tests of index.py, search.py, duplicates.py, label.py and document_options.py."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 """evaluate and metrics: which data is evaluated, how it is read, and perplexity by plain arithmetic.
 
-Covers metrics.py.
+Covers evaluators.py.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Estimators (estimator, linear, factorization): scikit-learn's checks, planted factors, options.
 
-Covers estimator.py, factorization.py, linear.py.
+Covers estimator.py, factorization.py, linear_models.py.
 """
 
 import numpy as np

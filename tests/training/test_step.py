@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from regard.data.batch import Batch
-from regard.models.loss import Loss
+from regard.models.chunked_loss import Loss
 from regard.optimization.optimizers import make_optimizer
 from regard.recipe.loading import load_recipe
 from regard.training.distributed import LossModule, World

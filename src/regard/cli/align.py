@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import options as shared
-from regard.cli.options import INPUT, OUTPUT, SEARCH, OptionGroup, grouped, option
+from regard.cli import option_groups as shared
+from regard.cli.option_groups import INPUT, OUTPUT, SEARCH, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.align_file import Aligner, PairAlignment, Pairs

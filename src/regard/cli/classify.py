@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import options as shared
-from regard.cli.options import OUTPUT, grouped
+from regard.cli import option_groups as shared
+from regard.cli.option_groups import OUTPUT, grouped
 
 if TYPE_CHECKING:
     from regard.pipelines.classify_file import ClassifiedLine, ClassifyOptions

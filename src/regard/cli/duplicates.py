@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.documents import DocumentOptions, check_output, write_output
-from regard.cli.options import grouped
+from regard.cli.document_options import DocumentOptions, check_output, write_output
+from regard.cli.option_groups import grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document

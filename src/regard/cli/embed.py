@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import options as shared
-from regard.cli.options import grouped
+from regard.cli import option_groups as shared
+from regard.cli.option_groups import grouped
 
 
 @grouped

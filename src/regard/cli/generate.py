@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import options as shared
-from regard.cli.options import SEARCH, grouped, option
+from regard.cli import option_groups as shared
+from regard.cli.option_groups import SEARCH, grouped, option
 
 if TYPE_CHECKING:
     from regard.decoding.strategy import Strategy

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.documents import DocumentOptions
-from regard.cli.options import grouped
+from regard.cli.document_options import DocumentOptions
+from regard.cli.option_groups import grouped
 
 if TYPE_CHECKING:
     from regard.search.documents import Document

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from regard.cli.options import InputOptions, JobOptions
+    from regard.cli.option_groups import InputOptions, JobOptions
     from regard.pipelines.input import Layout, Source
     from regard.pipelines.job import Distribute, File, Outputs, Stream, Work
     from regard.pipelines.table import Place

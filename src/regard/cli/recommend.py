@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.options import INPUT, OptionGroup, grouped, option
+from regard.cli.option_groups import INPUT, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
     from regard.interactions.ratings import Ratings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.documents import Threads
+from regard.cli.document_options import Threads
 
 if TYPE_CHECKING:
     from regard.search.index import Index

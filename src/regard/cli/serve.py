@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli import options as shared
-from regard.cli.options import JOB, OptionGroup, grouped, option
+from regard.cli import option_groups as shared
+from regard.cli.option_groups import JOB, OptionGroup, grouped, option
 
 if TYPE_CHECKING:
     from regard.serving.request_limits import RequestLimits

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli import options as shared
-from regard.cli.options import INPUT, OUTPUT, grouped, option
+from regard.cli import option_groups as shared
+from regard.cli.option_groups import INPUT, OUTPUT, grouped, option
 
 if TYPE_CHECKING:
     from regard.pipelines.formats import OutputFormat

@@ -12,7 +12,7 @@ from regard.data.datasets import load_split
 from regard.data.prepared_cache import hold
 from regard.data.row_formats import row_format_of
 from regard.errors import DataError
-from regard.evaluation.metrics import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
+from regard.evaluation.evaluators import EVALUATORS, Evaluation, EvaluationOptions, evaluation_batches
 from regard.evaluation.training_cost import TrainingCost
 
 __all__ = [

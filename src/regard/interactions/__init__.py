@@ -20,7 +20,7 @@ from regard.interactions.factorization import (
     MatrixFactorizationClassifier,
 )
 from regard.interactions.formulas import LowRank
-from regard.interactions.linear import Linear, LinearClassifier, Polynomial2, Polynomial2Classifier
+from regard.interactions.linear_models import Linear, LinearClassifier, Polynomial2, Polynomial2Classifier
 from regard.interactions.recommender import Recommender
 
 __all__ = [

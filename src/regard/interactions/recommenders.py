@@ -11,7 +11,7 @@ from scipy import sparse
 
 from regard.interactions.als import BilinearAls, run_als
 from regard.interactions.factorization import FactorizationMachine
-from regard.interactions.linear import Polynomial2
+from regard.interactions.linear_models import Polynomial2
 from regard.interactions.loss import Squared
 from regard.interactions.ratings import Ratings
 from regard.interactions.recommender import Recommender

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from regard.lazy import exported
 
 if TYPE_CHECKING:
-    from regard.layers.cache import Cache, StaticCache
     from regard.layers.convolution import Convolution
     from regard.layers.feedforward import FeedForward
+    from regard.layers.kv_cache import Cache, StaticCache
     from regard.layers.multihead import MultiHead, SlicedMultiHead
     from regard.layers.recurrent import Recurrence
     from regard.layers.residual import LayerNorm, Residual
 
 _HOMES = {
-    "Cache": "cache",
+    "Cache": "kv_cache",
     "Convolution": "convolution",
     "FeedForward": "feedforward",
     "LayerNorm": "residual",
@@ -23,7 +23,7 @@ _HOMES = {
     "Recurrence": "recurrent",
     "Residual": "residual",
     "SlicedMultiHead": "multihead",
-    "StaticCache": "cache",
+    "StaticCache": "kv_cache",
 }
 __all__ = [
     "Cache",

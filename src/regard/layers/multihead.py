@@ -28,9 +28,9 @@ from regard.attention.mask import Mask
 from regard.attention.normalize import Softmax
 from regard.attention.position import Rotary
 from regard.errors import OptionError, ShapeError
-from regard.layers.attention_options import HasOptions
-from regard.layers.cache import Cache, StaticCache
+from regard.layers.kv_cache import Cache, StaticCache
 from regard.layers.linear import Linear, affine, is_plain
+from regard.layers.option_tensors import HasOptions
 
 # Device types where training fuses the projections into one matmul (H200: 4 to 48 % less time; CPU: no gain).
 FUSED_ON = ("cuda",)

@@ -13,8 +13,8 @@ from regard.data.batch import Batch
 from regard.data.tokenizer import BOS, PAD
 from regard.errors import OptionError
 from regard.layers.linear import is_plain
+from regard.models.chunked_loss import Loss, cross_entropy, cross_entropy_of_scores
 from regard.models.embedding import Embedding, Output
-from regard.models.loss import Loss, cross_entropy, cross_entropy_of_scores
 from regard.models.memory import DecoderState, Memory
 from regard.models.model import Model
 from regard.models.options import (

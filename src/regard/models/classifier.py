@@ -18,9 +18,9 @@ from regard.data.tokenizer import EOS, SPECIALS, UNK
 from regard.files.progress import track
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import ACTIVATIONS
+from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import max_positions
-from regard.models.loss import Loss
 from regard.models.memory import Memory
 from regard.models.model import Model
 from regard.models.options import MODELS, Block, PoolingOptions, Size, build_encoder
@@ -155,7 +155,7 @@ class Classifier(Model):
 
 def label_loss(scores: Tensor, labels: Tensor, smoothing: float = 0.0, agreement: float = 0.0) -> Loss:
     """Σ −log softmax(scores)[label], with label smoothing and R-Drop as in
-    `regard.models.loss.cross_entropy`.
+    `regard.models.chunked_loss.cross_entropy`.
 
     scores is (batch, labels), or (2 · batch, labels) with `agreement`: two passes over the same texts.
     """

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.data.subword_tokenizer import SubwordTokenizer
 from regard.errors import OptionError
+from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import max_positions
-from regard.models.loss import Loss
 from regard.models.model import Model
 from regard.models.options import MODELS, EncoderOptions, PoolingOptions, build_encoder
 from regard.models.pooling import MeanPooling, MeanPoolingOptions

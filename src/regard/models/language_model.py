@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
-from regard.models.loss import Loss
+from regard.models.chunked_loss import Loss
 from regard.models.memory import DecoderState
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.position_masks import Padding
-from regard.layers.cache import Cache
+from regard.layers.kv_cache import Cache
 from regard.layers.recurrent import RecurrentState, concat_states, reorder_state
 
 

@@ -18,6 +18,7 @@ from regard.data.tokenizer import EOS, PAD, SPECIALS, UNK
 from regard.errors import DataError, OptionError
 from regard.files.progress import track
 from regard.models.character_features import CharacterFeatures, drop_words, split_characters
+from regard.models.chunked_loss import Loss, Objective
 from regard.models.classifier import label_loss
 from regard.models.crf import (
     CRF,
@@ -31,7 +32,6 @@ from regard.models.crf import (
 )
 from regard.models.embedding import Embedding, prepend_bos
 from regard.models.encoder import RecurrentEncoderOptions, max_positions
-from regard.models.loss import Loss, Objective
 from regard.models.model import Model
 from regard.models.options import MODELS, Block, EncoderOptions, Size, build_encoder
 from regard.models.text_model import TextModelOptions, batches

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from regard.attention.call import MaskLike
 from regard.attention.position_masks import Causal
-from regard.layers.cache import Cache
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward
+from regard.layers.kv_cache import Cache
 from regard.layers.multihead import MultiHead, SlicedMultiHead
 from regard.layers.residual import Residual, make_norm
 from regard.models.attention_options import (

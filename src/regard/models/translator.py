@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.models.autoregressive import AutoregressiveModel
+from regard.models.chunked_loss import Loss
 from regard.models.embedding import Embedding, Output
-from regard.models.loss import Loss
 from regard.models.memory import DecoderState, Memory
 
 

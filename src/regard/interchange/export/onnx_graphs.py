@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.layers.cache import Cache
+from regard.layers.kv_cache import Cache
 from regard.models.memory import DecoderState, Memory
 from regard.models.transformer import TransformerDecoder
 

@@ -1,4 +1,4 @@
-"""Tests of options.py: groups of options are expanded and collected again."""
+"""Tests of option_groups.py: groups of options are expanded and collected again."""
 
 import inspect
 from dataclasses import dataclass
@@ -8,7 +8,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from regard.cli.options import BeamOptions, ConstraintOptions, OptionGroup, SamplingOptions, grouped, option
+from regard.cli.option_groups import (
+    BeamOptions,
+    ConstraintOptions,
+    OptionGroup,
+    SamplingOptions,
+    grouped,
+    option,
+)
 from regard.errors import OptionError
 
 

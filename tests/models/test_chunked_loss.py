@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from regard.models import loss
-from regard.models.loss import cross_entropy
+from regard.models import chunked_loss
+from regard.models.chunked_loss import cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("room", [1 << 22, 64])
 def test_it_equals_torchs_cross_entropy_with_all_gradients(smoothing, room, monkeypatch):
-    monkeypatch.setitem(loss.CHUNK_SCORES, "cpu", room)
+    monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cpu", room)
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     w = torch.randn(11, 8, dtype=torch.float64, requires_grad=True)
     b = torch.randn(11, dtype=torch.float64, requires_grad=True)
@@ -40,7 +40,8 @@ def test_the_way_without_counting_padding_gives_the_same():
     """What a GPU runs: padding stays in and is multiplied by zero."""
     x, w = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 8), (11, 8)))
     labels = torch.tensor([4, 0, 5, 0, 0, 6, 7, 8, 0])
-    total, nll = loss._Chunked.apply(x[None], w, None, labels, labels != 0, loss.Objective(0.1))
+    objective = chunked_loss.Objective(0.1)
+    total, nll = chunked_loss._Chunked.apply(x[None], w, None, labels, labels != 0, objective)
     found = cross_entropy(x, w, labels, 0.1)
     torch.testing.assert_close((total, nll), (found.total, found.nll))
     for a, b in zip(
@@ -51,7 +52,7 @@ def test_the_way_without_counting_padding_gives_the_same():
 
 @pytest.mark.parametrize("room", [1 << 22, 64])
 def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
-    monkeypatch.setitem(loss.CHUNK_SCORES, "cpu", room)
+    monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cpu", room)
     x, w, b = (
         torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 5, 8), (11, 8), (11,))
     )
@@ -72,7 +73,8 @@ def test_two_readings_that_should_agree_give_r_drops_loss(room, monkeypatch):
         torch.autograd.grad(found.total, (x, w, b)), torch.autograd.grad(want, (x, w, b)), strict=True
     ):
         torch.testing.assert_close(got, expected)
-    total, nll = loss._Chunked.apply(x.flatten(1, 2), w, b, labels.flatten(), real, loss.Objective(0.1, 5.0))
+    objective = chunked_loss.Objective(0.1, 5.0)
+    total, nll = chunked_loss._Chunked.apply(x.flatten(1, 2), w, b, labels.flatten(), real, objective)
     torch.testing.assert_close((total, nll), (found.total, found.nll))
 
 
@@ -106,7 +108,8 @@ def test_second_derivatives_are_those_of_the_plain_formula(smoothing, agreement,
     def ours(x, w, b):
         if counted:
             return cross_entropy(x if agreement else x[0], w, labels, smoothing, b, agreement).total
-        return loss._Chunked.apply(x, w, b, labels, labels != 0, loss.Objective(smoothing, agreement))[0]
+        objective = chunked_loss.Objective(smoothing, agreement)
+        return chunked_loss._Chunked.apply(x, w, b, labels, labels != 0, objective)[0]
 
     assert torch.autograd.gradcheck(ours, (x, w, b))
     assert torch.autograd.gradgradcheck(ours, (x, w, b))
@@ -186,7 +189,7 @@ def test_no_tensor_of_batch_times_vocabulary_exists():
     x, w = torch.randn(4000, 16, requires_grad=True), torch.randn(8000, 16, requires_grad=True)
     with Largest() as seen:
         cross_entropy(x, w, torch.randint(1, 8000, (4000,)), 0.1).total.backward()
-    assert seen.size <= loss.CHUNK_SCORES["cpu"] < 4000 * 8000
+    assert seen.size <= chunked_loss.CHUNK_SCORES["cpu"] < 4000 * 8000
 
 
 def test_no_words_are_no_loss():
@@ -215,7 +218,7 @@ def test_half_precise_features_learn_from_a_right_word_that_is_nearly_sure(agree
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("room", [1 << 27, 1 << 14])
 def test_on_a_gpu_in_bfloat16_it_is_close_to_the_exact_loss(smoothing, room, monkeypatch):
-    monkeypatch.setitem(loss.CHUNK_SCORES, "cuda", room)
+    monkeypatch.setitem(chunked_loss.CHUNK_SCORES, "cuda", room)
     x, w, b = (torch.randn(*size, device="cuda") * 0.3 for size in ((500, 64), (777, 64), (777,)))
     labels = torch.randint(0, 777, (500,), device="cuda")
     found, exact = [], []

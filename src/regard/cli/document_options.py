@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.options import INPUT, JOB, OptionGroup, option
+from regard.cli.option_groups import INPUT, JOB, OptionGroup, option
 
 if TYPE_CHECKING:
     from regard.models.embedder import Embedder
