@@ -24,7 +24,7 @@ from tests.decoding.model_folders import classifier, translator
 
 # The command as it will stand in the command line, with chunks of a few lines where asked for.
 START = (
-    "import sys, typer; from regard.pipelines import input as source; source.LINES = {lines}; import "
+    "import sys, typer; from regard.pipelines import input as source; source.CHUNK_LINES = {lines}; import "
     "regard.cli.main as main; "
     "from regard.cli import classify; names = [c.name for c in main.app.registered_commands]; "
     "'classify' in names or main.app.command('classify')(classify.command); main.run()"

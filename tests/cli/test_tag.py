@@ -207,7 +207,7 @@ def test_a_terminal_gets_colours(folder: Path, regard: Run, monkeypatch: pytest.
 def test_an_interrupted_job_resumes_between_sentences(
     folder: Path, regard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "LINES", 4)
+    monkeypatch.setattr(reading, "CHUNK_LINES", 4)
     given = "".join(f"Ada\nw{i}\nUlm\n\n" for i in range(30))
     (tmp_path / "in.conll").write_text(given, encoding="utf-8")
     regard("-i", tmp_path / "in.conll", "-o", tmp_path / "whole.conll", "--model", folder)

@@ -194,7 +194,7 @@ def test_vectors_are_those_of_the_python_call_in_every_form(place, run, tmp_path
 
 
 def test_an_embedding_job_that_was_stopped_is_resumed_to_the_same_bytes(place, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.pipelines.input.LINES", 3)
+    monkeypatch.setattr("regard.pipelines.input.CHUNK_LINES", 3)
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in TEXTS), encoding="utf-8")
     command = ("embed", "-i", tmp_path / "in.txt", "-m", place / "embed", "-o")
     assert run(*command, tmp_path / "whole.npy")[0] == 0

@@ -232,7 +232,7 @@ def test_average_makes_a_model_that_can_be_evaluated(regard, trained, tmp_path):
     assert code == 0, err
     assert regard("evaluate", "mean", "--data", "tatoeba-sample", "--beam", "1")[0] == 0
     fails(regard, ("neither a model folder nor a checkpoint",), "average", tmp_path, "-o", "other")
-    fails(regard, ("mean is already there", "--overwrite"), "average", *best, "-o", "mean")
+    fails(regard, ("mean already exists", "--overwrite"), "average", *best, "-o", "mean")
     assert regard("average", *best, "-o", "mean", "--overwrite")[0] == 0
 
 

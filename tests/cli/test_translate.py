@@ -23,7 +23,7 @@ from tests.decoding.model_folders import language_model, translator
 
 # A process whose chunks are a few lines, so that it can be stopped between many of them.
 SMALL_CHUNKS = (
-    "import sys; from regard.pipelines import input as source; source.LINES = 8; "
+    "import sys; from regard.pipelines import input as source; source.CHUNK_LINES = 8; "
     "from regard.cli.main import run; run()"
 )
 REGARD = [sys.executable, "-m", "regard"]

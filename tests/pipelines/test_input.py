@@ -44,18 +44,18 @@ def test_only_a_line_feed_ends_a_line(tmp_path, data, lines, pack):
     source = Source((write(tmp_path, pack(data)),))
     source.check()
     assert texts(source) == lines
-    assert source.survey()[0] == len(lines)
+    assert source.count_lines()[0] == len(lines)
 
 
 def test_invalid_utf8_is_replaced_and_reported(tmp_path):
     path = write(tmp_path, b"good\nbad \xff\xfe\n" + b"\xc3\n" * 7)
-    count, bad = Source((path,)).survey()
+    count, bad = Source((path,)).count_lines()
     assert count == 9
     assert bad.count == 8
     assert str(bad).startswith("8 lines are not UTF-8 (line 2, line 3, line 4, line 5, line 6, …)")
     assert texts(Source((path,)))[1] == "bad \ufffd\ufffd"
     with pytest.raises(DataError, match=r"line 2 of .*in\.txt is not UTF-8"):
-        Source((path,), strict=True).survey()
+        Source((path,), strict=True).count_lines()
 
 
 def test_columns_and_fields_are_found_or_the_line_is_named(tmp_path):
@@ -65,7 +65,7 @@ def test_columns_and_fields_are_found_or_the_line_is_named(tmp_path):
     assert texts(Source((table,), layout=Column(1))) == ["a", "", "c", "f"]
     lines = ['{"text": "x", "deep": {"er": "y"}}', "", '{"text": "\\ud83d"}']
     path = write(tmp_path, "\n".join(lines).encode(), "in.jsonl")
-    count, bad = Source((path,), layout=Field("text")).survey()
+    count, bad = Source((path,), layout=Field("text")).count_lines()
     assert (count, bad.count) == (3, 1)
     assert texts(Source((path,), layout=Field("text"))) == ["x", "", "?"]
     with pytest.raises(DataError, match=r"line 3 of .* has no text in the field 'deep.er'"):
@@ -77,8 +77,8 @@ def test_columns_and_fields_are_found_or_the_line_is_named(tmp_path):
 
 
 def test_chunks_are_bounded_in_lines_and_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LINES", 3)
-    monkeypatch.setattr(module, "CHARACTERS", 10)
+    monkeypatch.setattr(module, "CHUNK_LINES", 3)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 10)
     one, two = write(tmp_path, b"a\nb\nc\nd\n", "1"), write(tmp_path, b"0123456789ABC\ne\nf\n", "2")
     chunks = list(Reader(Source((one, two))).chunks())
     assert [(chunk.first, [row.text for row in chunk.rows]) for chunk in chunks] == [
@@ -89,7 +89,7 @@ def test_chunks_are_bounded_in_lines_and_characters(tmp_path, monkeypatch):
 
 
 def test_skipping_gives_the_same_digest_as_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LINES", 3)
+    monkeypatch.setattr(module, "CHUNK_LINES", 3)
     path = write(tmp_path, b"".join(b"line %d\n" % i for i in range(10)))
     for chunk in Reader(Source((path,))).chunks():
         place = chunk.first + len(chunk.rows)
@@ -153,7 +153,7 @@ def test_csv_cells_may_contain_commas_quotes_and_line_ends(tmp_path, monkeypatch
     for block in (1, 2, 7, 20):  # for any size of blocks
         monkeypatch.setattr("regard.data.text_files.BLOCK", block)
         assert texts(source) == [text for _, text in rows]
-        assert source.survey()[0] == 6
+        assert source.count_lines()[0] == 6
     path = write(tmp_path, b'a,"two\nlines"\nb,x\nc\n', "in.csv")
     with pytest.raises(DataError, match=r"line 4 of .*in\.csv has 1 column and no column 2"):
         texts(Source((path,), layout=Column(2, ",", quotes=True)))
@@ -171,4 +171,4 @@ def test_the_header_of_every_file_is_skipped(tmp_path):
     one, two = write(tmp_path, b"id\ttext\n1\ta\n", "1.tsv"), write(tmp_path, b"id\ttext\n", "2.tsv")
     source = Source((one, two, one), layout=Column(2), header=True)
     assert texts(source) == ["a", "a"]
-    assert source.survey()[0] == 2
+    assert source.count_lines()[0] == 2

@@ -17,7 +17,7 @@ from tests.decoding.model_folders import translator
 pytest.importorskip("ray")
 
 CHUNKS = (
-    "import sys; from regard.pipelines import input as source; source.LINES = {}; "
+    "import sys; from regard.pipelines import input as source; source.CHUNK_LINES = {}; "
     "from regard.cli.main import run; run()"
 )
 

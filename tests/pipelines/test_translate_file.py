@@ -145,7 +145,7 @@ def test_the_size_of_chunks_changes_nothing(folder, tmp_path, monkeypatch, piece
         output=str(tmp_path / "o"), strategy=Beam(2), alignment_file=str(tmp_path / "a"), align=True
     )
     whole = [data.decode() for data in make_job([folder], settings)(chunk(*LINES))]
-    monkeypatch.setattr(source_module, "LINES", pieces)
+    monkeypatch.setattr(source_module, "CHUNK_LINES", pieces)
     run_job(
         Source(texts=tuple(LINES)),
         Outputs([open_output(Path(p)) for p in settings.paths], {}),
@@ -156,7 +156,7 @@ def test_the_size_of_chunks_changes_nothing(folder, tmp_path, monkeypatch, piece
 
 
 def test_resuming_with_another_input_is_an_error(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "LINES", 2)
+    monkeypatch.setattr(source_module, "CHUNK_LINES", 2)
     settings = TranslateOptions(output=str(tmp_path / "o"))
     work = make_job([folder], settings)
 

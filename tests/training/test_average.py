@@ -63,7 +63,7 @@ def test_what_cannot_be_averaged_is_an_error(run, tmp_path):
         average([tmp_path], tmp_path / "mean")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("", encoding="utf-8")
-    with pytest.raises(FolderError, match="is already there; give another folder, or --overwrite"):
+    with pytest.raises(FolderError, match="already exists; give another folder, or --overwrite"):
         average(best, tmp_path / "mine")
     with pytest.raises(FolderError, match="is not a model folder that regard wrote"):
         average(best, tmp_path / "mine", overwrite=True)
@@ -74,7 +74,7 @@ def test_overwrite_replaces_an_average_and_keeps_other_files(run, tmp_path):
     best = step_folders(run / "best")
     average(best[:1], tmp_path / "mean")
     (tmp_path / "mean" / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(FolderError, match="is already there"):
+    with pytest.raises(FolderError, match="already exists"):
         average(best, tmp_path / "mean")
     average(best, tmp_path / "mean", overwrite=True)
     assert len(load(tmp_path / "mean").card["average_of"]) == 3
@@ -99,6 +99,8 @@ def test_other_models_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(run.parent / "cache"))
     made = tiny.recipe(run.parent, training__steps=5, model__dim=8)
     other = train(made, folder=tmp_path / "run", quiet=True).folder
-    with pytest.raises(FolderError, match=r"another model|do not have the same|average one model's"):
+    with pytest.raises(
+        FolderError, match=r"are different models|do not have the same|give checkpoints of one model"
+    ):
         average([run / "model", other / "model"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

@@ -13,7 +13,7 @@ def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sente
     shapes, found = GraphShapes(400, sentences, multiple), set()
     for batch in stream.once():
         sizes = len(batch), batch.source.shape[1], batch.target.shape[1] - 1
-        shape = shapes.of(*sizes)
+        shape = shapes.pad(*sizes)
         assert all(have <= room for have, room in zip(sizes, shape, strict=True))
         assert max(shape[1:]) % (LENGTH_MULTIPLE if multiple == 1 else multiple) == 0
         found.add(shape)
@@ -25,7 +25,7 @@ def test_every_batch_fits_its_shape_and_shapes_are_few(prepared, multiple, sente
 
 def test_batches_made_of_multiples_are_padded_within_their_budget(prepared):  # noqa: F811
     for batch in Batches(prepared, tokens=400, seed=1, multiple=4).once():
-        rows, source, target = GraphShapes(400, None, 4).of(
+        rows, source, target = GraphShapes(400, None, 4).pad(
             len(batch), batch.source.shape[1], batch.target.shape[1] - 1
         )
         assert rows * max(source, target) <= 400

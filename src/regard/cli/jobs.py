@@ -125,12 +125,12 @@ def run_job(
     from regard.pipelines import job as pipeline
     from regard.pipelines.job import File, Outputs
 
-    total, bad = source.survey() if source.known else (None, None)
+    total, invalid = source.count_lines() if source.rereadable else (None, None)
     outputs = Outputs(places, settings() if isinstance(places[0], File) else {}, options.restart)
     if outputs.lines:
         report(f"resuming after {outputs.lines:,} lines")
     typed, terminal = os.isatty(0), os.isatty(2)  # False if closed
-    if not source.known and typed:
+    if not source.rereadable and typed:
         report("type a sentence and press Enter; Ctrl-D ends")
     progress = not options.quiet and (total is not None or (terminal and not typed))
     try:
@@ -142,8 +142,9 @@ def run_job(
     except KeyboardInterrupt:
         report(_interrupted(outputs))
         raise typer.Exit(130) from None
-    if (bad or reader.bad).count:
-        report(str(bad or reader.bad))
+    invalid = invalid or reader.invalid
+    if invalid.count:
+        report(str(invalid))
 
 
 def _interrupted(outputs: Outputs) -> str:

@@ -49,7 +49,7 @@ class TaggingScores:
     types: dict[str, SpanScore]
     words: int = 0
     correct_words: int = 0  # words with the correct tag, O included
-    # scores under other treatments of mentions, by name
+    # micro scores with user mentions treated differently, see VIEWS
     views: dict[str, SpanScore] = field(default_factory=dict)
 
     @property
@@ -82,7 +82,7 @@ class TaggingScores:
 
     @property
     def accuracy(self) -> float:
-        """Share of words with the correct tag; most are O, so this says little."""
+        """Share of words with the correct tag. High even for a poor tagger, because most words are O."""
         return self.correct_words / self.words if self.words else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,7 +117,13 @@ View = Callable[[Sequence[str], Sequence[Span]], Iterable[Span]]
 def tagging_scores(
     gold: Tags, predicted: Tags, words: Sequence[Sequence[str]] | None = None
 ) -> TaggingScores:
-    """Score predicted tags. With `words`, also in two ways that treat user mentions "@ name" differently."""
+    """Score predicted tags.
+
+    Args:
+        gold: the correct tags of each sentence.
+        predicted: the predicted tags of each sentence.
+        words: the words of each sentence; with user mentions ("@ name") among them, the result has `views`.
+    """
     if len(gold) != len(predicted):
         raise DataError(
             f"{len(gold)} gold sentences but {len(predicted)} predicted ones; give the same sentences"
@@ -126,8 +132,7 @@ def tagging_scores(
     if wrong is not None:
         raise DataError(
             f"sentence {wrong + 1} has {len(gold[wrong])} gold tags and {len(predicted[wrong])} predicted "
-            f"tags; "
-            "give one per word"
+            "tags; give one per word"
         )
     pairs = [(spans(a), spans(b)) for a, b in zip(gold, predicted, strict=True)]
     correct_words = sum(
@@ -138,8 +143,8 @@ def tagging_scores(
         join_mentions(text, a) != a for text, (a, _) in zip(words, pairs, strict=True)
     ):
         for name, view in VIEWS.items():
-            seen = [(view(text, a), view(text, b)) for text, (a, b) in zip(words, pairs, strict=True)]
-            views[name] = TaggingScores(_count_spans(seen)).micro
+            viewed = [(view(text, a), view(text, b)) for text, (a, b) in zip(words, pairs, strict=True)]
+            views[name] = TaggingScores(_count_spans(viewed)).micro
     return TaggingScores(_count_spans(pairs), sum(map(len, gold)), correct_words, views)
 
 
@@ -147,8 +152,8 @@ def _count_spans(pairs: Iterable[tuple[Iterable[Span], Iterable[Span]]]) -> dict
     counts: dict[str, Counter[str]] = {}
     for gold, predicted in pairs:
         both = set(gold) & set(predicted)
-        for name, part in (("gold", gold), ("predicted", predicted), ("correct", both)):
-            for span in part:
+        for name, group in (("gold", gold), ("predicted", predicted), ("correct", both)):
+            for span in group:
                 counts.setdefault(span.type, Counter())[name] += 1
     return {kind: SpanScore(c["gold"], c["predicted"], c["correct"]) for kind, c in sorted(counts.items())}
 
@@ -166,7 +171,7 @@ def join_mentions(words: Sequence[str], spans: Sequence[Span]) -> list[Span]:
         is_mention = (
             before is not None
             and words[before.start : before.stop] == [MENTION]
-            and before[1:] == (span.start, span.type)
+            and (before.stop, before.type) == (span.start, span.type)
         )
         if is_mention:
             merged[-1] = Span(merged[-1].start, span.stop, span.type)

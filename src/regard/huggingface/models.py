@@ -1,8 +1,8 @@
-"""The models that run on regard: checks whether they can, and the names of their modules.
+"""Check that a Transformers model can run on regard, and record the names of its modules.
 
-Transformers accepts any registered name for any model, also for one that does not use the attention interface
-and would silently run its own attention. So `register` patches the two methods of `PreTrainedModel` that set
-a name; they refuse such a model.
+Transformers accepts a registered attention implementation for any model, even for one that ignores it and
+silently runs its own attention. So `register` patches the two methods of `PreTrainedModel` that set the
+implementation: they raise an error for such a model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def patch_transformers() -> None:
-    """Patch Transformers' methods, once."""
+    """Patch the two methods of `PreTrainedModel`; later calls do nothing."""
     from transformers import PreTrainedModel
 
     if getattr(PreTrainedModel.set_attn_implementation, "_regard", False):
@@ -74,7 +74,7 @@ def _check_interface(model: Any, name: str) -> None:
 
 
 def on_first_use(module: nn.Module, changes: Changes) -> None:
-    """When a module first runs on regard, record its model's module names and check `changes`."""
+    """Check `changes` and record the names of a model's modules, when one of them first runs on regard."""
     root, path = None, ""
     for model in list(_models):
         for name, inner in model.named_modules():
@@ -108,7 +108,7 @@ def models_using(name: str) -> list[Any]:
 
 
 def path_of(module: nn.Module) -> str:
-    """The name of a module in the outermost model on regard, or ''; updated if layers were moved."""
+    """Return the name of a module in its outermost model, or ''; correct also after layers were moved."""
     path, root = module.__dict__.get("_regard_path", ""), module.__dict__.get("_regard_root")
     model = None if root is None or torch.compiler.is_compiling() else root()
     if model is None or _submodule(model, path) is module:
@@ -126,7 +126,7 @@ def _submodule(model: nn.Module, path: str) -> nn.Module | None:
 
 
 def _warn_of_own_attention(model: nn.Module) -> None:
-    """Warn of attention layers that do not use the interface and so do not run on regard."""
+    """Warn of attention layers that do not use the attention interface, and so do not run on regard."""
     own = [
         name
         for name, module in model.named_modules()

@@ -14,17 +14,17 @@ CG_STEPS = 5  # conjugate-gradient steps per factor and iteration; the next iter
 
 
 class Prior(Protocol):
-    """Gaussian prior of weights; its precision is the ridge penalty."""
+    """Gaussian prior of the weights; its precision (1 / variance) is the ridge penalty."""
 
-    learns: bool
-    start: float  # initial precision (1 / variance)
+    learns: bool  # whether the precision is learned
+    initial: float  # precision at the start
 
-    def uncertainty(self, curvature: Array) -> Array:
-        """Posterior variance of weights with this curvature (second derivative)."""
+    def posterior_variance(self, curvature: Array) -> Array:
+        """Return the posterior variance of weights, given the second derivative of the objective."""
         ...
 
-    def precision(self, count: NDArray[np.float64], squares: Array, now: Array) -> Array:
-        """Updated precision of each block of weights."""
+    def precision(self, count: NDArray[np.float64], squares: Array, current: Array) -> Array:
+        """Return the new precision of each block, from the number and the sum of squares of its weights."""
         ...
 
 
@@ -34,29 +34,30 @@ class FixedPenalty:
     learns = False
 
     def __init__(self, penalty: float) -> None:
-        self.start = penalty
+        self.initial = penalty
 
-    def uncertainty(self, curvature: Array) -> Array:
+    def posterior_variance(self, curvature: Array) -> Array:
         return np.zeros_like(curvature)
 
-    def precision(self, count: NDArray[np.float64], squares: Array, now: Array) -> Array:
-        return now
+    def precision(self, count: NDArray[np.float64], squares: Array, current: Array) -> Array:
+        return current
 
 
 class LearnedPenalty:
     """Mean-field variational inference: weights have a mean and a variance, and blocks learn their penalty.
 
-    Steps are those of ALS with variances added to the squares, so a factor seen in few ratings weighs less
-    (Lim & Teh 2007). The formulas are linear in each weight, so the mean prediction needs only the means.
+    The updates are those of ALS with variances added to the squared weights, so a factor that is uncertain,
+    because few ratings have it, counts less (Lim & Teh 2007). Models are linear in each weight, so predicting
+    the mean needs only the means.
     """
 
-    learns, start = True, 2.0
+    learns, initial = True, 2.0
 
-    def uncertainty(self, curvature: Array) -> Array:
+    def posterior_variance(self, curvature: Array) -> Array:
         return 1.0 / curvature
 
-    def precision(self, count: NDArray[np.float64], squares: Array, now: Array) -> Array:
-        return (1.0 + count) / (0.01 + squares)  # a Gamma hyperprior, equivalent to one weight of 0.1
+    def precision(self, count: NDArray[np.float64], squares: Array, current: Array) -> Array:
+        return (1.0 + count) / (0.01 + squares)  # Gamma hyperprior: counts like one weight of 0.1
 
 
 class WeightGroup:
@@ -66,8 +67,8 @@ class WeightGroup:
         self, rows: RepeatedRows, factors: int, blocks: NDArray[np.int64], prior: Prior, mean: Array
     ) -> None:
         self.rows, self.blocks, self.prior, self.mean = rows, blocks, prior, mean
-        self.penalty = np.full((factors, int(blocks.max(initial=0)) + 1), prior.start)
-        self.variance = np.tile(prior.uncertainty(np.full(rows.width, 100.0)), (factors, 1))
+        self.penalty = np.full((factors, int(blocks.max(initial=0)) + 1), prior.initial)
+        self.variance = np.tile(prior.posterior_variance(np.full(rows.width, 100.0)), (factors, 1))
         self._count = np.bincount(blocks[rows.seen], minlength=self.penalty.shape[1]).astype(np.float64)
         self.value = (
             np.stack([rows.table @ w for w in mean]) if factors else np.zeros((0, rows.table.shape[0]))
@@ -75,21 +76,27 @@ class WeightGroup:
         self.value_variance = np.stack([rows.squared @ v for v in self.variance]) if factors else self.value
 
     def at(self, k: int) -> tuple[Array, Array]:
-        """Factor k on every row: mean and variance, each (rows,)."""
+        """Return the value of factor k on every row: its mean and variance, each (rows,)."""
         return self.rows.expand(self.value[k]), self.rows.expand(self.value_variance[k])
 
-    def solve(self, k: int, weight: Array, pull: Array, steps: int = CG_STEPS) -> None:
-        """Weighted ridge fit of factor k: row n has target pull_n / weight_n and weight weight_n.
+    def solve(self, k: int, weight: Array, weighted_target: Array, steps: int = CG_STEPS) -> None:
+        """Fit factor k by weighted ridge regression.
 
-        Both include the precision of the targets.
+        Args:
+            k: the factor.
+            weight: weight of each row, including the precision of its target.
+            weighted_target: target of each row times its weight.
+            steps: of conjugate gradient.
         """
         rows = self.rows
         penalty = self.penalty[k][self.blocks]
-        self.set(k, *ridge(rows, rows.gather(weight), rows.gather(pull), penalty, self.mean[k], steps))
+        self.set(
+            k, *ridge(rows, rows.gather(weight), rows.gather(weighted_target), penalty, self.mean[k], steps)
+        )
 
     def set(self, k: int, w: Array, curvature: Array) -> None:
         """Set factor k, and its value on every row of the table."""
-        self.mean[k], self.variance[k] = w, self.prior.uncertainty(curvature)
+        self.mean[k], self.variance[k] = w, self.prior.posterior_variance(curvature)
         self.value[k], self.value_variance[k] = self.rows.table @ w, self.rows.squared @ self.variance[k]
 
     def learn(self) -> None:
@@ -105,5 +112,5 @@ class WeightGroup:
         self.variance, self.value_variance = self.variance * unit**2, self.value_variance * unit**2
 
     def penalty_term(self) -> float:
-        """½ Σ λ w², the part of the objective from these weights."""
+        """Return ½ Σ λ w², the penalty of these weights in the objective."""
         return 0.5 * float((self.penalty[:, self.blocks] * self.mean**2).sum())

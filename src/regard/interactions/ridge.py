@@ -41,13 +41,13 @@ def conjugate_gradient(
 
 
 def ridge(
-    rows: RepeatedRows, weight: Array, pull: Array, penalty: Array, start: Array, steps: int
+    rows: RepeatedRows, weight: Array, weighted_target: Array, penalty: Array, start: Array, steps: int
 ) -> tuple[Array, Array]:
-    """Minimise ½ Σ_r weight_r (Tw)_r² − Σ_r pull_r (Tw)_r + ½ Σ_j penalty_j w_j², with T the table.
+    """Minimise ½ Σ_r weight_r (Tw)_r² − Σ_r weighted_target_r (Tw)_r + ½ Σ_j penalty_j w_j²; T is the table.
 
     Returns w and the curvature (second derivative) of each weight.
     """
     table, (back, back_squared) = rows.table, rows.transposed
     diagonal = penalty + back_squared @ weight
     apply = lambda w: penalty * w + back @ (weight * (table @ w))  # noqa: E731
-    return conjugate_gradient(apply, back @ pull, start, diagonal, steps), diagonal
+    return conjugate_gradient(apply, back @ weighted_target, start, diagonal, steps), diagonal

@@ -1,4 +1,4 @@
-"""Energies, normalizers, positions and masks as a recipe names them.
+"""The attention options of a recipe: energies, normalizers, positions and masks by name.
 
 mask: {kind: and, of: [causal, {kind: window, left: 64}]}
 energy: cosine
@@ -25,7 +25,7 @@ from regard.layers.residual import make_norm
 from regard.models.options import NameOf, PartOptions, Size
 from regard.registry import Registry
 
-# Energies of heads of width `head_dim`.
+# Functions of (head_dim, heads) that make an energy.
 ENERGIES: Registry[Callable[[int, int], Energy]] = Registry("energy")
 ENERGIES.add("dot")(lambda head_dim, heads: Dot())
 ENERGIES.add("scaled-dot")(lambda head_dim, heads: ScaledDot())
@@ -46,7 +46,7 @@ class Position:
     """How a Transformer knows the order of its tokens: by its inputs, by a bias, or by rotating queries and
     keys.
 
-    Subclasses override what they use. This class itself is `none`: order comes from elsewhere or not at all.
+    Subclasses override what they use. The base class itself is `none`: the model gets no positions.
     """
 
     def inputs(self, dim: int, max_positions: int, eps: float | None = None) -> nn.Module:
@@ -66,8 +66,8 @@ POSITIONS: Registry[Position] = Registry("position")
 PositionName = Annotated[str, NameOf(POSITIONS)]
 
 
-class _Inputs(Position):
-    """A position that is added to the embeddings."""
+class _InputPosition(Position):
+    """A position that is applied to the embeddings."""
 
     def __init__(self, make: Callable[[int, int, float | None], nn.Module]) -> None:
         self._make = make
@@ -76,7 +76,7 @@ class _Inputs(Position):
         return self._make(dim, max_positions, eps)
 
 
-class _Bias(Position):
+class _BiasPosition(Position):
     """A position that biases the energies."""
 
     def __init__(self, make: Callable[[int, int, bool], Bias]) -> None:
@@ -86,7 +86,9 @@ class _Bias(Position):
         return self._make(heads, head_dim, causal)
 
 
-class _Rotary(Position):
+class _RotaryPosition(Position):
+    """A position that rotates queries and keys."""
+
     def rotary(self, head_dim: int) -> Rotary:
         return Rotary(head_dim)
 
@@ -124,16 +126,18 @@ def _normalized(dim: int, max_positions: int, eps: float | None) -> nn.Module:
     return NormalizedPosition(Learned(max_positions, dim), make_norm(dim, "post", "layer", eps))
 
 
-POSITIONS.add("sinusoidal")(_Inputs(lambda dim, max_positions, eps: Sinusoidal(dim)))
-POSITIONS.add("learned")(_Inputs(lambda dim, max_positions, eps: Learned(max_positions, dim)))
-POSITIONS.add("learned-norm")(_Inputs(_normalized))
-POSITIONS.add("channel")(_Inputs(lambda dim, max_positions, eps: ChannelPosition(Channel(scale=0.01), dim)))
-POSITIONS.add("rotary")(_Rotary())
-POSITIONS.add("alibi")(_Bias(lambda heads, head_dim, causal: ALiBi(heads)))
-POSITIONS.add("relative-buckets")(
-    _Bias(lambda heads, head_dim, causal: RelativeBuckets(heads, causal=causal))
+POSITIONS.add("sinusoidal")(_InputPosition(lambda dim, max_positions, eps: Sinusoidal(dim)))
+POSITIONS.add("learned")(_InputPosition(lambda dim, max_positions, eps: Learned(max_positions, dim)))
+POSITIONS.add("learned-norm")(_InputPosition(_normalized))
+POSITIONS.add("channel")(
+    _InputPosition(lambda dim, max_positions, eps: ChannelPosition(Channel(scale=0.01), dim))
 )
-POSITIONS.add("relative-vectors")(_Bias(lambda heads, head_dim, causal: RelativeVectors(head_dim)))
+POSITIONS.add("rotary")(_RotaryPosition())
+POSITIONS.add("alibi")(_BiasPosition(lambda heads, head_dim, causal: ALiBi(heads)))
+POSITIONS.add("relative-buckets")(
+    _BiasPosition(lambda heads, head_dim, causal: RelativeBuckets(heads, causal=causal))
+)
+POSITIONS.add("relative-vectors")(_BiasPosition(lambda heads, head_dim, causal: RelativeVectors(head_dim)))
 POSITIONS.add("none")(Position())
 
 
@@ -162,7 +166,7 @@ class CausalMask(MaskOptions):
 
 @MASKS.add("window")
 class WindowMask(MaskOptions):
-    """Neighbours: t − left ≤ s ≤ t + right; null leaves a side open."""
+    """Neighbours: position t sees t − left … t + right; null: no limit on that side."""
 
     kind: Literal["window"] = "window"
     left: Annotated[int, Field(ge=0)] | None = Field(
@@ -189,7 +193,7 @@ class CenteredMask(MaskOptions):
 
 @MASKS.add("dilated")
 class DilatedMask(MaskOptions):
-    """Every step-th token."""
+    """Every `step`-th token, counted from the current one."""
 
     kind: Literal["dilated"] = "dilated"
     step: Size = Field(description="a token is seen when its distance is divisible by this")
@@ -210,7 +214,7 @@ class DiagonalMask(MaskOptions):
 
 @MASKS.add("prefix")
 class PrefixMask(MaskOptions):
-    """The first tokens, seen from every position."""
+    """The first `length` tokens, visible from every position."""
 
     kind: Literal["prefix"] = "prefix"
     length: Annotated[int, Field(ge=0)] = Field(description="number of tokens in the prefix")

@@ -1,4 +1,4 @@
-"""Features of a word's characters, for taggers: an unseen word is more than UNK.
+"""Character features of words, for taggers: they tell unseen words apart, which are all UNK otherwise.
 
 Characters are UTF-8 bytes (data/spelled_tokenizer.py), so any script works and there is no character
 vocabulary.
@@ -12,56 +12,58 @@ from torch import Tensor, nn
 from regard.data.spelled_tokenizer import BYTES
 from regard.data.tokenizer import EOS, PAD, UNK
 
-SHAPE_FEATURES = 7
+SHAPE_FEATURES = 7  # see `word_shape`
 
 
 def split_characters(source: Tensor, words: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Spelled rows (batch, S) → word ids (batch, W), characters (batch, W, L) as byte + 1 padded with 0,
-    words per row.
+    """Split the rows of a spelled tokenizer, in which each word id is followed by the bytes of the word.
 
-    `words` is the size of the word vocabulary: larger ids are bytes.
+    Args:
+        source: (batch, S).
+        words: size of the word vocabulary; larger ids are bytes.
+
+    Returns:
+        Word ids (batch, W), characters (batch, W, L) as byte + 1 padded with 0, and words per row (batch,).
     """
     is_word = (source < words) & (source != PAD) & (source != EOS)
     counts = is_word.sum(1)
     row = torch.arange(len(source), device=source.device)[:, None].expand_as(source)
-    place = is_word.cumsum(1) - 1  # which word each token belongs to
-    at = torch.arange(source.shape[1], device=source.device).expand_as(source)
-    begun = torch.where(is_word, at, 0).cummax(1).values  # position of that word's id
+    word = is_word.cumsum(1) - 1  # index of the word that each token belongs to
+    position = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    word_start = torch.where(is_word, position, 0).cummax(1).values  # position of that word's id
     word_ids = source.new_full((len(source), max(1, int(counts.max()))), PAD)
-    word_ids[row[is_word], place[is_word]] = source[is_word]
+    word_ids[row[is_word], word[is_word]] = source[is_word]
     is_byte = source >= words
-    offset = at - begun  # 1 for the first character
+    offset = position - word_start  # 1 for the first character
     longest = int((offset * is_byte).max())
     characters = source.new_zeros((*word_ids.shape, max(1, longest)))
-    characters[row[is_byte], place[is_byte], offset[is_byte] - 1] = source[is_byte] - words + 1
+    characters[row[is_byte], word[is_byte], offset[is_byte] - 1] = source[is_byte] - words + 1
     return word_ids, characters, counts
 
 
 def word_shape(characters: Tensor) -> Tensor:
-    """Word shape (…, L) → (…, 7) as 0 or 1: initial capital, capital elsewhere, all capitals, digit,
-    punctuation, non-ASCII, single character.
+    """Return whether a word has an initial capital, a later capital, only capitals, a digit, punctuation, a
+    non-ASCII byte, a single character: (…, L) → (…, 7).
     """
     byte = characters - 1
     upper, lower = (byte >= 65) & (byte <= 90), (byte >= 97) & (byte <= 122)
-    digit, far = (byte >= 48) & (byte <= 57), byte >= 128
-    sign = (byte >= 0) & ~(upper | lower | digit | far)
+    digit, non_ascii = (byte >= 48) & (byte <= 57), byte >= 128
+    punctuation = (byte >= 0) & ~(upper | lower | digit | non_ascii)
     capitals = upper.any(-1) & ~lower.any(-1)
     flags = (
         upper[..., 0],
         upper[..., 1:].any(-1),
         capitals,
         digit.any(-1),
-        sign.any(-1),
-        far.any(-1),
+        punctuation.any(-1),
+        non_ascii.any(-1),
         (byte >= 0).sum(-1) == 1,
     )
     return torch.stack(flags, -1)
 
 
 class CharacterFeatures(nn.Module):
-    """A convolution over the characters with max over time (Ma & Hovy 2016), plus a projection of the word
-    shape.
-    """
+    """CNN over the characters with max-pooling (Ma & Hovy 2016), plus a projection of the word shape."""
 
     def __init__(self, dim: int, width: int, kernel: int) -> None:
         super().__init__()

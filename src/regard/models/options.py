@@ -1,4 +1,4 @@
-"""Options of a model as blocks of a recipe: checked by pydantic, chosen by `kind` from a registry.
+"""The options of a model: blocks of a recipe, checked by pydantic and chosen by `kind` from a registry.
 
 A part (an encoder, a pooling, …) has one options class: its fields are the keys of the recipe, its docstring
 and field descriptions are the documentation, and its `build…` method makes the module. Registering the class
@@ -33,8 +33,8 @@ class PartOptions(Block):
     """Base class of blocks that are chosen by their `kind`.
 
     A direct subclass stands for one kind of part and sets `registry`; a field of its type accepts every
-    registered block. `default_kind` is used where a block has no `kind`. With `shorthand`, `max` means
-    `{kind: max}`.
+    registered block. `default_kind` is used where a block has no `kind`. With `shorthand`, a
+    recipe may write `max` for `{kind: max}`.
     """
 
     registry: ClassVar[Registry[Any]]
@@ -58,7 +58,7 @@ class PartOptions(Block):
 
 @lru_cache(maxsize=64)
 def _union(registered: tuple[tuple[str, type[Block]], ...], default: str | None) -> TypeAdapter[Any]:
-    """The discriminated union of what is registered now; its errors name the kind and the key."""
+    """Return the discriminated union of the registered blocks; its errors name the kind and the key."""
     members: Any = Union[tuple(Annotated[block, Tag(kind)] for kind, block in registered)]  # noqa: UP007
     union: Any = Annotated[members, by_kind(default)]
     return TypeAdapter(union)
@@ -77,7 +77,7 @@ def by_kind(default: str | None) -> Discriminator:
 class NameOf:
     """Annotation of a string field whose value is a name in a registry: `Annotated[str, NameOf(ENERGIES)]`.
 
-    `others` are further names that are allowed.
+    `others` are allowed in addition to the registered names.
     """
 
     def __init__(self, registry: Registry[Any], *others: str) -> None:
@@ -85,7 +85,7 @@ class NameOf:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All allowed names, as they are now."""
+        """All allowed names, including those registered later."""
         return *self.registry, *self.others
 
     def __get_pydantic_core_schema__(
@@ -100,8 +100,7 @@ class NameOf:
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
 
 
-# The parts of a model. `dim` is the width of the embeddings, `dropout` the rate that applies where a part has
-# none.
+# The parts of a model. `dim` is the size of the embeddings; `dropout` applies to a part without its own rate.
 
 ENCODERS: Registry[type[EncoderOptions]] = Registry("encoder")
 DECODERS: Registry[type[DecoderOptions]] = Registry("decoder")
@@ -189,7 +188,7 @@ def build_encoder(options: EncoderOptions, dim: int, dropout: float) -> Any:
 
 
 def build_decoder(options: DecoderOptions, dim: int, dropout: float, encoder: nn.Module | None) -> Any:
-    """Build a decoder that attends to `encoder`, or one of a language model."""
+    """Build a decoder that attends to `encoder`, or without an encoder that of a language model."""
     return options.build_decoder(dim, _rate(options, dropout), encoder)
 
 

@@ -15,7 +15,7 @@ class Translator(AutoregressiveModel):
     """p(y | x) = Π p(y_t | y_<t, encoder(x)): the encoder runs once, the decoder generates the target."""
 
     kind = "translator"
-    texts = 2
+    texts = 2  # inputs of `forward`: source and target
 
     def __init__(
         self, source: Embedding, encoder: nn.Module, target: Embedding, decoder: nn.Module, output: Output
@@ -35,6 +35,7 @@ class Translator(AutoregressiveModel):
     def loss(
         self, batch: Batch, smoothing: float = 0.0, state: DecoderState | None = None, agreement: float = 0.0
     ) -> Loss:
+        """Return the loss of a batch; with `agreement` (R-Drop) of two passes with different dropout."""
         assert batch.source is not None
         source, lengths, target = batch.source, batch.source_lengths, batch.target[:, :-1]
         if agreement:

@@ -1,4 +1,4 @@
-"""Align files: pairs of sentences in chunks, with one model or one model per direction."""
+"""Align files of sentence pairs in chunks, with one translator or one per direction."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from regard.pipelines.input import Reader, Source
 from regard.pipelines.job import write_errors
 from regard.pipelines.word_links import Links, LinkSelection
 
-CHUNK = 1024  # pairs sorted by length among themselves and written in order
-MAX_CHARACTERS = 5000  # of a line: the attention maps of a longer one would fill the memory
+CHUNK = 1024  # pairs that are sorted by length to form batches, then written in their order
+MAX_CHARACTERS = 5000  # per line: the attention maps of longer lines need too much memory
 
 
 class Pairs(Protocol):
-    """Sentences and their translations: `TextPairs`, or `LinePairs` of two files."""
+    """Interface of sentence pairs: `TextPairs` in memory, `LinePairs` in two files."""
 
     @property
     def files(self) -> tuple[Any, ...]: ...
@@ -53,7 +53,7 @@ class TextPairs:
 
 
 def read_standard_input() -> TextPairs:
-    """Read lines of a text, a tab and its translation."""
+    """Read pairs from standard input: a text, a tab and its translation per line."""
     source = Source((Path("-"),))
     rows = [row.line.split("\t") for chunk in Reader(source).chunks() for row in chunk.rows]
     for number, row in enumerate(rows, 1):
@@ -87,7 +87,7 @@ def chunks(pairs: Pairs, size: int = CHUNK) -> Iterator[tuple[list[str], list[st
 
 @dataclass(frozen=True)
 class ViewChoice:
-    """Which attention to align with, as the user wrote it: numbers, "best", or None for the mean of all."""
+    """--layer, --head and --shift as the user wrote them: numbers, "best", or None for the mean of all."""
 
     layer: str | None = None
     head: str | None = None
@@ -98,14 +98,14 @@ class ViewChoice:
             raise OptionError("--head best chooses the layer too; leave --layer out")
         if self.layer == "best" and (self.head is not None or self.shift):
             raise OptionError(
-                "--layer best uses all heads and chooses the step too; leave --head and --shift out"
+                "--layer best uses all heads and chooses the shift too; leave --head and --shift out"
             )
         for option, value in (("--layer", self.layer), ("--head", self.head)):
             if value not in (None, "best") and not value.removeprefix("-").isdecimal():
                 raise OptionError(f"{option} must be an integer from 0, or best, got {value!r}")
 
-    def view(self, model: Translator, sources: list[str], targets: list[str]) -> View:
-        """Choose the view on the first pairs, and check that the model has it."""
+    def choose(self, model: Translator, sources: list[str], targets: list[str]) -> View:
+        """Return the view; "best" is chosen on these pairs. Raise if the model has no such layer or head."""
         if self.head == "best":
             view = best_view(sources, targets, model, shift=self.shift)
         elif self.layer == "best":
@@ -113,7 +113,7 @@ class ViewChoice:
         else:
             layer, head = (None if value is None else int(value) for value in (self.layer, self.head))
             view = View(layer, head, self.shift)
-        list(align_words(["a"], ["a"], model, view))
+        list(align_words(["a"], ["a"], model, view))  # raises for a wrong layer or head
         return view
 
     @property
@@ -137,23 +137,23 @@ class Aligner:
         model: Translator,
         reverse: Translator | None,
         pairs: Pairs,
-        view: ViewChoice,
+        choice: ViewChoice,
         selection: LinkSelection,
     ) -> None:
         sources, targets = next(chunks(pairs, SAMPLE))
         self.model, self.reverse, self.selection = model, reverse, selection
-        self.view = view.view(model, sources, targets)
-        self.reverse_view = None if reverse is None else view.view(reverse, targets, sources)
+        self.view = choice.choose(model, sources, targets)
+        self.reverse_view = None if reverse is None else choice.choose(reverse, targets, sources)
 
     @property
     def passes(self) -> int:
-        """Number of models that read each pair."""
+        """Number of forward passes per pair, for the progress bar."""
         return 1 if self.reverse is None else 2
 
     def __call__(
         self, sources: list[str], targets: list[str], advance: Callable[[int], None]
     ) -> list[PairAlignment]:
-        """Align pairs, in order; `advance` counts the sentences of a progress bar."""
+        """Align pairs, in order; calls `advance(1)` after each sentence of each pass."""
         weights = _weights(self.model, sources, targets, self.view, advance)
         if self.reverse is None:
             return [PairAlignment(w, self.selection.links(w)) for w in weights]
@@ -163,7 +163,7 @@ class Aligner:
 
 
 def load_translator(folder: Path, device: Any) -> Translator:
-    """Load a translator; an error if the folder has another kind of model."""
+    """Load a translator; raise an OptionError if the folder has another kind of model."""
     model = load(folder, device)
     if not isinstance(model, Translator):
         raise OptionError(f"{folder} is {model.what}, which has no source to align with; give a translator")

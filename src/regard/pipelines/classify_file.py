@@ -1,4 +1,4 @@
-"""Classify files: chunks of lines in, bytes out, in order and resumable."""
+"""Classify files: the resumable job behind `regard classify`, and its output formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regard.pipelines.input import Chunk, Field, Layout, Row, parsed
 from regard.pipelines.job import job_settings
 from regard.pipelines.packing import packing
 
-PROBE = ("model", "", "x")  # texts to check whether the model has attention
+PROBE = ("model", "", "x")  # texts to check that the model has attention weights
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ClassifyOptions:
     output: str = "-"
 
     def about(self, fingerprint: str) -> dict[str, Any]:
-        """The settings that an interrupted job must share with the one that resumes it."""
+        """Return the settings that must be unchanged for an interrupted job to be resumed."""
         return job_settings(self, fingerprint)
 
 
@@ -77,7 +77,7 @@ class Text(WithoutHeader):
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of the input, and labels and probabilities as more columns; separated by tabs, or .csv."""
+    """The cells of the input, then columns of labels and probabilities; .tsv, or .csv with `commas`."""
 
     split: Callable[[Row], list[str]]
     top: int = 1
@@ -98,9 +98,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Json(WithoutHeader):
-    """One object per line: that of the input, the cells by name, or the text; with label and
-    probabilities.
-    """
+    """One JSON object per line: the fields of the input, or its text, plus label and probabilities."""
 
     fields: Callable[[Row], dict[str, Any]]
     top: int = 1
@@ -120,8 +118,9 @@ class Json(WithoutHeader):
 
 
 def _cells(classification: Classification, top: int) -> list[str]:
-    """label, probability, label, probability …; the first label is empty below the threshold. None for a
-    blank text.
+    """Return label, probability, label, probability, …; the first label is empty below the threshold.
+
+    The list is empty for a blank text.
     """
     pairs = list(classification.probabilities.items())[:top]
     cells = [cell for label, p in pairs for cell in (one_line(label), f"{p:.4f}")]
@@ -156,7 +155,7 @@ class ClassifyJob:
         attention: Sequence[WordWeights | None] = [None] * len(texts)
         if options.attention:
             attention = word_attention(kept, self.model)
-        return [ClassifiedLine(*each) for each in zip(chunk.rows, labels, attention, strict=True)]
+        return [ClassifiedLine(*line) for line in zip(chunk.rows, labels, attention, strict=True)]
 
 
 def make_format(

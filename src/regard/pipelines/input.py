@@ -1,4 +1,4 @@
-"""The input of jobs: lines of files or of standard input; the whole line, a column, or a field of JSON.
+"""The input of jobs: lines of files or standard input, of which a column or a JSON field may be the text.
 
 Lines are streamed in chunks, so a corpus of any size fits in memory. Only \\n ends a line; a \\r before it is
 dropped. Bytes that are not UTF-8 become � and are counted; with `strict` they are an error.
@@ -22,10 +22,10 @@ from regard.data.text_files import check_file, unpacked
 from regard.errors import DataError
 from regard.files.progress import track
 
-LINES, CHARACTERS = 4096, 1 << 17  # of a chunk; a resumed job repeats at most one
-MAX_BYTES = 10_000_000  # of a line
-BLOCK = 1 << 20
-REPORTED = 5  # line numbers in a report
+CHUNK_LINES, CHUNK_BYTES = 4096, 1 << 17  # a chunk ends at either; a resumed job repeats at most one
+MAX_BYTES = 10_000_000  # per line
+BLOCK = 1 << 20  # bytes per read
+REPORTED = 5  # invalid lines that are named
 
 
 class Layout(Protocol):
@@ -68,7 +68,7 @@ class Column:
             raise ValueError(f"cannot be parsed as a row of a table ({error}); fix it") from None
 
     def ends(self, raw: bytes, within: bool) -> bool:
-        """Whether a row ends with this line; `within`: the line begins inside a quoted cell."""
+        """Whether a row ends with this line; `within`: it begins inside a quoted cell."""
         if b'"' not in raw:
             return not within
         raw, at, pattern = b'"' + raw if within else raw, 0, _cell_pattern(self.separator)
@@ -139,13 +139,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows that are processed together; `first` is the number of lines before, `digest` that of all up to its
-    end.
-    """
+    """Rows that are processed together."""
 
-    first: int
+    first: int  # number of lines before the chunk
     rows: list[Row]
-    digest: str
+    digest: str  # SHA-256 of all lines up to the end of the chunk
 
 
 @dataclass
@@ -177,67 +175,65 @@ class Source:
     header: bool = False  # the first line of every file names its columns
 
     @property
-    def known(self) -> bool:
-        """Whether it can be read twice, and so be checked before the job starts."""
+    def rereadable(self) -> bool:
+        """True if the input can be read twice, and so be checked before the job starts; False for pipes."""
         return all(path.is_file() for path in self.files)
 
     def check(self) -> None:
-        """Raise an error if a file is missing or cannot be read; an empty one has no lines."""
+        """Raise an error if a file is missing or cannot be read; empty files are allowed."""
         for path in self.files:
             if str(path) != "-" and (
                 not path.exists() or path.is_dir() or (path.is_file() and path.stat().st_size)
             ):
                 check_file(path)
 
-    def survey(self) -> tuple[int, InvalidLines]:
-        """Read all lines; return their number and the invalid ones."""
+    def count_lines(self) -> tuple[int, InvalidLines]:
+        """Read all lines; return their number and those that are not UTF-8."""
         size = sum(path.stat().st_size for path in self.files)
         with track(size, "reading", "bytes") as progress:
-            reading = Reader(self, progress.advance)
-            return sum(len(chunk.rows) for chunk in reading.chunks()), reading.bad
+            reader = Reader(self, progress.advance)
+            return sum(len(chunk.rows) for chunk in reader.chunks()), reader.invalid
 
 
 class Reader:
-    """One pass over a source."""
+    """Reads a source once."""
 
     def __init__(self, source: Source, advance: Callable[[int], None] = lambda n: None) -> None:
-        self.bad, self.done = InvalidLines(), 0
-        self._layout, self._strict, self._many = source.layout, source.strict, len(source.files) > 1
+        self.invalid, self.done = InvalidLines(), 0  # done: lines read
+        self._layout, self._strict, self._several_files = source.layout, source.strict, len(source.files) > 1
         self._hash = hashlib.sha256()
         self._blocks = _blocks(source, advance)
-        self._left: list[_Block] = []
+        self._remaining: list[_Block] = []
 
     def skip(self, count: int) -> str:
         """Skip the first lines; return their digest."""
         while self.done < count and (block := self._next()) is not None:
-            kept = block.lines[: count - self.done]
-            self._count(kept)
-            if len(kept) < len(block.lines):
-                self._left.append(
-                    _Block(block.name, block.number + len(kept), block.lines[len(kept) :], block.live)
-                )
+            n = min(count - self.done, len(block.lines))
+            self._count(block.lines[:n])
+            if n < len(block.lines):
+                self._remaining.append(_Block(block.name, block.number + n, block.lines[n:], block.live))
         return self._hash.hexdigest()
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the remaining lines. Lines of a pipe or terminal are passed on as they arrive."""
+        """Yield the remaining lines; those of a pipe or terminal as soon as they arrive."""
         rows: list[Row] = []
-        characters = 0
+        size = 0
         while (block := self._next()) is not None:
             for i, raw in enumerate(block.lines):
                 rows.append(self._row(raw, block.name, block.number + i))
                 self._count([raw])
-                characters += len(raw)
-                if len(rows) >= LINES or characters >= CHARACTERS:
+                size += len(raw)
+                if len(rows) >= CHUNK_LINES or size >= CHUNK_BYTES:
                     yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
-                    rows, characters = [], 0
+                    rows, size = [], 0
             if rows and block.live:
                 yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
-                rows, characters = [], 0
+                rows, size = [], 0
         if rows:
             yield Chunk(self.done - len(rows), rows, self._hash.hexdigest())
 
     def _next(self) -> _Block | None:
-        return self._left.pop() if self._left else next(self._blocks, None)
+        return self._remaining.pop() if self._remaining else next(self._blocks, None)
 
     def _count(self, lines: Sequence[bytes]) -> None:
         self.done += len(lines)
@@ -246,7 +242,7 @@ class Reader:
             self._hash.update(b"\n")
 
     def _row(self, raw: bytes, name: str, number: int) -> Row:
-        place = f"{name} line {number:,}" if self._many else f"line {number:,}"
+        place = f"{name} line {number:,}" if self._several_files else f"line {number:,}"
         try:
             line = raw.removesuffix(b"\r").decode("utf-8")
             text = self._layout.text(line)
@@ -257,7 +253,7 @@ class Reader:
                     f"line {number:,} of {name} is not UTF-8; "
                     "fix it, or leave out --strict to replace invalid bytes by �"
                 ) from None
-            self.bad.add(place)
+            self.invalid.add(place)
             line = raw.removesuffix(b"\r").decode("utf-8", errors="replace")
             return Row(line, self._text(line, name, number).encode("utf-8", "replace").decode("utf-8"))
         except ValueError as error:
@@ -273,14 +269,12 @@ class Reader:
 
 @dataclass(frozen=True)
 class _Block:
-    """Complete lines as bytes: their file, the number of the first, and whether they come from a pipe or
-    terminal.
-    """
+    """Complete lines, as bytes."""
 
-    name: str
-    number: int
+    name: str  # of the file
+    number: int  # of the first line
     lines: list[bytes]
-    live: bool
+    live: bool  # from a pipe or terminal
 
 
 def _blocks(source: Source, advance: Callable[[int], None]) -> Iterator[_Block]:
@@ -290,18 +284,18 @@ def _blocks(source: Source, advance: Callable[[int], None]) -> Iterator[_Block]:
         live = not path.is_file()
         name = "standard input" if str(path) == "-" else str(path)
         if live or path.stat().st_size:
-            blocks = _lines(name, _live(path) if live else unpacked(path, advance=advance), live)
+            blocks = _lines(name, _read_live(path) if live else unpacked(path, advance=advance), live)
             blocks = _rows(blocks, source.layout) if _spans_lines(source.layout) else blocks
-            yield from _without_first(blocks) if source.header else blocks
+            yield from _without_header(blocks) if source.header else blocks
 
 
 def _spans_lines(layout: Layout) -> TypeGuard[Column | Sentences]:
-    """True if a row may be several lines."""
+    """True if a row may have several lines."""
     return isinstance(layout, Sentences) or (isinstance(layout, Column) and layout.quotes)
 
 
 def _rows(blocks: Iterator[_Block], layout: Column | Sentences) -> Iterator[_Block]:
-    """Join the lines of each row; a row of several lines has the number of its first."""
+    """Join the lines of each row; a row has the number of its first line."""
     row: list[bytes] = []  # lines of an incomplete row
     name, first, size = "", 0, 0
     for block in blocks:
@@ -339,7 +333,7 @@ def _unclosed(layout: Column | Sentences, name: str, line: int) -> DataError:
     )
 
 
-def _without_first(blocks: Iterator[_Block]) -> Iterator[_Block]:
+def _without_header(blocks: Iterator[_Block]) -> Iterator[_Block]:
     for i, block in enumerate(blocks):
         if i:
             yield block
@@ -347,7 +341,7 @@ def _without_first(blocks: Iterator[_Block]) -> Iterator[_Block]:
             yield _Block(block.name, block.number + 1, block.lines[1:], block.live)
 
 
-def _live(path: Path) -> Iterator[bytes]:
+def _read_live(path: Path) -> Iterator[bytes]:
     """Yield bytes as they arrive, so that a person at a terminal gets an answer to each line."""
     try:
         handle = os.dup(0) if str(path) == "-" else os.open(path, os.O_RDONLY)

@@ -112,8 +112,8 @@ def _read_file(result: Documents, path: Path, text: str | None, name: str | None
                             f"line {i:,} of {path} has no id in the --id column; every document needs one"
                         )
                 _add(result, doc_id, row.text.strip())
-    result.bad.count += reader.bad.count
-    result.bad.first += reader.bad.first
+    result.bad.count += reader.invalid.count
+    result.bad.first += reader.invalid.first
 
 
 def _add(result: Documents, name: str, text: str) -> None:

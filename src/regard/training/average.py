@@ -29,9 +29,9 @@ def average(
     """Average model folders or checkpoints of one model into a new model folder.
 
     Args:
-        folders: model folders or checkpoints; a single run folder stands for its best checkpoints.
+        folders: model folders or checkpoints; a single run folder means its best checkpoints.
         out: the new folder. A folder that is not empty is refused.
-        card: added to the card of the first model.
+        card: entries to add to the model card of the first model.
         overwrite: replace a model folder that regard wrote; other files in it are kept.
     """
     paths = [Path(folder) for folder in folders]
@@ -57,7 +57,7 @@ def mean_of_files(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
     """Return the mean of every tensor over the files, summed in float64.
 
     Args:
-        files: safetensors files, each with the prefix of its weights' names.
+        files: pairs of a safetensors file and the prefix of the weight names in it.
     """
     names: list[set[str]] = []
     try:
@@ -68,8 +68,8 @@ def mean_of_files(files: Sequence[tuple[Path, str]]) -> dict[str, Tensor]:
         for (path, _), own in zip(files, names, strict=True):
             if unmatched := sorted(own ^ names[0]):
                 raise FolderError(
-                    f"{path} and {files[0][0]} do not have the same weights, as {unmatched[0]!r}; "
-                    "average one model's"
+                    f"{path} and {files[0][0]} do not have the same weights: only one has {unmatched[0]!r}; "
+                    "give checkpoints of one model"
                 )
         return {name: _mean(name, files) for name in sorted(names[0])}
     except (SafetensorError, OSError) as error:
@@ -86,7 +86,7 @@ def _mean(name: str, files: Sequence[tuple[Path, str]]) -> Tensor:
         if total is not None and x.shape != total.shape:
             raise FolderError(
                 f"{path} has {name!r} with shape {tuple(x.shape)}, the first with {tuple(total.shape)}; "
-                "average one model's"
+                "give checkpoints of one model"
             )
         dtype = x.dtype
         total = x.double() if total is None else total.add_(x)
@@ -104,7 +104,7 @@ def check_target(target: Path, inputs: Sequence[Path], overwrite: bool) -> None:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
-        raise FolderError(f"{target} is already there; give another folder, or --overwrite")
+        raise FolderError(f"{target} already exists; give another folder, or --overwrite")
     if not (target / CHECKSUMS).is_file() or not (target / "config.json").is_file():
         raise FolderError(
             f"{target} is not a model folder that regard wrote, so --overwrite does not replace it; "
@@ -127,8 +127,8 @@ def _load_model(paths: Sequence[Path]) -> Any:
             same = same and getattr(other, side).fingerprint == getattr(model, side).fingerprint
         if not same:
             raise FolderError(
-                f"{path} is another model than {paths[0]} (its config or tokenizer differs); "
-                "average one model's"
+                f"{path} and {paths[0]} are different models (config or tokenizer); "
+                "give checkpoints of one model"
             )
     return model
 
@@ -152,7 +152,7 @@ def _weights_file(path: Path) -> tuple[Path, str]:
 
 
 def _config_folder(path: Path) -> Path:
-    """The model folder with the config of the weights in `path`; for a checkpoint one of its run."""
+    """Return the model folder with the config of these weights; for a checkpoint, one of the same run."""
     if not (path / "tensors.safetensors").is_file():
         return path
     run = RunFolder(path.resolve().parent.parent)

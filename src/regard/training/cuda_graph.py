@@ -1,9 +1,11 @@
 """CUDA graphs of the forward and backward pass.
 
-A step of a small model is hundreds of kernels, each shorter than its launch; a graph is launched once.
+In a step of a small model, launching hundreds of kernels takes longer than running them; a CUDA graph
+launches them all at once.
 
-A graph is captured per shape, so batches are padded to few shapes. Added rows have no targets and change
-nothing. The gradients stay in the same tensors, which are zeroed between steps and never freed.
+A graph is captured for each shape, so batches are padded to a few shapes. The added rows have no targets, so
+loss and gradients stay the same. The gradients stay in the same tensors, which are zeroed between steps and
+never freed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ LENGTH_MULTIPLE = 8  # lengths are rounded up to a multiple of this if batch.mul
 
 @dataclass(frozen=True)
 class GraphShapes:
-    """The shapes that batches of pairs are padded to, given the limits of `Batches`.
+    """Chooses the shape that a batch of pairs is padded to, given the limits of `Batches`.
 
     The longer side is rounded up to batch.multiple, or LENGTH_MULTIPLE; the other side to twice that, because
     the two lengths of a batch are similar; the rows to the maximum for that length.
@@ -34,13 +36,13 @@ class GraphShapes:
     sentences: int | None = None
     multiple: int = 1
 
-    def of(self, rows: int, source: int, target: int) -> tuple[int, int, int]:
+    def pad(self, rows: int, source: int, target: int) -> tuple[int, int, int]:
         """Return the padded (rows, source length, target length)."""
         multiple = self.multiple if self.multiple > 1 else LENGTH_MULTIPLE
         longer = _round_up(max(source, target), multiple)
         shorter = min(longer, _round_up(min(source, target), 2 * multiple))
-        most = self.tokens // max(1, longer - multiple + self.multiple)
-        rows = max(rows, most if self.sentences is None else min(most, self.sentences))
+        max_rows = self.tokens // max(1, longer - multiple + self.multiple)
+        rows = max(rows, max_rows if self.sentences is None else min(max_rows, self.sentences))
         return (rows, longer, shorter) if source >= target else (rows, shorter, longer)
 
 
@@ -65,7 +67,7 @@ def can_record(model: nn.Module) -> bool:
 
 
 class GraphRecorder:
-    """Adds the gradient of weight · loss, as `module(batch, smoothing, None)` and a backward pass would."""
+    """Runs forward and backward passes of `module(batch, smoothing, None)` as CUDA graphs."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class GraphRecorder:
             p.grad = torch.zeros_like(p)
 
     def backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Return the sums of the loss and of −log p of the batch, on the device."""
+        """Add the gradient of weight · loss; return the sums of the loss and of −log p, on the device."""
         shape = self._shape(batch)
         graph = self.graphs.get(shape)
         if graph is None:
@@ -103,7 +105,7 @@ class GraphRecorder:
         target = batch.target.shape[1] - 1  # without BOS
         if batch.source is None:
             return len(batch), 0, target
-        return self.shapes.of(len(batch), batch.source.shape[1], target)
+        return self.shapes.pad(len(batch), batch.source.shape[1], target)
 
     def _copy_inputs(self, graph: _Graph, batch: Batch, weight: float) -> None:
         graph.weight.fill_(weight)
@@ -123,7 +125,7 @@ class GraphRecorder:
         gradients = [gradient.clone() for gradient in self._gradients()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # once without capture, so that libraries initialize themselves
+        with torch.cuda.stream(stream):  # warm-up run: libraries initialize themselves
             self._run(batch, weight)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()

@@ -1,6 +1,6 @@
 """The log of a run: one JSON object per line, truncated to the checkpoint's position when a run is resumed.
 
-So an interrupted run has the same log as an uninterrupted one, times aside. Events are `train` every
+So the log of a resumed run equals that of an uninterrupted one, except for times. Events are `train` every
 `training.log_every` steps (means over these steps) and `validation`.
 """
 
@@ -86,7 +86,11 @@ def _is_intact(path: Path, position: int, step: int | None) -> bool:
         return False
     with open(path, "rb") as file:
         content = file.read(position)
-    return len(content) == position and content.endswith(b"\n") and _is_before(content.splitlines()[-1], step)
+    return (
+        len(content) == position
+        and content.endswith(b"\n")
+        and _is_entry_until(content.splitlines()[-1], step)
+    )
 
 
 def _complete_lines(path: Path, step: int | None) -> list[bytes]:
@@ -96,11 +100,12 @@ def _complete_lines(path: Path, step: int | None) -> list[bytes]:
     return [
         line
         for line in path.read_bytes().splitlines(keepends=True)
-        if line.endswith(b"\n") and _is_before(line, step)
+        if line.endswith(b"\n") and _is_entry_until(line, step)
     ]
 
 
-def _is_before(line: bytes, step: int | None) -> bool:
+def _is_entry_until(line: bytes, step: int | None) -> bool:
+    """True if the line is a valid entry of a step that is not after `step`."""
     try:
         entry = json.loads(line)
         return isinstance(entry, dict) and "event" in entry and (step is None or int(entry["step"]) <= step)

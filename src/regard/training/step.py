@@ -1,8 +1,8 @@
 """One optimizer step: forward and backward passes, gradient clipping, update.
 
-Nothing here waits for a GPU. A non-finite loss or gradient must not change the weights but is detected later:
-the fused optimizers skip all updates from the first such step on, and `check`, called every few steps,
-returns it.
+With a fused optimizer, a step does not wait for the GPU, so a non-finite loss or gradient is noticed late. It
+must not change the weights: from the first such step on, the optimizer skips all updates. `Stepper.check`,
+called every few steps, waits for the GPU and returns that step.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from regard.training.rng_state import detach_stream_state
 from regard.training.step_iterator import StepBatches
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-MIN_LOSS_SCALE = 2.0**-10  # of float16; below it, gradients overflow at any scale
+MIN_LOSS_SCALE = 2.0**-10  # for float16; a smaller one means that gradients overflow at any scale
 
 
 @dataclass
 class StepResult:
-    """A step whose values have not been checked yet."""
+    """Loss and gradient norm of a step, not yet checked for non-finite values."""
 
     step: int
     batches: list[Batch]  # on the CPU
@@ -40,7 +40,7 @@ class StepResult:
 
 @dataclass
 class NonFinite:
-    """The first non-finite step of this process."""
+    """The first step with a non-finite loss or gradient in this process."""
 
     step: int
     norm: float
@@ -53,7 +53,7 @@ class Stepper:
     """Model, optimizer and everything else that a step changes."""
 
     model: nn.Module
-    module: nn.Module  # the model's loss, wrapped for all processes
+    module: nn.Module  # computes the model's loss; wrapped by DDP or FSDP if there are several processes
     optimizer: torch.optim.Optimizer
     recipe: Recipe
     world: World
@@ -111,11 +111,11 @@ class Stepper:
             # Fused optimizers skip the update on the device, as under a GradScaler.
             self.optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
             self.optimizer.step()
-        elif not self._found_inf.item():  # others have to wait for the device
+        elif not self._found_inf.item():  # other optimizers have to wait for the device
             self.optimizer.step()
 
     def _backward(self, batch: Batch, i: int, step: StepBatches) -> Tensor:
-        """Add the gradient of one batch to the step's mean over all targets; return the sum of its losses."""
+        """Add the gradient of one batch, divided by all targets of the step; return the sum of its losses."""
         weight = self.world.size / step.tokens  # DDP and FSDP divide by the number of processes
         if self.recorder is not None:
             total, nll = self.recorder.backward(batch, weight)
@@ -139,7 +139,7 @@ class Stepper:
         return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype)
 
     def check(self) -> NonFinite | None:
-        """Return the first non-finite step since the last check on any process; waits for the device."""
+        """Return the first non-finite step of any process since the last check; waits for the device."""
         unchecked, self._unchecked = self._unchecked, []
         bad = self._first_non_finite(unchecked)
         if self.world.sum([int(bad is not None)])[0] == 0:
