@@ -31,8 +31,10 @@ def own_cache(tmp_path_factory):
 
 
 def pytest_configure():
-    """Let tests raise KeyboardInterrupt: a shell makes background processes ignore Ctrl-C."""
+    """Let tests send signals: a shell makes background processes ignore Ctrl-C, and nohup SIGHUP."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_sessionstart():
