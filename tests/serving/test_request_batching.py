@@ -179,3 +179,17 @@ def test_work_that_answers_too_little_is_an_error_and_not_the_end_of_the_worker(
         pool.submit("a", ["lost"]).result(10)
     assert pool.submit("a", ["good"]).result(10) == ["good"]
     pool.close()
+
+
+def test_an_answer_that_the_deadline_cut_short_is_an_error():
+    def work(options, texts, cancelled):
+        while not cancelled[0]():  # as a search, which stops at the first step after the deadline
+            time.sleep(0.001)
+        return ["incomplete" for _ in texts]
+
+    pool, answers = batcher(work), []
+    future = pool.submit("a", ["text"], seconds=0.01, on_answer=lambda *answer: answers.append(answer))
+    with pytest.raises(TimeoutError):
+        future.result(10)
+    assert answers == []
+    pool.close()

@@ -48,10 +48,10 @@ async def text_events(
             while i not in waiting:
                 try:
                     item = await asyncio.wait_for(arrived.get(), until - time.monotonic())
+                    if isinstance(item, BaseException):
+                        raise item
                 except TimeoutError:
                     raise timed_out(service.limits.seconds) from None
-                if isinstance(item, BaseException):
-                    raise item
                 waiting[item[0]] = item[1]
             yield f'{{"index": {i}, {waiting.pop(i)[1:]}'
     finally:

@@ -43,6 +43,9 @@ class PendingRequest:
         return self.future.done() or time.monotonic() >= self.deadline
 
     def set_answer(self, index: int, answer: Any) -> None:
+        if time.monotonic() >= self.deadline:  # the search stops there, so the answer may be incomplete
+            self.fail(TimeoutError("the deadline of the request has passed"))
+            return
         self.on_answer(index, answer)
         with self._lock:
             self.answers[index] = answer
@@ -120,7 +123,8 @@ class Batcher:
     ) -> Future[list[Any]]:
         """Queue texts and return the future of all answers; cancelling it stops the work on them.
 
-        A worker calls `on_answer(index, answer)` for every text as soon as it has the answer.
+        A worker calls `on_answer(index, answer)` for every text as soon as it has the answer. After `seconds`
+        the work stops, and the future raises TimeoutError.
         """
         request = PendingRequest(len(texts), seconds, on_answer)
         if not texts:

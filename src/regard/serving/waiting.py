@@ -79,7 +79,9 @@ async def wait(request: Request, service: Service, result: asyncio.Future[Result
             return result.result()
         if left.done():
             raise client_left()
-        raise timed_out(service.limits.seconds)
+        raise TimeoutError
+    except TimeoutError:
+        raise timed_out(service.limits.seconds) from None
     except (OptionError, ShapeError) as error:  # only the search can check these; other errors may name files
         raise RequestError(422, str(error)) from None
     finally:
