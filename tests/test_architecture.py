@@ -25,6 +25,14 @@ def test_every_folder_is_listed():
     assert listed == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 
 
+def test_every_folder_has_five_questions():
+    questions = PAGE.split("## Where is", 1)[1]
+    counts = {
+        path.parent.name: questions.count(f"| `{path.parent.name}/") for path in PACKAGE.glob("*/__init__.py")
+    }
+    assert {folder: count for folder, count in counts.items() if count < 5} == {}
+
+
 def test_every_module_has_a_test_of_its_name_or_is_named_at_the_top_of_one():
     tests = {
         path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

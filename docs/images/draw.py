@@ -10,6 +10,7 @@ python docs/images/draw.py masks normalizers      # some of them; these two need
 from __future__ import annotations
 
 import sys
+import tomllib
 from pathlib import Path
 
 import torch
@@ -171,6 +172,44 @@ def beam(small: regard.Translator) -> Drawing:
     return drawing
 
 
+def folders() -> Drawing:
+    """The folders of the package, one row per layer: a folder imports only from the rows above it."""
+    settings = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    package = Path(regard.__file__).parent
+    drawing, y = Drawing("The folders of regard, from the bottom layer to the command line"), 8.0
+    for layer in reversed(layers):
+        names = [name.strip(" ()").removeprefix("regard.") for name in layer.split("|")]
+        names = [name for name in names if (package / name).is_dir()]
+        for i, name in enumerate(names):
+            drawing.rectangle(8 + 128 * i, y, 120, 24, "box", round_=5)
+            drawing.text(68 + 128 * i, y + 16, f"{name}/", "middle")
+        if names:
+            drawing.text(20 + 128 * len(names), y + 16, FOLDERS[names[0]], "small mute")
+            y += 31
+    return drawing
+
+
+FOLDERS = {
+    "files": "atomic writes, locks, the cache directory, progress",
+    "attention": "the operator: energies, masks, biases, normalizers, kernels",
+    "layers": "multi-head attention; any attention function tested; Hugging Face models",
+    "data": "corpora, readers, tokenizers, batches",
+    "interactions": "linear models, factorisation machines",
+    "models": "encoders, decoders, translator, classifier, tagger, embedder",
+    "decoding": "beam search, sampling, constraints, C++ and CUDA engines",
+    "pipelines": "translate, generate, classify, tag, embed, align",
+    "evaluation": "BLEU, alignment error, F1, calibration, cost",
+    "tasks": "what differs between tasks in training; optimizers and schedules",
+    "recipe": "schema, loading, checks",
+    "training": "the loop, validation, checkpoints, distributed",
+    "search": "the document index, BM25, hybrid",
+    "interchange": "export and import: Hugging Face, CTranslate2, ONNX",
+    "serving": "HTTP",
+    "cli": "one file per command",
+}
+
+
 def labels(pieces: list[str]) -> list[str]:
     return [piece.replace("Ġ", "").replace("▁", "").strip() or "␣" for piece in pieces]
 
@@ -183,6 +222,7 @@ FIGURES = {
     "masks": (masks, None),
     "normalizers": (normalizers, None),
     "positions": (positions, None),
+    "folders": (folders, None),
 }
 
 
