@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     "part",
-    ["calls", "kills", *(pytest.param(part, marks=pytest.mark.slow) for part in ("requests", "folders"))],
+    ["calls", *(pytest.param(part, marks=pytest.mark.slow) for part in ("kills", "requests", "folders"))],
 )
 def test_a_quick_attack_finds_nothing(part):
     command = [sys.executable, "-m", "benchmarks.attack", "--quick", "--part", part]

@@ -36,7 +36,12 @@ def place(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("by", ["hybrid", "vectors", "bm25"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "by", ["hybrid", pytest.param("vectors", marks=SLOW), pytest.param("bm25", marks=SLOW)]
+)
 def test_answers_are_those_of_the_command(place, by):
     questions = ["a cat on a mat", "moon"]
     lines = regard("search", place / "i.index", *questions, "--by", by, "-k", 3, "--json").splitlines()

@@ -53,6 +53,7 @@ def test_two_processes_have_the_loss_curve_of_one_with_twice_the_batch(two):
         )
 
 
+@pytest.mark.slow  # kills are in test_resume.py, two processes in the tests above
 def test_torchrun_restarts_a_killed_process_and_the_run_is_identical(two, tmp_path):
     process = tiny.torchrun(
         two, "train", tiny.recipe(two, **CHANGES, batch__accumulate=1), tmp_path / "run", restarts=2
