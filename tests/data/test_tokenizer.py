@@ -10,11 +10,14 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.data.bpe_dropout import BpeDropout
+from regard.data.cached_encoder import CachedEncoder
 from regard.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from regard.data.tokenizer_training import TOKENIZERS
 from regard.errors import DataError, OptionError
@@ -226,3 +229,47 @@ def test_a_process_that_encoded_in_parallel_may_fork(trained, tmp_path):
         ).returncode
         == 0
     )
+
+
+LINES = ["der Hund und die Katze", ">>de<< der Hund läuft", ">>fr<< le chien court", "a >> b << c >> d"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "word", "character"])
+def test_a_language_token_is_recognised_at_the_start_only(kind):
+    size = 300 if kind == "byte-bpe" else 60
+    tokenizer = Tokenizer.train(LINES * 5, kind, size, languages=["de", "fr"])
+    assert tokenizer.languages == ("de", "fr")
+    assert Tokenizer.train(LINES, kind, size).languages == ()
+    assert tokenizer.encode(">>fr<< der Hund") == [5, *tokenizer.encode("der Hund")]
+    assert tokenizer.encode(">>de<<")[:1] == [4]
+    for text in ("der >>de<< Hund", " >>de<< Hund", ">>es<< Hund", ">>de<<Hund", ">>de << Hund"):
+        assert not {4, 5} & set(tokenizer.encode(text)), text
+    many = [">>de<< der Hund", "der Hund", "a >>fr<< b", ">>fr<<  x"] * 30
+    ids = [tokenizer.encode(text) for text in many]
+    assert tokenizer.encode_batch(many) == ids
+    assert [pieces for pieces, _ in tokenizer.encode_pieces(many)] == ids
+    encoded = CachedEncoder(tokenizer).encode(many)
+    assert encoded.tokens.tolist() == [i for row in ids for i in row]
+    assert tokenizer.decode(ids[0]) == tokenizer.decode(ids[1])
+    assert tokenizer.tokens([4, 5]) == [">>de<<", ">>fr<<"]
+    assert Tokenizer.read(tokenizer.text).languages == ("de", "fr")
+
+
+def test_spans_count_the_language_token():
+    tokenizer = Tokenizer.train(LINES, "word", 60, languages=["de"])
+    assert tokenizer.spans(">>de<< der Hund") == [(0, 7), (7, 10), (11, 15)]
+    assert tokenizer.spans("der Hund") == [(0, 3), (4, 8)]
+
+
+def test_bpe_dropout_keeps_language_tokens():
+    tokenizer = Tokenizer.train(LINES * 5, "bpe", 60, languages=["de"])
+    encoded = CachedEncoder(tokenizer).encode([">>de<< der Hund"] * 3)
+    draw = np.random.default_rng(0)
+    for tokens, _ in BpeDropout(tokenizer, 0.5).variants(encoded.tokens, encoded.pieces, 4, draw):
+        assert (tokens == 4).sum() == 3 and tokenizer.decode(tokens[: len(tokens) // 3]) != ""
+
+
+@pytest.mark.parametrize("codes", [["d e"], [""], ["de", "de"], [3]])
+def test_wrong_language_codes_are_refused(codes):
+    with pytest.raises(OptionError, match="language"):
+        Tokenizer.train(LINES, "word", 60, languages=codes)

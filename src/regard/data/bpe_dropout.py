@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from regard.data.cached_encoder import ragged_indices
 from regard.data.tokenizer import UNK, Tokenizer
+from regard.data.tokenizer_training import language_token
 from regard.errors import OptionError
 
 POOL = 16
@@ -50,10 +51,11 @@ class BpeDropout:
         self._pairs, self._results = pairs[order, 0], pairs[order, 1]
         self._ranks = order.astype(np.int32)
         # The symbols of each entry: its characters (bytes for byte-bpe), which are entries too.
+        languages = {number[language_token(code)] for code in tokenizer.languages}
         spelled = [[UNK]] * len(tokenizer)
         for piece, i in number.items():
             if i > 3:
-                spelled[i] = [number[c] for c in piece]
+                spelled[i] = [i] if i in languages else [number[c] for c in piece]
         self._spelling_offsets = np.concatenate(([0], np.cumsum([len(s) for s in spelled])))
         self._spelling = np.asarray([i for s in spelled for i in s], np.int64)
 

@@ -73,12 +73,19 @@ class CachedEncoder:
         """Encode texts; the result equals `Tokenizer.encode`."""
         kind = self.tokenizer.kind
         if kind == "character":
-            return self._encode_whole(texts) if self.tokenizer.lowercase else self._encode_characters(texts)
+            simple = not self.tokenizer.lowercase and not self.tokenizer.languages
+            return self._encode_characters(texts) if simple else self._encode_whole(texts)
         split = [[text] if kind == "label" else text.split(" ") for text in texts]  # a label is one word
         self._add_to_cache(split)
-        if not self._uncacheable:
+        # A language token is one at the start of a text only.
+        uncacheable_later = self._uncacheable | {f">>{code}<<" for code in self.tokenizer.languages}
+        if not uncacheable_later:
             return self._look_up(split)
-        whole = [i for i, words in enumerate(split) if not self._uncacheable.isdisjoint(words)]
+        whole = [
+            i
+            for i, words in enumerate(split)
+            if words[0] in self._uncacheable or not uncacheable_later.isdisjoint(words[1:])
+        ]
         return self._encode_mixed(texts, split, whole) if whole else self._look_up(split)
 
     def _add_to_cache(self, split: list[list[str]]) -> None:

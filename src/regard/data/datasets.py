@@ -46,6 +46,7 @@ TOKENIZER = {
     "variants": 8,
     "load": None,
     "min_count": 1,
+    "languages": [],
 }
 
 

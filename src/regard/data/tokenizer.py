@@ -7,14 +7,16 @@ character if the characters occurred in training (others become UNK); for word i
 words.
 
 Text never encodes to a special token, whatever it spells: their names in the vocabulary contain a space where
-no learned piece can, and `tokenizers` does not know them as special.
+no learned piece can, and `tokenizers` does not know them as special. Language tokens are the exception: if a
+text starts with `>>de<<` and a space, its first token is that of "de" (Johnson et al. 2017; OPUS-MT).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers
 
-from regard.data.tokenizer_training import SPECIALS, TOKENIZERS, TrainingOptions, numbered
+from regard.data.tokenizer_training import SPECIALS, TOKENIZERS, TrainingOptions, language_token, numbered
 from regard.errors import DataError, OptionError
 from regard.files.atomic import write_file
 
@@ -42,6 +44,8 @@ class Tokenizer:
     'a rose'
     """
 
+    _language_ids: Mapping[str, int] = {}
+
     def __init__(self, text: str) -> None:
         """From the text of a tokenizer file, which is the JSON format of `tokenizers`."""
         try:
@@ -58,6 +62,12 @@ class Tokenizer:
             )
         self._inner.no_padding()
         self._inner.no_truncation()
+        self._language_ids = _language_ids(self._inner)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that have a token, in the order of their ids."""
+        return tuple(self._language_ids)
 
     @classmethod
     def labels(cls, lines: Iterable[str]) -> Tokenizer:
@@ -79,6 +89,7 @@ class Tokenizer:
         *,
         lowercase: bool = False,
         min_count: int = 1,
+        languages: Sequence[str] = (),
     ) -> Tokenizer:
         """Learn a vocabulary of at most `size` entries from lines of text, which are read once.
 
@@ -91,6 +102,8 @@ class Tokenizer:
             size: largest size of the vocabulary, special tokens included.
             lowercase: convert all text to lower case, in training and when encoding.
             min_count: words seen less often become UNK (kinds word and spelled).
+            languages: codes of languages that get a token, such as "de" for `>>de<<`. The tokens at the start
+                of the lines are not learned from.
         """
         if kind not in TOKENIZERS:
             raise OptionError(f"the kind of a tokenizer is one of {', '.join(TOKENIZERS)}, got {kind!r}")
@@ -98,11 +111,14 @@ class Tokenizer:
             raise OptionError(
                 f"the size of a vocabulary is an integer of at least 5, 4 of them special, got {size!r}"
             )
-        lower = (
-            normalizers.Lowercase()
-        )  # Rust's lower case, which encoding uses, differs from Python's in a few letters
+        check_languages(languages)
+        if languages:
+            lines = (split_language(line, languages)[1] for line in lines)
+        # Rust's lower case, which encoding uses, differs from Python's in a few letters.
+        lower = normalizers.Lowercase()
         lowered = (lower.normalize_str(line) for line in lines) if lowercase else iter(lines)
-        return cls.read(TOKENIZERS[kind](lowered, TrainingOptions(size, lowercase, min_count)))
+        options = TrainingOptions(size, lowercase, min_count, tuple(languages))
+        return cls.read(TOKENIZERS[kind](lowered, options))
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -138,30 +154,46 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without BOS and EOS."""
-        return self._inner.encode(text, add_special_tokens=False).ids
+        language, text = self._split_language(text)
+        return language + self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode several texts; many are encoded in parallel by threads."""
         if len(texts) < SERIAL:
             return [self.encode(text) for text in texts]
-        encoded = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encoded]
+        split = [self._split_language(text) for text in texts]
+        encoded = self._inner.encode_batch_fast([text for _, text in split], add_special_tokens=False)
+        return [language + encoding.ids for (language, _), encoding in zip(split, encoded, strict=True)]
 
     def encode_pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """For each text its token ids, and for each token the index of its pre-token (the unit that merges
         stay within).
         """
-        encoded = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        split = [self._split_language(text) for text in texts]
+        encoded = self._inner.encode_batch([text for _, text in split], add_special_tokens=False)
         return [
-            (encoding.ids, [0 if piece is None else piece for piece in encoding.word_ids])
-            for encoding in encoded
+            (language + encoding.ids, [-1] * len(language) + [piece or 0 for piece in encoding.word_ids])
+            for (language, _), encoding in zip(split, encoded, strict=True)
         ]
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """For each token of `encode(text)` the start and the end of its characters in the text."""
+        language, rest = self._split_language(text)
+        skipped = len(text) - len(rest)
+        spans = [(0, skipped)] * len(language)
+        offsets = self._inner.encode(rest, add_special_tokens=False).offsets
+        return spans + [(start + skipped, end + skipped) for start, end in offsets]
+
+    def _split_language(self, text: str) -> tuple[list[int], str]:
+        """The id of the language token at the start of a text, if any, and the rest of the text."""
+        code, rest = split_language(text, self._language_ids)
+        return ([] if code is None else [self._language_ids[code]]), rest
+
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids. PAD, BOS and EOS are skipped; UNK is � or, for kind word, <unk>."""
-        pieces, size = self._pieces, len(self)
+        """The text of token ids without PAD, BOS, EOS and languages; UNK is � or, for kind word, <unk>."""
+        pieces, size, skipped = self._pieces, len(self), self._skipped
         try:
-            kept = [pieces[i] for i in map(int, ids) if i > EOS or i == UNK]
+            kept = [pieces[i] for i in map(int, ids) if i not in skipped]
         except IndexError:
             raise DataError(
                 f"a token id is beyond the {size} of this vocabulary; the tokenizer belongs to another model"
@@ -175,6 +207,11 @@ class Tokenizer:
         text = "".join(kept) if self.kind != "byte-bpe" else self._from_bytes(kept)
         return text.removeprefix(" ")
 
+    @cached_property
+    def _skipped(self) -> set[int]:
+        """Ids that are not part of a text."""
+        return {PAD, BOS, EOS, *self._language_ids.values()}
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The token of each id, for display: spaces as ▁, special tokens by name."""
         return [self._token(i) for i in map(int, ids)]
@@ -183,6 +220,8 @@ class Tokenizer:
         if i <= EOS:
             return ("<pad>", "<unk>", "<s>", "</s>")[i]
         piece = self._pieces[i]
+        if i in self._language_ids.values():
+            return piece[2:-2]
         return (self._from_bytes([piece]) if self.kind == "byte-bpe" else piece).replace(" ", "▁")
 
     @property
@@ -237,6 +276,33 @@ class Tokenizer:
     @staticmethod
     def _from_bytes(pieces: Iterable[str]) -> str:
         return bytes(_CHARACTERS[c] for piece in pieces for c in piece).decode("utf-8", errors="replace")
+
+
+def _language_ids(inner: tokenizers.Tokenizer) -> dict[str, int]:
+    """The ids of the language tokens by code."""
+    start, end = language_token("|").split("|")
+    ids = {
+        token[len(start) : -len(end)]: i for token, i in inner.get_vocab().items() if token.startswith(start)
+    }
+    return dict(sorted(ids.items(), key=lambda item: item[1]))
+
+
+def split_language(text: str, codes: Container[str]) -> tuple[str | None, str]:
+    """Split `>>de<< Hello` into ("de", "Hello"); the code is None if the text does not start with one."""
+    if not text.startswith(">>"):
+        return None, text
+    tag, _, rest = text.partition(" ")
+    code = tag[2:-2]
+    return (code, rest) if tag.endswith("<<") and code in codes else (None, text)
+
+
+def check_languages(codes: Sequence[str]) -> None:
+    """Raise an OptionError if the codes cannot be those of language tokens."""
+    for code in codes:
+        if not isinstance(code, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", code):
+            raise OptionError(f"a language is a code such as 'de' or 'pt_br', got {code!r}")
+    if len(set(codes)) < len(codes):
+        raise OptionError(f"each language can be given once, got {', '.join(codes)}")
 
 
 def _byte_characters() -> dict[int, str]:

@@ -40,6 +40,17 @@ class TrainingOptions:
     size: int = 8000  # entries of the vocabulary, special tokens included; an upper bound
     lowercase: bool = False
     min_count: int = 1  # words seen less often are UNK
+    languages: tuple[str, ...] = ()  # each gets a language token
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """The names at the start of the vocabulary."""
+        return [*SPECIALS, *map(language_token, self.languages)]
+
+
+def language_token(code: str) -> str:
+    """The name of a language's token in the vocabulary; its space keeps it apart from learned pieces."""
+    return f"< >>{code}<< >"
 
 
 TOKENIZERS: Registry[Callable[[Iterator[str], TrainingOptions], str]] = Registry("tokenizer")
@@ -67,7 +78,7 @@ def _train_bpe(lines: Iterator[str], options: TrainingOptions, alphabet: list[st
     _surround(inner, options.lowercase, bytewise=bytewise)
     trainer = trainers.BpeTrainer(
         vocab_size=options.size,
-        special_tokens=list(SPECIALS),
+        special_tokens=options.special_tokens,
         show_progress=False,
         initial_alphabet=alphabet,
     )
@@ -84,7 +95,7 @@ def train_unigram(lines: Iterator[str], options: TrainingOptions) -> str:
     _surround(inner, options.lowercase, bytewise=False)
     trainer = trainers.UnigramTrainer(
         vocab_size=options.size,
-        special_tokens=list(SPECIALS),
+        special_tokens=options.special_tokens,
         unk_token=SPECIALS[UNK],
         initial_alphabet=[" "],
         show_progress=False,
@@ -92,9 +103,10 @@ def train_unigram(lines: Iterator[str], options: TrainingOptions) -> str:
     inner.train_from_iterator(_checked(lines, options.size), trainer)
     trained = json.loads(_without_added_tokens(inner))
     # Threads sum in varying order, which changes the last digits: round, and order equal scores by spelling.
-    pieces = [(piece, round(score, 6)) for piece, score in trained["model"]["vocab"][len(SPECIALS) :]]
+    special = options.special_tokens
+    pieces = [(piece, round(score, 6)) for piece, score in trained["model"]["vocab"][len(special) :]]
     pieces.sort(key=lambda piece: (-piece[1], piece[0]))
-    trained["model"]["vocab"] = [[name, 0.0] for name in SPECIALS] + [list(piece) for piece in pieces]
+    trained["model"]["vocab"] = [[name, 0.0] for name in special] + [list(piece) for piece in pieces]
     return json.dumps(trained)
 
 
@@ -111,8 +123,9 @@ def train_words(lines: Iterator[str], options: TrainingOptions) -> str:
     if not counts:
         raise DataError("there is no text to learn a vocabulary from; check that the files are not empty")
     frequent = [word for word in counts if counts[word] >= options.min_count]
-    kept = sorted(frequent, key=lambda word: (-counts[word], word))[: options.size - len(SPECIALS)]
-    inner = tokenizers.Tokenizer(models.WordLevel(numbered(kept), unk_token=SPECIALS[UNK]))
+    by_frequency = sorted(frequent, key=lambda word: (-counts[word], word))
+    vocabulary = [*options.special_tokens, *by_frequency][: options.size]
+    inner = tokenizers.Tokenizer(models.WordLevel(_ids(vocabulary), unk_token=SPECIALS[UNK]))
     inner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     if options.lowercase:
         inner.normalizer = normalizers.Lowercase()
@@ -127,7 +140,8 @@ def train_characters(lines: Iterator[str], options: TrainingOptions) -> str:
         pass
     alphabet.add("\n")  # readers return lines without it, and language models predict it
     _check_alphabet(len(alphabet), options.size)
-    inner = tokenizers.Tokenizer(models.BPE(numbered(sorted(alphabet)), [], unk_token=SPECIALS[UNK]))
+    vocabulary = _ids([*options.special_tokens, *sorted(alphabet)])
+    inner = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=SPECIALS[UNK]))
     inner.decoder = decoders.Fuse()
     if options.lowercase:
         inner.normalizer = normalizers.Lowercase()
@@ -142,7 +156,11 @@ def train_spelled(lines: Iterator[str], options: TrainingOptions) -> str:
 
 def numbered(pieces: Iterable[str]) -> dict[str, int]:
     """A vocabulary: the special tokens, then the pieces."""
-    return {piece: i for i, piece in enumerate((*SPECIALS, *pieces))}
+    return _ids((*SPECIALS, *pieces))
+
+
+def _ids(tokens: Iterable[str]) -> dict[str, int]:
+    return {token: i for i, token in enumerate(tokens)}
 
 
 def _checked(lines: Iterator[str], size: int | None, alphabet: set[str] | None = None) -> Iterator[str]:

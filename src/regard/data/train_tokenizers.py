@@ -69,11 +69,12 @@ def _cache_key(wanted: Any, rows: Rows, limit: int | None, hashes: Hashes, label
     }
     identity |= {"labels": labels} if labels else {}
     identity |= {"min_count": wanted.min_count} if wanted.min_count > 1 else {}
+    identity |= {"languages": wanted.languages} if wanted.languages else {}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _train(wanted: Any, columns: list[list[str]]) -> Tokenizer:
-    options = {"lowercase": wanted.lowercase, "min_count": wanted.min_count}
+    options = {"lowercase": wanted.lowercase, "min_count": wanted.min_count, "languages": wanted.languages}
     with track(None, f"learning {wanted.size:,} {wanted.kind} entries", "lines") as progress:
         lines = _with_progress((text for row in zip(*columns, strict=True) for text in row), progress)
         return Tokenizer.train(lines, wanted.kind, wanted.size, **options)

@@ -105,7 +105,7 @@ def truncate(model: Classifier, texts: Sequence[str]) -> list[str]:
     for i, text in enumerate(texts):
         if len(text.encode("utf-8", "surrogatepass")) < limit:  # a token has at least one byte
             continue
-        spans = model.source_tokenizer._inner.encode(text, add_special_tokens=False).offsets
+        spans = model.source_tokenizer.spans(text)
         if len(spans) > limit:
             truncated[i] = text[: spans[limit - 1][1]] if limit > 0 else ""
     return truncated

@@ -28,7 +28,7 @@ class Words:
     @classmethod
     def of_text(cls, tokenizer: Tokenizer, text: str) -> Words:
         """Split a text; its tokens are those of `tokenizer.encode`."""
-        return cls._of_spans(text, tokenizer._inner.encode(text, add_special_tokens=False).offsets)
+        return cls._of_spans(text, tokenizer.spans(text))
 
     @classmethod
     def of_tokens(cls, tokenizer: Tokenizer, tokens: Sequence[int]) -> Words:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from regard.data.tokenizer import check_languages
+from regard.errors import OptionError
 from regard.models.autoregressive import AutoregressiveOptions
 from regard.recipe.schema import Recipe
 from regard.tasks import get_task
@@ -110,6 +112,10 @@ def _check_tokenizer(recipe: Recipe) -> Iterator[str]:
             f"tokenizer.min_count is about words, and tokenizer.kind is {tokenizer.kind}; "
             "choose kind: word, or leave it out"
         )
+    try:
+        check_languages(tokenizer.languages)
+    except OptionError as error:
+        yield f"tokenizer.languages: {error}"
     if tokenizer.size < 5 and not tokenizer.load:
         yield f"tokenizer.size is {tokenizer.size}, and four tokens are special; set at least 5"
     if tokenizer.kind == "byte-bpe" and tokenizer.size < 260 and not tokenizer.load:

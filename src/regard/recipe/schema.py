@@ -133,6 +133,10 @@ class Tokenizer(Block):
         default=8, description="BPE-dropout: number of segmentations of the training set that are prepared"
     )
     min_count: Positive = Field(default=1, description="word tokenizers: rarer words are unknown")
+    languages: list[str] = Field(
+        default=[],
+        description="codes of target languages; `>>de<<` at the start of a source text is then one token",
+    )
     load: str | None = Field(
         default=None, description="load the tokenizer from this file or model folder instead of training it"
     )
