@@ -1,0 +1,97 @@
+"""Figures of trained translators: attention, word alignment, heads, the tree of a beam search."""
+
+from __future__ import annotations
+
+from svg import Drawing
+
+import regard
+from regard.decoding import attention_maps
+
+SENTENCE = "Tom does not want to go to school."
+
+
+def attention(bahdanau: regard.Translator) -> Drawing:
+    """The attention matrix of a translation: rows are target tokens, columns source tokens, dark is large."""
+    translation = regard.translate(SENTENCE, bahdanau, beam=4, attention=True)
+    seen = translation.hypotheses[0].attention
+    weights = seen.cross() / seen.cross().max()
+    rows, columns = (labels(pieces) for pieces in seen.pieces(seen.names("cross")[0]))
+    drawing = Drawing(f"Attention of a translation: {SENTENCE} → {translation}")
+    drawing.matrix(90, 84, weights.tolist(), rows, columns)
+    return drawing
+
+
+def alignment(bahdanau: regard.Translator) -> Drawing:
+    """Word alignment of the same translation, drawn as lines between the words."""
+    text = regard.translate(SENTENCE, bahdanau, beam=4)
+    links = regard.align(SENTENCE, text, bahdanau)
+    drawing = Drawing(f"Word alignment: {SENTENCE} / {text}")
+    middles = []
+    for y, sentence in ((20, SENTENCE), (104, text)):
+        x, places = 8.0, []
+        for word in sentence.split():
+            width = 8.2 * len(word)
+            drawing.text(x + width / 2, y, word, "middle")
+            places.append(x + width / 2)
+            x += width + 26
+        middles.append(places)
+    for source, target in sorted(links):
+        a, b = middles[0][source], middles[1][target]
+        drawing.path(f"M{a:g} 28C{a:g} 58 {b:g} 60 {b:g} 88", width=2)
+    return drawing
+
+
+def heads(small: regard.Translator) -> Drawing:
+    """Every head of a small Transformer's encoder on one sentence, as `watch` records it."""
+    tokens = small.source_tokenizer.encode(SENTENCE)
+    (seen,) = attention_maps([[*tokens]], [[3]], small)
+    drawing, cell = Drawing("Encoder self-attention of a Transformer, by layer and head"), 9.0
+    for layer, name in enumerate(seen.names("encoder")):
+        for head, weights in enumerate(seen[name]):
+            x, y = 62 + head * (cell * weights.shape[-1] + 22), 34 + layer * (cell * weights.shape[-2] + 22)
+            drawing.matrix(x, y, weights.tolist(), cell=cell)
+            if layer == 0:
+                drawing.text(x + cell * weights.shape[-1] / 2, 22, f"head {head}", "small mute middle")
+        drawing.text(52, y + cell * weights.shape[-2] / 2 + 4, f"layer {layer}", "small mute end")
+    return drawing
+
+
+def beam(small: regard.Translator) -> Drawing:
+    """The prefix tree of the n-best list of a beam search, with the log-probability of each finished text."""
+    translation = regard.translate("I do not know him.", small, beam=5, nbest=5)
+    tree: dict[tuple[str, ...], float | None] = {(): None}
+    pieces = {
+        h.text: [small.target_tokenizer.decode([t]).strip() or "·" for t in h.tokens]
+        for h in translation.hypotheses
+    }
+    paths = []
+    for hypothesis in translation.hypotheses:
+        path = tuple(pieces[hypothesis.text])
+        paths.append((path, hypothesis.log_p))
+        tree |= dict.fromkeys([path[:i] for i in range(len(path) + 1)])
+    drawing, step, row = Drawing("Beam search: the five best translations as a tree"), 92.0, 40.0
+    place = dict[tuple[str, ...], float]()
+    for i, (path, log_p) in enumerate(sorted(paths)):
+        place[path] = 24 + i * row
+        drawing.text(22 + len(path) * step + 70, 28 + i * row, f"{log_p:.2f}", "small mute")
+    for prefix in sorted(tree, key=len, reverse=True):
+        below = [place[p] for p in place if len(p) == len(prefix) + 1 and p[: len(prefix)] == prefix]
+        if below and prefix not in place:
+            place[prefix] = sum(below) / len(below)
+    best = paths[0][0]
+    for prefix, y in place.items():
+        x, chosen = 14 + len(prefix) * step, prefix == best[: len(prefix)]
+        if prefix:
+            before = place[prefix[:-1]]
+            start, middle = x - step + 70, x - 11
+            drawing.path(
+                f"M{start:g} {before:g}C{middle:g} {before:g} {start:g} {y:g} {x:g} {y:g}",
+                width=2.4 if chosen else 1.2,
+            )
+        drawing.rectangle(x, y - 12, 70, 24, "pick" if chosen else "box", round_=5)
+        drawing.text(x + 35, y + 4.5, prefix[-1] if prefix else "start", "small middle")
+    return drawing
+
+
+def labels(pieces: list[str]) -> list[str]:
+    return [piece.replace("Ġ", "").replace("▁", "").strip() or "␣" for piece in pieces]
